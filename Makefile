@@ -1,0 +1,48 @@
+# Every target sets up its own virtual environment on first use; only Python 3.11+, git and make
+# are needed beforehand.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check bench clean
+
+help:
+	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
+	@echo "make test       set up, then run the tests"
+	@echo "make test-slow  the long tests as well"
+	@echo "make check      lint, types, import contracts, tests, doctests, notebooks"
+	@echo "make bench      speed, as ratios measured in one run"
+
+$(READY): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "cluster-sim needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dask]'
+	@touch $(READY)
+
+setup: $(READY)
+
+demo: $(READY)
+	$(BIN)/python -m experiments demo --out out/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) out build *.egg-info

@@ -1,0 +1,317 @@
+"""The Schedule: a table of ops on resources, as arrays. The noun in the middle of the simulator.
+
+What a schedule *means*, that is, when each op starts and ends, is written down as the eight rules
+of time in ``docs/design.md``; tests cite them by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.integer[Any]]
+BoolArray = npt.NDArray[np.bool_]
+
+FIXED, FLOW, JOIN = 0, 1, 2
+"""Kinds of op (rule 1)."""
+
+NO_RESOURCE = -1
+HORIZON_PS = 2**62
+"""Latest instant that a run may reach [ps] (rule 6)."""
+
+
+class ScheduleError(ValueError):
+    """A schedule that breaks the rules: a builder's fault, named with op and value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """What ops hold: chip engines, CC-Cores, links, NICs, HBM. One row a resource.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        Names of the kinds that occur, such as ``("engine", "cc", "link")``.
+    kind : uint8 array (resources,)
+        Index into ``kinds``.
+    owner, peer : int32 array (resources,)
+        Chip or switch that owns it; far end of a link, -1 where there is none.
+    lane : int16 array (resources,)
+        Which of several alike between the same owner and peer.
+    slots : int32 array (resources,)
+        Ops that may hold it at once (rule 3); 0 for a resource that is only shared.
+    capacity : int64 array (resources,)
+        Rate divided among the flows on it [B/s] (rule 7); 0 where it is not shared.
+    switches_from : int
+        Owners and peers from this number on are switches, printed ``s0, s1, …``.
+    """
+
+    kinds: tuple[str, ...]
+    kind: IntArray
+    owner: IntArray
+    peer: IntArray
+    lane: IntArray
+    slots: IntArray
+    capacity: IntArray
+    switches_from: int = np.iinfo(np.int32).max
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @classmethod
+    def table(
+        cls,
+        kind: str,
+        owner: npt.ArrayLike,
+        peer: npt.ArrayLike = -1,
+        lane: npt.ArrayLike = 0,
+        *,
+        slots: npt.ArrayLike = 1,
+        capacity: npt.ArrayLike = 0,
+        switches_from: int = np.iinfo(np.int32).max,
+    ) -> Resources:
+        """Resources of one kind, scalars spread over the length of ``owner``.
+
+        Examples
+        --------
+        >>> Resources.table("link", [0, 1], [1, 0]).names()
+        ['link:0-1', 'link:1-0']
+        """
+        owners = np.atleast_1d(np.asarray(owner, np.int32))
+
+        def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> IntArray:
+            return np.broadcast_to(np.asarray(values, dtype), owners.shape).copy()
+
+        return cls(
+            kinds=(kind,),
+            kind=np.zeros(len(owners), np.uint8),
+            owner=owners,
+            peer=column(peer, np.int32),
+            lane=column(lane, np.int16),
+            slots=column(slots, np.int32),
+            capacity=column(capacity, np.int64),
+            switches_from=switches_from,
+        )
+
+    @classmethod
+    def concat(cls, tables: Sequence[Resources]) -> Resources:
+        """One table after the other; numbers of the later ones move up by the lengths before."""
+        kinds = tuple(dict.fromkeys(name for table in tables for name in table.kinds))
+        code = [
+            np.array([kinds.index(name) for name in table.kinds], np.uint8)[table.kind]
+            for table in tables
+        ]
+        joined = {
+            name: np.concatenate([getattr(table, name) for table in tables])
+            for name in ("owner", "peer", "lane", "slots", "capacity")
+        }
+        return cls(
+            kinds=kinds,
+            kind=np.concatenate(code),
+            switches_from=min(table.switches_from for table in tables),
+            **joined,
+        )
+
+    @classmethod
+    def none(cls) -> Resources:
+        """Return an empty table."""
+        return cls.table("none", np.empty(0, np.int32))
+
+    def names(self, index: IntArray | None = None) -> list[str]:
+        """Printed names, all or those asked for: ``engine:5``, ``link:0-1``, ``link:0-1.1``."""
+        rows = np.arange(len(self)) if index is None else np.asarray(index)
+        columns = (self.kind, self.owner, self.peer, self.lane)
+        picked = zip(*(column[rows].tolist() for column in columns), strict=True)
+        return [self._name(*row) for row in picked]
+
+    def _name(self, kind: int, owner: int, peer: int, lane: int) -> str:
+        text = f"{self.kinds[kind]}:{self._node(owner)}"
+        if peer >= 0:
+            text += f"-{self._node(peer)}"
+        return f"{text}.{lane}" if lane else text
+
+    def _node(self, node: int) -> str:
+        return f"s{node - self.switches_from}" if node >= self.switches_from else str(node)
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Dependencies, grouped by the op they leave from (rule 2).
+
+    Attributes
+    ----------
+    ptr : int64 array (ops + 1,)
+        Edges of op i are ``ptr[i]:ptr[i + 1]``.
+    dst : int32 array (edges,)
+        The op that waits.
+    lag_ps : int64 array (edges,)
+        Time between the end (or start) of the first op and readiness of the second [ps].
+    from_start : bool array (edges,) or None
+        Where True the lag counts from the start of the first op; None when no edge does.
+    """
+
+    ptr: IntArray
+    dst: IntArray
+    lag_ps: IntArray
+    from_start: BoolArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.dst)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        ops: int,
+        src: npt.ArrayLike,
+        dst: npt.ArrayLike,
+        lag_ps: npt.ArrayLike = 0,
+        from_start: npt.ArrayLike | None = None,
+    ) -> Edges:
+        """Group pairs ``src[k] → dst[k]`` by source; pairs already in that order are not sorted.
+
+        Examples
+        --------
+        >>> Edges.from_pairs(3, [1, 0], [2, 2]).ptr.tolist()
+        [0, 1, 2, 2]
+        """
+        sources = np.atleast_1d(np.asarray(src))
+        targets = np.atleast_1d(np.asarray(dst, np.int32))
+        lags = np.asarray(np.broadcast_to(np.asarray(lag_ps, np.int64), targets.shape))
+        starts = None
+        if from_start is not None:
+            starts = np.asarray(np.broadcast_to(np.asarray(from_start, bool), targets.shape))
+        if len(sources) and not np.all(sources[1:] >= sources[:-1]):
+            order = np.argsort(sources, kind="stable")
+            sources, targets, lags = sources[order], targets[order], lags[order]
+            starts = None if starts is None else starts[order]
+        if starts is not None and not starts.any():
+            starts = None
+        ptr = np.zeros(ops + 1, np.int64)
+        np.cumsum(np.bincount(sources, minlength=ops), out=ptr[1:])
+        return cls(ptr, targets, np.ascontiguousarray(lags), starts)
+
+    def sources(self) -> IntArray:
+        """Op that each edge leaves from, int32 (edges,)."""
+        ops = len(self.ptr) - 1
+        return np.repeat(np.arange(ops, dtype=np.int32), np.diff(self.ptr))
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """The ops that are flows: rate caps, and the shared resources they cross (rules 1 and 7).
+
+    Attributes
+    ----------
+    op : int32 array (flows,)
+        Op number, ascending. The work of a flow is its op's ``size_bytes``.
+    cap_bytes_per_s : int64 array (flows,)
+        Own rate cap [B/s].
+    ptr : int64 array (flows + 1,)
+        Shares of flow f are ``ptr[f]:ptr[f + 1]``.
+    resource, weight : int32 array (shares,)
+        Shared resource, and how many units of its rate one unit of the flow's rate takes.
+    """
+
+    op: IntArray
+    cap_bytes_per_s: IntArray
+    ptr: IntArray
+    resource: IntArray
+    weight: IntArray
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @classmethod
+    def none(cls) -> Flows:
+        """Return an empty table."""
+        empty = np.empty(0, np.int32)
+        return cls(empty, np.empty(0, np.int64), np.zeros(1, np.int64), empty, empty)
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """A column of few distinct names: ``names[code[i]]``."""
+
+    code: IntArray
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def __getitem__(self, rows: Any) -> Codes:
+        return Codes(self.code[rows], self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.names[code] for code in self.code.tolist())
+
+
+Label = IntArray | Codes
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Ops on resources with dependencies; columns are arrays, one element an op.
+
+    Attributes
+    ----------
+    kind : uint8 array (ops,)
+        ``FIXED``, ``FLOW`` or ``JOIN``.
+    resource : int32 array (ops,)
+        Resource of which one slot is held; ``NO_RESOURCE`` for none.
+    duration_ps : int64 array (ops,)
+        Of fixed ops, at least 1 [ps]; 0 for flows and joins.
+    size_bytes : int64 array (ops,)
+        Bytes moved or reduced, 0 where that means nothing; of a flow its work [B].
+    priority : int32 array (ops,)
+        Smallest first among ready ops (rule 4).
+    edges : Edges
+    resources : Resources
+    flows : Flows
+    labels : mapping of str to int array or Codes, each (ops,)
+        What a reader groups by, such as ``rank``, ``step``, ``what``, ``count``.
+    facts : mapping of str to plain values
+        What the schedule is: collective, algorithm, size and the like. Ends in ``run.json``.
+    """
+
+    kind: IntArray
+    resource: IntArray
+    duration_ps: IntArray
+    size_bytes: IntArray
+    priority: IntArray
+    edges: Edges
+    resources: Resources
+    flows: Flows = field(default_factory=Flows.none)
+    labels: Mapping[str, Label] = field(default_factory=dict)
+    facts: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __repr__(self) -> str:
+        title = " ".join(f"{key}={value}" for key, value in self.facts.items())
+        return (
+            f"Schedule({len(self):,} ops, {len(self.edges):,} edges, "
+            f"{len(self.resources):,} resources{', ' + title if title else ''})"
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all columns [B], resources not counted."""
+        labels = sum(
+            int((label.code if isinstance(label, Codes) else label).nbytes)
+            for label in self.labels.values()
+        )
+        columns = (self.kind, self.resource, self.duration_ps, self.size_bytes, self.priority)
+        edges = (self.edges.ptr, self.edges.dst, self.edges.lag_ps)
+        starts = 0 if self.edges.from_start is None else int(self.edges.from_start.nbytes)
+        flows = sum(int(getattr(self.flows, item.name).nbytes) for item in fields(Flows))
+        own = sum(int(column.nbytes) for column in (*columns, *edges))
+        return own + labels + starts + flows
+
+    def with_labels(self, **labels: Label) -> Schedule:
+        """Return the same schedule with these label columns added or replaced."""
+        return replace(self, labels={**self.labels, **labels})

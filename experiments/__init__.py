@@ -1,0 +1,1 @@
+"""The questions: experiment scripts, studies, validation and the command line."""

@@ -1,0 +1,60 @@
+"""Entry point: gathers the commands and turns mistakes into one line and exit status 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from topologies.errors import InputError
+
+app = typer.Typer(
+    name="cluster-sim",
+    help="Discrete-event simulator of AI-accelerator clusters, AWS Trainium first.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+# Newer typer carries its own copy of click, so the base of its errors is found from one of them.
+UsageMistake: type[Exception] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep the commands as subcommands even while there is only one."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns 0, 1 or 2, and never a traceback for a user's mistake."""
+    try:
+        status = app(list(arguments), prog_name="cluster-sim", standalone_mode=False)
+    except UsageMistake as mistake:
+        return _explain(mistake)
+    except (InputError, OSError) as mistake:
+        return _refuse(str(mistake))
+    except (typer.Abort, KeyboardInterrupt):
+        return _refuse("interrupted; nothing half-written was left behind", status=130)
+    return status if isinstance(status, int) else 0
+
+
+def _explain(mistake: Exception) -> int:
+    message = getattr(mistake, "format_message", mistake.__str__)()
+    if type(mistake).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(message + "\n")
+        return 2
+    return _refuse(f"{message.rstrip('.')}. See cluster-sim --help.")
+
+
+def _refuse(message: str, status: int = 2) -> int:
+    sys.stderr.write("cluster-sim: " + " ".join(message.split()) + "\n")
+    return status
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))

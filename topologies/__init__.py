@@ -1,0 +1,1 @@
+"""Hardware catalogue, cluster graphs, routing and graph measures."""

@@ -1,0 +1,1 @@
+"""Models, parallel plans, training iterations, inference services and the fleet."""
