@@ -1,0 +1,1 @@
+"""Speed, shown as ratios measured in one run."""
