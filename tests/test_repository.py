@@ -1,0 +1,72 @@
+"""The house rules that a program can check."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_keeps_the_house_rules(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert text == "" or ast.get_docstring(tree), "a module says what it is for"
+    assert text.count("\n") <= 500, "one idea a module"
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.Assert), f"line {node.lineno}: raise a named error instead"
+        assert not isinstance(node, ast.Global), f"line {node.lineno}: no global state"
+    for function in _functions(tree):
+        lines = (function.end_lineno or function.lineno) - function.lineno + 1
+        body = lines - len((ast.get_docstring(function) or "").splitlines())
+        assert body <= 60, f"{function.name} has {body} lines beside its docstring"
+    for owner in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
+        for node in owner.body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                assert ast.get_docstring(node), f"{node.name} is public and says nothing"
+
+
+def test_top_level_is_the_documented_one() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    folders = {name.split("/")[0] for name in tracked if "/" in name}
+    assert folders <= {*PACKAGES, "tests", "notebooks", "benchmarks", "docs", ".ci"}
+
+
+def test_importing_the_packages_writes_and_prints_nothing(tmp_path: Path) -> None:
+    code = "import topologies, cluster_sim, workloads, experiments"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_layers_hold() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
