@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
@@ -15,7 +15,8 @@ import pandas as pd
 
 from cluster_sim import trace_table
 from cluster_sim.blocked import BlockedWork, explain
-from cluster_sim.engine import Times, simulate
+from cluster_sim.engine import simulate
+from cluster_sim.engine.times import HorizonError, Times
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import Codes, IntArray, Label, Schedule
 from topologies.errors import InputError, suggestion
@@ -50,7 +51,7 @@ class Trace:
     @property
     def total_ps(self) -> int:
         """Latest end of any op [ps] (rule 2)."""
-        return int(self.times.end_ps.max(initial=0))
+        return self.times.total_ps
 
     @property
     def total_s(self) -> float:
@@ -97,9 +98,10 @@ class Trace:
         Returns
         -------
         DataFrame
-            Index ``op``. Columns ``kind``, ``resource``; ``ready_s``, ``start_s``, ``end_s`` [s],
-            NaN for what never came; the same in exact integers as ``ready_ps``, ``start_ps``,
-            ``end_ps`` [ps], -1 for what never came; ``size_bytes`` [B]; the schedule's labels.
+            Index ``op``. Columns ``kind``, ``resource``, ``status``; ``ready_s``, ``start_s``,
+            ``end_s`` [s], NaN for what never came; the same in exact integers as ``ready_ps``,
+            ``start_ps``, ``end_ps`` [ps], -1 for what never came; ``size_bytes`` [B]; the
+            schedule's labels.
 
         Examples
         --------
@@ -108,16 +110,16 @@ class Trace:
         >>> made = schedule(kind=[FIXED] * 2, resource=0, duration_ps=5,
         ...                 edges=Edges.from_pairs(2, [0], [1]),
         ...                 resources=Resources.table("link", [0], [1]))
-        >>> run(made).frame()[["resource", "start_ps", "end_ps"]]
-            resource  start_ps  end_ps
-        op
-        0   link:0-1         0       5
-        1   link:0-1         5      10
+        >>> print(run(made).frame()[["resource", "start_ps", "end_ps"]].to_string(index=False))
+        resource  start_ps  end_ps
+        link:0-1         0       5
+        link:0-1         5      10
         """
         made, rows = self.schedule, self.rows(ranks, resources, ops)
         columns: dict[str, Any] = {
-            "kind": pd.Categorical.from_codes(made.kind[rows], categories=list(trace_table.KINDS)),
+            "kind": categorical(made.kind[rows], trace_table.KINDS),
             "resource": resource_names(made, rows),
+            "status": categorical(self.times.status[rows], trace_table.STATUSES),
         }
         exact = {name: getattr(self.times, f"{name}_ps")[rows] for name in TIME_COLUMNS}
         columns |= {f"{name}_s": seconds(ps) for name, ps in exact.items()}
@@ -148,7 +150,7 @@ def run(
     engine: Literal["fast", "reference"] | str = "fast",
     faults: Any = None,
     until_ps: int | None = None,
-    until_ops: npt.ArrayLike | None = None,
+    until_ops: Iterable[int] | None = None,
     on_blocked: Literal["raise", "report"] = "raise",
 ) -> Trace:
     """Simulate a schedule to its end, or to an instant, or to the end of one of some ops.
@@ -175,12 +177,13 @@ def run(
     """
     if on_blocked not in ("raise", "report"):
         raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
-    times = simulate(schedule, engine=engine, faults=faults, until_ps=until_ps, until_ops=until_ops)
-    stopped_early = until_ps is not None or until_ops is not None
-    if on_blocked == "raise" and not stopped_early:
-        why = explain(schedule, times)
-        if why:
-            raise BlockedWork(why)
+    extra: dict[str, Any] = {} if faults is None else {"faults": faults}
+    try:
+        times = simulate(schedule, engine=engine, until_ps=until_ps, until_ops=until_ops, **extra)
+    except HorizonError as mistake:
+        raise InputError(str(mistake)) from None
+    if on_blocked == "raise" and times.blocked.any():
+        raise BlockedWork(explain(schedule, times))
     return Trace(schedule, times)
 
 
@@ -196,15 +199,15 @@ def label_column(label: Label, rows: IntArray) -> Any:
     return categorical(label.code[rows], label.names)
 
 
-def categorical(code: IntArray, names: Sequence[str]) -> pd.Categorical:
+def categorical(code: IntArray, names: Sequence[str]) -> Any:
     """``names[code]`` as a categorical; equal names are one category."""
-    unique = list(dict.fromkeys(names))
+    unique = pd.Index(dict.fromkeys(names))
     if len(unique) != len(names):
-        code = np.array([unique.index(name) for name in names], np.int64)[code]
-    return pd.Categorical.from_codes(code, categories=unique)
+        code = unique.get_indexer(pd.Index(names))[code]
+    return pd.Categorical.from_codes(code.astype(np.int32), categories=unique)
 
 
-def resource_names(made: Schedule, rows: IntArray) -> pd.Categorical:
+def resource_names(made: Schedule, rows: IntArray) -> Any:
     """Printed resource of each of these ops, ``-`` for none; only names that occur are made."""
     numbers, code = np.unique(made.resource[rows], return_inverse=True)
     held = numbers[numbers >= 0]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 import cluster_sim
 from cluster_sim.build import check
-from cluster_sim.engine import Times
+from cluster_sim.engine.times import Attempts, Times
 from cluster_sim.files import whole_file
 from cluster_sim.schedule import (
     FLOW,
@@ -31,12 +31,15 @@ from cluster_sim.schedule import (
 from topologies.errors import InputError
 
 FORMAT = 1
-HEADER, RESOURCES = b"cluster_sim", b"cluster_sim.resources"
+HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"
 TIMES = ("ready_ps", "start_ps", "end_ps")
 KINDS = ("fixed", "flow", "join")
+STATUSES = ("waiting", "ready", "running", "done", "failed", "doomed")
 COLUMNS = ("duration_ps", "size_bytes", "priority")
+KEYS = ("kind", "resource", "resource_number")
 EDGE_COLUMNS = ("leads_to", "lags_ps", "from_start")
 FLOW_COLUMNS = ("rate_cap_bytes_per_s", "shares", "share_weights")
+ATTEMPT_COLUMNS = ("op", "start_ps", "end_ps")
 RESOURCE_COLUMNS = ("kind", "owner", "peer", "lane", "slots", "capacity")
 LARGEST_BYTES = 64 * 2**30
 """Of a stored trace, unpacked; a larger one is refused."""
@@ -83,19 +86,25 @@ def to_table(made: Schedule, times: Times) -> pa.Table:
         "resource_number": made.resource,
     }
     columns |= {name: getattr(times, name) for name in TIMES}
+    columns["status"] = _dictionary(times.status, STATUSES)
     columns |= {name: getattr(made, name) for name in COLUMNS}
     for name, label in made.labels.items():
-        coded = isinstance(label, Codes)
-        columns[_stored(name)] = _dictionary(label.code, label.names) if coded else label
+        columns[_stored(name)] = (
+            _dictionary(label.code, label.names) if isinstance(label, Codes) else label
+        )
     columns |= _edge_columns(made.edges)
     if len(made.flows):
         columns |= _flow_columns(made)
     return pa.table(columns).replace_schema_metadata(
-        {HEADER: json.dumps(_header(made)).encode(), RESOURCES: _packed(made.resources)}
+        {
+            HEADER: json.dumps(_header(made, times)).encode(),
+            RESOURCES: _packed(made.resources, RESOURCE_COLUMNS),
+            ATTEMPTS: _packed(times.attempts, ATTEMPT_COLUMNS),
+        }
     )
 
 
-def _header(made: Schedule) -> dict[str, Any]:
+def _header(made: Schedule, times: Times) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": cluster_sim.__version__,
@@ -103,6 +112,8 @@ def _header(made: Schedule) -> dict[str, Any]:
         "labels": {k: _names(label) for k, label in made.labels.items()},
         "kinds": made.resources.kinds,
         "switches_from": made.resources.switches_from,
+        "dead": times.dead.tolist(),
+        "stopped_ps": times.stopped_ps,
     }
 
 
@@ -112,7 +123,7 @@ def _names(label: Label) -> list[str] | None:
 
 def _stored(label: str) -> str:
     """Column of a label: its own name, unless that means something else here."""
-    taken = {*COLUMNS, *TIMES, *EDGE_COLUMNS, *FLOW_COLUMNS, "kind", "resource", "resource_number"}
+    taken = {*COLUMNS, *TIMES, *EDGE_COLUMNS, *FLOW_COLUMNS, "status", *KEYS}
     return f"label.{label}" if label in taken or label.startswith("label.") else label
 
 
@@ -130,7 +141,11 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
         resource=_array(table["resource_number"]),
         **{name: _array(table[name]) for name in COLUMNS},
         edges=edges,
-        resources=_unpacked(stored[RESOURCES], header),
+        resources=Resources(
+            kinds=tuple(header["kinds"]),
+            switches_from=header["switches_from"],
+            **_unpacked(stored[RESOURCES], RESOURCE_COLUMNS),
+        ),
         flows=_flows(table),
         labels={
             name: _array(table[_stored(name)])
@@ -141,7 +156,14 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
         facts=header["facts"],
     )
     check(made)
-    return made, Times(*(_array(table[name]) for name in TIMES))
+    times = Times(
+        **{name: _array(table[name]) for name in TIMES},
+        status=_codes(table["status"], STATUSES).code.astype(np.uint8),
+        attempts=Attempts(**_unpacked(stored[ATTEMPTS], ATTEMPT_COLUMNS)),
+        dead=np.array(header["dead"], np.int32),
+        stopped_ps=header["stopped_ps"],
+    )
+    return made, times
 
 
 def _resource_names(made: Schedule) -> tuple[IntArray, list[str]]:
@@ -188,20 +210,18 @@ def _flows(table: pa.Table) -> Flows:
     return Flows(op, cap, np.append(ptr[op], ptr[-1]), resource, _csr(table["share_weights"])[1])
 
 
-def _packed(resources: Resources) -> bytes:
-    table = pa.table({name: getattr(resources, name) for name in RESOURCE_COLUMNS})
+def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
+    table = pa.table({name: getattr(rows, name) for name in columns})
     sink = io.BytesIO()
-    with ipc.new_stream(
-        sink, table.schema, options=ipc.IpcWriteOptions(compression="zstd")
-    ) as stream:
+    options = ipc.IpcWriteOptions(compression="zstd")
+    with ipc.new_stream(sink, table.schema, options=options) as stream:
         stream.write_table(table)
     return sink.getvalue()
 
 
-def _unpacked(packed: bytes, header: dict[str, Any]) -> Resources:
+def _unpacked(packed: bytes, columns: Sequence[str]) -> dict[str, Any]:
     table = ipc.open_stream(packed).read_all()
-    columns = {name: _array(table[name]) for name in RESOURCE_COLUMNS}
-    return Resources(kinds=tuple(header["kinds"]), switches_from=header["switches_from"], **columns)
+    return {name: _array(table[name]) for name in columns}
 
 
 def _array(column: pa.ChunkedArray) -> Any:
