@@ -1,0 +1,43 @@
+"""The checks that every shape makes of its own numbers, each one line to the user."""
+
+from __future__ import annotations
+
+import math
+
+from topologies.errors import InputError
+
+MAX_CHIPS = 2**24
+"""Largest cluster that the arrays are laid out for."""
+
+MAX_MESH = 2**12
+"""Largest full mesh: its links grow with the square of its chips."""
+
+MAX_RATE = 2**53
+"""Largest rate of a link [B/s]: exact both as an integer and as a float."""
+
+
+def check_size(what: str, size: int, limit: int = MAX_CHIPS) -> None:
+    """Refuse a size below one or beyond the limit."""
+    if not 1 <= size <= limit:
+        raise InputError(f"{what}: a size of {size:,} is not between 1 and {limit:,}")
+
+
+def check_chips(what: str, sizes: tuple[int, ...]) -> None:
+    """Refuse a product of sizes beyond the limit."""
+    chips = math.prod(sizes)
+    if chips > MAX_CHIPS:
+        text = "x".join(map(str, sizes))
+        raise InputError(
+            f"{what} {text} has {chips:,} chips; at most {MAX_CHIPS:,} are possible. "
+            "Make it smaller."
+        )
+
+
+def check_link(what: str, bandwidth_bytes_per_s: int, latency_ps: int) -> None:
+    """Refuse a link that carries nothing, or over which things arrive before they left."""
+    if not 1 <= bandwidth_bytes_per_s <= MAX_RATE:
+        raise InputError(
+            f"{what}: a bandwidth of {bandwidth_bytes_per_s} B/s is not between 1 and 2^53 B/s"
+        )
+    if not 0 <= latency_ps < 2**62:
+        raise InputError(f"{what}: a latency of {latency_ps} ps is not between 0 and 2^62 ps")
