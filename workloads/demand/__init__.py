@@ -1,0 +1,47 @@
+"""Demand for inference: traces that ship with the package, files of users, what-ifs, noise."""
+
+from workloads.demand.bundled import (
+    BUNDLED,
+    azure_code,
+    azure_conv,
+    azure_mix,
+    burstgpt,
+    deepseek_day,
+    deepseek_nodes,
+    demand,
+    servegen,
+)
+from workloads.demand.read import read_demand
+from workloads.demand.trace import Demand, constant, mix, period_means, whole_requests
+from workloads.demand.whatif import (
+    busiest_hour,
+    failover,
+    measured_noise,
+    monday_only,
+    spike,
+    with_noise,
+)
+
+__all__ = [
+    "BUNDLED",
+    "Demand",
+    "azure_code",
+    "azure_conv",
+    "azure_mix",
+    "burstgpt",
+    "busiest_hour",
+    "constant",
+    "deepseek_day",
+    "deepseek_nodes",
+    "demand",
+    "failover",
+    "measured_noise",
+    "mix",
+    "monday_only",
+    "period_means",
+    "read_demand",
+    "servegen",
+    "spike",
+    "whole_requests",
+    "with_noise",
+]

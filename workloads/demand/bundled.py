@@ -1,0 +1,144 @@
+"""The demand traces that ship with the package, by name."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from topologies.errors import InputError, suggestion
+from workloads.demand.read import read_demand
+from workloads.demand.trace import Demand, mix
+
+AZURE_CODE_OUTPUT_TOKENS = 27.9
+"""Mean output tokens of Azure's 2023 code trace; the 2024 plots do not resolve them."""
+
+
+def azure_code() -> Demand:
+    """Azure's LLM code-completion service, 10–16 May 2024, by the minute.
+
+    Origin: Azure LLM inference trace 2024 (CC BY 4.0; Stojkovic et al., HPCA 2025), counts summed
+    from 10 s as republished under Apache-2.0. Size: 10,080 minutes, 16,803,695 requests (exact).
+    Columns: requests per minute; prompt tokens per request from hourly estimates (mean 2,561,
+    about 3 % an hour); output tokens 27.9 throughout, the mean of the 2023 trace. Starts on a
+    Friday; busiest at 19 UTC, and 33 times quieter in the quietest hour of the week.
+    """
+    return _azure("code", AZURE_CODE_OUTPUT_TOKENS)
+
+
+def azure_conv() -> Demand:
+    """Azure's LLM conversation service, 12–18 May 2024, by the minute.
+
+    Origin and licence as :func:`azure_code`. Size: 10,080 minutes, 27,303,999 requests (exact).
+    Columns: requests per minute; prompt (mean 1,618) and output (mean 110) tokens per request from
+    hourly estimates. Starts on a Sunday; busiest at 14 UTC; a real spike of +35 % for four minutes
+    on 16 May, 01:47.
+    """
+    return _azure("conv", 110.0)
+
+
+def burstgpt() -> Demand:
+    """Two services of a university on Azure, ``conversation`` and ``api``, 61 days, hourly.
+
+    Origin: BurstGPT part 1 (CC BY 4.0; Wang et al., KDD 2025), hourly counts as republished under
+    MIT. Size: 1,464 hours, 154,219 and 1,275,518 requests (exact). The calendar is not published:
+    day 0 is taken as a Wednesday, so that days 3 and 4 of each seven are the weekend. No tokens.
+    """
+    made = read_demand(data_file("burstgpt_1_hourly.csv"))
+    return Demand(made.services, "2024-01-03T00:00", *_columns(made))
+
+
+def servegen(model: str = "m-large") -> Demand:
+    """Alibaba Cloud Model Studio by the 10 minutes: ``m-large``, ``m-mid``, ``m-small``.
+
+    Origin: ServeGen (Apache-2.0; Xiang et al., arXiv:2505.09999), rates of all clients summed.
+    Size: 14 days each (``deepseek-r1``: one day). Columns: requests; mean tokens of the clients
+    whose lengths are published (43–100 % of the requests). Windows without requests are gaps in the
+    source and are filled linearly here. Times presumably UTC+8; day 0 is not dated.
+    """
+    made = read_demand(data_file("servegen_10min.csv"), service=model)
+    requests = made.requests[0]
+    gaps = requests <= 0
+    minutes = np.arange(made.minutes)
+    requests = np.where(gaps, np.interp(minutes, minutes[~gaps], requests[~gaps]), requests)
+    return Demand(made.services, made.start, requests[None, :], *_columns(made)[1:])
+
+
+def deepseek_day() -> Demand:
+    """DeepSeek-V3/R1's load from 27 February 2025, 04:00 UTC, as a share of the peak, hourly.
+
+    Origin: DeepSeek's inference system overview (CC0), token income at list price read off a figure
+    (0.2 % in total). Size: 24 hours. Its ``requests`` are load shares in each minute times one
+    minute: scale them to a fleet before use. :func:`deepseek_nodes` gives what the operator did.
+    """
+    made = read_demand(data_file("deepseek_2025_day_hourly.csv"), prompt_tokens=4989.0)
+    shares = made.requests * 60.0
+    return Demand(("deepseek",), "2025-02-27T04:00", shares, *_columns(made)[1:])
+
+
+def deepseek_nodes() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Nodes (8 H800 each) that served on the :func:`deepseek_day`, every 15 minutes; (96,).
+
+    Mean 226.75 and maximum 278, exactly the two numbers printed in the source (CC0).
+    """
+    rows = np.loadtxt(
+        data_file("deepseek_2025_day_nodes_15min.csv"), delimiter=",", skiprows=1, usecols=2
+    )
+    return np.asarray(rows, float)
+
+
+def azure_mix() -> Demand:
+    """Both Azure services on the week of the conversation trace, aligned by time of the week."""
+    return mix([azure_conv(), azure_code()])
+
+
+BUNDLED = {
+    "azure-code": azure_code,
+    "azure-conv": azure_conv,
+    "azure-mix": azure_mix,
+    "burstgpt": burstgpt,
+    "servegen-large": servegen,
+    "servegen-mid": lambda: servegen("m-mid"),
+    "servegen-small": lambda: servegen("m-small"),
+    "deepseek-day": deepseek_day,
+}
+
+
+def demand(text: str, *, service: str | None = None) -> Demand:
+    """Read a bundled name or a path to a CSV file.
+
+    Examples
+    --------
+    >>> demand("azure-code").minutes
+    10080
+    """
+    if text in BUNDLED:
+        made = BUNDLED[text]()
+        return made if service is None else made.only(service)
+    looks_like_a_path = text.endswith((".csv", ".gz")) or "/" in text or Path(text).exists()
+    if not looks_like_a_path:
+        raise InputError(
+            f"unknown demand {text!r}; give a CSV file or one of {', '.join(BUNDLED)}."
+            + suggestion(text, BUNDLED)
+        )
+    return read_demand(text, service=service)
+
+
+def data_file(name: str) -> Path:
+    """Path of a shipped file."""
+    return Path(str(resources.files("workloads.data").joinpath(name)))
+
+
+def _azure(service: str, output_tokens: float) -> Demand:
+    counts = read_demand(data_file("azure_llm_2024_requests_1min.csv"), service=service)
+    hourly = read_demand(
+        data_file("azure_llm_2024_hourly.csv"), service=service, output_tokens=output_tokens
+    )
+    return Demand(
+        (service,), counts.start, counts.requests, hourly.prompt_tokens, hourly.output_tokens
+    )
+
+
+def _columns(made: Demand) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]:
+    return made.requests, made.prompt_tokens, made.output_tokens

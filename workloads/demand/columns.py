@@ -1,0 +1,96 @@
+"""The columns that a demand file may have, and what each spelling of them means."""
+
+from __future__ import annotations
+
+from topologies.errors import InputError, suggestion
+
+TIME_S = {
+    "time_s": 1.0,
+    "timestamp_s": 1.0,
+    "window_start_s": 1.0,
+    "timestamp_ms": 1e-3,
+    "minute": 60.0,
+    "minute_from_start": 60.0,
+    "hour_index": 3600.0,
+}
+"""Relative times: seconds in one unit of the column."""
+
+CLOCK = ("time", "timestamp", "minute_utc", "hour_utc", "time_utc")
+"""Absolute times, ISO 8601, UTC; a bare number in them counts as seconds."""
+
+ALIASES = {
+    "model": "service",
+    "contexttokens": "prompt_tokens",
+    "generatedtokens": "output_tokens",
+    "request tokens": "prompt_tokens",
+    "response tokens": "output_tokens",
+    "input_tokens": "prompt_tokens",
+    "prompt_tokens_est": "prompt_tokens",
+    "output_tokens_est": "output_tokens",
+    "load_share_of_peak": "load_share",
+}
+"""Other spellings, as public traces have them, in lower case."""
+
+LOAD = (
+    "requests",
+    "load_share",
+    "prompt_tokens",
+    "output_tokens",
+    "requests_with_lengths",
+    "input_tokens_covered",
+    "output_tokens_covered",
+)
+
+IGNORED = (
+    "clock_utc8",
+    "inference_nodes",
+    "inference_nodes_mean",
+    "theoretical_income_usd",
+    "active_clients",
+    "mean_client_cv",
+    "prefix_blocks",
+    "reused_prefix_blocks",
+    "total tokens",
+    "log type",
+    "session id",
+    "elapsed time",
+)
+"""Known from public traces and of no use here."""
+
+WIDE = "_requests"
+"""``chat_requests`` holds the requests of service ``chat``."""
+
+
+def meanings(header: list[str], path: str) -> dict[str, str]:
+    """Map every column of a file to its plain name; unknown ones are refused.
+
+    Raises
+    ------
+    InputError
+        Names the column, the file and the spellings that are read.
+
+    Examples
+    --------
+    >>> meanings(["service", "minute_utc", "requests"], "a.csv")["minute_utc"]
+    'minute_utc'
+    >>> meanings(["TIMESTAMP", "ContextTokens", "GeneratedTokens"], "a.csv")["ContextTokens"]
+    'prompt_tokens'
+    """
+    known = {*TIME_S, *CLOCK, *LOAD, "service", "day", "hour"}
+    result: dict[str, str] = {}
+    for column in header:
+        plain = column.strip().lower()
+        plain = ALIASES.get(plain, plain)
+        if plain in IGNORED:
+            continue
+        if plain not in known and not plain.endswith(WIDE):
+            raise InputError(
+                f"{path}: unknown column {column!r}; a demand file has a time ({', '.join(CLOCK)}, "
+                f"{', '.join(TIME_S)}), optionally service, and requests, load_share or one row a "
+                f"request, with prompt_tokens and output_tokens."
+                + suggestion(plain, sorted(known | set(ALIASES)))
+            )
+        if plain in result.values():
+            raise InputError(f"{path}: two columns mean {plain}; keep one of them.")
+        result[column] = plain
+    return result

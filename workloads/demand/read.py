@@ -1,0 +1,276 @@
+"""Reading demand from a CSV file: counts per period, load shares, or one row a request."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topologies.errors import InputError
+from workloads.demand.columns import CLOCK, TIME_S, WIDE, meanings
+from workloads.demand.trace import MINUTES_PER_WEEK, Demand, FloatArray
+
+MAX_BYTES = 512 * 10**6
+"""Largest file that is read [B]; aggregate a longer log to minutes first."""
+
+MAX_MINUTES = 106 * MINUTES_PER_WEEK
+MAX_SERVICES = 64
+UNDATED = "2024-01-01T00:00"
+"""Start of a file without dates: a Monday."""
+
+
+def read_demand(
+    path: str | Path,
+    *,
+    service: str | None = None,
+    prompt_tokens: float = 1618.0,
+    output_tokens: float = 110.0,
+) -> Demand:
+    """Read a demand file.
+
+    Columns, in any order (spellings of public traces are understood, see
+    :mod:`workloads.demand.columns`):
+
+    ==================================  ==========================================================
+    ``time`` / ``minute_utc`` / …       ISO time, UTC, of the start of the row's period
+    ``time_s`` / ``minute`` / …         or time since the start, in that unit
+    ``day`` and ``hour``                or both of these
+    ``service``                         optional; one time series for each
+    ``requests``                        requests in the period
+    ``load_share``                      or load on any scale, such as a share of the peak
+    ``chat_requests``                   or one such column for each service
+    ``prompt_tokens``                   optional, tokens of all requests of the row
+    ``output_tokens``                   the same
+    ==================================  ==========================================================
+
+    A file with times and neither requests nor load is read as a log: one row a request, with that
+    request's tokens. The period is the smallest distance between two rows; each period's requests
+    are spread evenly over its minutes.
+
+    Parameters
+    ----------
+    path : str or Path
+    service : str, optional
+        Keep this one only; needed when services cover different spans.
+    prompt_tokens, output_tokens : float
+        Mean tokens of a request where the file does not say (the defaults are the means of Azure's
+        2024 conversation service).
+
+    Raises
+    ------
+    InputError
+        For a missing or too large file, unknown columns, bad values, different spans.
+    """
+    file = Path(path)
+    table = _table(file)
+    long = _long(table, file)
+    if service is not None:
+        long = _one_service(long, service, file)
+    series = [
+        _series(rows, str(name), file, prompt_tokens, output_tokens)
+        for name, rows in long.groupby("service", sort=False)
+    ]
+    if len({(each.start, each.minutes) for each in series}) > 1:
+        spans = "; ".join(
+            f"{each.services[0]} {each.minutes} min from {each.start}" for each in series
+        )
+        raise InputError(f"{file}: services cover different spans ({spans}); name one service.")
+    return Demand(
+        tuple(each.services[0] for each in series),
+        series[0].start,
+        *(
+            np.concatenate([getattr(each, name) for each in series])
+            for name in ("requests", "prompt_tokens", "output_tokens")
+        ),
+    )
+
+
+def _table(file: Path) -> pd.DataFrame:
+    """Columns under their plain names, numbers as floats, times as seconds since the first row."""
+    if not file.is_file():
+        raise InputError(f"demand file {file} does not exist; give a CSV file or a bundled name.")
+    size = file.stat().st_size
+    if size > MAX_BYTES:
+        raise InputError(
+            f"demand file {file} has {size:,} bytes, over the limit of {MAX_BYTES:,}; "
+            "aggregate it to minutes first."
+        )
+    try:
+        table = pd.read_csv(file, dtype=str, skip_blank_lines=True, encoding="utf-8-sig")
+    except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as fault:
+        raise InputError(f"demand file {file} is not a readable CSV: {fault}.") from None
+    if table.empty:
+        raise InputError(f"demand file {file} has no rows; at least two periods are needed.")
+    named = meanings([str(column) for column in table.columns], str(file))
+    return table[list(named)].rename(columns=named)
+
+
+def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """One row a service and period or request: service, time (ns), numbers."""
+    result = pd.DataFrame({"time": _times(table, file)})
+    names = [name for name in table.columns if name in _NUMBERS]
+    for name in names:
+        result[name] = _numbers(
+            table[name], name, file, blank=name not in ("requests", "load_share")
+        )
+    wide = [name for name in table.columns if name.endswith(WIDE)]
+    if wide:
+        parts = [
+            result.assign(
+                service=name.removesuffix(WIDE), requests=_numbers(table[name], name, file)
+            )
+            for name in wide
+        ]
+        return pd.concat(parts, ignore_index=True)
+    labels = table["service"].fillna("service").str.strip() if "service" in table else "service"
+    result = result.assign(service=labels)
+    if result["service"].nunique() > MAX_SERVICES:
+        raise InputError(
+            f"{file}: {result['service'].nunique()} services, at most {MAX_SERVICES} are read; "
+            "join the small ones."
+        )
+    return result
+
+
+_NUMBERS = (
+    "requests",
+    "load_share",
+    "prompt_tokens",
+    "output_tokens",
+    "requests_with_lengths",
+    "input_tokens_covered",
+    "output_tokens_covered",
+)
+
+
+def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = False) -> FloatArray:
+    values = pd.to_numeric(column, errors="coerce").to_numpy(float)
+    empty = column.isna().to_numpy()
+    bad = ~np.isfinite(values) & ~(empty & blank) | (values < 0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InputError(
+            f"{file}, row {row + 2}: {name} is {column.iloc[row]!r}; it must be a number of "
+            "at least 0."
+        )
+    return values
+
+
+def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
+    """Times of the rows; relative ones count from Monday, 1 January 2024."""
+    clock = next((name for name in CLOCK if name in table), None)
+    unit = next((name for name in TIME_S if name in table), None)
+    if clock is not None and pd.to_numeric(table[clock], errors="coerce").isna().any():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            moments = pd.to_datetime(table[clock], errors="coerce", utc=True, format="ISO8601")
+        bad = moments.isna().to_numpy()
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise InputError(
+                f"{file}, row {row + 2}: {clock} is {table[clock].iloc[row]!r}; "
+                "it must be a time such as 2024-05-10T13:45."
+            )
+        return moments.dt.tz_localize(None)
+    if clock is not None:
+        seconds = _numbers(table[clock], clock, file)
+    elif unit is not None:
+        seconds = _numbers(table[unit], unit, file) * TIME_S[unit]
+    elif "hour" in table:
+        days = _numbers(table["day"], "day", file) if "day" in table else 0.0
+        seconds = days * 86400.0 + _numbers(table["hour"], "hour", file) * 3600.0
+    else:
+        raise InputError(f"{file}: no time column; add time, minute_utc, time_s or minute.")
+    if seconds.max() > MAX_MINUTES * 60.0:
+        raise InputError(
+            f"{file}: a time of {seconds.max():,.0f} s, limit {MAX_MINUTES * 60:,} s; "
+            "check the unit in the column's name."
+        )
+    milliseconds = pd.to_timedelta(np.rint(seconds * 1000), unit="ms")
+    return pd.Series(pd.Timestamp(UNDATED) + milliseconds)
+
+
+def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
+    kept = long[long["service"] == service]
+    if kept.empty:
+        raise InputError(
+            f"{file}: no service {service!r}; it has {', '.join(sorted(set(long['service'])))}."
+        )
+    return kept
+
+
+def _series(
+    rows: pd.DataFrame, service: str, file: Path, prompt_tokens: float, output_tokens: float
+) -> Demand:
+    is_log = not {"requests", "load_share"} & set(rows.columns)
+    start, slot, period, periods = _grid(rows["time"], file, service, is_log=is_log)
+    load = "load_share" if "load_share" in rows else "requests"
+    weights = np.ones(len(rows)) if is_log else rows[load].to_numpy(float)
+    requests = np.bincount(slot, weights, periods).astype(float)
+    means = [
+        _mean_tokens(rows, slot, periods, requests, which, default)
+        for which, default in (("prompt", prompt_tokens), ("output", output_tokens))
+    ]
+    if requests.sum() <= 0:
+        raise InputError(f"{file}: service {service} has no requests at all; check the columns.")
+    return Demand(
+        (service,),
+        start.strftime("%Y-%m-%dT%H:%M"),
+        np.repeat(requests / period, period)[None, :],
+        *(np.repeat(mean, period)[None, :] for mean in means),
+    )
+
+
+def _grid(
+    times: pd.Series[Any], file: Path, service: str, *, is_log: bool
+) -> tuple[pd.Timestamp, np.ndarray[Any, np.dtype[np.int64]], int, int]:
+    """Start, period number of each row, minutes in a period, number of periods."""
+    first = times.min().floor("min")
+    since = (times - first) / pd.Timedelta(minutes=1)
+    if is_log:
+        period = 1
+    else:
+        distinct = np.unique(since.to_numpy(float))
+        if len(distinct) != len(times):
+            raise InputError(f"{file}: service {service} has two rows for one period; add them up.")
+        steps = np.diff(distinct)
+        period = round(float(steps.min())) if len(steps) else 60
+        if period < 1 or np.any(np.abs(since / period - np.rint(since / period)) > 1e-6):
+            raise InputError(
+                f"{file}: rows of service {service} are not on a grid of whole minutes "
+                f"(smallest step {steps.min():.4g} min); resample to equal periods."
+            )
+    slot = np.floor(since.to_numpy(float) / period + 1e-9).astype(np.int64)
+    periods = int(slot.max()) + 1
+    if periods * period > MAX_MINUTES:
+        raise InputError(
+            f"{file}: {periods * period:,} minutes, limit {MAX_MINUTES:,}; cut the file."
+        )
+    return first, slot, period, periods
+
+
+def _mean_tokens(
+    rows: pd.DataFrame,
+    slot: np.ndarray[Any, np.dtype[np.int64]],
+    periods: int,
+    requests: FloatArray,
+    which: str,
+    default: float,
+) -> FloatArray:
+    """Mean tokens of a request in each period; periods that do not say take the overall mean."""
+    covered = "input_tokens_covered" if which == "prompt" else "output_tokens_covered"
+    column = covered if covered in rows else f"{which}_tokens"
+    if column not in rows or rows[column].isna().all():
+        return np.full(periods, default)
+    tokens = np.bincount(slot, rows[column].fillna(0.0), periods)
+    counted = requests
+    if column == covered and "requests_with_lengths" in rows:
+        counted = np.bincount(slot, rows["requests_with_lengths"].fillna(0.0), periods).astype(
+            float
+        )
+    stated = (tokens > 0) & (counted > 0)
+    overall = tokens[stated].sum() / counted[stated].sum() if stated.any() else default
+    return np.where(stated, tokens / np.where(stated, counted, 1.0), overall)

@@ -1,0 +1,221 @@
+"""Demand: requests and tokens per service and minute, and the arithmetic on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from topologies.errors import InputError, suggestion
+
+FloatArray = npt.NDArray[np.float64]
+MINUTES_PER_DAY = 1440
+MINUTES_PER_WEEK = 7 * MINUTES_PER_DAY
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """What users ask of each service, minute by minute.
+
+    Attributes
+    ----------
+    services : tuple of str
+    start : str
+        First minute, UTC, ISO 8601 (``2024-05-10T00:00``); it fixes the day of the week.
+    requests : float array (services, minutes)
+        Requests that arrive in the minute.
+    prompt_tokens, output_tokens : float array (services, minutes)
+        Mean tokens of one request that arrives in the minute.
+
+    Examples
+    --------
+    >>> from workloads.demand import constant
+    >>> constant(60.0, minutes=120)
+    Demand(service, 120 minutes from 2024-01-01T00:00, mean 60.0, peak 60.0 requests/min)
+    """
+
+    services: tuple[str, ...]
+    start: str
+    requests: FloatArray
+    prompt_tokens: FloatArray
+    output_tokens: FloatArray
+
+    def __repr__(self) -> str:
+        total = self.requests.sum(axis=0)
+        return (
+            f"Demand({'+'.join(self.services)}, {self.minutes:,} minutes from {self.start}, "
+            f"mean {total.mean():,.1f}, peak {total.max():,.1f} requests/min)"
+        )
+
+    @property
+    def minutes(self) -> int:
+        """Length [minutes]."""
+        return int(self.requests.shape[1])
+
+    @property
+    def index(self) -> pd.DatetimeIndex:
+        """Start of every minute, UTC."""
+        return pd.date_range(self.start, periods=self.minutes, freq="min")
+
+    def between(self, first: int, last: int) -> Demand:
+        """Minutes ``first`` up to, not with, ``last``."""
+        if not 0 <= first < last <= self.minutes:
+            raise InputError(
+                f"minutes {first} to {last} are not inside the demand, which has {self.minutes}; "
+                "choose fewer days or an earlier start."
+            )
+        begin = pd.Timestamp(self.start) + pd.Timedelta(minutes=first)
+        window = slice(first, last)
+        return Demand(
+            self.services,
+            _iso(begin),
+            self.requests[:, window],
+            self.prompt_tokens[:, window],
+            self.output_tokens[:, window],
+        )
+
+    def only(self, service: str) -> Demand:
+        """Keep one service."""
+        if service not in self.services:
+            raise InputError(
+                f"no service {service!r} in this demand; it has {', '.join(self.services)}."
+                + suggestion(service, self.services)
+            )
+        row = [self.services.index(service)]
+        return Demand(
+            (service,),
+            self.start,
+            self.requests[row],
+            self.prompt_tokens[row],
+            self.output_tokens[row],
+        )
+
+    def times(self, factor: npt.ArrayLike) -> Demand:
+        """Multiply requests; the factor broadcasts over (services, minutes)."""
+        return replace(self, requests=self.requests * np.asarray(factor, float))
+
+    def averaged(self, minutes: int) -> Demand:
+        """Spread the requests of each period evenly over it; a last, shorter period as well.
+
+        Parameters
+        ----------
+        minutes : int
+            Length of a period, 60 for hourly means.
+        """
+        if minutes < 1:
+            raise InputError(f"cannot average demand over {minutes} minutes; use 1 or more.")
+        requests = period_means(self.requests, minutes)
+        tokens = [
+            period_means(self.requests * each, minutes)
+            for each in (self.prompt_tokens, self.output_tokens)
+        ]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = [np.where(requests > 0, each / requests, 0.0) for each in tokens]
+        kept = [
+            np.where(requests > 0, mean, old)
+            for mean, old in zip(means, (self.prompt_tokens, self.output_tokens), strict=True)
+        ]
+        return replace(self, requests=requests, prompt_tokens=kept[0], output_tokens=kept[1])
+
+    def repeated(self, minutes: int) -> Demand:
+        """Repeat end to end until ``minutes`` long, cut there."""
+        rounds = -(-minutes // self.minutes)
+        return Demand(
+            self.services,
+            self.start,
+            *(
+                np.tile(column, (1, rounds))[:, :minutes]
+                for column in (self.requests, self.prompt_tokens, self.output_tokens)
+            ),
+        )
+
+
+def period_means(values: FloatArray, minutes: int) -> FloatArray:
+    """Mean of every period of so many columns, spread over its columns again; (…, minutes)."""
+    length = values.shape[-1]
+    edges = np.arange(0, length, minutes)
+    sums = np.add.reduceat(values, edges, axis=-1)
+    counts = np.diff(np.append(edges, length))
+    means: FloatArray = np.repeat(sums / counts, counts, axis=-1)
+    return means
+
+
+def constant(
+    requests_per_minute: float,
+    *,
+    minutes: int = MINUTES_PER_WEEK,
+    prompt_tokens: float = 1000.0,
+    output_tokens: float = 100.0,
+    service: str = "service",
+    start: str = "2024-01-01T00:00",
+) -> Demand:
+    """Demand that never changes."""
+    shape = (1, minutes)
+    return Demand(
+        (service,),
+        start,
+        np.full(shape, float(requests_per_minute)),
+        np.full(shape, float(prompt_tokens)),
+        np.full(shape, float(output_tokens)),
+    )
+
+
+def mix(demands: Sequence[Demand]) -> Demand:
+    """Put services side by side, aligned by the time of the week, cut to the shortest.
+
+    A demand of whole weeks that starts at another time of the week than the first is rolled; any
+    other is refused, because rolling would tear a day apart.
+    """
+    if not demands:
+        raise InputError("a mix needs at least one demand; none was given.")
+    first = demands[0]
+    minutes = min(demand.minutes for demand in demands)
+    parts = [_rolled_to(demand, first.start).between(0, minutes) for demand in demands]
+    names = _distinct([name for part in parts for name in part.services])
+    return Demand(
+        tuple(names),
+        first.start,
+        np.concatenate([part.requests for part in parts]),
+        np.concatenate([part.prompt_tokens for part in parts]),
+        np.concatenate([part.output_tokens for part in parts]),
+    )
+
+
+def whole_requests(demand: Demand) -> npt.NDArray[np.int64]:
+    """Requests as integers whose running sums stay within one half of the demand's."""
+    sums = np.rint(np.cumsum(demand.requests, axis=1)).astype(np.int64)
+    return np.diff(sums, axis=1, prepend=0)
+
+
+def _rolled_to(demand: Demand, start: str) -> Demand:
+    shift = _minute_of_week(start) - _minute_of_week(demand.start)
+    if shift == 0:
+        return demand
+    if demand.minutes % MINUTES_PER_WEEK:
+        raise InputError(
+            f"cannot align {'+'.join(demand.services)}, which starts {demand.start}, with {start}: "
+            "only demands of whole weeks can be rolled; cut it to 10,080 minutes."
+        )
+    columns = (demand.requests, demand.prompt_tokens, demand.output_tokens)
+    return Demand(demand.services, start, *(np.roll(column, -shift, axis=1) for column in columns))
+
+
+def _minute_of_week(start: str) -> int:
+    moment = pd.Timestamp(start)
+    return int(moment.weekday() * MINUTES_PER_DAY + moment.hour * 60 + moment.minute)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return result
+
+
+def _iso(moment: pd.Timestamp) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M")
