@@ -1,0 +1,136 @@
+"""Where the time of each rank goes: every picosecond to the first category of a list that is on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cluster_sim.intervals import Intervals, attribute_ps, gaps, union_ps
+from cluster_sim.metrics import Stretches, end_of_run_ps, groups_of, label_of, stretches
+from cluster_sim.schedule import Codes, IntArray
+from cluster_sim.trace import Trace
+from topologies.errors import InputError
+
+Order = Sequence[str] | Mapping[str, Sequence[str]]
+"""Categories, first things first: names of a label, or category → names that belong to it."""
+
+
+def time_by_category(
+    trace: Trace, order: Order, *, by: str = "rank", what: str = "what", rest: str = "idle"
+) -> pd.DataFrame:
+    """Give every picosecond of every rank to the first category of a list that is on.
+
+    Parameters
+    ----------
+    trace : Trace
+    order : list of str, or mapping of str to list of str
+        Names of the label ``what``, first things first; or categories, each with its names.
+        Ops under other names are passed over.
+    by, what : str
+        Labels: whose time is counted, and what is going on.
+    rest : str
+        Name of the time with nothing of the list on.
+
+    Returns
+    -------
+    DataFrame
+        Index ``by``. One column ``<category>_ps`` each, ``<rest>_ps`` and ``total_ps`` [ps]. The
+        parts of every row sum to the length of the run exactly.
+
+    Raises
+    ------
+    InputError
+        When the schedule has no such label.
+    """
+    names, running, code = _categories(trace, order, what)
+    groups, values = _by_group(trace, by, running)
+    total = end_of_run_ps(trace)
+    parts = attribute_ps(groups, code, len(names), total)
+    columns = {f"{name}_ps": parts[:, k] for k, name in enumerate([*names, rest])}
+    columns["total_ps"] = np.full(len(values), total)
+    return pd.DataFrame(columns, index=pd.Index(values, name=by))
+
+
+def overlap(trace: Trace, order: Order, *, by: str = "rank", what: str = "what") -> pd.DataFrame:
+    """How much of each category is hidden behind those before it in the list, rank by rank.
+
+    Returns
+    -------
+    DataFrame
+        Index (``by``, ``category``). ``active_ps``: the category was on; ``exposed_ps``: and
+        nothing before it in the list; ``overlapped_ps``: and something before it too [ps].
+    """
+    names, running, code = _categories(trace, order, what)
+    groups, values = _by_group(trace, by, running)
+    exposed = attribute_ps(groups, code, len(names), end_of_run_ps(trace))[:, : len(names)]
+    pairs = groups.group.astype(np.int64) * len(names) + code
+    alone = Intervals(pairs, groups.start_ps, groups.end_ps, len(values) * len(names))
+    active = union_ps(alone)
+    index = pd.MultiIndex.from_product([values, names], names=[by, "category"])
+    parts = {"active_ps": active, "exposed_ps": exposed.ravel()}
+    return pd.DataFrame({**parts, "overlapped_ps": active - exposed.ravel()}, index=index)
+
+
+def waits(trace: Trace, *, by: str = "rank") -> pd.DataFrame:
+    """When each rank had nothing running, and the op whose start ended that.
+
+    Returns
+    -------
+    DataFrame
+        One row a gap, in order of ``by`` and time. ``by``; ``op``: the first to start after the
+        gap, -1 at the end of the run; ``start_ps``, ``end_ps``, ``wait_ps`` [ps].
+    """
+    ran = stretches(trace)
+    on = np.flatnonzero(ran.end_ps > ran.start_ps)
+    ran = Stretches(ran.op[on], ran.start_ps[on], ran.end_ps[on])
+    groups, values = _by_group(trace, by, ran)
+    idle = gaps(groups, end_of_run_ps(trace))
+    order = np.lexsort((ran.op, groups.start_ps, groups.group))
+    op = _first_at(groups, order, ran.op, idle)
+    columns = {
+        by: np.asarray(values)[idle.group],
+        "op": op,
+        "start_ps": idle.start_ps,
+        "end_ps": idle.end_ps,
+        "wait_ps": idle.end_ps - idle.start_ps,
+    }
+    return pd.DataFrame(columns)
+
+
+def _first_at(groups: Intervals, order: IntArray, op: IntArray, idle: Intervals) -> IntArray:
+    """Smallest op of the group that starts where each gap ends, -1 for none."""
+    instants = np.concatenate([groups.start_ps[order], idle.end_ps])
+    _, rank = np.unique(instants, return_inverse=True)
+    span = int(rank.max(initial=0)) + 1
+    keys = groups.group[order].astype(np.int64) * span + rank[: len(order)]
+    wanted = idle.group.astype(np.int64) * span + rank[len(order) :]
+    at = np.searchsorted(keys, wanted)
+    found = at < len(keys)
+    found[found] = keys[at[found]] == wanted[found]
+    first = np.full(len(idle), -1, np.int64)
+    first[found] = op[order[at[found]]]
+    return first
+
+
+def _categories(trace: Trace, order: Order, what: str) -> tuple[list[str], Stretches, IntArray]:
+    """Names of the categories, the stretches that belong to one, and which."""
+    label = label_of(trace, what)
+    if not isinstance(label, Codes):
+        raise InputError(f"label {what} holds numbers; categories need a label of names")
+    members = order if isinstance(order, Mapping) else {name: [name] for name in order}
+    place = {name: k for k, names in enumerate(members.values()) for name in names}
+    none = len(members)
+    code_of = np.array([place.get(name, none) for name in label.names], np.int16)
+    ran = stretches(trace)
+    code = code_of[label.code[ran.op]]
+    counts = np.flatnonzero((code < none) & (ran.end_ps > ran.start_ps))
+    picked = Stretches(ran.op[counts], ran.start_ps[counts], ran.end_ps[counts])
+    return list(members), picked, code[counts]
+
+
+def _by_group(trace: Trace, by: str, ran: Stretches) -> tuple[Intervals, Any]:
+    code, values = groups_of(trace, by)
+    return Intervals(code[ran.op], ran.start_ps, ran.end_ps, len(values)), values
