@@ -1,0 +1,285 @@
+"""Quantities at the boundary: text with a unit in, exact SI numbers out, and back for people.
+
+GB is 10⁹ bytes and GiB 2³⁰; ``Gbit/s``, ``Gb/s`` and ``Gbps`` are one thing. The vocabulary is
+closed on purpose: ``5Ms`` for ``5ms`` or ``1mB`` for ``1MB`` is refused, never read as something
+that nobody meant.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from topologies.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    import pint
+
+PS_PER_S = 10**12
+LIMIT = 2**62
+"""Largest number of bytes, B/s or ps that a quantity may have."""
+
+_BASES = (
+    "byte = [information] = B",
+    "bit = byte / 8",
+    "second = [time] = s",
+    "flop = [operation] = FLOP",
+    "joule = [energy] = J",
+    "watt = joule / second",
+    "dollar = [money] = USD",
+    "metre = [length] = m",
+    "piece = [number] = count",
+    "share = [proportion] = ratio",
+)
+_DECIMAL = {prefix: 1000**power for power, prefix in enumerate(["", *"kMGTPE"])}
+_BINARY = {prefix + "i": 1024**power for power, prefix in enumerate("KMGTPE", start=1)}
+_SIZES = _DECIMAL | {"K": 1000} | _BINARY
+_UNITS: dict[str, str] = (
+    {f"{prefix}B": f"{factor} byte" for prefix, factor in _SIZES.items()}
+    | {f"{prefix}bit": f"{factor} bit" for prefix, factor in _SIZES.items()}
+    | {f"{prefix}b": f"{factor} bit" for prefix, factor in _SIZES.items() if prefix}
+    | {f"{prefix}bps": f"{factor} bit / second" for prefix, factor in _DECIMAL.items() if prefix}
+    | {f"{prefix}FLOP": f"{factor} flop" for prefix, factor in _DECIMAL.items()}
+    | {f"{prefix}OP": f"{factor} flop" for prefix, factor in _DECIMAL.items()}
+    | {f"{prefix}Hz": f"{factor} / second" for prefix, factor in _DECIMAL.items()}
+    | {f"{prefix}W": f"{factor} watt" for prefix, factor in _DECIMAL.items()}
+    | {"ps": "1e-12 second", "ns": "1e-9 second", "ms": "1e-3 second", "s": "second"}
+    | {micro + "s": "1e-6 second" for micro in ("u", "\N{MICRO SIGN}", "\N{GREEK SMALL LETTER MU}")}
+    | {"min": "60 second", "h": "3600 second", "d": "86400 second"}
+    | {"pJ": "1e-12 joule", "J": "joule", "USD": "dollar", "m": "metre", "km": "1000 metre"}
+    | {"count": "piece", "ratio": "share"}
+)
+"""Every unit that may be written, in the base units of ``_BASES``."""
+
+_USUAL = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "us", "ms", "min", "h", "d")
+_USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s")
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\D*?)\s*", re.ASCII)
+_LONGEST = 60
+_LARGEST_EXPONENT = 40
+
+
+@functools.cache
+def _registry() -> pint.UnitRegistry[Any]:
+    """Make a registry of the base units only, in exact fractions."""
+    import pint  # takes 0.2 s, so not before the first quantity is read
+
+    registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
+    for definition in _BASES:
+        registry.define(definition)
+    return registry
+
+
+@functools.cache
+def unit(text: str) -> tuple[Fraction, str]:
+    """Return the factor from a unit to SI, and the SI unit it leads to.
+
+    Raises
+    ------
+    InputError
+        For a unit outside the vocabulary.
+
+    Examples
+    --------
+    >>> unit("GiB")
+    (Fraction(1073741824, 1), 'B')
+    >>> unit("Gbit/s")
+    (Fraction(125000000, 1), 'B/s')
+    >>> unit("USD/h")
+    (Fraction(1, 3600), 'USD/s')
+    """
+    names = text.split("/")
+    if len(names) > 2 or any(name not in _UNITS for name in names):
+        raise InputError(f"unknown unit {text[:_LONGEST]}.{_advice(text)}")
+    quantity = _registry().parse_expression(" / ".join(f"({_UNITS[name]})" for name in names))
+    base = quantity.to_base_units()
+    return Fraction(base.magnitude), f"{base.units:~C}"
+
+
+def _advice(text: str) -> str:
+    usual = _USUAL + _USUAL_RATES
+    same = [name for name in usual if name.lower() == text.lower()]
+    return f" Did you mean {same[0]}?" if same else suggestion(text, usual)
+
+
+def si(number: str, unit_text: str) -> tuple[Fraction, str]:
+    """Exact SI value and SI unit of a number and its unit, written apart as in the catalogue.
+
+    Raises
+    ------
+    InputError
+        For what is not a finite decimal number, or an unknown unit.
+
+    Examples
+    --------
+    >>> si("2.9", "TB/s")
+    (Fraction(2900000000000, 1), 'B/s')
+    """
+    matched = _NUMBER.fullmatch(number[:_LONGEST])
+    if not matched or matched[2]:
+        raise InputError(f"{number[:_LONGEST]!r} is not a number.")
+    factor, base = unit(unit_text)
+    return _exact(matched[1]) * factor, base
+
+
+def _exact(digits: str) -> Fraction:
+    number = Decimal(digits)
+    if number and abs(number.adjusted()) > _LARGEST_EXPONENT:
+        raise InputError(f"{digits} is beyond 1e±{_LARGEST_EXPONENT}.")
+    return Fraction(number)
+
+
+def _parse(text: str, what: str, base: str, example: str) -> Fraction:
+    """Read a quantity of at least 0 that comes to the SI unit ``base``, exactly."""
+    shown = repr(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
+    matched = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
+    if not matched:
+        raise InputError(f"{what} {shown} is not a number with a unit. Write it as {example}.")
+    digits, spelled = matched.groups()
+    if not spelled:
+        raise InputError(f"{what} {shown} has no unit. Write it as {example}.")
+    try:
+        factor, found = unit(spelled)
+        value = _exact(digits) * factor
+    except InputError as mistake:
+        raise InputError(f"{what} {shown}: {mistake}") from None
+    if found != base:
+        raise InputError(f"{what} {shown} is in {found}, not in {base}. Write it as {example}.")
+    if value < 0:
+        raise InputError(f"{what} {shown} is negative, the least is 0.")
+    return value
+
+
+def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
+    """Round to the nearest whole ``base`` unit; nothing but 0 itself may become 0."""
+    whole = round(value)
+    if whole < least or (value and not whole):
+        raise InputError(f"{what} {text!r} is below the least, 1 {base}.")
+    if whole > LIMIT:
+        raise InputError(f"{what} {text!r} is above the limit, {LIMIT:.3g} {base}.")
+    return whole
+
+
+def parse_bytes(text: str, what: str = "size") -> int:
+    """Read a size: whole bytes, exact where the text is, else to the nearest byte.
+
+    Parameters
+    ----------
+    text : str
+        A number and a unit: ``7B``, ``256MiB``, ``1GB``, ``1.5 KiB``, ``8Gbit``.
+    what : str
+        What the size is of, for the message.
+
+    Raises
+    ------
+    InputError
+        Without a unit, in another unit, negative, not a number, or over 2⁶² bytes.
+
+    Examples
+    --------
+    >>> parse_bytes("256MiB"), parse_bytes("0.1GB")
+    (268435456, 100000000)
+    """
+    return _whole(_parse(text, what, "B", "256MiB or 1GB"), what, text, "B", least=0)
+
+
+def parse_rate(text: str, what: str = "bandwidth") -> int:
+    """Read a rate in whole B/s, at least 1: ``128GB/s``, ``200Gbit/s``, ``1.5TB/s``.
+
+    Raises
+    ------
+    InputError
+        As :func:`parse_bytes`, and for a rate of 0.
+
+    Examples
+    --------
+    >>> parse_rate("200Gbit/s")
+    25000000000
+    """
+    return _whole(_parse(text, what, "B/s", "128GB/s or 200Gbit/s"), what, text, "B/s", least=1)
+
+
+def parse_seconds(text: str, what: str = "time") -> float:
+    """Read a time in seconds: ``1.5us``, ``90s``, ``7d``.
+
+    Raises
+    ------
+    InputError
+        As :func:`parse_bytes`.
+
+    Examples
+    --------
+    >>> parse_seconds("1.5us"), parse_seconds("7d")
+    (1.5e-06, 604800.0)
+    """
+    return float(_parse(text, what, "s", "1.5us or 90s"))
+
+
+def parse_ps(text: str, what: str = "latency") -> int:
+    """Read a time in whole picoseconds, the unit of time inside.
+
+    Raises
+    ------
+    InputError
+        As :func:`parse_bytes`; the limit is 2⁶² ps, about 53 days.
+
+    Examples
+    --------
+    >>> parse_ps("1.5us")
+    1500000
+    """
+    return _whole(_parse(text, what, "s", "1.5us") * PS_PER_S, what, text, "ps", least=0)
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Write a size for people, in KiB, MiB … where that is the shorter exact form.
+
+    Examples
+    --------
+    >>> format_bytes(268435456), format_bytes(1_500_000_000), format_bytes(7)
+    ('256 MiB', '1.5 GB', '7 B')
+    """
+    decimal, binary = (_scaled(size_bytes, prefixes) for prefixes in (_DECIMAL, _BINARY))
+    exact = [text for text, is_exact in (decimal, binary) if is_exact]
+    return min(exact, key=len) + "B" if exact else decimal[0] + "B"
+
+
+def format_rate(rate_bytes_per_s: float) -> str:
+    """Write a rate for people, in powers of 1000, to four digits.
+
+    Examples
+    --------
+    >>> format_rate(128e9), format_rate(2.9e12)
+    ('128 GB/s', '2.9 TB/s')
+    """
+    return _scaled(rate_bytes_per_s, _DECIMAL)[0] + "B/s"
+
+
+def format_seconds(time_s: float) -> str:
+    """Write a time for people, to four digits, in ps … s, min, h or d.
+
+    Examples
+    --------
+    >>> format_seconds(1.5e-6), format_seconds(3.25), format_seconds(9000.0)
+    ('1.5 us', '3.25 s', '2.5 h')
+    """
+    scale = {"ps": 1e-12, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+    long = {"min": 60.0, "h": 3600.0, "d": 86400.0}
+    chosen = "s" if time_s == 0 else "ps"
+    for name, factor in (scale | long).items():
+        reached = 2 if name in long else 1 - 5e-5
+        if abs(time_s) >= reached * factor:
+            chosen = name
+    return f"{time_s / (scale | long)[chosen]:.4g} {chosen}"
+
+
+def _scaled(value: float, prefixes: dict[str, int]) -> tuple[str, bool]:
+    """Text with the largest prefix that keeps at least 1, and whether it is exact."""
+    prefix, factor = "", 1
+    for name, candidate in prefixes.items():
+        if abs(value) >= candidate * (1 - 5e-5):
+            prefix, factor = name, candidate
+    shown = f"{value / factor:.4g}"
+    return f"{shown} {prefix}", Fraction(shown) * factor == Fraction(value)
