@@ -1,0 +1,116 @@
+"""Time of a matrix product on one rank: a roofline times a measured factor, or a systolic array.
+
+The measured factor already holds what a table's chip did in a burst; ``gemm_sustained`` is the part
+of that compute rate which a run of hours keeps under its power limit.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.catalogue import Catalogue
+from workloads.gemm_table import FloatArray, GemmTable, fill, gemm_table, interpolate, place
+from workloads.kernel_rank import Rank, Timing, plain, rank_of, worst
+
+
+def gemm(
+    chip: str,
+    m: npt.ArrayLike,
+    n: npt.ArrayLike,
+    k: npt.ArrayLike,
+    precision: str = "bf16",
+    *,
+    batch: npt.ArrayLike = 1,
+    ranks_per_chip: int = 1,
+    parts: Catalogue | None = None,
+) -> Timing:
+    """Time of ``batch`` products (m, k) × (k, n) in one kernel.
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue.
+    m, n, k : int or int array
+        Rows, columns and length of the inner sums.
+    precision : str
+        Of the inputs: ``bf16``, ``fp8``, …; results are written in two bytes.
+    batch : int or int array
+        Independent products of one shape: a batched or grouped GEMM.
+    ranks_per_chip : int
+        Ranks that share the chip.
+    parts : Catalogue, optional
+        With overlays or variants; the shipped one by default.
+
+    Returns
+    -------
+    Timing
+        Seconds of the shape that the arguments broadcast to, and their provenance.
+
+    Examples
+    --------
+    A large product on an H100 reaches some three quarters of its peak:
+
+    >>> seconds = gemm("h100", 8192, 8192, 8192).seconds
+    >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
+    True
+    """
+    rank = rank_of(chip, precision, ranks_per_chip, parts)
+    sides = np.broadcast_arrays(*(np.asarray(side, float) for side in (batch, m, n, k)))
+    if rank.kin.name == "trainium":
+        return Timing(plain(systolic_s(rank, *sides)), "assumed")
+    grid, factors, known = _factors(rank.kin.name, precision)
+    at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
+    factor = np.exp(interpolate(grid, factors, *at))
+    kept = rank.constant("gemm_sustained")
+    seconds = factor * roofline_s(rank, *sides, sustained=kept)
+    return Timing(plain(seconds), worst(rank.kin.provenance, known, place(grid, *at)))
+
+
+def roofline_s(
+    rank: Rank,
+    batch: FloatArray,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    *,
+    sustained: float = 1.0,
+) -> FloatArray:
+    """Launch + the longer of arithmetic and memory traffic, each operand once [s]."""
+    compute_s = 2 * batch * m * n * k / (rank.peak_flops_per_s * sustained)
+    traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
+    slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
+    return slower + rank.constant("launch")
+
+
+@cache
+def _factors(name: str, precision: str) -> tuple[GemmTable, FloatArray, str]:
+    """Grid, logs of measured time over roofline, and what that is worth for this precision."""
+    table, known = gemm_table(name, precision), "measured"
+    if table is None:
+        table, known, precision = gemm_table(name, "bf16"), "assumed", "bf16"
+    if table is None:
+        raise LookupError(f"no measured GEMMs of {name}")
+    mesh = np.meshgrid(table.m, table.n, table.k, indexing="ij")
+    modelled = roofline_s(rank_of(name, precision, 1, None), np.ones(()), *mesh)
+    return table, fill(np.log(table.seconds / modelled)), known
+
+
+def systolic_s(
+    rank: Rank, batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray
+) -> FloatArray:
+    """Time on the tensor engine of one NeuronCore, from its stated behaviour [s].
+
+    Inner and output columns fill a square array in whole tiles; rows stream through in tiles of at
+    most 512, each losing the array's issue time; a burst starts at half rate.
+    """
+    side, issue = rank.constant("array"), rank.constant("issue_columns")
+    padded = np.ceil(n / side) * side * np.ceil(k / side) * side
+    streamed = m + issue * np.ceil(m / rank.constant("moving_rows"))
+    rate = rank.peak_flops_per_s * rank.constant("gemm_sustained")
+    compute_s = 2 * batch * padded * streamed / rate + rank.constant("throttle")
+    traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
+    slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
+    return slower + rank.constant("launch")
