@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from topologies.catalogue import Catalogue
 from topologies.catalogue import catalogue as shipped
+from topologies.checks import check_chips, check_size
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
+from topologies.named_machines import MACHINES, chips_per_server, fabric_of
 from topologies.plain_shapes import PLAIN, plain_shape
 
-_LONGEST = 4096
+RAINIER = "rainier"
+RAINIER_MACHINE = "trn2-ultraserver"
 
 
 def cluster(
@@ -23,25 +28,83 @@ def cluster(
     Parameters
     ----------
     text : str
-        A plain shape such as ``ring:8`` or ``torus:4x4x4``.
+        A named machine (``trn2.48xlarge``), so many of them over their scale-out fabric
+        (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, or a plain shape
+        (``ring:8``, ``torus:4x4x4``, ``mesh:8``, ``switch:64``).
     bandwidth, latency : str, optional
         Of each directed link of a plain shape, as ``100GB/s`` and ``1us``; refused for others.
     catalogue : Catalogue, optional
-        By default the shipped one.
+        Where all other numbers come from, by default the shipped one.
 
     Raises
     ------
     InputError
-        For an unknown name, with the nearest one, and for bad sizes.
+        For an unknown name, with the nearest one, and for sizes that cannot be.
 
     Examples
     --------
-    >>> cluster("torus:4x4x4", bandwidth="100GB/s", latency="1us").chips
-    64
+    >>> cluster("trn2-ultraserver:16").chips
+    1024
+    >>> cluster("torus:4x4x4", bandwidth="100GB/s", latency="1us").shape.sizes
+    (4, 4, 4)
     """
     numbers = shipped() if catalogue is None else catalogue
-    kind = text.partition(":")[0]
+    kind, colon, count = text.partition(":")
     if kind in PLAIN:
         shape = plain_shape(text, bandwidth, latency)
         return Cluster(text, shape, plain=True, catalogue=numbers)
-    raise InputError(f"unknown cluster {text[:80]!r}.{suggestion(kind, PLAIN)}")
+    if bandwidth is not None or latency is not None:
+        raise InputError(
+            f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
+            f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
+        )
+    if kind == RAINIER:
+        return _rainier(text, count if colon else None, numbers)
+    if kind in MACHINES:
+        domains = _whole(text, count, f"{kind}:16") if colon else 1
+        return _machines(text, kind, domains, numbers)
+    known = [*MACHINES, RAINIER, *PLAIN]
+    raise InputError(
+        f"unknown cluster {text[:80]!r}.{suggestion(kind, known)} "
+        f"There are {', '.join([*MACHINES, RAINIER])}, {', '.join(PLAIN.values())}, "
+        "NAME:COUNT, and YAML files."
+    )
+
+
+def _machines(name: str, machine: str, domains: int, catalogue: Catalogue) -> Cluster:
+    check_size(f"count of {name}", domains)
+    made = MACHINES[machine]
+    return Cluster(
+        name=name,
+        shape=made.shape(catalogue, machine, made.chip),
+        chip=made.chip,
+        domains=domains,
+        scale_out=fabric_of(catalogue, machine),
+        chips_per_server=chips_per_server(catalogue, machine),
+        catalogue=catalogue,
+    )
+
+
+def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
+    """Project Rainier: as many UltraServers as its chips make."""
+    chips_each = catalogue.integer(RAINIER_MACHINE, "chips")
+    if count is None:
+        domains = catalogue.integer(RAINIER, "domains")
+        return _machines(name, RAINIER_MACHINE, domains, catalogue)
+    chips = _whole(name, count, f"{RAINIER}:{1024 * chips_each}")
+    check_chips(name, (chips,))
+    if chips == 0 or chips % chips_each:
+        nearest = max(1, round(chips / chips_each)) * chips_each
+        raise InputError(
+            f"{name}: {chips:,} chips are not whole UltraServers of {chips_each}; "
+            f"use {RAINIER}:{nearest}"
+        )
+    return _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue)
+
+
+def _whole(text: str, count: str, example: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", count, re.ASCII):
+        raise InputError(
+            f"{text[:80]}: the count must be a whole number of at least 1, as {example}"
+        )
+    return int(count)

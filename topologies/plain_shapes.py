@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from topologies.checks import check_size
 from topologies.errors import InputError
 from topologies.quantities import parse_ps, parse_rate
 from topologies.shapes import Axis, FullMesh, Shape, Switch, Torus
@@ -63,4 +64,6 @@ def _sizes(text: str, dims: str, example: str) -> list[int]:
         raise InputError(
             f"{text}: {len(sizes)} dimensions; at most {len(AXIS_NAMES)}, as {example}"
         )
+    for size in sizes:
+        check_size(text, size)
     return sizes

@@ -34,8 +34,9 @@ class ScaleOut:
         One port, one direction [B/s]; a chip with a faster adapter uses several planes of ports.
     oversubscription : Fraction
         Downward over upward bandwidth of a top-of-rack switch; 1 is non-blocking.
-    layer_latency_ps : int
-        Added for each further layer that a path climbs to [ps].
+    climb_ps : tuple of int
+        Added to a step whose path climbs to the first, second, … layer of switches [ps]; the last
+        holds for all layers above.
     rails : int
         Switches of one group that the servers' adapters are dealt to; 1 is top-of-rack.
     adapters_per_server : int
@@ -48,14 +49,15 @@ class ScaleOut:
     radix: int
     port_bytes_per_s: int
     oversubscription: Fraction = Fraction(1)
-    layer_latency_ps: int = 0
+    climb_ps: tuple[int, ...] = (0,)
     rails: int = 1
     adapters_per_server: int = 1
 
     def __post_init__(self) -> None:
         what = f"scale-out {self.name}"
         check_link(what, self.bandwidth_bytes_per_s, self.latency_ps)
-        check_link(f"port of {what}", self.port_bytes_per_s, self.layer_latency_ps)
+        for climb_ps in self.climb_ps:
+            check_link(f"port of {what}", self.port_bytes_per_s, climb_ps)
         check_size(f"radix of {what}", self.radix, 2**16)
         check_size(f"rails of {what}", self.rails, 2**10)
         if self.radix < 4:
