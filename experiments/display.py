@@ -1,0 +1,97 @@
+"""Numbers as people read them: the unit in a column's name decides how its values are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import pandas as pd
+
+from topologies.quantities import format_bytes, format_rate, format_seconds
+
+SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _flops(value: float) -> str:
+    for factor, prefix in SI:
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {prefix}FLOP/s"
+    return f"{value:.4g} FLOP/s"
+
+
+UNITS: Mapping[str, Callable[[Any], str]] = {
+    "_flops_per_s": _flops,
+    "_bytes_per_s": format_rate,
+    "_per_s": lambda value: f"{number(value)} /s",
+    "_bytes": lambda value: format_bytes(int(value)),
+    "_joules": lambda value: f"{number(value)} J",
+    "_usd": lambda value: f"{number(value)} USD",
+    "_ps": lambda value: f"{value:,} ps",
+    "_s": format_seconds,
+}
+"""How a value is written by the end of its name; the first that fits, so longer ends first."""
+
+
+def number(value: Any) -> str:
+    """A bare number: integers with thousands separated, others to four digits.
+
+    Examples
+    --------
+    >>> number(2095104), number(0.36849), number(1234567.8)
+    ('2,095,104', '0.3685', '1,235,000')
+    """
+    if isinstance(value, Integral):
+        return f"{int(value):,}"
+    rounded = float(f"{value:.4g}")
+    large = abs(rounded) >= 1000
+    return f"{rounded:,.0f}" if large and abs(rounded) < 1e15 else f"{rounded:.4g}"
+
+
+def value_text(name: str, value: Any) -> str:
+    """A value under a name, with the unit that the name carries.
+
+    Examples
+    --------
+    >>> value_text("time_s", 0.0188), value_text("size_bytes", 2**30), value_text("ranks", 8)
+    ('18.8 ms', '1 GiB', '8')
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return "-" if value is None or value is pd.NA or value is pd.NaT else str(value)
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else str(value)
+    for end, text in UNITS.items():
+        if name.endswith(end) or name == end[1:]:
+            return text(value)
+    return number(value)
+
+
+def heading(name: str) -> str:
+    """A column's name without its unit, which the values carry.
+
+    Examples
+    --------
+    >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("p99_s")
+    ('busbw', 'ranks', 'p99')
+    """
+    end = next((end for end in UNITS if name.endswith(end)), "")
+    return name.removesuffix(end).replace("_", " ")
+
+
+def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of text of a table, for a terminal or a page.
+
+    Examples
+    --------
+    >>> table_text(pd.DataFrame({"ranks": [8], "time_s": [0.0188]}))
+    (['ranks', 'time'], [['8', '18.8 ms']])
+    """
+    named = [name for name in frame.index.names if name is not None]
+    whole = frame.reset_index() if named else frame
+    columns = [str(name) for name in whole.columns]
+    texts = [
+        [value_text(name, value) for value in whole.iloc[:, k].tolist()]
+        for k, name in enumerate(columns)
+    ]
+    return [heading(name) for name in columns], [list(row) for row in zip(*texts, strict=True)]

@@ -1,0 +1,227 @@
+"""``report.html``: a run directory as one page that stands alone, for a reader who was not there.
+
+What a run directory holds may come from a stranger: text is escaped, and figures are shown as
+images, in which nothing is run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cluster_sim.files import whole_file
+from experiments.display import heading, table_text, value_text
+from experiments.run_record import read_record, sha256_of
+from topologies.errors import InputError
+
+REPORT = "report.html"
+MOST_ROWS = 200
+LARGEST_SHOWN_BYTES = 2**26
+SVG_AT_MOST_BYTES = 2**21
+"""A heavier drawing is shown as its PNG."""
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2024; --soft: #60646c; --line: #d9d9e0;
+  --page: #fcfcfd; --card: #ffffff; --accent: #0b68cb; }
+@media (prefers-color-scheme: dark) { :root { --ink: #edeef0; --soft: #b0b4ba; --line: #363a3f;
+  --page: #111113; --card: #18191b; --accent: #70b8ff; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 3rem 1.5rem 5rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em; }
+h2 { font-size: 1.2rem; margin: 3rem 0 .8rem; }
+p, figcaption { color: var(--soft); margin: .3rem 0 1rem; max-width: 46rem; }
+.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px;
+  background: var(--card); }
+table { border-collapse: collapse; width: 100%; font-size: .9rem;
+  font-variant-numeric: tabular-nums; }
+th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; }
+tr:last-child td { border-bottom: 0; }
+th:first-child, td:first-child, td.text, th.text { text-align: left; }
+td.text { white-space: normal; overflow-wrap: anywhere; }
+figure { margin: 0; }
+figure img { width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
+  border-radius: 8px; padding: .8rem; }
+.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .7rem; }
+.fact { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
+  padding: .6rem .9rem; }
+.fact span { display: block; color: var(--soft); font-size: .82rem; }
+.fact b { font-size: 1.15rem; font-weight: 600; overflow-wrap: anywhere; }
+code { font: .85em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+a { color: var(--accent); }
+"""
+
+
+def write_report(folder: str | Path) -> Path:
+    """Build ``report.html`` of a run directory from its ``run.json`` and files; gives its path.
+
+    Raises
+    ------
+    InputError
+        When ``folder`` is no run directory.
+    """
+    target = Path(folder) / REPORT
+    page = report_html(Path(folder))
+    with whole_file(target) as part:
+        part.write_text(page, encoding="utf-8")
+    return target
+
+
+def report_html(folder: Path) -> str:
+    """Return the page as text.
+
+    Raises
+    ------
+    InputError
+        When ``folder`` is no run directory.
+    """
+    record = read_record(folder)
+    command = str(record.get("command", "run"))
+    body = [
+        f"<h1>{escape(command)}</h1>",
+        f"<p>{_byline(record)}</p>",
+        *_sections(folder, record),
+        *_inputs(record),
+        *_files(folder, record),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(command)} · cluster-sim</title>\n<style>{STYLE}</style>\n</head>\n"
+        "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _byline(record: Mapping[str, Any]) -> str:
+    seed = record.get("seed")
+    parts = [
+        f"cluster-sim {record.get('version', '?')}",
+        *([f"seed {seed}"] if seed is not None else []),
+        f"inputs {str(record.get('inputs_digest', '?'))[:12]}",
+        f"results {str(record.get('results_digest', '?'))[:12]}",
+    ]
+    return escape(" · ".join(parts))
+
+
+def _sections(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    show = {"figure": _figure, "table": _table, "json": _document}
+    for item in record["contents"]:
+        maker = show.get(item.get("kind"))
+        if maker is None:
+            continue
+        yield f"<h2>{escape(str(item.get('title', '')))}</h2>"
+        if item.get("note"):
+            yield f"<p>{escape(str(item['note']))}</p>"
+        try:
+            yield from maker(_inside(folder, str(item.get("file", ""))))
+        except (OSError, ValueError, UnicodeDecodeError) as fault:
+            yield f"<p>Cannot be shown: {escape(str(fault))}</p>"
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file right in the folder, not too large to show."""
+    path = folder / name
+    if Path(name).name != name or path.is_symlink() or not path.is_file():
+        raise InputError(f"there is no file {name}")
+    if path.stat().st_size > LARGEST_SHOWN_BYTES:
+        raise InputError(f"{name} is over {LARGEST_SHOWN_BYTES:,} bytes")
+    return path
+
+
+def _figure(path: Path) -> Iterator[str]:
+    drawing, media = path, "image/svg+xml"
+    if path.stat().st_size > SVG_AT_MOST_BYTES or path.suffix != ".svg":
+        drawing, media = _inside(path.parent, f"{path.stem}.png"), "image/png"
+    data = base64.b64encode(drawing.read_bytes()).decode()
+    yield f'<figure><img alt="{escape(path.stem)}" src="data:{media};base64,{data}"></figure>'
+
+
+def _table(path: Path) -> Iterator[str]:
+    frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
+    yield from _rows(*table_text(frame.head(MOST_ROWS)))
+    if len(frame) > MOST_ROWS:
+        name = escape(path.name)
+        yield f'<p>The first {MOST_ROWS} rows; all of them are in <a href="{name}">{name}</a>.</p>'
+
+
+def _document(path: Path) -> Iterator[str]:
+    document = json.loads(path.read_text())
+    if not isinstance(document, dict):
+        raise InputError(f"{path.name} holds no object")
+    yield from _object(document)
+
+
+def _object(document: Mapping[str, Any]) -> Iterator[str]:
+    """Plain values as a grid; objects and lists of objects as tables after it."""
+    simple = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
+    if simple:
+        facts = "".join(
+            f"<div class=fact><span>{escape(heading(key))}</span>"
+            f"<b>{escape(value_text(key, value))}</b></div>"
+            for key, value in simple.items()
+        )
+        yield f"<div class=facts>{facts}</div>"
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            yield f"<h3>{escape(heading(key))}</h3>"
+            unit = key if heading(key) != key.replace("_", " ") else ""
+            yield from _rows(
+                ["part", "value"],
+                [
+                    [heading(part), _text(f"{part}_{unit}" if unit else part, inner)]
+                    for part, inner in value.items()
+                ],
+            )
+        elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            yield f"<h3>{escape(heading(key))}</h3>"
+            yield from _rows(*table_text(pd.DataFrame(value[:MOST_ROWS])))
+
+
+def _text(name: str, value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict | list) else value_text(name, value)
+
+
+def _inputs(record: Mapping[str, Any]) -> Iterator[str]:
+    inputs = record.get("inputs")
+    if isinstance(inputs, dict) and inputs:
+        yield "<h2>Inputs</h2>"
+        rows = [[str(name), _text(str(name), value)] for name, value in inputs.items()]
+        yield from _rows(["input", "value"], rows, text=2)
+
+
+def _files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    yield "<h2>Files</h2>"
+    notes = {item.get("file"): item.get("note") for item in record["contents"]}
+    rows = []
+    for name, stored in record["files"].items():
+        try:
+            path = _inside(folder, str(name))
+            state = "" if sha256_of(path) == stored else "changed since the run"
+            size = value_text("size_bytes", path.stat().st_size)
+        except InputError:
+            state, size = "not shown: missing, or very large", "-"
+        rows.append([str(name), str(notes.get(name) or ""), state, size])
+    yield from _rows(["file", "holds", "state", "size"], rows, text=3)
+
+
+def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> Iterator[str]:
+    def cells(tag: str, values: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=text' if k < text else ''}>{escape(value)}</{tag}>"
+            for k, value in enumerate(values)
+        )
+
+    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    yield (
+        f"<div class=scroll><table><thead><tr>{cells('th', columns)}</tr></thead>"
+        f"<tbody>{lines}</tbody></table></div>"
+    )

@@ -1,0 +1,81 @@
+"""``run.json``: what was run, with what, and the digests by which two runs are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cluster_sim
+from experiments.cli.common import plain
+from topologies.errors import InputError
+
+RECORD = "run.json"
+FORMAT = 1
+LARGEST_RECORD_BYTES = 2**24
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """``run.json`` of a run directory.
+
+    Raises
+    ------
+    InputError
+        When there is none, or it is not one of ours.
+    """
+    file = path / RECORD
+    try:
+        if file.stat().st_size > LARGEST_RECORD_BYTES:
+            raise ValueError(f"it is over {LARGEST_RECORD_BYTES:,} bytes")
+        record = json.loads(file.read_text())
+        if record["cluster_sim_run"] != FORMAT:
+            raise ValueError(f"format {record['cluster_sim_run']}, this version reads {FORMAT}")
+        if not isinstance(record["contents"], list) or not isinstance(record["files"], dict):
+            raise TypeError("no list of contents")
+    except FileNotFoundError:
+        raise InputError(f"{path} is no run directory: it has no {RECORD}") from None
+    except (ValueError, TypeError, KeyError, OSError) as fault:
+        raise InputError(f"{file} was not written by cluster-sim: {fault}") from None
+    return dict(record)
+
+
+def digest(document: Any) -> str:
+    """SHA-256 of a document as canonical JSON: same content, same digest.
+
+    Examples
+    --------
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    True
+    """
+    return hashlib.sha256(canonical(document).encode()).hexdigest()
+
+
+def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    """What is known of a run before it starts; a path of a file comes with the file's digest."""
+    told = {key: _input(value) for key, value in inputs.items()}
+    asked = {"command": command, "inputs": told, "seed": seed, "version": cluster_sim.__version__}
+    return {"cluster_sim_run": FORMAT, **asked, "inputs_digest": digest(asked), "contents": []}
+
+
+def _input(value: Any) -> Any:
+    if isinstance(value, Path) and value.is_file():
+        return {"path": str(value), "sha256": sha256_of(value)}
+    return plain(value)
+
+
+def canonical(document: Any) -> str:
+    """JSON with sorted keys and no spaces: same content, same text."""
+    return json.dumps(plain(document), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def readable(document: Any) -> str:
+    """JSON for people to open."""
+    return json.dumps(plain(document), indent=2, allow_nan=False) + "\n"
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, read a piece at a time."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
