@@ -61,10 +61,18 @@ def value_text(name: str, value: Any) -> str:
         return "-" if value is None or value is pd.NA or value is pd.NaT else str(value)
     if not math.isfinite(value):
         return "-" if math.isnan(value) else str(value)
-    for end, text in UNITS.items():
-        if name.endswith(end) or name == end[1:]:
-            return text(value)
-    return number(value)
+    return UNITS.get(unit_of(f"_{name}"), number)(value)
+
+
+def unit_of(name: str) -> str:
+    """The end of a name that is its unit, nothing for none.
+
+    Examples
+    --------
+    >>> unit_of("busbw_bytes_per_s"), unit_of("ranks")
+    ('_bytes_per_s', '')
+    """
+    return next((end for end in UNITS if name.endswith(end)), "")
 
 
 def heading(name: str) -> str:
@@ -75,8 +83,7 @@ def heading(name: str) -> str:
     >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("p99_s")
     ('busbw', 'ranks', 'p99')
     """
-    end = next((end for end in UNITS if name.endswith(end)), "")
-    return name.removesuffix(end).replace("_", " ")
+    return name.removesuffix(unit_of(name)).replace("_", " ")
 
 
 def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from cluster_sim.files import whole_file
-from experiments.display import heading, table_text, value_text
+from experiments.display import heading, table_text, unit_of, value_text
 from experiments.run_record import read_record, sha256_of
 from topologies.errors import InputError
 
@@ -28,16 +28,17 @@ SVG_AT_MOST_BYTES = 2**21
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #60646c; --line: #d9d9e0;
-  --page: #fcfcfd; --card: #ffffff; --accent: #0b68cb; }
+  --page: #fcfcfd; --card: #ffffff; --accent: #0b68cb; --bar: #e6f1fc; }
 @media (prefers-color-scheme: dark) { :root { --ink: #edeef0; --soft: #b0b4ba; --line: #363a3f;
-  --page: #111113; --card: #18191b; --accent: #70b8ff; } }
+  --page: #111113; --card: #18191b; --accent: #70b8ff; --bar: #14283f; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 62rem; margin: 0 auto; padding: 3rem 1.5rem 5rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em; }
 h2 { font-size: 1.2rem; margin: 3rem 0 .8rem; }
-p, figcaption { color: var(--soft); margin: .3rem 0 1rem; max-width: 46rem; }
+h3 { font-size: 1rem; margin: 1.6rem 0 .5rem; }
+p { color: var(--soft); margin: .3rem 0 1rem; max-width: 46rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px;
   background: var(--card); }
 table { border-collapse: collapse; width: 100%; font-size: .9rem;
@@ -45,6 +46,7 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem;
 th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; }
+tr[style] { background: linear-gradient(to right, var(--bar) var(--share), transparent 0); }
 tr:last-child td { border-bottom: 0; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 td.text { white-space: normal; overflow-wrap: anywhere; }
@@ -173,20 +175,32 @@ def _object(document: Mapping[str, Any]) -> Iterator[str]:
     for key, value in document.items():
         if isinstance(value, dict) and value:
             yield f"<h3>{escape(heading(key))}</h3>"
-            unit = key if heading(key) != key.replace("_", " ") else ""
-            yield from _rows(
-                ["part", "value"],
-                [
-                    [heading(part), _text(f"{part}_{unit}" if unit else part, inner)]
-                    for part, inner in value.items()
-                ],
-            )
+            yield from _parts(key, value)
         elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             yield f"<h3>{escape(heading(key))}</h3>"
             yield from _rows(*table_text(pd.DataFrame(value[:MOST_ROWS])))
 
 
+def _parts(key: str, value: Mapping[str, Any]) -> Iterator[str]:
+    """An object as a table; where its values are parts of a whole, with the share of each."""
+    unit = unit_of(key)
+    rows = [[heading(part), _text(part + unit, inner)] for part, inner in value.items()]
+    numbers = [x for x in value.values() if isinstance(x, int | float) and x >= 0]
+    additive = unit in ("_s", "_ps") and len(numbers) == len(value) and sum(numbers) > 0
+    if not additive:
+        yield from _rows(["part", "value"], rows)
+        return
+    shares = [number / sum(numbers) for number in numbers]
+    yield from _rows(
+        ["part", "value", "share"],
+        [[*row, f"{share:.1%}"] for row, share in zip(rows, shares, strict=True)],
+        bars=shares,
+    )
+
+
 def _text(name: str, value: Any) -> str:
+    if isinstance(value, dict) and value.keys() == {"path", "sha256"}:
+        return f"{value['path']} (sha256 {str(value['sha256'])[:12]}…)"
     return json.dumps(value) if isinstance(value, dict | list) else value_text(name, value)
 
 
@@ -213,14 +227,25 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
     yield from _rows(["file", "holds", "state", "size"], rows, text=3)
 
 
-def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> Iterator[str]:
+def _rows(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    text: int = 1,
+    bars: Sequence[float] = (),
+) -> Iterator[str]:
+    """A table; ``text`` columns align left, ``bars`` are drawn behind the rows."""
+
     def cells(tag: str, values: Sequence[str]) -> str:
         return "".join(
             f"<{tag}{' class=text' if k < text else ''}>{escape(value)}</{tag}>"
             for k, value in enumerate(values)
         )
 
-    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    styles = [f' style="--share:{share:.2%}"' for share in bars] or [""] * len(rows)
+    lines = "".join(
+        f"<tr{style}>{cells('td', row)}</tr>" for style, row in zip(styles, rows, strict=True)
+    )
     yield (
         f"<div class=scroll><table><thead><tr>{cells('th', columns)}</tr></thead>"
         f"<tbody>{lines}</tbody></table></div>"

@@ -56,13 +56,20 @@ def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dic
     """What is known of a run before it starts; a path of a file comes with the file's digest."""
     told = {key: _input(value) for key, value in inputs.items()}
     asked = {"command": command, "inputs": told, "seed": seed, "version": cluster_sim.__version__}
-    return {"cluster_sim_run": FORMAT, **asked, "inputs_digest": digest(asked), "contents": []}
+    read = {key: _content(value) for key, value in told.items()}
+    inputs_digest = digest({**asked, "inputs": read})
+    return {"cluster_sim_run": FORMAT, **asked, "inputs_digest": inputs_digest, "contents": []}
 
 
 def _input(value: Any) -> Any:
     if isinstance(value, Path) and value.is_file():
         return {"path": str(value), "sha256": sha256_of(value)}
     return plain(value)
+
+
+def _content(told: Any) -> Any:
+    """What an input says, wherever its file is."""
+    return told["sha256"] if isinstance(told, dict) and "sha256" in told else told
 
 
 def canonical(document: Any) -> str:
