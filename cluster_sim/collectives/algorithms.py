@@ -1,0 +1,205 @@
+"""Which algorithm does which operation on which group, and the one front door, :func:`compose`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.collectives.all_to_all import dimension_ordered, direct
+from cluster_sim.collectives.chunks import Chunks
+from cluster_sim.collectives.cycles import Cycles, all_rings, one_ring
+from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.lower import Facts, lower
+from cluster_sim.collectives.ring import RING_OPS, ring
+from cluster_sim.collectives.sends import Sends, side_by_side
+from cluster_sim.fabric import fabric
+from cluster_sim.schedule import IntArray, Schedule
+from cluster_sim.wire import Wire, wire
+from topologies.errors import InputError, suggestion
+
+OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+MAX_BYTES = 2**50
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """A collective as a schedule, with what it must achieve.
+
+    Attributes
+    ----------
+    op, algorithm : str
+    schedule : Schedule
+    chunks : Chunks
+        Of all groups; ranks are numbered through the groups.
+    group_of_rank : int32 array (ranks,)
+    steps : int
+        Rounds, one after the other.
+    """
+
+    op: str
+    algorithm: str
+    schedule: Schedule
+    chunks: Chunks
+    group_of_rank: IntArray
+    steps: int
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to run some operations.
+
+    Attributes
+    ----------
+    ops : tuple of str
+    suits : function of a group
+        Whether it makes sense there.
+    sends : function of operation, group, size and wire
+    """
+
+    ops: tuple[str, ...]
+    suits: Callable[[Group], bool]
+    sends: Callable[[str, Group, int, Wire], Sends]
+
+
+def _on(rings: Callable[[Group], Cycles]) -> Callable[[str, Group, int, Wire], Sends]:
+    return lambda op, group, size, costs: ring(op, rings(group), size, costs.slices)
+
+
+def _dimension_ordered(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+    found = box(group)
+    if found is None:
+        raise InputError("dimension-ordered needs a group that fills a box of a torus")
+    return dimension_ordered(group, found, size_bytes)
+
+
+def _any(group: Group) -> bool:
+    return True
+
+
+def _fills_box(group: Group) -> bool:
+    return group.ranks_per_chip == 1 and box(group) is not None
+
+
+ALGORITHMS = {
+    "ring": Algorithm(RING_OPS, _any, _on(one_ring)),
+    "bidirectional-ring": Algorithm(RING_OPS, _any, _on(lambda group: one_ring(group).both_ways)),
+    "multi-ring": Algorithm(RING_OPS, _any, _on(all_rings)),
+    "direct": Algorithm(("all-to-all",), _any, lambda op, group, size, _: direct(group, size)),
+    "dimension-ordered": Algorithm(("all-to-all",), _fills_box, _dimension_ordered),
+}
+
+
+def algorithms(op: str, group: Group) -> list[str]:
+    """Algorithms that make sense for an operation on a group.
+
+    Raises
+    ------
+    InputError
+        When there is no such operation.
+    """
+    if op not in OPS:
+        raise InputError(
+            f"unknown collective {op!r}.{suggestion(op, OPS)} There are {', '.join(OPS)}."
+        )
+    return [name for name, one in ALGORITHMS.items() if op in one.ops and one.suits(group)]
+
+
+def chosen(op: str, group: Group, size_bytes: int, algorithm: str) -> str:
+    """Name of the algorithm that runs: ``auto`` resolved, one that makes no sense refused."""
+    sensible = algorithms(op, group)
+    if algorithm == "auto":
+        return sensible[-1]
+    if algorithm not in sensible:
+        raise InputError(
+            f"{algorithm} does not make sense for {op} on {len(group.chips)} chips of "
+            f"{group.cluster.name}; these do: auto, best, {', '.join(sensible)}"
+        )
+    return algorithm
+
+
+def compose(
+    op: str,
+    groups: Group | Sequence[Group],
+    size_bytes: int,
+    algorithm: str = "auto",
+    *,
+    ideal: bool = False,
+) -> Collective:
+    """Build a collective on one group, or on several disjoint ones at once.
+
+    Parameters
+    ----------
+    op : str
+        One of ``OPS``.
+    groups : Group or sequence of Group
+    size_bytes : int
+        As in nccl-tests: all-reduce the buffer; all-gather the gathered buffer; reduce-scatter the
+        whole input; all-to-all the whole buffer of one rank [B].
+    algorithm : str
+        A name from :func:`algorithms`, or ``auto``.
+    ideal : bool
+        Link rates and latencies only.
+
+    Raises
+    ------
+    InputError
+        For unknown names, an algorithm that makes no sense here, and sizes out of range.
+    """
+    many = [groups] if isinstance(groups, Group) else list(groups)
+    _check(many, size_bytes)
+    cluster = many[0].cluster
+    name = chosen(op, many[0], size_bytes, algorithm)
+    for group in many[1:]:
+        chosen(op, group, size_bytes, name)
+    costs = wire(cluster, ideal=ideal)
+    sends = side_by_side([ALGORITHMS[name].sends(op, one, size_bytes, costs) for one in many])
+    chips = np.concatenate([group.chip_of_rank for group in many])
+    domains = np.unique(chips // cluster.chips_per_domain)
+    facts: Facts = {
+        "collective": op,
+        "algorithm": name,
+        "cluster": cluster.name,
+        "ranks": sends.ranks,
+        "groups": len(many),
+        "size_bytes": int(size_bytes),
+        "ideal": ideal or cluster.plain,
+    }
+    steps = int(sends.step.max(initial=-1)) + 1
+    made = lower(sends, chips, fabric(cluster, domains, ideal=ideal), facts)
+    owner = np.repeat(np.arange(len(many), dtype=np.int32), [group.ranks for group in many])
+    return Collective(op, name, made, sends.chunks, owner, steps)
+
+
+def build(
+    op: str,
+    groups: Group | Sequence[Group],
+    size_bytes: int,
+    algorithm: str = "auto",
+    *,
+    ideal: bool = False,
+) -> Schedule:
+    """Schedule of a collective; see :func:`compose` for the parameters.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.machines import cluster
+    >>> ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    >>> build("all-reduce", whole(ring), 2**30, "ring").facts["ranks"]
+    8
+    """
+    return compose(op, groups, size_bytes, algorithm, ideal=ideal).schedule
+
+
+def _check(groups: Sequence[Group], size_bytes: int) -> None:
+    if not groups:
+        raise InputError("no group is given; a collective needs at least one")
+    if not 0 <= size_bytes <= MAX_BYTES:
+        raise InputError(f"a size of {size_bytes} B is not between 0 and {MAX_BYTES} B (1 PiB)")
+    chips = np.concatenate([group.chips for group in groups])
+    if len(np.unique(chips)) < len(chips):
+        raise InputError("groups share a chip; replica groups must be disjoint")
+    if any(group.cluster != groups[0].cluster for group in groups):
+        raise InputError("groups of different clusters cannot run in one schedule")

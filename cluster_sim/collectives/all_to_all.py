@@ -1,0 +1,141 @@
+"""All-to-all: every rank has a part of its buffer for every other.
+
+Direct: one message a pair, left to the routing of the fabric. Dimension-ordered: on a box of a
+torus, each message split over the cyclic orders of the axes and, where it goes half-way round a
+ring, over both directions, so that all links carry the same at the same time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_sim.collectives.chunks import Chunks, cut
+from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
+from cluster_sim.schedule import BoolArray, Edges, IntArray
+from topologies.links import coordinates
+from topologies.routing import Routes, routes
+from topologies.shapes import Torus
+
+
+def direct(group: Group, size_bytes: int) -> Sends:
+    """One message from each rank to each other, nearest number first.
+
+    Parameters
+    ----------
+    group : Group
+    size_bytes : int
+        Whole buffer of one rank, its own part included, as in nccl-tests [B].
+    """
+    src, dst, step = _pairs(group.ranks)
+    chunks = Chunks.table(_sizes(size_bytes, group.ranks)[dst], src, dst)
+    if not len(src):
+        return no_sends(chunks, group.ranks)
+    each = np.arange(len(src), dtype=np.int32)
+    return sends(
+        channel=each,
+        first=each,
+        step=step,
+        edges=_no_edges(len(src)),
+        channels=Channels.table(src, dst),
+        chunks=chunks,
+        ranks=group.ranks,
+    )
+
+
+def dimension_ordered(group: Group, found: Box, size_bytes: int) -> Sends:
+    """Messages that travel axis by axis, hop by hop, without a barrier between the axes.
+
+    Parameters
+    ----------
+    group : Group
+        One rank a chip.
+    found : Box
+        The box that it fills.
+    size_bytes : int
+        Whole buffer of one rank [B].
+    """
+    src, dst, step = _pairs(group.ranks)
+    if not len(src):
+        return no_sends(Chunks.table([], src, dst), group.ranks)
+    shape, local = group.cluster.shape, group.chips % group.cluster.chips_per_domain
+    tied = _tied(group, src, dst)
+    orders = [np.roll(found.axes[::-1], -turn).tolist() for turn in range(len(found.axes))]
+    every = [axis for axis in range(len(group.cluster.shape.sizes)) if axis not in found.axes]
+    parts = cut(cut(size_bytes, group.ranks), len(orders))
+    legs, pair, size = [], [], []
+    for turn, order in enumerate(orders):
+        halves = cut(parts[dst, turn], 2)
+        for tie, picked, share in (
+            (1, ~tied, parts[dst, turn]),
+            (1, tied, halves[:, 0]),
+            (-1, tied, halves[:, 1]),
+        ):
+            at = np.flatnonzero(picked)
+            legs.append(
+                routes(shape, local[src[at]], local[dst[at]], axis_order=[*order, *every], tie=tie)
+            )
+            pair.append(at)
+            size.append(share[at])
+    return _messages(group.ranks, src, dst, step, np.concatenate(pair), np.concatenate(size), legs)
+
+
+def _messages(
+    ranks: int,
+    src: IntArray,
+    dst: IntArray,
+    step: IntArray,
+    pair: IntArray,
+    size: IntArray,
+    legs: list[Routes],
+) -> Sends:
+    """One send a message over its own route, in the order of the pairs' steps."""
+    hops = np.concatenate([leg.hops for leg in legs])
+    begin = np.cumsum(hops) - hops
+    link = np.concatenate([leg.link for leg in legs])
+    order = np.lexsort((begin, -hops))
+    pair, size, hops, begin = pair[order], size[order], hops[order], begin[order]
+    ptr = np.concatenate([[0], np.cumsum(hops)])
+    along = np.arange(ptr[-1]) + np.repeat(begin - ptr[:-1], hops)
+    each = np.arange(len(pair), dtype=np.int32)
+    return sends(
+        channel=each,
+        first=each,
+        step=step[pair],
+        edges=_no_edges(len(pair)),
+        channels=Channels.table(src[pair], dst[pair], 0, ptr, link[along]),
+        chunks=Chunks.table(size, src[pair], dst[pair]),
+        ranks=ranks,
+    )
+
+
+def _tied(group: Group, src: IntArray, dst: IntArray) -> BoolArray:
+    """Pairs that lie half-way round an even ring of some axis."""
+    local = group.chips % group.cluster.chips_per_domain
+    shape = group.cluster.shape
+    if not isinstance(shape, Torus):
+        return np.zeros(len(src), np.bool_)
+    tied = np.zeros(len(src), np.bool_)
+    for at, axis in zip(coordinates(shape, local), shape.axes, strict=True):
+        if axis.wrap and axis.size > 1:
+            tied |= 2 * ((at[dst] - at[src]) % axis.size) == axis.size
+    return tied
+
+
+def _pairs(ranks: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Source, destination and round of all pairs of different ranks, round by round."""
+    step = np.arange(1, ranks, dtype=np.int32)[:, None]
+    src = np.arange(ranks, dtype=np.int32)
+    dst = (src + step) % ranks
+    spread = np.broadcast_to
+    return spread(src, dst.shape).ravel(), dst.ravel(), spread(step - 1, dst.shape).ravel()
+
+
+def _sizes(size_bytes: int, ranks: int) -> IntArray:
+    """Bytes that every rank has for each rank, int64 (ranks,)."""
+    return cut(size_bytes, ranks)
+
+
+def _no_edges(count: int) -> Edges:
+    none = np.empty(0, np.int32)
+    return Edges(np.zeros(count + 1, np.int64), none, none.astype(np.int64))

@@ -1,0 +1,102 @@
+"""What a collective moves: the buffer cut into chunks, each from some rank to some rank.
+
+A chunk says what the collective must achieve with it, so one proof serves every operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.schedule import IntArray
+
+EVERY = -1
+"""In ``source``: every rank of the group contributes; in ``target``: every rank gets it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """The chunks of one or several groups' buffers.
+
+    Attributes
+    ----------
+    size_bytes : int64 array (chunks,)
+    source : int32 array (chunks,)
+        The one rank that holds it at first, or ``EVERY``: each holds its own contribution, and
+        they are to be summed.
+    target : int32 array (chunks,)
+        The one rank that must hold it at last, or ``EVERY``.
+    group : int32 array (chunks,)
+        The replica group it belongs to.
+    """
+
+    size_bytes: IntArray
+    source: IntArray
+    target: IntArray
+    group: IntArray
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+    @classmethod
+    def table(
+        cls, size_bytes: npt.ArrayLike, source: npt.ArrayLike, target: npt.ArrayLike
+    ) -> Chunks:
+        """Chunks of one group; scalars are spread over all."""
+        size = np.ascontiguousarray(np.ravel(np.asarray(size_bytes, np.int64)))
+
+        def column(values: npt.ArrayLike) -> IntArray:
+            array = np.asarray(values, np.int32)
+            return np.full(len(size), array) if array.ndim == 0 else np.ravel(array)
+
+        return cls(size, column(source), column(target), np.zeros(len(size), np.int32))
+
+    def offsets(self) -> IntArray:
+        """Bytes before each chunk, int64 (chunks + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.size_bytes)])
+
+
+def cut(size_bytes: npt.ArrayLike, parts: int) -> IntArray:
+    """Cut sizes into parts that differ by at most one byte; the parts are the last axis.
+
+    Examples
+    --------
+    >>> cut(10, 4).tolist()
+    [2, 3, 2, 3]
+    >>> cut([0, 3], 2).tolist()
+    [[0, 0], [1, 2]]
+    """
+    whole, rest = np.divmod(np.asarray(size_bytes, np.int64), parts)
+    ends = np.multiply.outer(rest, np.arange(parts + 1, dtype=np.int64)) // parts
+    return np.asarray(whole[..., None] + np.diff(ends, axis=-1), np.int64)
+
+
+def share(size_bytes: npt.ArrayLike, weights: npt.ArrayLike) -> IntArray:
+    """Share sizes out by integer weights; the shares are the last axis and sum to the size.
+
+    Examples
+    --------
+    >>> share(100, [2, 1, 1]).tolist()
+    [50, 25, 25]
+    """
+    weight = np.asarray(weights, np.int64)
+    total = int(weight.sum())
+    whole, rest = np.divmod(np.asarray(size_bytes, np.int64), total)
+    before = np.concatenate([[0], np.cumsum(weight)])
+    ends = np.multiply.outer(whole, before) + np.multiply.outer(rest, before) // total
+    return np.asarray(np.diff(ends, axis=-1), np.int64)
+
+
+def shards(size_bytes: int, ranks: int, weights: npt.ArrayLike) -> IntArray:
+    """Each rank's shard of a buffer, shared out over weighted parts, int64 (parts, ranks).
+
+    With equal weights any two pieces differ by at most one byte.
+
+    Examples
+    --------
+    >>> shards(10, 2, [1, 1]).tolist()
+    [[2, 2], [3, 3]]
+    """
+    return share(cut(size_bytes, ranks), weights).T

@@ -1,0 +1,157 @@
+"""Cycles through all ranks of a group, along which ring collectives run.
+
+On a box of a torus they are Hamiltonian cycles that together use the cables as fully as they can:
+from the shipped table for the boxes of a 4x4x4 torus with a half-rate axis, by search elsewhere.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+
+from cluster_sim.collectives.cycle_search import Found, Grid, find
+from cluster_sim.collectives.group import Box, Group, box
+from cluster_sim.schedule import IntArray
+from topologies.shapes import FullMesh
+
+SEARCH_LIMIT = 4096
+"""Chips of the largest box that is searched; a larger one gets a snake."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cycles:
+    """Directed cycles through the same ranks.
+
+    Attributes
+    ----------
+    order : int32 array (cycles, ranks)
+        Ranks in the order of visiting.
+    weight : int64 array (cycles,)
+        Share of the payload that each carries.
+    lane : int16 array (cycles, ranks)
+        Parallel cable to the next rank.
+    """
+
+    order: IntArray
+    weight: IntArray
+    lane: IntArray
+
+    @property
+    def both_ways(self) -> Cycles:
+        """Each cycle followed by its reverse; two ranks or fewer have only one way round."""
+        if self.order.shape[1] <= 2:
+            return self
+        turned = np.stack([self.order, self.order[:, ::-1]], axis=1)
+        order = turned.reshape(-1, self.order.shape[1])
+        return cycles(order, np.repeat(self.weight, 2))
+
+
+def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
+    """Cycles in single lanes."""
+    orders = np.atleast_2d(np.asarray(order, np.int32))
+    weights = np.broadcast_to(np.asarray(weight, np.int64), len(orders)).copy()
+    return Cycles(orders, weights, np.zeros(orders.shape, np.int16))
+
+
+def one_ring(group: Group) -> Cycles:
+    """The ring of a group: as its ranks stand, or fitted to the fabric where they just ascend."""
+    found = box(group) if group.ascending else None
+    if found is None or _adjacent(found, group):
+        return _with_cores(np.arange(len(group.chips))[None, :], group)
+    orders = _hamiltonian(found).orders
+    steps = _slow_steps(orders, found)
+    return _with_cores(found.chip_at[orders[[int(np.argmin(steps))]]], group)
+
+
+def all_rings(group: Group) -> Cycles:
+    """Directed cycles that together use the fabric of a group as fully as they can."""
+    if isinstance(group.cluster.shape, FullMesh) and len(np.unique(group.domain)) == 1:
+        return _with_cores(_strides(len(group.chips)), group)
+    found = box(group)
+    if found is None:
+        return one_ring(group).both_ways
+    best = _hamiltonian(found)
+    made = _with_cores(found.chip_at[best.orders], group)
+    return made.both_ways if best.both_ways else made
+
+
+def _with_cores(order: IntArray, group: Group) -> Cycles:
+    """Rank order from chip order: the cores of a chip follow one another."""
+    each = group.ranks_per_chip
+    ranks = order[..., None] * each + np.arange(each)
+    return cycles(ranks.reshape(len(order), -1))
+
+
+def _adjacent(found: Box, group: Group) -> bool:
+    """Whether the group's own order is a ring of neighbours already."""
+    return len(found.sizes) == 1
+
+
+def _strides(chips: int) -> IntArray:
+    """Cycles of a full mesh: every stride that has no factor in common with the size."""
+    strides = [s for s in range(1, max(2, chips)) if math.gcd(s, chips) == 1]
+    return np.outer(strides, np.arange(chips)) % chips
+
+
+def _slow_steps(orders: IntArray, found: Box) -> IntArray:
+    """Steps of each cycle along axes below the fastest rate."""
+    at = np.stack(np.unravel_index(orders, found.sizes))
+    moved = at != np.roll(at, -1, axis=-1)
+    slow = np.array([rate < max(found.rates) for rate in found.rates])
+    return np.asarray((moved & slow[:, None, None]).sum(axis=(0, 2)))
+
+
+def _hamiltonian(found: Box) -> Found:
+    divisor = math.gcd(*found.rates)
+    units = tuple(rate // divisor for rate in found.rates)
+    return hamiltonian_cycles(found.sizes, found.wraps, units)
+
+
+@functools.lru_cache(maxsize=256)
+def hamiltonian_cycles(
+    sizes: tuple[int, ...], wraps: tuple[bool, ...], units: tuple[int, ...]
+) -> Found:
+    """Cycles of a box whose sides are all longer than one, in row-major numbers of its places."""
+    known = _shipped().get((sizes, wraps, units))
+    if known is not None:
+        return known
+    lines = any(not wrap and size > 2 for size, wrap in zip(sizes, wraps, strict=True))
+    if lines or math.prod(sizes) > SEARCH_LIMIT or max(units) > 4:
+        return Found(snake(sizes, wraps)[None, :], both_ways=True)
+    return find(Grid(sizes, wraps, units), np.random.default_rng(0))
+
+
+def snake(sizes: tuple[int, ...], wraps: tuple[bool, ...]) -> IntArray:
+    """One cycle through a box: rows to and fro, and back where the box allows it.
+
+    Every step but the last is to a neighbour; the last is too when the rows come home.
+    """
+    order = np.arange(1)
+    for side in sizes[::-1]:
+        there = np.tile(np.stack([order, order[::-1]]), ((side + 1) // 2, 1))[:side]
+        order = (there + np.arange(side)[:, None] * len(order)).ravel()
+    return order
+
+
+@functools.cache
+def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]], Found]:
+    text = files("cluster_sim.collectives").joinpath("data/cycles.csv").read_text("utf-8")
+    orders: dict[tuple[str, str, str, str], list[list[int]]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        key = (row["sizes"], row["wraps"], row["units"], row["both_ways"])
+        orders.setdefault(key, []).append([int(chip) for chip in row["order"].split()])
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in text.split("x"))
+
+    return {
+        (numbers(sizes), tuple(map(bool, numbers(wraps))), numbers(units)): Found(
+            np.array(found, np.int32), both_ways=both == "1"
+        )
+        for (sizes, wraps, units, both), found in orders.items()
+    }

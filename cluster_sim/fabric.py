@@ -1,0 +1,172 @@
+"""The resources of a cluster's chips: links, CC-Cores, engines, network adapters, by arithmetic.
+
+A fabric covers the scale-up domains that a group touches, not the whole cluster, so a collective
+between two domains of a huge cluster costs what two domains cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.schedule import BoolArray, IntArray, Resources
+from cluster_sim.wire import Wire, wire
+from topologies.clusters import Cluster
+from topologies.links import Links, domain_links
+from topologies.routing import routes
+
+KINDS = ("link", "cc", "engine", "tx", "rx")
+"""Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, ``tx:0`` and ``rx:0`` of the adapter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """Numbered resources of some scale-up domains of a cluster.
+
+    Links of the domains come first, domain by domain, then each other kind chip by chip.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    domains : int64 array (domains,)
+        Global numbers of the domains covered, ascending.
+    links : Links
+        Of one domain.
+    wire : Wire
+        Efficiencies and the costs of a step.
+    rate : int64 array (resources,)
+        Usable rate of links and adapters [B/s]; 0 of the others.
+    latency_ps : int64 array (resources,)
+        Of one hop [ps]; 0 of the others.
+    forwards : bool array (resources,)
+        Whether what it leads to passes a message on while receiving it.
+    resources : Resources
+    """
+
+    cluster: Cluster
+    domains: IntArray
+    links: Links
+    wire: Wire
+    rate: IntArray
+    latency_ps: IntArray
+    forwards: BoolArray
+    resources: Resources
+
+    def link(self, domain: npt.ArrayLike, link: npt.ArrayLike) -> IntArray:
+        """Resource of link ``link`` (a row of ``links``) of a domain."""
+        return np.asarray(self._row(domain) * len(self.links) + np.asarray(link))
+
+    def cc(self, chip: npt.ArrayLike) -> IntArray:
+        """CC-Cores of a chip."""
+        return self._of_chip(1, chip)
+
+    def engine(self, chip: npt.ArrayLike) -> IntArray:
+        """Compute engine of a chip."""
+        return self._of_chip(2, chip)
+
+    def tx(self, chip: npt.ArrayLike) -> IntArray:
+        """Sending side of a chip's network adapter."""
+        return self._of_chip(3, chip)
+
+    def rx(self, chip: npt.ArrayLike) -> IntArray:
+        """Receiving side of a chip's network adapter."""
+        return self._of_chip(4, chip)
+
+    def _row(self, domain: npt.ArrayLike) -> IntArray:
+        return np.searchsorted(self.domains, np.asarray(domain))
+
+    def _of_chip(self, kind: int, chip: npt.ArrayLike) -> IntArray:
+        each = self.cluster.chips_per_domain
+        domain, local = np.divmod(np.asarray(chip), each)
+        chips = len(self.domains) * each
+        links = len(self.domains) * len(self.links)
+        return np.asarray(links + (kind - 1) * chips + self._row(domain) * each + local)
+
+    def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+        """Resources that each pair's traffic crosses, in order.
+
+        Parameters
+        ----------
+        src, dst : int array (pairs,)
+            Global chip numbers.
+
+        Returns
+        -------
+        ptr, resource : int64 array (pairs + 1,), int64 array (hops,)
+            Pair k crosses ``resource[ptr[k]:ptr[k + 1]]``: links inside a domain, the two adapters
+            between domains, nothing between the cores of one chip.
+        """
+        sources, targets = np.asarray(src, np.int64), np.asarray(dst, np.int64)
+        each = self.cluster.chips_per_domain
+        here, there = sources // each, targets // each
+        inside = here == there
+        local = routes(self.cluster.shape, sources[inside] % each, targets[inside] % each)
+        hops = np.full(len(sources), 2, np.int64)
+        hops[inside] = local.hops
+        ptr = np.concatenate([[0], np.cumsum(hops)])
+        resource = np.empty(int(ptr[-1]), np.int64)
+        in_domain = np.repeat(inside, hops)
+        resource[in_domain] = self.link(np.repeat(here[inside], local.hops), local.link)
+        outside = np.stack([self.tx(sources[~inside]), self.rx(targets[~inside])], axis=1)
+        resource[~in_domain] = outside.ravel()
+        return ptr, resource
+
+
+def fabric(
+    cluster: Cluster, domains: npt.ArrayLike | None = None, *, ideal: bool = False
+) -> Fabric:
+    """Number the resources of these domains of a cluster, all of them by default.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    domains : int array, optional
+        Global numbers of scale-up domains.
+    ideal : bool
+        Link rates and latencies only: no efficiencies and no cost of a step.
+    """
+    picked = np.unique(np.arange(cluster.domains) if domains is None else np.asarray(domains))
+    links = domain_links(cluster.shape)
+    costs = wire(cluster, ideal=ideal)
+    chips = (
+        picked[:, None] * cluster.chips_per_domain + np.arange(cluster.chips_per_domain)
+    ).ravel()
+    tables = [
+        _link_table(cluster, picked, links),
+        Resources.table("cc", chips, slots=costs.cc_slots),
+        Resources.table("engine", chips, slots=costs.engine_slots),
+        Resources.table("tx", chips),
+        Resources.table("rx", chips),
+    ]
+    resources = Resources.concat(tables)
+    first_nic = len(resources) - 2 * len(chips)
+    rate = np.zeros(len(resources), np.int64)
+    latency = np.zeros(len(resources), np.int64)
+    usable = costs.scale_up(links.bandwidth_bytes_per_s)
+    rate[: len(picked) * len(links)] = np.tile(usable, len(picked))
+    latency[: len(picked) * len(links)] = np.tile(links.latency_ps, len(picked))
+    rate[first_nic:] = costs.scale_out_bytes_per_s
+    latency[first_nic : first_nic + len(chips)] = costs.scale_out_latency_ps
+    forwards = (resources.peer >= cluster.chips) | (not costs.stores)
+    forwards[first_nic:] = True
+    return Fabric(cluster, picked, links, costs, rate, latency, forwards, resources)
+
+
+def _link_table(cluster: Cluster, domains: IntArray, links: Links) -> Resources:
+    """Links of all domains; switches are numbered on after the cluster's last chip."""
+    each, switches = cluster.chips_per_domain, links.nodes - cluster.chips_per_domain
+
+    def global_node(node: IntArray) -> IntArray:
+        chip = domains[:, None] * each + node
+        switch = cluster.chips + domains[:, None] * switches + (node - each)
+        return np.where(node < each, chip, switch).ravel()
+
+    return Resources.table(
+        "link",
+        global_node(links.src),
+        global_node(links.dst),
+        np.tile(links.lane, len(domains)),
+        switches_from=cluster.chips,
+    )
