@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from experiments.scripts import Experiment, experiment, experiments
 from experiments.cli.common import plain, print_json, print_table
+from experiments.scripts import Experiment, experiment, experiments
 from topologies.errors import InputError
 
 
