@@ -73,7 +73,7 @@ def resource_use(trace: Trace) -> pd.DataFrame:
     table, run_ps = trace.schedule.resources, end_of_run_ps(trace)
     busy, ops = _busy_ps(trace)
     moved = _resource_bytes(trace)
-    room_ps = table.slots * max(run_ps, 1)
+    room_ps = table.slots.astype(np.int64) * max(run_ps, 1)
     shared_only = (table.slots == 0) & (table.capacity > 0)
     work = moved / np.maximum(table.capacity * (max(run_ps, 1) / PS_PER_S), 1e-300)
     use = np.where(shared_only, work, busy / np.maximum(room_ps, 1))

@@ -79,12 +79,16 @@ class Run:
         self._new(f"{name}.json").write_text(readable(document))
         self._show("json", f"{name}.json", title or name, "")
 
-    def trace(self, trace: Trace, name: str = "trace") -> None:
-        """Write ``<name>.parquet``: every op with its times, and the schedule with it."""
+    def trace(self, trace: Trace) -> None:
+        """Write ``trace.parquet``, all of it, and ``timeline.json.gz`` for the Perfetto page."""
+        from cluster_sim.perfetto import write_timeline
+
         for column in (trace.times.ready_ps, trace.times.start_ps, trace.times.end_ps):
             self._results.update(column.tobytes())
-        trace.save(self._new(f"{name}.parquet"))
-        self._show("file", f"{name}.parquet", "Trace", "Every op: resource, ready, start, end.")
+        trace.save(self._new("trace.parquet"))
+        self._show("file", "trace.parquet", "", "Every op: resource, ready, start, end, labels.")
+        write_timeline(trace, self._new("timeline.json.gz"))
+        self._show("file", "timeline.json.gz", "", "The run to browse: open it in ui.perfetto.dev.")
 
     def file(self, name: str, data: bytes, *, title: str = "", note: str = "") -> None:
         """Write any other file; it is listed in the report, and no part of the digest."""
