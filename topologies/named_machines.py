@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from topologies.catalogue import Catalogue
 from topologies.scale_out import ScaleOut
-from topologies.shapes import Axis, Shape, Torus
+from topologies.shapes import Axis, Shape, Switch, Torus
+from topologies.tiered import Tier, Tiered
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,70 @@ def neuron_torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
     )
 
 
+def neuron_switched(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
+    """Boards or sleds, racks of switch planes, and links between equal positions of two racks.
+
+    Every chip of a board stands in another plane of its rack. A message through a switch takes
+    the time of a direct hop and of the switch, half of it on either link.
+    """
+    racks, board = (catalogue.integer(machine, name) for name in ("racks", "board_chips"))
+    direct_ps = catalogue.ps(chip, "link_latency")
+    switched_ps = (direct_ps + catalogue.ps(chip, "switch_latency")) // 2
+    in_rack = catalogue.integer(machine, "chips") // (racks * board)
+    on_sled = (
+        catalogue.integer(machine, "sled_switches")
+        if catalogue.has(machine, "sled_switches")
+        else 0
+    )
+    return Tiered(
+        (
+            Tier("cross-rack", racks, catalogue.integer(chip, "cross_rack_bandwidth"), direct_ps),
+            Tier(
+                "rack",
+                in_rack,
+                catalogue.integer(chip, "backplane_bandwidth"),
+                switched_ps,
+                catalogue.integer(machine, "switches_per_plane"),
+            ),
+            Tier(
+                "sled" if on_sled else "board",
+                board,
+                catalogue.integer(chip, "board_bandwidth"),
+                switched_ps if on_sled else direct_ps,
+                on_sled,
+            ),
+        )
+    )
+
+
+def nvswitch(catalogue: Catalogue, machine: str, chip: str) -> Switch:
+    """All NVLinks of every chip into the NVSwitches, which act as one."""
+    links = catalogue.integer(chip, "links")
+    return Switch(
+        catalogue.integer(machine, "chips"),
+        links * catalogue.integer(chip, "link_bandwidth"),
+        catalogue.ps(chip, "link_latency"),
+        links,
+    )
+
+
 MACHINES = {
+    "trn1.32xlarge": Machine("trn1", "efa-v2", neuron_torus),
     "trn2.48xlarge": Machine("trn2", "efa-v3", neuron_torus),
     "trn2-ultraserver": Machine("trn2", "efa-v3", neuron_torus),
+    "trn3-gen1": Machine("trn3", "efa-v4", neuron_switched),
+    "trn3-gen2": Machine("trn3", "efa-v4", neuron_switched),
+    "p4de.24xlarge": Machine("a100-80gb", "efa-v1", nvswitch),
+    "p5.48xlarge": Machine("h100", "efa-v2", nvswitch),
+    "p5en.48xlarge": Machine("h200", "efa-v3", nvswitch),
+    "dgx-a100": Machine("a100-80gb", "infiniband-hdr", nvswitch),
+    "dgx-a100-40gb": Machine("a100-40gb", "infiniband-hdr", nvswitch),
+    "dgx-h100": Machine("h100", "infiniband-ndr", nvswitch),
+    "dgx-h200": Machine("h200", "infiniband-ndr", nvswitch),
+    "dgx-b200": Machine("b200", "infiniband-ndr", nvswitch),
+    "gb200-nvl72": Machine("gb200", "infiniband-ndr", nvswitch),
 }
+"""The machines of the command line by name."""
 
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:
@@ -61,15 +122,24 @@ def chips_per_server(catalogue: Catalogue, machine: str) -> int:
 def fabric_of(catalogue: Catalogue, machine: str) -> ScaleOut:
     """Scale-out fabric that joins machines of this name."""
     chip, fabric = MACHINES[machine].chip, MACHINES[machine].fabric
-    climbs = ("same_tor", "same_pod", "same_building", "same_campus")
+    nearer = ("same_tor", "same_pod", "same_building", "same_campus")
+    climbs = [f"{name}_latency" for name in nearer if catalogue.has(fabric, f"{name}_latency")]
     return ScaleOut(
         name=fabric,
-        bandwidth_bytes_per_s=catalogue.integer(chip, "nic_bandwidth"),
+        bandwidth_bytes_per_s=_adapter_rate(catalogue, machine, chip),
         latency_ps=catalogue.ps(fabric, "step_latency"),
         radix=catalogue.integer(fabric, "radix"),
         port_bytes_per_s=catalogue.integer(fabric, "port_bandwidth"),
         oversubscription=catalogue.entry(fabric, "oversubscription").exact,
-        climb_ps=tuple(catalogue.ps(fabric, f"{climb}_latency") for climb in climbs),
+        climb_ps=tuple(catalogue.ps(fabric, climb) for climb in climbs) or (0,),
+        rails=catalogue.integer(fabric, "rails") if catalogue.has(fabric, "rails") else 1,
         adapters_per_server=catalogue.integer(machine, "nics")
         // catalogue.integer(machine, "servers"),
     )
+
+
+def _adapter_rate(catalogue: Catalogue, machine: str, chip: str) -> int:
+    """What one chip can send into the scale-out fabric [B/s]."""
+    if catalogue.has(chip, "nic_bandwidth"):
+        return catalogue.integer(chip, "nic_bandwidth")
+    return catalogue.integer(machine, "nic_bandwidth") // catalogue.integer(machine, "chips")

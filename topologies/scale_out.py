@@ -59,9 +59,9 @@ class ScaleOut:
         for climb_ps in self.climb_ps:
             check_link(f"port of {what}", self.port_bytes_per_s, climb_ps)
         check_size(f"radix of {what}", self.radix, 2**16)
-        check_size(f"rails of {what}", self.rails, 2**10)
         if self.radix < 4:
             raise InputError(f"{what}: a radix of {self.radix}; a Clos needs at least 4 ports")
+        check_size(f"rails of {what}", self.rails, self.radix // 2)
         if not 1 <= self.oversubscription <= self.radix - 1:
             raise InputError(
                 f"{what}: an oversubscription of {float(self.oversubscription):g} is not "
@@ -149,10 +149,11 @@ def _group_sizes(scale_out: ScaleOut, chips: int, chips_per_server: int) -> list
     if whole_servers(scale_out.radix) >= chips:
         return [whole_servers(scale_out.radix)]
     sizes = [whole_servers(scale_out.down_ports)]
-    half = scale_out.radix // 2
-    while sizes[-1] * 2 * half < chips:
-        sizes.append(sizes[-1] * half)
-    return [*sizes, sizes[-1] * 2 * half]
+    switches_per_group = scale_out.rails
+    while sizes[-1] * (scale_out.radix // switches_per_group) < chips:
+        sizes.append(sizes[-1] * max(1, scale_out.radix // 2 // switches_per_group))
+        switches_per_group = 1
+    return [*sizes, sizes[-1] * (scale_out.radix // switches_per_group)]
 
 
 def _layer_name(number: int) -> str:
