@@ -212,6 +212,11 @@ class Catalogue:
                 )
             if row.unit != known.unit:
                 raise InputError(f"{where} is in {row.unit}, elsewhere in {known.unit}.")
+        return self.with_rows(row for _, row in overlay)
+
+    def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
+        """Return a catalogue in which these rows replace those of the same name, or join them."""
+        merged = {(row.part, row.quantity, row.variant): row for row in (*self.rows, *rows)}
         return _made(merged.values(), _by_key(self.chosen))
 
 
