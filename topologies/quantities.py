@@ -95,7 +95,8 @@ def unit(text: str) -> tuple[Fraction, str]:
         raise InputError(f"unknown unit {text[:_LONGEST]}.{_advice(text)}")
     quantity = _registry().parse_expression(" / ".join(f"({_UNITS[name]})" for name in names))
     base = quantity.to_base_units()
-    return Fraction(base.magnitude), f"{base.units:~C}"
+    symbol = f"{base.units:~C}"
+    return Fraction(base.magnitude), "W" if symbol == "J/s" else symbol
 
 
 def _advice(text: str) -> str:
