@@ -179,6 +179,8 @@ class Edges:
         [0, 1, 2, 2]
         """
         sources = np.atleast_1d(np.asarray(src))
+        if not len(sources):
+            sources = sources.astype(np.int64)
         targets = np.atleast_1d(np.asarray(dst, np.int32))
         lags = np.asarray(np.broadcast_to(np.asarray(lag_ps, np.int64), targets.shape))
         starts = None
