@@ -1,0 +1,364 @@
+"""Shared rates (rule 7): max-min fair in whole bytes a second, the one solver of both engines.
+
+The level of all flows rises together. A resource is full at the level that its spare capacity
+divided by the weight of its flows allows, rounded down; a flow is full at its own cap. The lowest
+such level is taken, everything that is full at exactly this level is settled at once, and the rest
+goes on rising. Levels only rise, and each is reached by one set of resources whatever the order
+in which they are looked at; so neither counting equal flows together, nor leaving out
+components in which nothing changed, can change a bit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.engine.jit import compiled, inlined
+from cluster_sim.schedule import IntArray, ScheduleError
+
+UNLIMITED = np.iinfo(np.int64).max
+
+
+class Paths(NamedTuple):
+    """Classes of equal flows and the resources they cross.
+
+    Attributes
+    ----------
+    ptr : int64 array (classes + 1,)
+        Shares of class c are ``ptr[c]:ptr[c + 1]``.
+    resource, weight, owner : int32 array (shares,)
+        Of each share: what it is of, how much one unit of rate takes, the class it belongs to.
+    cap : int64 array (classes,)
+        Rate cap of each flow [B/s].
+    capacity : int64 array (resources,)
+        Rate to be divided [B/s].
+    members, rate : int64 array (classes,)
+        Flows now in the class, and the rate of each [B/s].
+    """
+
+    ptr: IntArray
+    resource: IntArray
+    weight: IntArray
+    owner: IntArray
+    cap: IntArray
+    capacity: IntArray
+    members: IntArray
+    rate: IntArray
+
+
+class Seats(NamedTuple):
+    """The shares in use at each resource: ``share[ptr[r]:ptr[r] + taken[r]]``."""
+
+    ptr: IntArray
+    share: IntArray
+    taken: IntArray
+    place: IntArray
+
+
+class Filling(NamedTuple):
+    """Working space of the solver, and what it found."""
+
+    resources: IntArray  # those touched, then the rest of their components
+    classes: IntArray  # of these components
+    changed: IntArray  # classes whose rate is not what it was
+    sizes: IntArray  # lengths of these three lists
+    listed: IntArray  # 1 for the resources in the list
+    rising: IntArray  # 1 for the classes that are not settled
+    spare: IntArray  # capacity not yet given away, by resource
+    weight: IntArray  # of the flows not yet settled, by resource
+    full: IntArray  # items that are full at one level
+    key: IntArray  # heap of levels …
+    item: IntArray  # … and of what is full there: a resource, or a class numbered after them
+
+
+@inlined
+def touch(filling: Filling, resource: int) -> None:
+    """Note that the flows on a resource changed."""
+    if not filling.listed[resource]:
+        filling.listed[resource] = 1
+        filling.resources[filling.sizes[0]] = resource
+        filling.sizes[0] += 1
+
+
+@compiled
+def join(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
+    """Let one more flow of a class take part."""
+    paths.members[number] += 1
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = paths.resource[share]
+        touch(filling, resource)
+        if paths.members[number] == 1:
+            place = seats.ptr[resource] + seats.taken[resource]
+            seats.share[place] = share
+            seats.place[share] = place
+            seats.taken[resource] += 1
+
+
+@compiled
+def leave(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
+    """Let one flow of a class take part no longer."""
+    paths.members[number] -= 1
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = paths.resource[share]
+        touch(filling, resource)
+        if paths.members[number] == 0:
+            seats.taken[resource] -= 1
+            last = seats.share[seats.ptr[resource] + seats.taken[resource]]
+            place = seats.place[share]
+            seats.share[place] = last
+            seats.place[last] = place
+
+
+@compiled
+def solve(paths: Paths, seats: Seats, filling: Filling) -> int:
+    """Solve the components of all touched resources.
+
+    Returns
+    -------
+    int
+        Length of ``filling.changed``, the classes whose rate is another one now.
+    """
+    spread(paths, seats, filling)
+    fill(paths, seats, filling)
+    for index in range(filling.sizes[0]):
+        filling.listed[filling.resources[index]] = 0
+    filling.sizes[0] = 0
+    return int(filling.sizes[2])
+
+
+@compiled
+def spread(paths: Paths, seats: Seats, filling: Filling) -> None:
+    """List the components that the touched resources belong to."""
+    index, classes = 0, 0
+    while index < filling.sizes[0]:
+        resource = filling.resources[index]
+        first = seats.ptr[resource]
+        for place in range(first, first + seats.taken[resource]):
+            number = paths.owner[seats.share[place]]
+            if not filling.rising[number]:
+                filling.rising[number] = 1
+                filling.classes[classes] = number
+                classes += 1
+                for share in range(paths.ptr[number], paths.ptr[number + 1]):
+                    touch(filling, paths.resource[share])
+        index += 1
+    filling.sizes[1] = classes
+
+
+@compiled
+def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
+    """Let the level rise until every listed class is settled."""
+    heap = _begin(paths, filling)
+    rising = filling.sizes[1]
+    resources = len(paths.capacity)
+    filling.sizes[2] = 0
+    while rising:
+        full, heap, level = _next_level(filling, heap, resources)
+        for index in range(full):
+            item = filling.full[index]
+            if item >= resources:
+                rising -= _settle(paths, filling, item - resources, level)
+                continue
+            first = seats.ptr[item]
+            for place in range(first, first + seats.taken[item]):
+                number = paths.owner[seats.share[place]]
+                rising -= _settle(paths, filling, number, level)
+
+
+@compiled
+def _begin(paths: Paths, filling: Filling) -> int:
+    """Sum the weights, and put the first level of every resource and binding cap on the heap."""
+    for index in range(filling.sizes[0]):
+        resource = filling.resources[index]
+        filling.spare[resource] = paths.capacity[resource]
+        filling.weight[resource] = 0
+    heap = 0
+    for index in range(filling.sizes[1]):
+        number = filling.classes[index]
+        alone = UNLIMITED  # the most that one flow's path could give to the class
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            resource = paths.resource[share]
+            weight = paths.members[number] * paths.weight[share]
+            filling.weight[resource] += weight
+            alone = min(alone, paths.capacity[resource] // weight)
+        if paths.cap[number] < alone or alone == UNLIMITED:
+            heap = _push(filling, heap, paths.cap[number], len(paths.capacity) + number)
+    for index in range(filling.sizes[0]):
+        resource = filling.resources[index]
+        if filling.weight[resource]:
+            level = filling.spare[resource] // filling.weight[resource]
+            heap = _push(filling, heap, level, resource)
+    return heap
+
+
+@inlined
+def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, int]:
+    """Take everything off the heap that is full at the lowest level; keys are lower bounds."""
+    full, level = 0, UNLIMITED
+    while heap and filling.key[0] <= level:
+        item = filling.item[0]
+        if item >= resources:
+            if filling.rising[item - resources]:
+                level = filling.key[0]
+                filling.full[full] = item
+                full += 1
+        elif filling.weight[item]:
+            now = filling.spare[item] // filling.weight[item]
+            if now > filling.key[0]:
+                _sink(filling, heap, now, item)
+                continue
+            level = now
+            filling.full[full] = item
+            full += 1
+        heap -= 1
+        if heap:
+            _sink(filling, heap, filling.key[heap], filling.item[heap])
+    return full, heap, level
+
+
+@inlined
+def _settle(paths: Paths, filling: Filling, number: int, level: int) -> int:
+    """Give a class its final rate; 0 if it had it already."""
+    if not filling.rising[number]:
+        return 0
+    filling.rising[number] = 0
+    if paths.rate[number] != level:
+        paths.rate[number] = level
+        filling.changed[filling.sizes[2]] = number
+        filling.sizes[2] += 1
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = paths.resource[share]
+        weight = paths.members[number] * paths.weight[share]
+        filling.weight[resource] -= weight
+        filling.spare[resource] -= weight * level
+    return 1
+
+
+@inlined
+def _push(filling: Filling, heap: int, key: int, item: int) -> int:
+    """Add to a heap of this length; returns the new length."""
+    place = heap
+    while place:
+        parent = (place - 1) >> 1
+        if filling.key[parent] <= key:
+            break
+        filling.key[place], filling.item[place] = filling.key[parent], filling.item[parent]
+        place = parent
+    filling.key[place], filling.item[place] = key, item
+    return heap + 1
+
+
+@inlined
+def _sink(filling: Filling, heap: int, key: int, item: int) -> None:
+    """Put this in place of the first of a heap of this length."""
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= heap:
+            break
+        if child + 1 < heap and filling.key[child + 1] < filling.key[child]:
+            child += 1
+        if filling.key[child] >= key:
+            break
+        filling.key[place], filling.item[place] = filling.key[child], filling.item[child]
+        place = child
+    filling.key[place], filling.item[place] = key, item
+
+
+def max_min_rates(
+    capacity_bytes_per_s: npt.ArrayLike,
+    ptr: npt.ArrayLike,
+    resource: npt.ArrayLike,
+    *,
+    weight: npt.ArrayLike = 1,
+    cap_bytes_per_s: npt.ArrayLike = UNLIMITED,
+    count: npt.ArrayLike = 1,
+) -> IntArray:
+    """Max-min fair rates of flows that all run at the same time, exactly as the engines share.
+
+    Parameters
+    ----------
+    capacity_bytes_per_s : int array (resources,)
+        What each resource divides among its flows [B/s].
+    ptr : int array (flows + 1,)
+        Flow f crosses ``resource[ptr[f]:ptr[f + 1]]``, each once.
+    resource : int array (shares,)
+    weight : int array (shares,), default 1
+        Units of the resource's rate that one unit of the flow's rate takes.
+    cap_bytes_per_s : int array (flows,), default none
+        Own rate cap of each flow [B/s].
+    count : int array (flows,), default 1
+        A row stands for so many equal flows.
+
+    Returns
+    -------
+    int64 array (flows,)
+        Rate of each flow, of each of its ``count`` [B/s]. Rounded down, so up to
+        (weight on the resource - 1) B/s of a full resource stay unused.
+
+    Examples
+    --------
+    A parking lot: one flow over both links, one on each.
+
+    >>> max_min_rates([100, 60], [0, 2, 3, 4], [0, 1, 0, 1]).tolist()
+    [30, 70, 30]
+    """
+    ptrs, resources = np.asarray(ptr, np.int64), np.ascontiguousarray(resource, np.int32)
+    flows, shares = len(ptrs) - 1, len(resources)
+    capacity = np.ascontiguousarray(capacity_bytes_per_s, np.int64)
+
+    def column(values: npt.ArrayLike, dtype: npt.DTypeLike, length: int) -> IntArray:
+        return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype), length))
+
+    paths = Paths(
+        ptr=ptrs,
+        resource=resources,
+        weight=column(weight, np.int32, shares),
+        owner=np.repeat(np.arange(flows, dtype=np.int32), np.diff(ptrs)),
+        cap=column(cap_bytes_per_s, np.int64, flows),
+        capacity=capacity,
+        members=column(count, np.int64, flows),
+        rate=np.full(flows, -1, np.int64),
+    )
+    filling = working_space(flows, len(capacity))
+    filling.resources[:] = np.arange(len(capacity))
+    filling.classes[:] = np.arange(flows)
+    filling.rising[:] = 1
+    filling.sizes[:2] = len(capacity), flows
+    fill(paths, _all_seated(resources, len(capacity)), filling)
+    return paths.rate
+
+
+@compiled
+def _all_seated(resource: IntArray, resources: int) -> Seats:
+    """Give every share its seat, as a counting sort by resource."""
+    taken = np.zeros(resources, np.int32)
+    for share in range(len(resource)):
+        taken[resource[share]] += 1
+    ptr = np.zeros(resources + 1, np.int64)
+    ptr[1:] = np.cumsum(taken)
+    next_place = ptr[:-1].copy()
+    by_resource = np.empty(len(resource), np.int32)
+    for share in range(len(resource)):
+        by_resource[next_place[resource[share]]] = share
+        next_place[resource[share]] += 1
+    return Seats(ptr, by_resource, taken, np.empty(0, np.int32))
+
+
+def working_space(classes: int, resources: int) -> Filling:
+    """Space for a solve over at most so many classes and resources."""
+    return Filling(
+        resources=np.empty(resources, np.int32),
+        classes=np.empty(classes, np.int32),
+        changed=np.empty(classes, np.int32),
+        sizes=np.zeros(3, np.int64),
+        listed=np.zeros(resources, np.uint8),
+        rising=np.zeros(classes, np.uint8),
+        spare=np.empty(resources, np.int64),
+        weight=np.empty(resources, np.int64),
+        full=np.empty(classes + resources, np.int32),
+        key=np.empty(classes + resources, np.int64),
+        item=np.empty(classes + resources, np.int32),
+    )
