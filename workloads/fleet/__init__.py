@@ -1,0 +1,55 @@
+"""The fleet that serves by day and trains by night: demand, roles, policies, a record by the minute.
+
+Start with :func:`simulate`; :func:`summary` and :func:`timeline` read its result.
+"""
+
+from workloads.fleet.costs import ChangeCosts
+from workloads.fleet.economics import Economics
+from workloads.fleet.failures import Failures
+from workloads.fleet.headroom import ideal_freed, lendable
+from workloads.fleet.jobs import TrainingJob, default_jobs, evaluation_job, read_jobs
+from workloads.fleet.policies import best_static, clock, forecast, oracle, static, threshold
+from workloads.fleet.roles import GROUPS, ROLES, Role
+from workloads.fleet.simulate import FleetRun, scaled_to_fleet, simulate, units_needed
+from workloads.fleet.summary import changes_frame, chip_hours, jobs_frame, regret, summary
+from workloads.fleet.timeline import power_w, timeline
+from workloads.fleet.user_policy import load_policy
+from workloads.fleet.view import Limits, Policy, View
+from workloads.fleet.world import Service
+
+__all__ = [
+    "GROUPS",
+    "ROLES",
+    "ChangeCosts",
+    "Economics",
+    "Failures",
+    "FleetRun",
+    "Limits",
+    "Policy",
+    "Role",
+    "Service",
+    "TrainingJob",
+    "View",
+    "best_static",
+    "changes_frame",
+    "chip_hours",
+    "clock",
+    "default_jobs",
+    "evaluation_job",
+    "forecast",
+    "ideal_freed",
+    "jobs_frame",
+    "lendable",
+    "load_policy",
+    "oracle",
+    "power_w",
+    "read_jobs",
+    "regret",
+    "scaled_to_fleet",
+    "simulate",
+    "static",
+    "summary",
+    "threshold",
+    "timeline",
+    "units_needed",
+]

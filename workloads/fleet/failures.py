@@ -1,0 +1,99 @@
+"""Failures and repairs: any unit may break at any time, whatever it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from topologies.catalogue import Catalogue, catalogue
+from topologies.errors import InputError
+from workloads.fleet.gangs import NONE
+from workloads.fleet.ledger import NOBODY, IntArray, milliseconds
+from workloads.fleet.moves import Process, dispatch, release
+from workloads.fleet.roles import Role
+from workloads.fleet.world import World
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Exponential times between failures of a unit, and to its repair [s]."""
+
+    unit_mtbf_s: float
+    repair_s: float
+
+    def __post_init__(self) -> None:
+        if not self.unit_mtbf_s > 0 or not self.repair_s >= 0:
+            raise InputError(
+                f"failures with a mean time of {self.unit_mtbf_s} s and a repair of "
+                f"{self.repair_s} s; the first must be above 0, the second at least 0."
+            )
+
+    @classmethod
+    def from_catalogue(cls, chips_per_unit: int, parts: Catalogue | None = None) -> Failures:
+        """Part ``fleet.failure``: one chip's failure takes its whole unit out."""
+        book = parts or catalogue()
+        return cls(
+            book.value("fleet.failure", "chip_mtbf") / chips_per_unit,
+            book.value("fleet.failure", "repair"),
+        )
+
+
+def failing(world: World, failures: Failures) -> Process:
+    """Break units at random, one after the other."""
+    mean_s = failures.unit_mtbf_s / len(world.ledger)
+    while True:
+        delay_ms = milliseconds(world.rng.exponential(mean_s), world.horizon_ms)
+        yield world.env.timeout(max(1, delay_ms))
+        unit = int(world.rng.integers(len(world.ledger)))
+        if world.ledger.role[unit] != Role.BROKEN:
+            break_unit(world, unit, world.rng.exponential(failures.repair_s))
+
+
+def break_unit(world: World, unit: int, repair_s: float) -> None:
+    """Take one unit out; its gang loses what its job loses, its cohort goes on without it."""
+    ledger = world.ledger
+    world.failures += 1
+    was = Role(int(ledger.role[unit]))
+    gang = world.gangs[ledger.owner[unit]] if _in_gang(world, unit, was) else None
+    ledger.ticket[unit] = 0
+    world.heading[unit] = NOBODY
+    ledger.loaded[unit] = NOBODY
+    ledger.put(np.array([unit]), Role.BROKEN, world.now)
+    if gang is not None and was is Role.PAUSED:
+        gang.paused = gang.paused[gang.paused != unit]
+    elif gang is not None:
+        release(world, gang.fail(unit, _replacement(world)), [])
+    world.env.process(_repair(world, unit, milliseconds(repair_s, world.horizon_ms)))
+
+
+def _in_gang(world: World, unit: int, role: Role) -> bool:
+    if role is Role.SERVING or world.ledger.owner[unit] == NOBODY:
+        return False
+    return bool(world.ledger.ticket[unit] == 0)
+
+
+def _replacement(world: World) -> IntArray:
+    """Take one spare unit, or one that evaluates, if there is any."""
+    for units in (world.free(), world.evaluating()):
+        if len(units):
+            world.ledger.loaded[units[:1]] = NOBODY
+            return units[:1]
+    return NONE
+
+
+def _repair(world: World, unit: int, repair_ms: int) -> Process:
+    yield world.env.timeout(repair_ms)
+    world.ledger.put(np.array([unit]), Role.SPARE, world.now)
+    dispatch(world)
+
+
+def expected_broken(failures: Failures, units: int) -> float:
+    """Mean number of units under repair: units × repair / (mean time to failure + repair).
+
+    Examples
+    --------
+    >>> expected_broken(Failures(unit_mtbf_s=99.0, repair_s=1.0), 500)
+    5.0
+    """
+    return units * failures.repair_s / (failures.unit_mtbf_s + failures.repair_s)

@@ -1,0 +1,110 @@
+"""What an operator can expect of the next interval, from the last minutes and earlier days."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.integer[Any]]
+DAY = 1440
+SMOOTHING = 5
+"""Minutes of the trailing mean that stands for the load."""
+RECENT = 15
+"""Minutes whose largest smoothed load counts as now."""
+
+
+def smoothed(load: FloatArray) -> FloatArray:
+    """Trailing mean of five minutes, shorter at the start; (minutes,)."""
+    sums = np.concatenate([[0.0], np.cumsum(load)])
+    last = np.arange(1, len(load) + 1)
+    first = np.maximum(last - SMOOTHING, 0)
+    result: FloatArray = (sums[last] - sums[first]) / (last - first)
+    return result
+
+
+def recent(smooth: FloatArray, at: IntArray) -> FloatArray:
+    """Largest smoothed load of the 15 minutes up to and with each minute ``at``."""
+    return _largest_between(smooth, at - RECENT + 1, at + 1)
+
+
+def same_time(smooth: FloatArray, at: IntArray, lag: IntArray, every: int) -> FloatArray:
+    """Largest smoothed load of ``every`` minutes from ``at - lag``; NaN where not yet known."""
+    first = at - lag
+    known = first >= 0
+    values = _largest_between(smooth, np.where(known, first, 0), np.where(known, first, 0) + every)
+    return np.where(known, values, np.nan)
+
+
+def days_back(at: IntArray, first_weekday: int) -> IntArray:
+    """Days back to the day to look at: a week where known, else the last day of the same kind.
+
+    Working days look at the last working day, Saturdays and Sundays at the last weekend day; where
+    there is none, 0 stands for no earlier day.
+
+    Examples
+    --------
+    From a Friday on: Friday knows nothing, Sunday looks at Saturday, Monday back at Friday.
+
+    >>> days_back(np.arange(9) * 1440, 4).tolist()
+    [0, 0, 1, 3, 1, 1, 1, 7, 7]
+    """
+    day = at // DAY
+    weekday = (first_weekday + day) % 7
+    back = np.where(weekday == 0, 3, np.where(weekday == 5, 6, 1))
+    back = np.where(day >= 7, 7, back)
+    return np.where(back <= day, back, 0)
+
+
+def predict(
+    load: FloatArray, *, every: int, lead: int, first_weekday: int
+) -> tuple[FloatArray, FloatArray]:
+    """Expectations of all decisions so far, and what came of them.
+
+    Decisions fall on every ``every``-th minute counted back from the last one of ``load``. Each
+    looks at the ``every`` minutes that begin ``lead`` minutes later.
+
+    Parameters
+    ----------
+    load : float array (minutes,)
+        From some midnight on.
+    every, lead : int
+        Minutes.
+    first_weekday : int
+        Weekday of the first minute.
+
+    Returns
+    -------
+    expected, came : float array (decisions,)
+        Largest smoothed load expected, and seen, in the interval; ``came`` is NaN where the
+        interval has not ended.
+    """
+    smooth = smoothed(load)
+    last = len(load) - 1
+    at = np.arange(last % every, last + 1, every)
+    begin = at + lead
+    lag = days_back(begin, first_weekday) * DAY
+    earlier = same_time(smooth, begin, np.where(lag > 0, lag, begin + 1), every)
+    expected = np.fmax(recent(smooth, at), earlier)
+    ended = begin + every <= len(load)
+    came = np.full(len(at), np.nan)
+    came[ended] = _largest_between(smooth, begin[ended], begin[ended] + every)
+    return expected, came
+
+
+def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> FloatArray:
+    """Maxima over windows of one width, cut at the ends of the array."""
+    if not len(first):
+        return np.empty(0)
+    width = int((end - first).max())
+    if width < 1:
+        raise InputError(f"a window of {width} minutes is empty; give at least one.")
+    padded = np.concatenate([np.full(width, -np.inf), values, np.full(width, -np.inf)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
+    start = np.clip(first, -width, len(values)) + width
+    result: FloatArray = windows[start].max(axis=1)
+    return result

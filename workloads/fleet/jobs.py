@@ -1,0 +1,254 @@
+"""Training jobs and deferrable evaluation: what the fleet does with the units it lends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topologies.errors import InputError, suggestion
+
+RECLAIMS = ("checkpoint", "preempt", "shrink", "pause", "drain")
+"""How units come back: save first; at once; by dropping replicas; with the state kept in host
+memory; by finishing the requests in flight (evaluation only)."""
+
+MAX_JOBS = 1000
+MAX_BYTES = 5 * 10**6
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A job of whole units.
+
+    Attributes
+    ----------
+    name : str
+    units : int
+        Most units it can use.
+    min_units : int
+        Fewest units it runs on; equal to ``units`` for a fixed gang.
+    step_units : int
+        It grows and shrinks by so many: one data-parallel replica.
+    tokens_per_s : tuple of (units, tokens per second)
+        Throughput at some sizes, log-interpolated between them: from simulated iterations.
+    step_tokens : float
+        Tokens of one optimizer step.
+    reclaim : str
+        One of ``RECLAIMS``.
+    priority : int
+        Smaller starts first and gives back last.
+    checkpoint_every_s : float
+        Interval of periodic checkpoints [s].
+    state_bytes : float
+        Training state that a checkpoint writes [B].
+    peer_recovery : bool
+        After a failure, take the state from peers (lose a step) instead of the last checkpoint.
+    evaluation : bool
+        Deferrable batch inference: any number of units, no gang, given back by draining.
+    """
+
+    name: str
+    units: int
+    min_units: int = 1
+    step_units: int = 1
+    tokens_per_s: tuple[tuple[int, float], ...] = ((1, 1.0),)
+    step_tokens: float = 1.0
+    reclaim: str = "checkpoint"
+    priority: int = 0
+    checkpoint_every_s: float = 1800.0
+    state_bytes: float = 0.0
+    peer_recovery: bool = False
+    evaluation: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_units <= self.units or self.step_units < 1:
+            raise InputError(
+                f"job {self.name}: min_units {self.min_units}, units {self.units}, step_units "
+                f"{self.step_units}; they must hold 1 <= min_units <= units and step_units >= 1."
+            )
+        if self.reclaim not in RECLAIMS:
+            raise InputError(
+                f"job {self.name}: unknown reclaim {self.reclaim!r}; choose from "
+                f"{', '.join(RECLAIMS)}." + suggestion(self.reclaim, RECLAIMS)
+            )
+        if (self.reclaim == "drain") != self.evaluation:
+            raise InputError(
+                f"job {self.name}: evaluation is given back by draining and training is not; "
+                f"reclaim is {self.reclaim!r} and evaluation {self.evaluation}."
+            )
+        if any(n < 1 or not rate > 0 for n, rate in self.tokens_per_s) or self.step_tokens <= 0:
+            raise InputError(f"job {self.name}: throughput and step_tokens must be above 0.")
+        if not self.checkpoint_every_s > 0 or self.state_bytes < 0:
+            raise InputError(f"job {self.name}: the checkpoint interval must be above 0 s.")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is a gang of one size."""
+        return self.min_units == self.units
+
+    def rate(self, units: int) -> float:
+        """Tokens per second on so many units, in proportion outside the sizes given."""
+        if units <= 0:
+            return 0.0
+        sizes, rates = zip(*sorted(self.tokens_per_s), strict=True)
+        if units <= sizes[0]:
+            return float(rates[0] * units / sizes[0])
+        if units >= sizes[-1]:
+            return float(rates[-1] * units / sizes[-1])
+        return float(math.exp(np.interp(math.log(units), np.log(sizes), np.log(rates))))
+
+    def fits(self, units: int) -> int:
+        """Largest size it can take out of so many units; 0 below its least."""
+        size = min(units, self.units)
+        if size < self.min_units:
+            return 0
+        return self.min_units + (size - self.min_units) // self.step_units * self.step_units
+
+
+def default_jobs(
+    units: int, *, tokens_per_unit_s: float = 1.0, step_tokens: float = 1.0
+) -> tuple[TrainingJob, ...]:
+    """Return night work for a fleet of any size: an elastic pre-training run, gangs, evaluation.
+
+    One run takes a sixteenth to one half of the fleet in steps of 1/64 and gives back by dropping
+    replicas; eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day;
+    evaluation takes what is left. The sizes are assumptions: nobody publishes them.
+    """
+    step = max(1, units // 64)
+    elastic = TrainingJob(
+        "pretraining",
+        units=max(1, units // 2),
+        min_units=max(1, units // 16),
+        step_units=step,
+        tokens_per_s=((1, tokens_per_unit_s),),
+        step_tokens=step_tokens,
+        reclaim="shrink",
+        priority=1,
+        peer_recovery=True,
+    )
+    gangs = [
+        TrainingJob(
+            f"post-training-{number + 1}",
+            units=step,
+            min_units=step,
+            step_units=step,
+            tokens_per_s=((1, tokens_per_unit_s),),
+            step_tokens=step_tokens / 8,
+            reclaim="pause",
+            priority=2,
+        )
+        for number in range(8 if units >= 64 else 0)
+    ]
+    return (elastic, *gangs, evaluation_job(units))
+
+
+def evaluation_job(units: int, tokens_per_unit_s: float = 1.0) -> TrainingJob:
+    """Deferrable batch inference on up to so many units, after every other job."""
+    return TrainingJob(
+        "evaluation",
+        units=units,
+        tokens_per_s=((1, tokens_per_unit_s),),
+        reclaim="drain",
+        priority=9,
+        evaluation=True,
+    )
+
+
+_COLUMNS = (
+    "name",
+    "units",
+    "min_units",
+    "step_units",
+    "count",
+    "tokens_per_s",
+    "iteration_s",
+    "step_tokens",
+    "reclaim",
+    "priority",
+    "checkpoint_every_s",
+    "state_bytes",
+    "peer_recovery",
+    "evaluation",
+)
+
+
+def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
+    """Read jobs from a CSV file, one row a job, with the fields of :class:`TrainingJob`.
+
+    ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
+    ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
+    ``units``. ``count`` repeats a row.
+
+    Raises
+    ------
+    InputError
+        For a missing file, unknown columns, bad values; names the row.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"training file {file} does not exist.")
+    if file.stat().st_size > MAX_BYTES:
+        raise InputError(
+            f"training file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
+        )
+    try:
+        table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except ValueError as fault:
+        raise InputError(f"training file {file} is not a readable CSV: {fault}.") from None
+    for column in table.columns:
+        if column not in _COLUMNS:
+            raise InputError(
+                f"{file}: unknown column {column!r}; it may have {', '.join(_COLUMNS)}."
+                + suggestion(str(column), _COLUMNS)
+            )
+    missing = [name for name in ("name", "units") if name not in table]
+    if missing:
+        raise InputError(f"{file}: no column {missing[0]!r}; name and units are required.")
+    jobs: list[TrainingJob] = []
+    for row, cells in enumerate(table.to_dict("records")):
+        jobs += _jobs_of_row(cells, f"{file}, row {row + 2}")
+        if len(jobs) > MAX_JOBS:
+            raise InputError(f"{file}: more than {MAX_JOBS} jobs; join the small ones.")
+    return tuple(jobs)
+
+
+def _jobs_of_row(cells: dict[Any, Any], where: str) -> Sequence[TrainingJob]:
+    def number(name: str, default: float) -> float:
+        text = str(cells.get(name, "")).strip()
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = math.nan
+        if not value >= 0 or math.isinf(value):
+            raise InputError(f"{where}: {name} is {text!r}; it must be a number of at least 0.")
+        return value
+
+    units = int(number("units", 0))
+    step_tokens = number("step_tokens", 1.0)
+    iteration_s = number("iteration_s", 0.0)
+    rate = step_tokens / iteration_s if iteration_s else number("tokens_per_s", float(units))
+    count = int(number("count", 1))
+    name = str(cells["name"]).strip() or "job"
+    return [
+        TrainingJob(
+            name if count == 1 else f"{name}-{copy + 1}",
+            units=units,
+            min_units=int(number("min_units", 1.0 if number("evaluation", 0) else units)),
+            step_units=int(number("step_units", 1)),
+            tokens_per_s=((max(units, 1), rate),),
+            step_tokens=step_tokens,
+            reclaim=str(cells.get("reclaim", "")).strip()
+            or ("drain" if number("evaluation", 0) else "checkpoint"),
+            priority=int(number("priority", 0)),
+            checkpoint_every_s=number("checkpoint_every_s", 1800.0),
+            state_bytes=number("state_bytes", 0.0),
+            peer_recovery=bool(number("peer_recovery", 0)),
+            evaluation=bool(number("evaluation", 0)),
+        )
+        for copy in range(min(count, MAX_JOBS + 1))
+    ]

@@ -1,0 +1,106 @@
+"""Fluid service of one minute after the other, and exact accounts of requests and tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.integer[Any]]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass
+class Queue:
+    """Requests of one service: what came, was served, waits, was shed; integers throughout.
+
+    Attributes
+    ----------
+    arrivals : int64 array (minutes,)
+    served, shed, backlog, capacity : int64 array (minutes,)
+        In or at the end of the minute.
+    patience_minutes : float
+        The queue holds at most so many minutes of capacity; what comes on top is shed.
+    """
+
+    arrivals: IntArray
+    patience_minutes: float
+    served: IntArray = field(init=False)
+    shed: IntArray = field(init=False)
+    backlog: IntArray = field(init=False)
+    capacity: IntArray = field(init=False)
+    waiting: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("served", "shed", "backlog", "capacity"):
+            setattr(self, name, np.zeros(len(self.arrivals), np.int64))
+
+    def finish(self, minute: int, capacity: int) -> None:
+        """End a minute in which so many requests could have been served."""
+        came = int(self.arrivals[minute])
+        work = self.waiting + came
+        served = min(work, capacity)
+        room = int(self.patience_minutes * capacity)
+        shed = min(came, max(0, work - served - room))
+        self.waiting = work - served - shed
+        self.served[minute] = served
+        self.shed[minute] = shed
+        self.backlog[minute] = self.waiting
+        self.capacity[minute] = capacity
+
+
+def waits_s(queue: Queue) -> FloatArray:
+    """Time that the requests of each minute wait for their turn, at the middle of them [s].
+
+    First come, first served: the request that is number n of those admitted is served when n
+    have been. Requests still waiting at the end count the time until then.
+    """
+    admitted = np.concatenate([[0], np.cumsum(queue.arrivals - queue.shed)]).astype(float)
+    served = np.concatenate([[0], np.cumsum(queue.served)]).astype(float)
+    edges = np.arange(len(admitted), dtype=float)
+    middle = (admitted[1:] + admitted[:-1]) / 2
+    turn = np.full(len(middle), edges[-1])
+    after = np.searchsorted(served, middle, side="left")
+    inside = (after < len(served)) & (after > 0)
+    rows = after[inside]
+    step = served[rows] - served[rows - 1]
+    part = np.where(step > 0, (middle[inside] - served[rows - 1]) / np.where(step > 0, step, 1), 0)
+    turn[inside] = edges[rows - 1] + part
+    came = edges[:-1] + 0.5
+    result: FloatArray = np.where(
+        queue.backlog + _backlog_before(queue) > 0, np.maximum(turn - came, 0.0) * 60.0, 0.0
+    )
+    return result
+
+
+def _backlog_before(queue: Queue) -> IntArray:
+    before: IntArray = np.concatenate([[0], queue.backlog[:-1]])
+    return before
+
+
+def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Divide each minute's tokens into served, waiting at its end, and shed; exact integers.
+
+    Parameters
+    ----------
+    tokens : int64 array (minutes,)
+        Of all requests that arrive in the minute.
+
+    Returns
+    -------
+    served, waiting, shed : int64 array (minutes,)
+        ``tokens.sum() == served.sum() + waiting[-1] + shed.sum()``.
+    """
+    came = np.maximum(queue.arrivals, 1)
+    shed = tokens * queue.shed // came
+    admitted_tokens = np.concatenate([[0], np.cumsum(tokens - shed)])
+    admitted = np.concatenate([[0], np.cumsum(queue.arrivals - queue.shed)])
+    done = np.cumsum(queue.served)
+    row = np.clip(np.searchsorted(admitted, done, side="right") - 1, 0, len(came) - 1)
+    count = np.maximum(admitted[row + 1] - admitted[row], 1)
+    inside = (admitted_tokens[row + 1] - admitted_tokens[row]) * (done - admitted[row]) // count
+    done_tokens = admitted_tokens[row] + inside
+    served = np.diff(done_tokens, prepend=0)
+    return served, admitted_tokens[1:] - done_tokens, shed

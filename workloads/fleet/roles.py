@@ -1,0 +1,33 @@
+"""The eleven roles that a unit of the fleet can have, and how reports group them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Role(IntEnum):
+    """What a unit does at this moment."""
+
+    SERVING = 0
+    DRAINING = 1
+    LOADING = 2
+    COMPILING = 3
+    WARMING = 4
+    TRAINING = 5
+    EVALUATION = 6
+    CHECKPOINTING = 7
+    PAUSED = 8
+    BROKEN = 9
+    SPARE = 10
+
+
+ROLES = tuple(role.name.lower() for role in Role)
+
+GROUPS = {
+    "inference": (Role.SERVING, Role.WARMING, Role.DRAINING),
+    "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
+    "moving": (Role.LOADING, Role.COMPILING),
+    "idle": (Role.SPARE, Role.PAUSED),
+    "broken": (Role.BROKEN,),
+}
+"""Five groups that hold every role once."""

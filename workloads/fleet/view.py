@@ -1,0 +1,141 @@
+"""What a policy sees and may answer, and the limits that hold for every policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What an operator knows at the start of a minute.
+
+    Attributes
+    ----------
+    minute : int
+        Minutes since the start of the run; negative in the history that ``load`` begins with.
+    weekday, hour : int, float
+        0 is Monday; hour of the day, UTC.
+    load : float array (services, minutes so far)
+        Units that each past minute's demand needed, at the rate under the SLO; the last column is
+        the minute that has just ended.
+    history : int
+        Columns of ``load`` before the run began.
+    serving, coming : int array (services,)
+        Units that serve, and that are on their way.
+    backlog : float array (services,)
+        Units that would serve the waiting requests within one minute.
+    units, broken : int
+        Size of the fleet, and how much of it is under repair.
+    lead_s : float
+        Expected time from an order until units serve [s].
+    """
+
+    minute: int
+    weekday: int
+    hour: float
+    load: FloatArray
+    history: int
+    serving: npt.NDArray[np.int64]
+    coming: npt.NDArray[np.int64]
+    backlog: FloatArray
+    units: int
+    broken: int
+    lead_s: float
+
+
+Policy = Callable[[View], "npt.ArrayLike | None"]
+"""Units that should serve, for each service, fractions rounded up; None keeps the last answer."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that hold for every policy.
+
+    Attributes
+    ----------
+    floor, cap : int
+        Least and most serving units of all services together; a cap of 0 means the whole fleet.
+    block : int
+        The serving units change by so many at once, counted from the floor.
+    changes_per_minute : int
+        Role changes that the control plane orders in a minute; 0 means any number.
+    min_lease_s : float
+        Units that were lent stay lent so long.
+    notice_s : float
+        Training gets so much notice: a checkpoint that takes longer is cut off and lost.
+    reserve : int
+        Spare units that are not lent.
+    """
+
+    floor: int = 0
+    cap: int = 0
+    block: int = 1
+    changes_per_minute: int = 0
+    min_lease_s: float = 0.0
+    notice_s: float = float("inf")
+    reserve: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or min(self.floor, self.cap, self.changes_per_minute, self.reserve) < 0:
+            raise InputError(
+                f"limits: block {self.block} must be at least 1, and floor {self.floor}, cap "
+                f"{self.cap}, changes_per_minute {self.changes_per_minute}, reserve {self.reserve} "
+                "at least 0."
+            )
+
+    def quantised(self, wanted: FloatArray, units: int) -> npt.NDArray[np.int64]:
+        """Whole blocks above the floor that cover the wish, within the cap; (services,)."""
+        cap = min(self.cap or units, units)
+        whole = np.ceil(np.maximum(wanted, 0.0) - 1e-9).astype(np.int64)
+        total = max(int(whole.sum()), self.floor)
+        blocks = -(-(total - self.floor) // self.block)
+        allowed = min(self.floor + blocks * self.block, cap)
+        return _shared(whole, allowed)
+
+
+def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]:
+    """Give services so many units in all, in proportion to their wishes, none of it fractional."""
+    total = int(whole.sum())
+    if total == allowed:
+        return whole
+    weights = whole.astype(float) if total else np.ones(len(whole))
+    ideal = allowed * weights / weights.sum()
+    result = np.floor(ideal).astype(np.int64)
+    rest = allowed - int(result.sum())
+    result[np.argsort(result - ideal, kind="stable")[:rest]] += 1
+    return np.asarray(result)
+
+
+def answer(policy: Policy, view: View, before: FloatArray) -> FloatArray:
+    """Ask a policy and check what it says.
+
+    Raises
+    ------
+    InputError
+        When the answer is not one finite number of units for each service.
+    """
+    wish = policy(view)
+    if wish is None:
+        return before
+    try:
+        wanted = np.atleast_1d(np.asarray(wish, float))
+    except (TypeError, ValueError):
+        raise InputError(f"the policy answered {wish!r}; it must return units to serve.") from None
+    if wanted.shape == (1,) and len(before) > 1:
+        raise InputError(
+            f"the policy answered one number for {len(before)} services; return one for each."
+        )
+    if wanted.shape != before.shape or not np.all(np.isfinite(wanted)):
+        raise InputError(
+            f"the policy answered {wish!r} at minute {view.minute}; it must return a finite number "
+            f"of units for each of {len(before)} services."
+        )
+    return wanted

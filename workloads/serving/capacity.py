@@ -1,0 +1,154 @@
+"""What one unit of a fleet can serve: rates under an SLO and latency against utilisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Service-level objective: limits that a request must keep to count as attained.
+
+    Attributes
+    ----------
+    ttft_s, tpot_s : float
+        Largest time to first token and mean time per later token [s].
+    share : float
+        Share of requests that must attain both for a rate to count as under the SLO.
+    """
+
+    ttft_s: float = float("inf")
+    tpot_s: float = float("inf")
+    share: float = 0.99
+
+
+@dataclass(frozen=True, eq=False)
+class Capacity:
+    """Rates and latencies of one unit (an UltraServer, say, with all its replicas).
+
+    Attributes
+    ----------
+    rate_slo_per_s, rate_max_per_s : float
+        Requests of the reference mix under the SLO and at saturation [1/s].
+    slo : Slo
+    utilisation : float array (loads,)
+        Rate over ``rate_max_per_s``, ascending.
+    quantiles : float array (quantiles,)
+        Levels of the two tables, from 0 to 1.
+    ttft_s, tpot_s : float array (loads, quantiles)
+        Latencies at those loads [s].
+    attainment : float array (loads,)
+        Share of requests that keep both limits.
+    prompt_tokens, output_tokens : float array (mixes,)
+        Ascending mean lengths at which ``cost`` is known.
+    cost : float array (prompts, outputs)
+        Work of a request of that mix relative to the reference mix.
+    """
+
+    rate_slo_per_s: float
+    rate_max_per_s: float
+    slo: Slo
+    utilisation: FloatArray
+    quantiles: FloatArray
+    ttft_s: FloatArray
+    tpot_s: FloatArray
+    attainment: FloatArray
+    prompt_tokens: FloatArray
+    output_tokens: FloatArray
+    cost: FloatArray
+
+    def work(self, prompt_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike) -> FloatArray:
+        """Work of a request of these mean lengths, relative to the reference mix.
+
+        Bilinear between the mixes that were run, held constant outside them.
+        """
+        prompt = np.asarray(prompt_tokens, float)
+        output = np.asarray(output_tokens, float)
+        row, across = _place(self.prompt_tokens, prompt)
+        column, along = _place(self.output_tokens, output)
+        next_row = np.minimum(row + 1, len(self.prompt_tokens) - 1)
+        next_column = np.minimum(column + 1, len(self.output_tokens) - 1)
+        low = self.cost[row, column] * (1 - along) + self.cost[row, next_column] * along
+        high = self.cost[next_row, column] * (1 - along) + self.cost[next_row, next_column] * along
+        result: FloatArray = low * (1 - across) + high * across
+        return result
+
+    def ttft_quantile_s(self, utilisation: npt.ArrayLike, level: float) -> FloatArray:
+        """Time to first token at a quantile, without waiting for a backlog [s]."""
+        at_level = np.array([np.interp(level, self.quantiles, row) for row in self.ttft_s])
+        load = np.asarray(utilisation, float)
+        return np.asarray(np.interp(load, self.utilisation, at_level))
+
+    def attained(self, utilisation: npt.ArrayLike, wait_s: npt.ArrayLike) -> FloatArray:
+        """Share of requests that keep the SLO after waiting in a backlog beforehand.
+
+        The wait shifts the distribution of the time to first token; its share under the limit,
+        relative to the share without a wait, scales the tabulated attainment.
+        """
+        load, wait = np.broadcast_arrays(np.asarray(utilisation, float), np.asarray(wait_s, float))
+        if not np.isfinite(self.slo.ttft_s):
+            return np.asarray(np.interp(load, self.utilisation, self.attainment))
+        left = self.slo.ttft_s - wait
+        shares = np.stack([_share_under(row, self.quantiles, left) for row in self.ttft_s])
+        alone = np.array(
+            [_share_under(row, self.quantiles, np.asarray(self.slo.ttft_s)) for row in self.ttft_s]
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scaled = np.where(
+                alone[:, None] > 0, shares.reshape(len(alone), -1) / alone[:, None], 0.0
+            )
+        kept = np.minimum(1.0, scaled) * self.attainment[:, None]
+        flat = load.ravel()
+        row, along = _place(self.utilisation, flat)
+        after = np.minimum(row + 1, len(self.utilisation) - 1)
+        column = np.arange(len(flat))
+        result: FloatArray = kept[row, column] * (1 - along) + kept[after, column] * along
+        return result.reshape(load.shape)
+
+
+def fixed_rate(rate_per_s: float) -> Capacity:
+    """Capacity without a latency model: every request that is not queued keeps the SLO.
+
+    Examples
+    --------
+    >>> float(fixed_rate(2.0).attained(0.5, 0.0)), float(fixed_rate(2.0).attained(1.0, 90.0))
+    (1.0, 0.0)
+    """
+    if not 0 < rate_per_s < float("inf"):
+        raise InputError(f"a unit's rate is {rate_per_s} requests/s; it must be above 0.")
+    one = np.array([1.0])
+    return Capacity(
+        rate_per_s,
+        rate_per_s,
+        Slo(ttft_s=1.0),
+        np.array([0.0, 1.0]),
+        np.array([0.0, 1.0]),
+        np.zeros((2, 2)),
+        np.zeros((2, 2)),
+        np.ones(2),
+        one,
+        one,
+        np.ones((1, 1)),
+    )
+
+
+def _place(grid: FloatArray, values: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Index of the grid point at or below, and how far towards the next; clipped to the grid."""
+    if len(grid) == 1:
+        return np.zeros(values.shape, np.int64), np.zeros(values.shape)
+    index = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
+    along = (values - grid[index]) / (grid[index + 1] - grid[index])
+    return index, np.clip(along, 0.0, 1.0)
+
+
+def _share_under(latencies: FloatArray, levels: FloatArray, limit: FloatArray) -> FloatArray:
+    """Share of a distribution, given by quantiles, that is at most the limit."""
+    shares = np.interp(limit, latencies, levels, left=0.0, right=1.0)
+    return np.where(limit < latencies[0], 0.0, np.where(limit >= latencies[-1], 1.0, shares))
