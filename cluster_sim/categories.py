@@ -121,7 +121,10 @@ def _categories(trace: Trace, order: Order, what: str) -> tuple[list[str], Stret
     if not isinstance(label, Codes):
         raise InputError(f"label {what} holds numbers; categories need a label of names")
     members = order if isinstance(order, Mapping) else {name: [name] for name in order}
-    place = {name: k for k, names in enumerate(members.values()) for name in names}
+    place: dict[str, int] = {}
+    for k, names in enumerate(members.values()):
+        for name in names:
+            place.setdefault(name, k)
     none = len(members)
     code_of = np.array([place.get(name, none) for name in label.names], np.int16)
     ran = stretches(trace)

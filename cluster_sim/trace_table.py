@@ -136,8 +136,9 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
     ptr, dst = _csr(table["leads_to"])
     starts = _csr(table["from_start"])[1] if "from_start" in table.column_names else None
     edges = Edges(ptr, dst, _csr(table["lags_ps"])[1], starts)
+    kind = _codes(table["kind"], KINDS).code.astype(np.uint8)
     made = Schedule(
-        kind=_codes(table["kind"], KINDS).code.astype(np.uint8),
+        kind=kind,
         resource=_array(table["resource_number"]),
         **{name: _array(table[name]) for name in COLUMNS},
         edges=edges,
@@ -146,7 +147,7 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
             switches_from=header["switches_from"],
             **_unpacked(stored[RESOURCES], RESOURCE_COLUMNS),
         ),
-        flows=_flows(table),
+        flows=_flows(table, kind),
         labels={
             name: _array(table[_stored(name)])
             if names is None
@@ -201,10 +202,10 @@ def _flow_columns(made: Schedule) -> dict[str, Any]:
     }
 
 
-def _flows(table: pa.Table) -> Flows:
+def _flows(table: pa.Table, kind: IntArray) -> Flows:
     if "shares" not in table.column_names:
         return Flows.none()
-    op = np.flatnonzero(_array(table["kind"]) == FLOW).astype(np.int32)
+    op = np.flatnonzero(kind == FLOW).astype(np.int32)
     ptr, resource = _csr(table["shares"])
     cap = _array(table["rate_cap_bytes_per_s"])[op]
     return Flows(op, cap, np.append(ptr[op], ptr[-1]), resource, _csr(table["share_weights"])[1])
