@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.clos import Clos
+from topologies.clos_links import clos_ends, layer_names
 from topologies.shapes import FullMesh, Shape, Switch, Torus
 from topologies.tiered import Tier, Tiered
 
@@ -58,21 +60,23 @@ class Links:
 def domain_links(shape: Shape, *, fold: bool = True) -> Links:
     """Return all directed links of a domain.
 
-    Parameters
-    ----------
-    shape : Torus, FullMesh, Switch or Tiered
-    fold : bool
-        Whether the parallel switches of a plane count as one node that has all their cables.
-        Striping a message evenly over the switches takes the same time as sending it whole over
-        the folded link, so routes and engines use the folded view and drawings the other.
+        Parameters
+        ----------
+        shape : Torus, FullMesh, Switch, Tiered or Clos
+        fold : bool
+            Whether the parallel switches of a plane count as one node that has all their cables.
+            Striping a message evenly over the switches takes the same time as sending it whole over
+            the folded link, so routes and engines use the folded view and drawings the other.
 
-    Examples
-    --------
-    >>> from topologies.shapes import Axis
-    >>> ring = Torus((Axis("X", 3, 10**9, 0),))
-    >>> links = domain_links(ring)
-    >>> list(zip(links.src.tolist(), links.dst.tolist()))
-    [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)]
+        Examples
+        --------
+        >>> from topologies.clos import Clos
+    from topologies.clos_links import clos_ends, layer_names
+    from topologies.shapes import Axis
+        >>> ring = Torus((Axis("X", 3, 10**9, 0),))
+        >>> links = domain_links(ring)
+        >>> list(zip(links.src.tolist(), links.dst.tolist()))
+        [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)]
     """
     if isinstance(shape, Torus):
         return _torus_links(shape)
@@ -80,6 +84,8 @@ def domain_links(shape: Shape, *, fold: bool = True) -> Links:
         return _mesh_links(shape)
     if isinstance(shape, Switch):
         return _switch_links(shape)
+    if isinstance(shape, Clos):
+        return _clos_links(shape)
     return _tiered_links(shape, fold)
 
 
@@ -154,6 +160,13 @@ def _switch_links(shape: Switch) -> Links:
     src, dst = np.concatenate([chip, switch]), np.concatenate([switch, chip])
     rate = shape.bandwidth_bytes_per_s
     return _uniform(src, dst, tier, rate, shape.size + 1, links=shape.links)
+
+
+def _clos_links(shape: Clos) -> Links:
+    src, dst, layer, nodes = clos_ends(shape)
+    tier = Tier("leaf", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps)
+    made = _uniform(src, dst, tier, shape.bandwidth_bytes_per_s, nodes)
+    return replace(made, tier=layer, tiers=layer_names(shape))
 
 
 def _uniform(

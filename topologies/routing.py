@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from topologies.clos import Clos
+from topologies.clos_links import single_routes
 from topologies.errors import InputError
 from topologies.links import DOWN, UP, IntArray, axis_links, coordinates, strides
 from topologies.shapes import FullMesh, Shape, Switch, Torus
@@ -53,11 +55,13 @@ def routes(
 
     On a torus and on tiers one axis after the other is corrected, on a torus the shorter way
     round. Rule for ties at half the ring: sources whose coordinates add up to an even number go up,
-    the others down, so that uniform traffic loads both ways alike; ``tie`` overrides it.
+    the others down, so that uniform traffic loads both ways alike; ``tie`` overrides it. On a Clos
+    the destination's number chooses one of the equal paths; see also
+    :func:`topologies.clos_links.split_routes`.
 
     Parameters
     ----------
-    shape : Torus, FullMesh, Switch or Tiered
+    shape : Torus, FullMesh, Switch, Tiered or Clos
     src, dst : int array (pairs,)
         Local chip numbers.
     axis_order : sequence of int, optional
@@ -84,6 +88,8 @@ def routes(
     if isinstance(shape, FullMesh):
         apart = starts != ends
         return _single(apart, _mesh_link(shape.size, starts, ends)[apart])
+    if isinstance(shape, Clos):
+        return Routes(*single_routes(shape, starts, ends))
     if isinstance(shape, Switch):
         return _switch_routes(shape, starts, ends)
     order = _order(axis_order, len(shape.sizes))

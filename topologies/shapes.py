@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from topologies.checks import MAX_MESH, check_chips, check_link, check_size
+from topologies.clos import Clos
 from topologies.errors import InputError
 from topologies.tiered import Tiered
 
@@ -151,4 +152,4 @@ class Switch:
         return self.size
 
 
-Shape = Torus | FullMesh | Switch | Tiered
+Shape = Torus | FullMesh | Switch | Tiered | Clos
