@@ -115,9 +115,9 @@ def single_routes(shape: Clos, src: IntArray, dst: IntArray) -> tuple[IntArray, 
 def _levels(shape: Clos, src: IntArray, dst: IntArray) -> IntArray:
     """Layers that each pair's paths climb: 0 for a chip and itself, 1 within a leaf, …"""
     leaf = shape.chips_per_leaf
-    levels = (src != dst).astype(np.int64)
-    levels += src // leaf != dst // leaf
-    return levels + (src // (leaf * shape.leaves_per_pod) != dst // (leaf * shape.leaves_per_pod))
+    pod = leaf * shape.leaves_per_pod
+    apart = [src != dst, src // leaf != dst // leaf, src // pod != dst // pod]
+    return np.sum(apart, axis=0, dtype=np.int64)
 
 
 def _fans(shape: Clos) -> IntArray:

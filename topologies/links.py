@@ -70,10 +70,8 @@ def domain_links(shape: Shape, *, fold: bool = True) -> Links:
 
         Examples
         --------
-        >>> from topologies.clos import Clos
-    from topologies.clos_links import clos_ends, layer_names
-    from topologies.shapes import Axis
-        >>> ring = Torus((Axis("X", 3, 10**9, 0),))
+        >>> from topologies.shapes import Axis
+    >>> ring = Torus((Axis("X", 3, 10**9, 0),))
         >>> links = domain_links(ring)
         >>> list(zip(links.src.tolist(), links.dst.tolist()))
         [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)]

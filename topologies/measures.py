@@ -20,7 +20,7 @@ from topologies.shapes import FullMesh, Shape, Switch, Torus
 from topologies.tiered import Tiered
 
 _PEAK = "_peak"
-_NOT_DENSE = ("sparse", "vector")
+_NOT_COUNTED = ("sparse", "vector", "int8")
 
 
 @dataclass(frozen=True)
@@ -192,5 +192,5 @@ def _flops_per_s(cluster: Cluster) -> dict[str, float]:
     return {
         quantity.removesuffix(_PEAK): cluster.catalogue.value(cluster.chip, quantity)
         for quantity in cluster.catalogue.quantities(cluster.chip)
-        if quantity.endswith(_PEAK) and quantity.removesuffix(_PEAK) not in _NOT_DENSE
+        if quantity.endswith(_PEAK) and quantity.removesuffix(_PEAK) not in _NOT_COUNTED
     }
