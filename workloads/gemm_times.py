@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from topologies.catalogue import Catalogue
 from workloads.gemm_table import FloatArray, GemmTable, fill, gemm_table, interpolate, place
-from workloads.kernel_rank import Rank, Timing, plain, rank_of, worst
+from workloads.kernel_rank import Family, Rank, Timing, plain, rank_of, worst
 
 
 def gemm(
@@ -61,7 +61,7 @@ def gemm(
     sides = np.broadcast_arrays(*(np.asarray(side, float) for side in (batch, m, n, k)))
     if rank.kin.name == "trainium":
         return Timing(plain(systolic_s(rank, *sides)), "assumed")
-    grid, factors, known = _factors(rank.kin.name, precision)
+    grid, factors, known = _factors(rank.kin, precision)
     at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
     factor = np.exp(interpolate(grid, factors, *at))
     kept = rank.constant("gemm_sustained")
@@ -86,15 +86,16 @@ def roofline_s(
 
 
 @cache
-def _factors(name: str, precision: str) -> tuple[GemmTable, FloatArray, str]:
+def _factors(kin: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
     """Grid, logs of measured time over roofline, and what that is worth for this precision."""
-    table, known = gemm_table(name, precision), "measured"
+    table, known = gemm_table(kin.name, precision), "measured"
     if table is None:
-        table, known, precision = gemm_table(name, "bf16"), "assumed", "bf16"
+        table, known, precision = gemm_table(kin.name, "bf16"), "assumed", "bf16"
     if table is None:
-        raise LookupError(f"no measured GEMMs of {name}")
+        raise LookupError(f"no measured GEMMs of {kin.name}")
     mesh = np.meshgrid(table.m, table.n, table.k, indexing="ij")
-    modelled = roofline_s(rank_of(name, precision, 1, None), np.ones(()), *mesh)
+    measured_on = rank_of(kin.measured_on, precision, 1, None)
+    modelled = roofline_s(measured_on, np.ones(()), *mesh)
     return table, fill(np.log(table.seconds / modelled)), known
 
 

@@ -45,11 +45,14 @@ class Family:
     ----------
     name : str
         ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``.
+    measured_on : str
+        The chip of the catalogue that its tables were measured on.
     provenance : str
         Best that can be said of a time taken from its tables.
     """
 
     name: str
+    measured_on: str
     provenance: str
 
 
@@ -91,14 +94,14 @@ def family(chip: str) -> Family:
     Examples
     --------
     >>> family("h200")
-    Family(name='h100', provenance='interpolated')
+    Family(name='h100', measured_on='h100', provenance='interpolated')
     >>> family("trn2").name
     'trainium'
     """
     text = (files("workloads") / "kernel_data" / "families.csv").read_text(encoding="utf-8")
     rows = [row for row in csv.DictReader(text.splitlines()) if chip.startswith(row["prefix"])]
     best = max(rows, key=lambda row: len(row["prefix"]))
-    return Family(best["family"], best["provenance"])
+    return Family(best["family"], best["measured_on"], best["provenance"])
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Procedures that fit the catalogue's measured constants; each can be run again."""

@@ -1,0 +1,146 @@
+"""``cluster-sim validate``: predictions beside published measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.common import Json, Out, Quiet, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from experiments.validation.tables import Table
+    from experiments.validation.validate import Result
+
+SHOWN = ("rows", "ok", "unsupported", "infeasible", "median_abs_error", "p90_abs_error", "bias")
+
+
+def validate(
+    table: Annotated[
+        list[str] | None, typer.Option("--table", metavar="NAME", help="A shipped table; repeat.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="ROWS.csv", help="Your own rows.")
+    ] = None,
+    json: Json = False,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> int:
+    """Compare predictions with published measurements; all shipped tables by default.
+
+    With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
+    when the file could be read.
+    """
+    from experiments.validation.rows import read_file
+    from experiments.validation.tables import misses, tables
+    from experiments.validation.tables import table as named
+    from experiments.validation.validate import validate as run
+    from topologies.errors import InputError
+
+    def watch(rows: Sequence[Any], name: str) -> Any:
+        return progress(rows, name, quiet=quiet)
+
+    if file and table:
+        raise InputError("--file and --table were given together. Use one of them.")
+    chosen = [] if file else [named(name) for name in table or tables()]
+    if file:
+        results = [run(read_file(file), file.name, watch=watch)]
+    else:
+        results = [run(one.rows(), one.name, watch=watch) for one in chosen]
+    missed = [
+        why
+        for one, result in zip(chosen, results, strict=not file)
+        if (why := misses(one, result.summary))
+    ]
+    _show(results, chosen, json)
+    if out:
+        _write(out, results, {"file": file, "table": [one.name for one in chosen]})
+    for why in missed:
+        typer.echo(why, err=True)
+    return 1 if missed and table else 0
+
+
+def _show(results: Sequence[Result], chosen: Sequence[Table], json: bool) -> None:
+    if json and len(results) == 1:
+        print_json(document(results[0]))
+    elif json:
+        print_json({"tables": {result.name: document(result) for result in results}})
+    else:
+        if len(results) == 1:
+            _print_rows(results[0])
+        _print_summaries(results)
+        for one in chosen if len(chosen) == 1 else ():
+            typer.echo(f"Source: {one.credit} ({one.licence}). {one.note}.")
+
+
+def document(result: Result) -> dict[str, Any]:
+    """Rows and summary for programs."""
+    return {
+        "rows": result.rows,
+        "summary": result.summary,
+        "constant_predictor": dict(result.baseline),
+    }
+
+
+def _print_rows(result: Result) -> None:
+    cells = [
+        (
+            str(position),
+            str(row.get("name") or row.get("collective") or row.get("kernel") or row.get("model")),
+            str(row.get("cluster") or row.get("chip") or ""),
+            str(row.get("chips") or ""),
+            _seconds(row["published"]),
+            _seconds(row["predicted"]),
+            _percent(row["error"]),
+            row["status"] if row["status"] == "ok" else f"{row['status']}: {row['why']}",
+        )
+        for position, row in enumerate(result.rows, start=1)
+    ]
+    columns = ("row", "what", "cluster", "chips", "published", "predicted", "error", "status")
+    print_table(f"{result.name}: predicted beside published", columns, cells, left=3)
+
+
+def _print_summaries(results: Sequence[Result]) -> None:
+    cells = [
+        (result.name, result.kind, *_summary_cells(result.summary), *_constant(result.baseline))
+        for result in results
+    ]
+    heads = (*SHOWN[:4], "median", "p90", "bias", "tau")
+    columns = ("table", "kind", *heads, "constant: median", "p90")
+    print_table("Absolute errors, and those of one constant efficiency", columns, cells, left=2)
+
+
+def _summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    counts = tuple(str(summary[key]) for key in SHOWN[:4])
+    tau = summary["kendall_tau"]
+    errors = tuple(_percent(summary[key]) for key in SHOWN[4:])
+    return (*counts, *errors, "" if tau is None else f"{tau:.3f}")
+
+
+def _constant(baseline: Mapping[str, float | None]) -> tuple[str, str]:
+    return _percent(baseline["median_abs_error"]), _percent(baseline["p90_abs_error"])
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _write(out: Path, results: Sequence[Result], inputs: Mapping[str, Any]) -> None:
+    import pandas as pd
+
+    from experiments.run_directory import run_directory
+    from experiments.validation.figure import scatter
+
+    with run_directory(out, command="validate", inputs=inputs) as run:
+        summaries = [{"table": result.name, **result.summary} for result in results]
+        run.table("summary", pd.DataFrame(summaries), title="Summary")
+        for result in results:
+            stem = Path(result.name).stem
+            run.table(f"{stem}_rows", pd.DataFrame(result.rows), title=result.name)
+            run.figure(f"{stem}_scatter", scatter(result.rows, result.name), title=result.name)

@@ -1,0 +1,1 @@
+"""Predictions beside published measurements, with the error of every row."""

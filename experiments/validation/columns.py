@@ -1,0 +1,208 @@
+"""The columns of a file of measurements: what each holds and what it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from topologies.errors import InputError, suggestion
+
+Value = int | float | str | None
+Holds = Literal["text", "count", "number", "flag"]
+
+LARGEST_COUNT = 2**62
+LONGEST_CELL = 200
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes
+    ----------
+    name : str
+    holds : str
+        ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1).
+    required : bool
+        Whether a row without it cannot be predicted.
+    least : float
+        Smallest value of a count or a number; numbers must be above 0 where it is 0.
+    choices : tuple of str
+        What a text may be; anything where empty.
+    """
+
+    name: str
+    holds: Holds
+    required: bool = False
+    least: float = 1
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the rows of a file measure.
+
+    Attributes
+    ----------
+    name : str
+        ``training``, ``collective``, ``serving`` or ``kernel``.
+    columns : tuple of Column
+    published : tuple of str
+        Columns of measured values, the first stated one is what a row's error is about.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    published: tuple[str, ...]
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the columns that a file of this kind must have."""
+        return tuple(column.name for column in self.columns if column.required)
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of a name, if the kind has it."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
+    return tuple(Column(name, "count", least=least) for name in names)
+
+
+TRAINING = Kind(
+    "training",
+    columns=(
+        Column("name", "text"),
+        Column("cluster", "text", required=True),
+        Column("chips", "count", required=True),
+        *(Column(name, "count", required=True) for name in ("layers", "hidden", "heads", "seq")),
+        *_counts("ffn", "kv_heads", "head_dim", "vocab"),
+        Column("gated_mlp", "flag"),
+        Column("tied_embeddings", "flag"),
+        *_counts("experts", "experts_per_token", "moe_ffn", "shared_experts", least=0),
+        *_counts("dense_layers", least=0),
+        *_counts("tp", "pp", "vpp", "dp", "cp", "ep", "etp"),
+        Column("zero", "count", least=0),
+        Column("sequence_parallel", "flag"),
+        Column("schedule", "text", choices=("gpipe", "1f1b", "interleaved", "zero-bubble")),
+        *_counts("microbatch", "global_batch"),
+        Column("precision", "text"),
+        Column("recompute", "text", choices=("none", "selective", "full")),
+        Column("overlap", "text", choices=("none", "dp", "all")),
+        Column("iteration_s", "number", least=0),
+        Column("memory_bytes", "number", least=0),
+    ),
+    published=("iteration_s",),
+)
+COLLECTIVE = Kind(
+    "collective",
+    columns=(
+        Column("collective", "text", required=True),
+        Column("cluster", "text", required=True),
+        Column("chips", "count", required=True),
+        Column("ranks", "count"),
+        Column("algorithm", "text"),
+        Column("size_bytes", "count", required=True, least=0),
+        Column("time_s", "number", least=0),
+    ),
+    published=("time_s",),
+)
+SERVING = Kind(
+    "serving",
+    columns=(
+        Column("model", "text", required=True),
+        Column("cluster", "text", required=True),
+        *_counts("chips", "tp", "pp", "ep"),
+        Column("precision", "text"),
+        Column("prompt_tokens", "count", required=True),
+        Column("output_tokens", "count", required=True),
+        *_counts("concurrency"),
+        *(Column(name, "number", least=0) for name in ("ttft_s", "tpot_s", "tokens_per_s")),
+    ),
+    published=("tpot_s", "ttft_s", "tokens_per_s"),
+)
+KERNEL = Kind(
+    "kernel",
+    columns=(
+        Column("kernel", "text", required=True, choices=("gemm", "attention", "elementwise")),
+        Column("chip", "text", required=True),
+        Column("precision", "text"),
+        *_counts("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim"),
+        Column("writes_cache", "flag"),
+        Column("size_bytes", "count"),
+        Column("kernel_s", "number", least=0),
+    ),
+    published=("kernel_s",),
+)
+KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING)
+
+
+def kind_of(header: list[str], name: str) -> Kind:
+    """Kind of the rows under a header: the one whose required columns are all there.
+
+    Raises
+    ------
+    InputError
+        When no kind's are, with what the nearest kind lacks.
+
+    Examples
+    --------
+    >>> kind_of(["collective", "cluster", "chips", "size_bytes", "time_s", "mine"], "a.csv").name
+    'collective'
+    """
+    lacking = {kind.name: [need for need in kind.required if need not in header] for kind in KINDS}
+    fitting = [kind for kind in KINDS if not lacking[kind.name]]
+    if fitting:
+        return max(fitting, key=lambda kind: sum(own.name in header for own in kind.columns))
+    near = min(KINDS, key=lambda kind: len(lacking[kind.name]) / len(kind.required))
+    wanted = lacking[near.name]
+    known = next((close for cell in header if (close := suggestion(cell, wanted))), "")
+    raise InputError(
+        f"{name} line 1: the columns are of no known kind (training, collective, serving, kernel); "
+        f"a {near.name} file also needs {', '.join(wanted)}.{known}"
+    )
+
+
+def read_cell(column: Column, text: str) -> Value:
+    """Value of a cell; None when it is empty.
+
+    Raises
+    ------
+    InputError
+        Column, value and remedy in one line.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    shown = repr(text if len(text) <= 40 else text[:40] + "…")
+    if column.holds == "text":
+        return _text(column, text, shown)
+    try:
+        number = float(text)
+    except ValueError:
+        raise InputError(f"{column.name} {shown} is not a number. Write digits only.") from None
+    if column.holds == "flag":
+        if number not in (0, 1):
+            raise InputError(f"{column.name} {shown} is neither 0 nor 1. Write 0 or 1.")
+        return int(number)
+    if column.holds == "count":
+        if not number.is_integer():
+            raise InputError(f"{column.name} {shown} is not a whole number. Write it as digits.")
+        if not column.least <= number <= LARGEST_COUNT:
+            raise InputError(
+                f"{column.name} {shown} is not between {column.least:g} and 2^62. Correct it."
+            )
+        return int(number)
+    if not 0 < number < float("inf"):
+        raise InputError(f"{column.name} {shown} is not above 0 and finite. State it in SI units.")
+    return number
+
+
+def _text(column: Column, text: str, shown: str) -> str:
+    if len(text) > LONGEST_CELL:
+        raise InputError(f"{column.name} {shown} is over {LONGEST_CELL} characters. Shorten it.")
+    if column.choices and text.lower() not in column.choices:
+        near = suggestion(text.lower(), column.choices)
+        known = ", ".join(column.choices)
+        raise InputError(f"{column.name} {shown} is none of {known}.{near or ' Use one of them.'}")
+    return text.lower() if column.choices else text

@@ -1,0 +1,42 @@
+"""What a prediction of one row comes to: a number, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["ok", "unsupported", "infeasible"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Prediction of one row.
+
+    Attributes
+    ----------
+    predicted : mapping of str to float
+        By the name of the published column, such as ``iteration_s``, in SI units.
+    status : str
+        ``ok``; ``unsupported``, the model does not cover the row; ``infeasible``, the machine could
+        not run it by the model, as when it does not fit in memory.
+    why : str
+        Reason when the status is not ``ok``.
+    provenance : mapping of str to str
+        By input: measured, interpolated, extrapolated, assumed.
+    """
+
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    status: Status = "ok"
+    why: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def unsupported(why: str) -> Outcome:
+    """Outcome of a row that the model does not cover."""
+    return Outcome(status="unsupported", why=" ".join(why.split()))
+
+
+def infeasible(why: str, predicted: Mapping[str, float] | None = None) -> Outcome:
+    """Outcome of a row that could not run by the model."""
+    return Outcome(predicted or {}, "infeasible", " ".join(why.split()))
