@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.build import check
+from cluster_sim.files import whole_file
 from cluster_sim.schedule import (
     BoolArray,
     Codes,
@@ -20,11 +23,22 @@ from cluster_sim.schedule import (
     Label,
     Resources,
     Schedule,
+    ScheduleError,
 )
+from topologies.errors import InputError
+
+LARGEST_BYTES = 64 * 2**30
+"""Of a stored schedule, unpacked; a larger one is refused."""
+
+_FAULTS = (
+    ScheduleError, zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError,
+    ValueError, IndexError, AttributeError, RuntimeError, MemoryError,
+)  # fmt: skip
+"""What reading a file that is no schedule may run into."""
 
 
 def save(made: Schedule, path: str | Path) -> None:
-    """Write a schedule as a compressed ``.npz`` of plain arrays (no pickle)."""
+    """Write a compressed ``.npz`` of plain arrays (no pickle), whole or not at all."""
     arrays: dict[str, IntArray | BoolArray] = {}
     names: dict[str, Sequence[str]] = {}
     for part, owner in _parts(made).items():
@@ -43,24 +57,53 @@ def save(made: Schedule, path: str | Path) -> None:
         "switches_from": made.resources.switches_from,
     }
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with Path(path).open("wb") as file:
+    with whole_file(Path(path)) as unfinished, unfinished.open("wb") as file:
         np.savez_compressed(file, header=text, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: str | Path) -> Schedule:
-    """Read and check what :func:`save` wrote; nothing in the file is run."""
+    """Read and check what :func:`save` wrote; nothing in the file is run.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, too large, no schedule, or breaks the rules of time.
+    """
+    try:
+        arrays = _arrays(Path(path))
+        made = _schedule(arrays, json.loads(arrays.pop("header").tobytes()))
+        check(made)
+    except FileNotFoundError:
+        raise InputError(f"there is no schedule at {path}") from None
+    except InputError:
+        raise
+    except _FAULTS as fault:
+        reason = " ".join(str(fault).split())[:200]
+        raise InputError(f"{path} is not a schedule that save wrote: {reason}") from None
+    return made
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """Arrays of an ``.npz``, after a look at how large they say they are."""
+    with zipfile.ZipFile(path) as packed:
+        unpacked = sum(member.file_size for member in packed.infolist())
+    if unpacked > LARGEST_BYTES:
+        raise InputError(f"{path} unpacks to {unpacked:,} bytes; the limit is {LARGEST_BYTES:,}")
     with np.load(path, allow_pickle=False) as stored:
-        arrays = {key: stored[key] for key in stored.files}
-    header = json.loads(arrays.pop("header").tobytes())
+        return {key: stored[key] for key in stored.files}
+
+
+def _schedule(arrays: Mapping[str, Any], header: Mapping[str, Any]) -> Schedule:
     parts: dict[str, dict[str, Any]] = {}
     for key, value in arrays.items():
-        part, name = key.split(".", 1)
-        parts.setdefault(part, {})[name] = value
+        part, _, name = key.partition(".")
+        if name:
+            parts.setdefault(part, {})[name] = value
     labels = {
         key: Codes(value, tuple(header["names"][key])) if key in header["names"] else value
-        for key, value in parts.pop("label", {}).items()
+        for key, value in parts.get("label", {}).items()
     }
-    made = Schedule(
+    return Schedule(
         **parts["schedule"],
         edges=Edges(**parts["edges"]),
         flows=Flows(**parts["flows"]),
@@ -72,8 +115,6 @@ def load(path: str | Path) -> Schedule:
         labels=labels,
         facts=header["facts"],
     )
-    check(made)
-    return made
 
 
 def equal(one: Schedule, other: Schedule) -> bool:

@@ -41,6 +41,11 @@ EDGE_COLUMNS = ("leads_to", "lags_ps", "from_start")
 FLOW_COLUMNS = ("rate_cap_bytes_per_s", "shares", "share_weights")
 ATTEMPT_COLUMNS = ("op", "start_ps", "end_ps")
 RESOURCE_COLUMNS = ("kind", "owner", "peer", "lane", "slots", "capacity")
+_FAULTS = (
+    pa.ArrowException, ScheduleError, OSError, KeyError, ValueError, TypeError, IndexError,
+    AttributeError, MemoryError,
+)  # fmt: skip
+"""What reading a file that is no trace may run into."""
 LARGEST_BYTES = 64 * 2**30
 """Of a stored trace, unpacked; a larger one is refused."""
 
@@ -71,9 +76,9 @@ def read(path: Path) -> tuple[Schedule, Times]:
         return from_table(file.read())
     except FileNotFoundError:
         raise InputError(f"there is no trace at {path}") from None
-    except (pa.ArrowException, ScheduleError, OSError, KeyError, ValueError, TypeError) as fault:
-        if isinstance(fault, InputError):
-            raise
+    except InputError:
+        raise
+    except _FAULTS as fault:
         reason = " ".join(str(fault).split())[:200]
         raise InputError(f"{path} is not a trace that Trace.save wrote: {reason}") from None
 
@@ -222,6 +227,7 @@ def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
 
 def _unpacked(packed: bytes, columns: Sequence[str]) -> dict[str, Any]:
     table = ipc.open_stream(packed).read_all()
+    table.validate(full=True)
     return {name: _array(table[name]) for name in columns}
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from random_schedules import ended, on_one_link, schedules, spans
 
 from cluster_sim.blocked import BlockedWork, explain, waiting_chain
@@ -171,6 +172,25 @@ def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path: Path) -> None
     pq.write_table(table.set_column(column, "duration_ps", [np.array([5, -3])]), path)
     with pytest.raises(InputError, match="op 1: duration_ps -3 is below 1"):
         load_trace(path)
+
+
+@given(cut=st.floats(0, 1), flip=st.integers(1, 255))
+@settings(max_examples=60)
+def test_no_damage_to_a_file_ends_in_anything_but_one_line(
+    cut: float, flip: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("damage") / "t.parquet"
+    run(on_one_link(3)).save(path)
+    data = bytearray(path.read_bytes())
+    data[int(cut * (len(data) - 1))] ^= flip
+    for damaged in (bytes(data), bytes(data[: int(cut * len(data))])):
+        path.write_bytes(damaged)
+        said = ""
+        try:
+            load_trace(path)
+        except InputError as refused:
+            said = str(refused)
+        assert "\n" not in said
 
 
 def _circle() -> Schedule:
