@@ -1,0 +1,1 @@
+"""Training: plans, placement, memory, programs, and the iteration that they make."""
