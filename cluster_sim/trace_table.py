@@ -53,7 +53,7 @@ LARGEST_BYTES = 64 * 2**30
 def write(made: Schedule, times: Times, path: Path) -> None:
     """Write schedule and times as one Parquet file, atomically."""
     with whole_file(path) as part:
-        pq.write_table(to_table(made, times), part, compression="zstd")
+        pq.write_table(to_table(made, times), part, compression="zstd", write_page_checksum=True)
 
 
 def read(path: Path) -> tuple[Schedule, Times]:
@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[Schedule, Times]:
         When the file is missing, is not Parquet, is not a trace, or breaks the rules of time.
     """
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
         footer = file.metadata
         unpacked = sum(footer.row_group(k).total_byte_size for k in range(footer.num_row_groups))
         if unpacked > LARGEST_BYTES or footer.num_rows >= 2**31:
