@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cluster_sim.engine import reference
+from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.times import (
     DONE,
     DOOMED,
@@ -32,6 +33,8 @@ __all__ = [
     "RUNNING",
     "WAITING",
     "Attempts",
+    "FaultError",
+    "Faults",
     "HorizonError",
     "Times",
     "simulate",
@@ -42,12 +45,32 @@ def simulate(
     schedule: Schedule,
     *,
     engine: str = "fast",
+    faults: Faults | None = None,
     until_ps: int | None = None,
     until_ops: Iterable[int] | None = None,
 ) -> Times:
     """Run a schedule and say when each op was ready, started and ended.
 
-    For the time being ``fast`` is served by the reference engine.
+    Parameters
+    ----------
+    schedule : Schedule
+    engine : {"fast", "reference"}
+        Compiled, or SimPy: the same integers. For the time being both are SimPy.
+    faults : Faults, optional
+        Changes of speed in flight (rule 8).
+    until_ps : int, optional
+        Stop when everything that happens at this instant, starts included, has happened [ps].
+    until_ops : op numbers, optional
+        Stop after the instant at which the first of them ends.
+
+    Raises
+    ------
+    HorizonError
+        When the run would pass 2⁶² ps (rule 6).
+    FaultError
+        When a fault is of a resource that the schedule has not.
+    ValueError
+        For an unknown engine, or a time or op to stop at that cannot be.
 
     Examples
     --------
@@ -59,6 +82,14 @@ def simulate(
     >>> simulate(two).start_ps.tolist()
     [0, 8]
     """
-    if until_ps is not None or until_ops is not None:
-        raise NotImplementedError("stopping comes with the compiled engine")
-    return reference.simulate(schedule)
+    if engine not in ("fast", "reference"):
+        raise ValueError(f'engine "{engine}" is unknown. Use "fast" or "reference".')
+    if until_ps is not None and until_ps < 0:
+        raise ValueError(f"until_ps is {until_ps}; a run begins at 0")
+    watched = sorted({int(op) for op in until_ops or ()})
+    for op in watched[:1] + watched[-1:]:
+        if not 0 <= op < len(schedule):
+            raise ValueError(f"until_ops names op {op}; the schedule has {len(schedule)} ops")
+    rows = Faults.none() if faults is None else faults
+    rows.check(schedule)
+    return reference.simulate(schedule, rows, until_ps, watched)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.engine.jit import compiled, inlined
-from cluster_sim.schedule import IntArray, ScheduleError
+from cluster_sim.schedule import IntArray
 
 UNLIMITED = np.iinfo(np.int64).max
 

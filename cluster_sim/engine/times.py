@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.schedule import BoolArray, IntArray
+from cluster_sim.schedule import HORIZON_PS, BoolArray, IntArray
 
 NEVER = -1
 """Stands in a column of times where the thing did not happen."""
@@ -19,8 +19,20 @@ rate was zero, ``DONE``, ``FAILED`` with its resource, ``DOOMED`` because an op 
 """
 
 
+UNKNOWN_PS = HORIZON_PS + 1
+"""Stands for the end of a flow in flight, inside the engines."""
+
+
 class HorizonError(ValueError):
     """A run that would pass 2⁶² ps (rule 6)."""
+
+    @classmethod
+    def of(cls, op: int) -> HorizonError:
+        """Return the error that names an op which would end, or be ready, too late."""
+        return cls(
+            f"op {op} would end or be ready after 2**62 ps, which is the horizon of a run "
+            f"(53 days). Simulate fewer iterations, or shorter ones."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +101,37 @@ class Times:
             return np.zeros(len(self), np.bool_)
         left: BoolArray = self.status < DONE
         return left
+
+
+def settle(times: Times, pending: IntArray, *, now: int, on_its_way: bool) -> Times:
+    """Turn an engine's columns, as they were when it stopped, into the outcome.
+
+    Parameters
+    ----------
+    times : Times
+        ``ready_ps`` as far as known, ``start_ps``, and ``end_ps`` of ops that may be in flight:
+        one after ``now`` is still to come; ``status`` only where it is ``FAILED`` or ``DOOMED``,
+        else 0; ``stopped_ps`` as asked for.
+    pending : int array (ops,)
+        Edges of each op that were not counted.
+    now : int
+        Last instant that was simulated [ps].
+    on_its_way : bool
+        A flow still moves, or a fault is still to come.
+    """
+    ready, start, end, lost = times.ready_ps, times.start_ps, times.end_ps, times.status
+    started = start >= 0
+    in_flight = started & (end > now)
+    coming = ~started & (pending == 0) & (ready > now) & (lost == 0)
+    on_its_way = on_its_way or bool((in_flight & (end < UNKNOWN_PS)).any() or coming.any())
+    was_ready = started | ((pending == 0) & (ready <= now))
+    status = lost.copy()
+    for number, holds in ((RUNNING, in_flight), (DONE, started), (READY, was_ready)):
+        status[(status == 0) & holds] = number
+    return replace(
+        times,
+        ready_ps=np.where(was_ready, ready, NEVER),
+        end_ps=np.where(status == DONE, end, NEVER),
+        status=status,
+        stopped_ps=times.stopped_ps if on_its_way else None,
+    )

@@ -1,0 +1,129 @@
+"""Faults in flight (rule 8): at an instant a resource goes on at P/Q of its speed, or dies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.schedule import BoolArray, IntArray, Schedule
+
+LARGEST_TERM = 2**15
+"""P and Q are at most this, so that scaling stays within 64 bits."""
+
+
+class FaultError(ValueError):
+    """A fault that cannot be; the message names the row and the value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Faults:
+    """Changes of speed, one row each, in order of time and then of resource.
+
+    Attributes
+    ----------
+    time_ps : int64 array (faults,)
+        Instant of the change [ps].
+    resource : int32 array (faults,)
+        Number of the resource.
+    numerator, denominator : int64 array (faults,)
+        Speed from then on as a fraction P/Q of nominal, in lowest terms; 0/1 is dead.
+    fails : bool array (faults,)
+        What happens to ops in flight on a resource that dies: True, they fail and all that they
+        lead to never runs; False, they restart when the resource revives.
+    """
+
+    time_ps: IntArray
+    resource: IntArray
+    numerator: IntArray
+    denominator: IntArray
+    fails: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.time_ps)
+
+    @classmethod
+    def none(cls) -> Faults:
+        """Return an empty table."""
+        return cls.table([], [], [])
+
+    @classmethod
+    def table(
+        cls,
+        time_ps: npt.ArrayLike,
+        resource: npt.ArrayLike,
+        numerator: npt.ArrayLike,
+        denominator: npt.ArrayLike = 1,
+        *,
+        fails: npt.ArrayLike = False,
+    ) -> Faults:
+        """Order and check rows given as columns, scalars spread over the length of ``time_ps``.
+
+        Raises
+        ------
+        FaultError
+            For a negative time, a fraction out of range, or two rows for one resource and instant.
+
+        Examples
+        --------
+        Resource 3 dies at 5 ps and comes back at half its speed at 9 ps:
+
+        >>> Faults.table([5, 9], 3, [0, 1], [1, 2]).numerator.tolist()
+        [0, 1]
+        """
+        times = np.atleast_1d(np.asarray(time_ps, np.int64))
+
+        def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> IntArray:
+            return np.broadcast_to(np.asarray(values, dtype), times.shape)
+
+        number, top, bottom = (column(c, np.int64) for c in (resource, numerator, denominator))
+        _check(times, number, top, bottom)
+        order = np.lexsort((number, times))
+        shrink = np.gcd(top, bottom)
+        return cls(
+            time_ps=times[order],
+            resource=number[order].astype(np.int32),
+            numerator=(top // shrink)[order],
+            denominator=(bottom // shrink)[order],
+            fails=np.broadcast_to(np.asarray(fails, np.bool_), times.shape)[order],
+        )
+
+    def check(self, schedule: Schedule) -> None:
+        """Refuse faults that a schedule cannot have.
+
+        Raises
+        ------
+        FaultError
+            For a resource that it has not, or a speed above nominal where something is forwarded
+            cut-through: it would leave before it had arrived (rule 2).
+        """
+        resources = len(schedule.resources)
+        for row in np.flatnonzero((self.resource < 0) | (self.resource >= resources))[:1]:
+            raise FaultError(
+                f"fault {row}: resource {self.resource[row]}; the schedule has {resources}"
+            )
+        if schedule.edges.from_start is not None:
+            for row in np.flatnonzero(self.numerator > self.denominator)[:1]:
+                raise FaultError(
+                    f"fault {row}: speed {self.numerator[row]}/{self.denominator[row]} is above "
+                    f"nominal, which a schedule with edges from a start cannot have (rule 2)"
+                )
+
+
+def _check(time_ps: IntArray, resource: IntArray, top: IntArray, bottom: IntArray) -> None:
+    order = np.lexsort((resource, time_ps))
+    at, on = time_ps[order], resource[order]
+    twice = np.zeros(len(order), np.bool_)
+    twice[order[1:]] = (at[1:] == at[:-1]) & (on[1:] == on[:-1])
+    for bad, why in (
+        (time_ps < 0, "is before the run begins"),
+        ((top < 0) | (top > LARGEST_TERM), f"has a numerator outside 0 … {LARGEST_TERM}"),
+        ((bottom < 1) | (bottom > LARGEST_TERM), f"has a denominator outside 1 … {LARGEST_TERM}"),
+        (twice, "is the second for its resource at its instant"),
+    ):
+        for row in np.flatnonzero(bad)[:1]:
+            raise FaultError(
+                f"fault {row} (resource {resource[row]} at {time_ps[row]} ps, "
+                f"speed {top[row]}/{bottom[row]}) {why}"
+            )

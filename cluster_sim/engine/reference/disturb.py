@@ -1,0 +1,120 @@
+"""Faults in SimPy: resources that slow down, die and revive under the ops in flight (rule 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from fractions import Fraction
+from heapq import heapify
+
+import simpy
+
+from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.reference.phases import FAULTS, Phase, scaled
+from cluster_sim.engine.reference.run import Run, within_horizon
+from cluster_sim.engine.reference.server import LOST, Server
+from cluster_sim.engine.times import DOOMED, FAILED, NEVER
+
+FOREVER = 2**30
+"""Edges that a doomed op waits for."""
+
+
+class Disturbance:
+    """The faults of a run, and what they cost."""
+
+    def __init__(self, run: Run, faults: Faults):
+        self.run = run
+        self.faults = faults
+        self.to_come = len(faults)
+        self.attempts: list[tuple[int, int, int]] = []  # (end, op, start) of runs that were lost
+        self.lost: dict[int, int] = {}  # FAILED or DOOMED, by op
+        if len(faults):
+            run.env.process(self.happen())
+
+    def happen(self) -> Generator[simpy.Event, None, None]:
+        """Let one row after the other happen."""
+        rows = self.faults
+        columns = (rows.time_ps, rows.resource, rows.numerator, rows.denominator, rows.fails)
+        for time, number, top, bottom, fails in zip(*(c.tolist() for c in columns), strict=True):
+            instant = Phase(self.run.env)
+            instant.plan(FAULTS, time - self.run.env.now)
+            yield instant
+            self.to_come -= 1
+            self.change_speed(self.run.servers[number], number, Fraction(top, bottom), fails)
+
+    def change_speed(self, server: Server, number: int, speed: Fraction, fails: bool) -> None:
+        """Give a resource another speed."""
+        before = server.speed
+        if speed == before:
+            return
+        if not speed:
+            for op in self.on(server, number):
+                self.lose(op)
+                if fails:
+                    self.fail(op)
+                else:
+                    self.run.arrive(op)
+        elif before:
+            self.rescale(server, before / speed)
+        server.set_speed(speed)
+        self.run.sharing.set_speed(number, speed)
+        for op in self.run.parked.pop(number, []) if speed else []:
+            if op not in self.lost:
+                self.run.arrive(op)
+
+    def on(self, server: Server, number: int) -> list[int]:
+        """Ops in flight that hold a slot of a resource, or share it."""
+        held = {slot.op for slot in server.slots if slot.op >= 0}
+        return sorted(held | self.run.sharing.on(number))
+
+    def rescale(self, server: Server, factor: Fraction) -> None:
+        """Let what remains of the fixed ops in flight take so many times as long."""
+        run = self.run
+        for slot in server.slots:
+            if slot.op >= 0 and slot.op not in run.sharing.in_flight:
+                remaining = run.end[slot.op] - run.env.now
+                end = within_horizon(slot.op, run.env.now + scaled(remaining, factor))
+                run.end[slot.op] = end
+                slot.process.interrupt(end)
+
+    def lose(self, op: int) -> None:
+        """Take an op in flight off its resources; its edges that did not elapse count no more."""
+        run = self.run
+        self.attempts.append((run.env.now, op, run.start[op]))
+        for edge in range(run.ptr[op], run.ptr[op + 1]):
+            if run.counted.get(edge, NEVER) >= run.env.now:
+                del run.counted[edge]
+                run.pending[run.dst[edge]] += 1
+                self.forget(run.dst[edge])
+        run.start[op] = run.end[op] = NEVER
+        if op in run.sharing.in_flight:
+            run.sharing.remove(op)
+        for slot in run.servers[run.resource[op]].slots if run.resource[op] >= 0 else []:
+            if slot.op == op:
+                slot.process.interrupt(LOST)
+
+    def forget(self, op: int) -> None:
+        """Let an op that was to arrive, or has arrived, arrive no more."""
+        self.run.arrivals.pop(op, None)
+        if self.run.resource[op] >= 0:
+            server = self.run.servers[self.run.resource[op]]
+            for queue in (server.coming, server.waiting):
+                queue[:] = [row for row in queue if row[2] != op]
+                heapify(queue)
+
+    def fail(self, op: int) -> None:
+        """Mark a lost op as failed, and all that it leads to as never run."""
+        run = self.run
+        self.lost[op] = FAILED
+        reached = [op]
+        while reached:
+            op = reached.pop()
+            for follower in run.dst[run.ptr[op] : run.ptr[op + 1]]:
+                ended = run.start[follower] >= 0 and run.end[follower] <= run.env.now
+                if ended or follower in self.lost:
+                    continue
+                self.lost[follower] = DOOMED
+                if run.start[follower] >= 0:
+                    self.lose(follower)
+                self.forget(follower)
+                run.pending[follower] = FOREVER
+                reached.append(follower)

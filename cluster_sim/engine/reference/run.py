@@ -1,0 +1,144 @@
+"""One run of a schedule in SimPy: the state of every op, and what its start and end set off."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import simpy
+from simpy.core import StopSimulation
+
+from cluster_sim.engine.reference.phases import READINESS, STARTS, Phase, Picoseconds, scaled
+from cluster_sim.engine.reference.server import NOMINAL, Server
+from cluster_sim.engine.reference.sharing import Sharing
+from cluster_sim.engine.times import NEVER, UNKNOWN_PS, HorizonError
+from cluster_sim.schedule import FLOW, HORIZON_PS, JOIN, IntArray, Schedule
+
+
+class Run:
+    """The environment, a server for each resource, and the columns of ops as lists."""
+
+    def __init__(self, schedule: Schedule, faulty: IntArray, until_ops: Iterable[int] = ()):
+        ops, edges, resources = len(schedule), schedule.edges, schedule.resources
+        self.env = Picoseconds()
+        self.kind = schedule.kind.tolist()
+        self.resource = schedule.resource.tolist()
+        self.duration = schedule.duration_ps.tolist()
+        self.priority = schedule.priority.tolist()
+        self.ptr, self.dst = edges.ptr.tolist(), edges.dst.tolist()
+        self.lag = edges.lag_ps.tolist()
+        self.from_start: list[bool] = []  # empty when there are no edges from a start
+        if edges.from_start is not None:
+            self.from_start = edges.from_start.tolist()
+        self.pending = np.bincount(edges.dst, minlength=ops).tolist()
+        self.ready, self.start, self.end = [0] * ops, [NEVER] * ops, [NEVER] * ops
+        rows = zip(resources.names(), resources.slots.tolist(), strict=True)
+        self.servers = [Server(self, number, *row) for number, row in enumerate(rows)]
+        self.sharing = Sharing(self, schedule, faulty)
+        self.parked: dict[int, list[int]] = defaultdict(list)  # flows, by the dead resource
+        self.arrivals: dict[int, Phase] = {}  # of ops that hold no slot
+        self.counted: dict[int, int] = {}  # edges from starts, and when they have elapsed
+        self.until_ops = frozenset(until_ops)
+        self.stopped_ps: int | None = None
+        for op in [op for op, count in enumerate(self.pending) if not count]:
+            self.arrive(op)
+
+    @property
+    def processes(self) -> list[simpy.Process]:
+        """Every slot's process, named as its resource is printed."""
+        return [slot.process for server in self.servers for slot in server.slots]
+
+    def arrive(self, op: int) -> None:
+        """Plan for an op that waits for nothing but the lags of edges."""
+        number = self.resource[op]
+        if number >= 0:
+            self.servers[number].expect(op, self.ready[op])
+        else:
+            phase = READINESS if self.kind[op] == JOIN else STARTS + len(self.servers)
+            self.arrivals[op] = arrival = Phase(self.env)
+            delay = max(0, self.ready[op] - self.env.now)
+            arrival.plan(phase, delay, lambda event: self.pass_by(op, event))
+
+    def pass_by(self, op: int, arrival: simpy.Event) -> None:
+        """Run an op that holds no slot."""
+        if self.arrivals.get(op) is not arrival:
+            return
+        del self.arrivals[op]
+        if self.kind[op] == JOIN:
+            self.start[op] = self.env.now
+            self.finish(op)
+        elif self.can_start(op):
+            self.begin(op).callbacks.append(lambda _: self.finish_unless_lost(op))
+
+    def can_start(self, op: int) -> bool:
+        """Whether no resource that an op would share is dead; park it until that one revives."""
+        for number in self.sharing.path(op):
+            if not self.servers[number].speed:
+                self.parked[number].append(op)
+                return False
+        return True
+
+    def begin(self, op: int) -> simpy.Event:
+        """Start an op that is not a join; returns its end."""
+        now = self.env.now
+        self.start[op] = now
+        if self.kind[op] == FLOW:
+            self.end[op] = UNKNOWN_PS
+            return self.sharing.enter(op)
+        duration = self.duration[op]
+        number = self.resource[op]
+        if number >= 0 and self.servers[number].speed is not NOMINAL:
+            duration = scaled(duration, 1 / self.servers[number].speed)
+        self.end[op] = within_horizon(op, now + duration)
+        if self.from_start:
+            self.count_start_edges(op, late=max(0, duration - self.duration[op]))
+        return self.env.timeout(duration)
+
+    def finish(self, op: int) -> None:
+        """End an op: the edges from its end begin to elapse."""
+        now = self.env.now
+        self.end[op] = now
+        if op in self.until_ops:
+            self.stop_after(now)
+        from_start = self.from_start
+        for edge in range(self.ptr[op], self.ptr[op + 1]):
+            if not from_start or not from_start[edge]:
+                self.count(self.dst[edge], now + self.lag[edge])
+
+    def finish_unless_lost(self, op: int) -> None:
+        """End an op that holds no slot, and so had no process to interrupt."""
+        if self.start[op] >= 0:
+            self.finish(op)
+
+    def count_start_edges(self, op: int, late: int) -> None:
+        """Let the edges from a start elapse, each later by what the op takes longer."""
+        for edge in range(self.ptr[op], self.ptr[op + 1]):
+            if self.from_start[edge] and edge not in self.counted:
+                self.counted[edge] = elapsed = self.env.now + self.lag[edge] + late
+                self.count(self.dst[edge], elapsed)
+
+    def count(self, op: int, elapsed: int) -> None:
+        """Count one edge of an op, which will have elapsed at this instant."""
+        if elapsed > self.ready[op]:
+            self.ready[op] = within_horizon(op, elapsed)
+        self.pending[op] -= 1
+        if not self.pending[op]:
+            self.arrive(op)
+
+    def stop_after(self, instant_ps: int) -> None:
+        """Stop once everything that happens at an instant has happened."""
+        last = STARTS + len(self.servers) + 2
+        Phase(self.env).plan(last, instant_ps - self.env.now, self._stop)
+
+    def _stop(self, event: Any) -> None:
+        self.stopped_ps = self.env.now
+        raise StopSimulation(None)
+
+
+def within_horizon(op: int, instant_ps: int) -> int:
+    """Refuse an instant that is too far (rule 6)."""
+    if instant_ps > HORIZON_PS:
+        raise HorizonError.of(op)
+    return instant_ps

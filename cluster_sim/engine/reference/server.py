@@ -1,0 +1,126 @@
+"""One resource in SimPy: the ops that wait for it, and a process for each of its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from fractions import Fraction
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from cluster_sim.engine.reference.phases import STARTS, Phase
+from cluster_sim.schedule import FLOW
+
+if TYPE_CHECKING:
+    from cluster_sim.engine.reference.run import Run
+
+NO_OP = -1
+LOST = "lost"
+"""Cause of an interrupt: the op in flight is lost. Any other cause is its new end [ps]."""
+
+NOMINAL = Fraction(1)
+"""Speed of a resource without faults."""
+
+
+class Slot:
+    """Room for one op, with its process."""
+
+    def __init__(self, server: Server, name: str):
+        self.server = server
+        self.op = NO_OP
+        self.when: int | None = None  # next turn while idle, None while nothing is on its way
+        self.turn = Phase(server.run.env)
+        generator = self.serve()
+        generator.__name__ = name  # type: ignore[attr-defined]
+        self.process = server.run.env.process(generator)
+
+    def serve(self) -> Generator[simpy.Event, Any, None]:
+        """Wait, pick, hold, release the successors: the life of a slot."""
+        server, run = self.server, self.server.run
+        while True:
+            server.wait(self)
+            try:
+                yield self.turn
+            except simpy.Interrupt:  # an op comes earlier, or the resource is alive again
+                server.idle.remove(self)
+                continue
+            server.idle.remove(self)
+            self.op = op = server.take()
+            if op == NO_OP:
+                continue
+            try:
+                yield run.begin(op)
+            except simpy.Interrupt as fault:
+                yield from self.go_on(fault.cause)
+            if self.op == op:
+                self.op = NO_OP
+                run.finish(op)
+
+    def go_on(self, cause: Any) -> Generator[simpy.Event, Any, None]:
+        """Hold the op to its new end, unless it is lost."""
+        env = self.server.run.env
+        while cause is not LOST:
+            try:
+                yield env.timeout(cause - env.now)
+                return
+            except simpy.Interrupt as fault:
+                cause = fault.cause
+        self.op = NO_OP
+
+
+class Server:
+    """What the slots of one resource have in common: its speed and its queue."""
+
+    def __init__(self, run: Run, number: int, name: str, slots: int):
+        self.run = run
+        self.phase = STARTS + number
+        self.speed = NOMINAL
+        self.coming: list[tuple[int, int, int]] = []  # (ready, priority, op): perhaps not yet
+        self.waiting: list[tuple[int, int, int]] = []  # (priority, ready, op): rule 4
+        self.idle: list[Slot] = []
+        self.slots = [Slot(self, name) for _ in range(slots)]
+
+    def expect(self, op: int, ready: int) -> None:
+        """Queue an op that is ready at ``ready``, now or later."""
+        heappush(self.coming, (ready, self.run.priority[op], op))
+        late: list[Slot] = []
+        for slot in self.idle:
+            if slot.when is None:
+                slot.when = ready
+                slot.turn.plan(self.phase, max(0, ready - self.run.env.now))
+                return
+            if slot.when > ready:
+                late.append(slot)
+        if late:
+            slot = max(late, key=lambda slot: slot.when or 0)
+            slot.when = ready
+            slot.process.interrupt()
+
+    def wait(self, slot: Slot) -> None:
+        """Plan the next turn of an idle slot: the next starts with an op for this resource."""
+        slot.turn = turn = Phase(self.run.env)
+        slot.when = None
+        if self.speed and (self.waiting or self.coming):
+            now = self.run.env.now
+            slot.when = now if self.waiting else max(now, self.coming[0][0])
+            turn.plan(self.phase, slot.when - now)
+        self.idle.append(slot)
+
+    def take(self) -> int:
+        """Pick the smallest (priority, ready time, op) of the ops that are ready and can start."""
+        now, coming, waiting = self.run.env.now, self.coming, self.waiting
+        while coming and coming[0][0] <= now:
+            ready, priority, op = heappop(coming)
+            heappush(waiting, (priority, ready, op))
+        while self.speed and waiting:
+            op = heappop(waiting)[2]
+            if self.run.kind[op] != FLOW or self.run.can_start(op):
+                return op
+        return NO_OP
+
+    def set_speed(self, speed: Fraction) -> None:
+        """Change the speed; idle slots look again."""
+        self.speed = speed
+        for slot in self.idle:
+            slot.process.interrupt()
