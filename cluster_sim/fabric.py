@@ -11,14 +11,46 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.schedule import BoolArray, IntArray, Resources
+from cluster_sim.schedule import NO_RESOURCE, BoolArray, IntArray, Resources
 from cluster_sim.wire import Wire, wire
 from topologies.clusters import Cluster
 from topologies.links import Links, domain_links
 from topologies.routing import routes
+from topologies.scale_out_routing import scale_out_paths
 
 KINDS = ("link", "cc", "engine", "tx", "rx")
 """Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, ``tx:0`` and ``rx:0`` of the adapter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """What each pair's traffic crosses.
+
+    Attributes
+    ----------
+    ptr : int64 array (pairs + 1,)
+        Pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
+    resource : int64 array (hops,)
+        ``NO_RESOURCE`` for a hop that crosses nothing.
+    latency_ps : int64 array (hops,)
+        From the end of the hop to its arrival [ps].
+    """
+
+    ptr: IntArray
+    resource: IntArray
+    latency_ps: IntArray
+
+    def never_empty(self) -> Paths:
+        """The same with one hop over nothing for each pair that crosses nothing."""
+        empty = np.diff(self.ptr) == 0
+        if not empty.any():
+            return self
+        at = self.ptr[:-1][empty]
+        return Paths(
+            self.ptr + np.append(0, np.cumsum(empty)),
+            np.insert(self.resource, at, NO_RESOURCE),
+            np.insert(self.latency_ps, at, 0),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +71,7 @@ class Fabric:
     rate : int64 array (resources,)
         Usable rate of links and adapters [B/s]; 0 of the others.
     latency_ps : int64 array (resources,)
-        Of one hop [ps]; 0 of the others.
+        Of one hop over a link [ps]; 0 of the others.
     forwards : bool array (resources,)
         Whether what it leads to passes a message on while receiving it.
     resources : Resources
@@ -84,19 +116,16 @@ class Fabric:
         links = len(self.domains) * len(self.links)
         return np.asarray(links + (kind - 1) * chips + self._row(domain) * each + local)
 
-    def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+    def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
         """Resources that each pair's traffic crosses, in order.
+
+        Links inside a domain; the two adapters between domains; nothing between the cores of one
+        chip.
 
         Parameters
         ----------
         src, dst : int array (pairs,)
             Global chip numbers.
-
-        Returns
-        -------
-        ptr, resource : int64 array (pairs + 1,), int64 array (hops,)
-            Pair k crosses ``resource[ptr[k]:ptr[k + 1]]``: links inside a domain, the two adapters
-            between domains, nothing between the cores of one chip.
         """
         sources, targets = np.asarray(src, np.int64), np.asarray(dst, np.int64)
         each = self.cluster.chips_per_domain
@@ -111,7 +140,18 @@ class Fabric:
         resource[in_domain] = self.link(np.repeat(here[inside], local.hops), local.link)
         outside = np.stack([self.tx(sources[~inside]), self.rx(targets[~inside])], axis=1)
         resource[~in_domain] = outside.ravel()
-        return ptr, resource
+        latency = self.latency_ps[resource]
+        if len(outside):
+            between = scale_out_paths(self.cluster, sources[~inside], targets[~inside])
+            after = np.maximum(0, between.latency_ps - self.wire.issue_ps)
+            latency[~in_domain] = np.stack([after, np.zeros_like(after)], axis=1).ravel()
+        return Paths(ptr, resource, latency)
+
+    def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
+        """Paths over given links of the domains that the source chips are in."""
+        domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
+        resource = self.link(domain, link)
+        return Paths(ptr, resource, self.latency_ps[resource])
 
 
 def fabric(
@@ -148,7 +188,6 @@ def fabric(
     rate[: len(picked) * len(links)] = np.tile(usable, len(picked))
     latency[: len(picked) * len(links)] = np.tile(links.latency_ps, len(picked))
     rate[first_nic:] = costs.scale_out_bytes_per_s
-    latency[first_nic : first_nic + len(chips)] = costs.scale_out_latency_ps
     forwards = (resources.peer >= cluster.chips) | (not costs.stores)
     forwards[first_nic:] = True
     return Fabric(cluster, picked, links, costs, rate, latency, forwards, resources)

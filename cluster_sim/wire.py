@@ -22,8 +22,6 @@ class Wire:
         Share of a scale-up link's rate that large transfers reach.
     scale_out_bytes_per_s : int
         Usable rate of one chip's adapter, one direction [B/s]; 1 where there is none.
-    scale_out_latency_ps : int
-        One step from memory to memory between domains [ps].
     issue_ps : int
         CC-Core time that issues one send [ps]; 0 for none.
     cc_slots, engine_slots : int
@@ -36,7 +34,6 @@ class Wire:
 
     efficiency: Fraction = Fraction(1)
     scale_out_bytes_per_s: int = 1
-    scale_out_latency_ps: int = 0
     issue_ps: int = 0
     cc_slots: int = 1
     engine_slots: int = 1
@@ -52,25 +49,19 @@ class Wire:
 
 
 def wire(cluster: Cluster, *, ideal: bool = False) -> Wire:
-    """Look up what communication costs on the chips of a cluster.
-
-    A step between domains takes the fabric's ``step_latency`` in all, so the CC-Core's part of it
-    is taken off the latency that follows.
-    """
+    """Look up what communication costs on the chips of a cluster."""
     scale_out, chip, numbers = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
-    latency = scale_out.latency_ps if scale_out else 0
     if cluster.plain or ideal or numbers is None or not chip:
-        return Wire(scale_out_bytes_per_s=rate, scale_out_latency_ps=latency, stores=cluster.plain)
+        return Wire(scale_out_bytes_per_s=rate, stores=cluster.plain)
     issue = numbers.ps(chip, "collective_step") if numbers.has(chip, "collective_step") else 0
     outside = scale_out.name if scale_out else ""
     return Wire(
         efficiency=_efficiency(numbers, chip, "collective_efficiency"),
         scale_out_bytes_per_s=max(1, int(rate * _efficiency(numbers, outside, "efficiency"))),
-        scale_out_latency_ps=max(0, latency - issue),
         issue_ps=issue,
         cc_slots=numbers.integer(chip, "cc_cores") if numbers.has(chip, "cc_cores") else 16,
-        slices=numbers.integer(chip, "ring_slices") if numbers.has(chip, "ring_slices") else 1,
+        slices=numbers.integer("neuron-runtime", "ring_slices"),
         stores=False,
     )
 

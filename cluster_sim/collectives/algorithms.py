@@ -8,42 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.all_to_all import dimension_ordered, direct
-from cluster_sim.collectives.chunks import Chunks
+from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.cycles import Cycles, all_rings, one_ring
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.lower import Facts, lower
 from cluster_sim.collectives.ring import RING_OPS, ring
 from cluster_sim.collectives.sends import Sends, side_by_side
 from cluster_sim.fabric import fabric
-from cluster_sim.schedule import IntArray, Schedule
+from cluster_sim.schedule import Schedule
 from cluster_sim.wire import Wire, wire
 from topologies.errors import InputError, suggestion
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 MAX_BYTES = 2**50
-
-
-@dataclass(frozen=True, eq=False)
-class Collective:
-    """A collective as a schedule, with what it must achieve.
-
-    Attributes
-    ----------
-    op, algorithm : str
-    schedule : Schedule
-    chunks : Chunks
-        Of all groups; ranks are numbered through the groups.
-    group_of_rank : int32 array (ranks,)
-    steps : int
-        Rounds, one after the other.
-    """
-
-    op: str
-    algorithm: str
-    schedule: Schedule
-    chunks: Chunks
-    group_of_rank: IntArray
-    steps: int
 
 
 @dataclass(frozen=True)
@@ -169,7 +146,7 @@ def compose(
     steps = int(sends.step.max(initial=-1)) + 1
     made = lower(sends, chips, fabric(cluster, domains, ideal=ideal), facts)
     owner = np.repeat(np.arange(len(many), dtype=np.int32), [group.ranks for group in many])
-    return Collective(op, name, made, sends.chunks, owner, steps)
+    return Collective(op, name, made, sends.chunks, chips, owner, steps)
 
 
 def build(

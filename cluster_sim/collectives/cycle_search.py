@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import itertools
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,9 @@ import numpy as np
 from cluster_sim.schedule import IntArray
 
 Colours = list[list[int]]
+
+BLOCK = 1000
+"""Random moves drawn at once."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,15 @@ def exchange(one: list[int], other: list[int], start: int) -> None:
         chip = before[one[chip]]
 
 
+def _draws(
+    rng: np.random.Generator, limits: list[int], moves: int
+) -> Iterator[tuple[list[int], float]]:
+    """Random moves: numbers below their limits, and one between 0 and 1."""
+    for _ in range(0, moves, BLOCK):
+        picks = rng.integers(0, limits, (BLOCK, len(limits))).tolist()
+        yield from zip(picks, rng.random(BLOCK).tolist(), strict=True)
+
+
 def search(
     grid: Grid, wanted: int, rng: np.random.Generator, moves: int = 200_000
 ) -> Colours | None:
@@ -86,9 +99,8 @@ def search(
         return None
     colours = sorted(colours, key=cycles_of)
     counts = [cycles_of(colour) for colour in colours]
-    picks = rng.integers(0, [len(colours), len(colours), grid.chips], (moves, 3)).tolist()
-    heat = rng.random(moves).tolist()
-    for (a, b, chip), warm in zip(picks, heat, strict=True):
+    limits = [len(colours), len(colours), grid.chips]
+    for (a, b, chip), warm in _draws(rng, limits, moves):
         if all(count == 1 for count in counts[:wanted]):
             return colours[:wanted]
         if a == b or colours[a][chip] == colours[b][chip]:
@@ -109,9 +121,8 @@ def undirected(grid: Grid, rng: np.random.Generator, moves: int = 400_000) -> Co
     if factors is None:
         return None
     counts = [_rings(factor) for factor in factors]
-    picks = rng.integers(0, [len(factors), len(factors), grid.chips, 2, 2], (moves, 5)).tolist()
-    heat = rng.random(moves).tolist()
-    for (a, b, p, side, way), warm in zip(picks, heat, strict=True):
+    limits = [len(factors), len(factors), grid.chips, 2, 2]
+    for (a, b, p, side, way), warm in _draws(rng, limits, moves):
         if all(count == 1 for count in counts):
             return [_order(factor) for factor in factors]
         square = None if a == b else _square(factors[a], factors[b], p, side, way)

@@ -89,7 +89,7 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
 
 def _adjacent(found: Box, group: Group) -> bool:
     """Whether the group's own order is a ring of neighbours already."""
-    return len(found.sizes) == 1
+    return len(found.sizes) <= 1
 
 
 def _strides(chips: int) -> IntArray:
@@ -121,12 +121,12 @@ def hamiltonian_cycles(
     if known is not None:
         return known
     lines = any(not wrap and size > 2 for size, wrap in zip(sizes, wraps, strict=True))
-    if lines or math.prod(sizes) > SEARCH_LIMIT or max(units) > 4:
-        return Found(snake(sizes, wraps)[None, :], both_ways=True)
+    if lines or len(sizes) < 2 or math.prod(sizes) > SEARCH_LIMIT or max(units) > 4:
+        return Found(snake(sizes)[None, :], both_ways=True)
     return find(Grid(sizes, wraps, units), np.random.default_rng(0))
 
 
-def snake(sizes: tuple[int, ...], wraps: tuple[bool, ...]) -> IntArray:
+def snake(sizes: tuple[int, ...]) -> IntArray:
     """One cycle through a box: rows to and fro, and back where the box allows it.
 
     Every step but the last is to a neighbour; the last is too when the rows come home.

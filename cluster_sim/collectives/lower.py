@@ -13,7 +13,7 @@ import numpy as np
 
 from cluster_sim.build import schedule
 from cluster_sim.collectives.sends import Sends
-from cluster_sim.fabric import Fabric
+from cluster_sim.fabric import Fabric, Paths
 from cluster_sim.instants import transfer_ps
 from cluster_sim.schedule import (
     FIXED,
@@ -74,11 +74,16 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         Ops in the order of the sends, then one join a rank, ``done``. Labels: ``rank`` and ``peer``
         (from, to), ``chunk`` and ``chunks`` (the range sent), ``step``, ``what``.
     """
-    ptr, path = _paths(sends, chip_of_rank, fabric)
-    ops = _lay_out(np.diff(ptr), sends, issued=fabric.wire.issue_ps > 0)
-    resource = _resources(sends, chip_of_rank, fabric, ptr, path, ops)
+    paths = _paths(sends, chip_of_rank, fabric)
+    ops = _lay_out(np.diff(paths.ptr), sends, issued=fabric.wire.issue_ps > 0)
+    hop = _hops(sends, paths, ops)
+    resource = paths.resource.astype(np.int32)[hop]
+    lag = paths.latency_ps[hop]
+    if fabric.wire.issue_ps > 0 and ops.hop is not None:
+        resource[ops.first] = fabric.cc(chip_of_rank[sends.channels.src][sends.channel])
+        lag[ops.first] = 0
     duration = _durations(ops.spread(sends.size_bytes), resource, ops, fabric)
-    edges = _edges(sends, ops, resource, duration, fabric)
+    edges = _edges(sends, ops, _cut_through(ops, resource, duration, lag, fabric), lag)
     if duration.min(initial=1) == 0:
         resource[duration == 0] = NO_RESOURCE
     extra = sends.ranks
@@ -95,18 +100,13 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
     )
 
 
-def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> tuple[IntArray, IntArray]:
-    """Resources that each channel crosses; between the cores of one chip a hop over none."""
+def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
+    """What each channel crosses; between the cores of one chip a hop over nothing."""
     channels = sends.channels
     src, dst = chip_of_rank[channels.src], chip_of_rank[channels.dst]
     if channels.ptr is not None and channels.link is not None:
-        domain = np.repeat(src // fabric.cluster.chips_per_domain, np.diff(channels.ptr))
-        return channels.ptr, fabric.link(domain, channels.link)
-    ptr, path = fabric.route(src, dst)
-    local = np.diff(ptr) == 0
-    if not local.any():
-        return ptr, path
-    return ptr + np.append(0, np.cumsum(local)), np.insert(path, ptr[:-1][local], NO_RESOURCE)
+        return fabric.along(src, channels.ptr, channels.link)
+    return fabric.route(src, dst).never_empty()
 
 
 def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
@@ -122,19 +122,10 @@ def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
     return _Ops(count, first, (end - 1).astype(np.int32), send, hop)
 
 
-def _resources(
-    sends: Sends, chip_of_rank: IntArray, fabric: Fabric, ptr: IntArray, path: IntArray, ops: _Ops
-) -> IntArray:
-    path = path.astype(np.int32)
-    if ops.hop is None:
-        return path[ptr[:-1]][sends.channel]
-    at = ptr[:-1].astype(np.int32)[sends.channel][ops.send] + ops.hop
-    issue = ops.hop < 0
-    resource = path[np.where(issue, 0, at)]
-    if fabric.wire.issue_ps > 0:
-        source = chip_of_rank[sends.channels.src][sends.channel]
-        resource[issue] = fabric.cc(source)
-    return resource
+def _hops(sends: Sends, paths: Paths, ops: _Ops) -> IntArray:
+    """Row of the paths that each op stands for; of an issue the first."""
+    first = paths.ptr[:-1].astype(np.int32)[sends.channel]
+    return first if ops.hop is None else ops.spread(first) + np.maximum(0, ops.hop)
 
 
 def _durations(size: IntArray, resource: IntArray, ops: _Ops, fabric: Fabric) -> IntArray:
@@ -158,11 +149,8 @@ def _durations(size: IntArray, resource: IntArray, ops: _Ops, fabric: Fabric) ->
     return np.asarray(duration)
 
 
-def _edges(
-    sends: Sends, ops: _Ops, resource: IntArray, duration: IntArray, fabric: Fabric
-) -> Edges:
+def _edges(sends: Sends, ops: _Ops, from_start: BoolArray | None, lag: IntArray) -> Edges:
     """Hop after hop of each send, its arrival to the sends that wait for it or to ``done``."""
-    lag, from_start = _lags(ops, resource, duration, fabric)
     waiting = np.diff(sends.edges.ptr)
     receiver = ops.count + sends.channels.dst
     following = ops.first[sends.edges.dst]
@@ -189,21 +177,19 @@ def _pointers(ptr: IntArray, edges: int, joins: int) -> IntArray:
     return np.append(ptr, np.full(joins, edges, np.int64)).astype(np.int64, copy=False)
 
 
-def _lags(
-    ops: _Ops, resource: IntArray, duration: IntArray, fabric: Fabric
-) -> tuple[IntArray, BoolArray | None]:
-    """Lag after each op [ps], and whether it counts from the op's start."""
-    latency = np.append(fabric.latency_ps, 0)  # -1, no resource, finds the last
-    lag = latency[resource]
-    if ops.hop is None or ops.send is None or not len(lag):
-        return lag, None
+def _cut_through(
+    ops: _Ops, resource: IntArray, duration: IntArray, lag: IntArray, fabric: Fabric
+) -> BoolArray | None:
+    """Ops that are forwarded from their start on; their lags are set so that nothing overtakes."""
+    if ops.hop is None or ops.send is None or not ops.count:
+        return None
     passes = np.append(ops.send[1:] == ops.send[:-1], False) & (ops.hop >= 0)
     passes &= np.append(fabric.forwards, False)[resource] & (duration > 0)
     if not passes.any():
-        return lag, None
+        return None
     at = np.flatnonzero(passes)
     lag[at] = np.maximum(1, lag[at] + np.maximum(0, duration[at] - duration[at + 1]))
-    return lag, passes
+    return passes
 
 
 def _labels(sends: Sends, ops: _Ops) -> dict[str, Label]:

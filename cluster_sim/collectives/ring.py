@@ -36,16 +36,36 @@ def ring(op: str, cycles: Cycles, size_bytes: int, slices: int = 1) -> Sends:
     One cycle of n ranks takes 2 (n - 1) rounds for an all-reduce and n - 1 for the others, of
     size / n bytes each (Patarasuk & Yuan, 2009).
     """
-    count, ranks = cycles.order.shape
+    ranks = cycles.order.shape[1]
     order = np.repeat(cycles.order, slices, axis=0)
     weights = np.repeat(cycles.weight, slices)
-    parts = count * slices
     pieces = np.take_along_axis(shards(size_bytes, ranks, weights), order, axis=1)
     reduces, gathers = op != "all-gather", op != "reduce-scatter"
     chunks = Chunks.table(
         pieces, source=EVERY if reduces else order, target=EVERY if gathers else order
     )
     rounds = (ranks - 1) * (reduces + gathers)
+    return ring_rounds(cycles, slices, chunks, rounds, reduces=reduces)
+
+
+def ring_rounds(
+    cycles: Cycles, slices: int, chunks: Chunks, rounds: int, *, reduces: bool
+) -> Sends:
+    """Rounds of rings whose chunks are numbered by cycle, slice and position.
+
+    Parameters
+    ----------
+    cycles : Cycles
+    slices : int
+        Of each cycle, one after the other.
+    chunks : Chunks
+        (cycles * slices * ranks).
+    rounds : int
+    reduces : bool
+        Whether the first ``ranks - 1`` rounds add up.
+    """
+    count, ranks = cycles.order.shape
+    parts = count * slices
     if rounds == 0:
         return no_sends(chunks, ranks)
     channels = Channels.table(cycles.order, np.roll(cycles.order, -1, axis=1), cycles.lane)

@@ -1,0 +1,174 @@
+"""Results as nccl-tests prints them: size, time, algbw, busbw, with the lower bound beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cluster_sim.collectives.algorithms import algorithms, compose
+from cluster_sim.collectives.bounds import lower_bound
+from cluster_sim.collectives.composed import Collective
+from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.proof import LARGEST_RANKS, NOT_CHECKED, prove
+from cluster_sim.trace import Trace, run
+from topologies.clusters import Cluster
+from topologies.errors import InputError, suggestion
+
+BEST = "best"
+ENGINES = ("fast", "reference")
+
+
+def rows(
+    op: str,
+    cluster: Cluster,
+    sizes: Sequence[int],
+    algorithm: str = "auto",
+    *,
+    ranks: int | None = None,
+    ranks_per_chip: int = 1,
+    ideal: bool = False,
+    engine: str = "fast",
+    proof: bool | None = None,
+) -> pd.DataFrame:
+    """Simulate a collective at several sizes.
+
+    Parameters
+    ----------
+    op : str
+        One of ``OPS``.
+    cluster : Cluster
+    sizes : sequence of int
+        As in nccl-tests [B].
+    algorithm : str
+        A name, ``auto``, or ``best``: all that make sense, of which the fastest is kept.
+    ranks : int, optional
+        The first so many, on the first chips; by default all.
+    ranks_per_chip : int
+    ideal : bool
+        Link rates and latencies only.
+    engine : str
+    proof : bool, optional
+        Whether to prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
+
+    Returns
+    -------
+    DataFrame
+        ``collective, algorithm, cluster, ranks, size_bytes, time_s, algbw_bytes_per_s,
+        busbw_bytes_per_s, lower_bound_s, bound, steps, ops, engine, build_s, simulate_s,
+        semantics``.
+
+    Examples
+    --------
+    >>> from topologies.machines import cluster
+    >>> ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    >>> table = rows("all-reduce", ring, [2**30], "ring")
+    >>> float(table.time_s[0]), table.semantics[0]
+    (0.01880448192, 'proven')
+    """
+    group = first_ranks(cluster, ranks, ranks_per_chip)
+    found = [
+        measure(op, group, size, algorithm, ideal=ideal, engine=engine, proof=proof)[0]
+        for size in sizes
+    ]
+    return pd.DataFrame(found)
+
+
+def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
+    """Group of the first ranks of a cluster.
+
+    Raises
+    ------
+    InputError
+        When the cluster has fewer, or a chip would be cut in two.
+    """
+    most = cluster.chips * ranks_per_chip
+    wanted = most if ranks is None else ranks
+    if not 1 <= wanted <= most:
+        raise InputError(
+            f"{wanted} ranks on {cluster.name}: it has {cluster.chips:,} chips of "
+            f"{ranks_per_chip} ranks; ask for 1 to {most:,}"
+        )
+    if wanted % ranks_per_chip:
+        raise InputError(
+            f"{wanted} ranks are not whole chips of {ranks_per_chip} ranks; "
+            f"use {wanted - wanted % ranks_per_chip or ranks_per_chip}"
+        )
+    return Group(cluster, np.arange(wanted // ranks_per_chip), ranks_per_chip)
+
+
+def measure(
+    op: str,
+    group: Group,
+    size_bytes: int,
+    algorithm: str = "auto",
+    *,
+    ideal: bool = False,
+    engine: str = "fast",
+    proof: bool | None = None,
+) -> tuple[dict[str, Any], Trace]:
+    """Build, run and prove one collective; the row of :func:`rows`, and the trace."""
+    if engine not in ENGINES:
+        raise InputError(
+            f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
+        )
+    names = algorithms(op, group) if algorithm == BEST else [algorithm]
+    tried = [_measure_one(op, group, size_bytes, name, ideal, engine, proof) for name in names]
+    return min(tried, key=lambda one: int(one[1].total_ps))
+
+
+def _measure_one(
+    op: str,
+    group: Group,
+    size_bytes: int,
+    algorithm: str,
+    ideal: bool,
+    engine: str,
+    proof: bool | None,
+) -> tuple[dict[str, Any], Trace]:
+    begun = time.perf_counter()
+    made = compose(op, group, size_bytes, algorithm, ideal=ideal)
+    built = time.perf_counter()
+    trace = run(made.schedule, engine=engine)
+    done = time.perf_counter()
+    bound = lower_bound(op, group, size_bytes)
+    seconds = trace.total_s
+    return {
+        "collective": op,
+        "algorithm": made.algorithm,
+        "cluster": group.cluster.name,
+        "ranks": group.ranks,
+        "size_bytes": int(size_bytes),
+        "time_s": seconds,
+        "algbw_bytes_per_s": size_bytes / seconds if seconds else 0.0,
+        "busbw_bytes_per_s": bus_factor(op, group.ranks) * size_bytes / seconds if seconds else 0.0,
+        "lower_bound_s": bound.time_ps / 1e12,
+        "bound": bound.what,
+        "steps": made.steps,
+        "ops": len(made.schedule),
+        "engine": engine,
+        "build_s": built - begun,
+        "simulate_s": done - built,
+        "semantics": _semantics(made, group.ranks, proof),
+    }, trace
+
+
+def _semantics(made: Collective, ranks: int, proof: bool | None) -> str:
+    wanted = ranks <= LARGEST_RANKS if proof is None else proof
+    return prove(made) if wanted else NOT_CHECKED
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """busbw over algbw, as nccl-tests defines it (doc/PERFORMANCE.md of nccl-tests).
+
+    Examples
+    --------
+    >>> bus_factor("all-reduce", 8), bus_factor("all-gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if op == "all-reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if op in ("broadcast", "permute") else (ranks - 1) / ranks

@@ -1,0 +1,93 @@
+"""How long a collective takes: a chunk-level run, remembered for groups of equal geometry.
+
+Training iterations run the same collective on hundreds of groups that are translations of one
+another; each geometry is simulated once.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms import chosen, compose
+from cluster_sim.collectives.folding import folded_ring
+from cluster_sim.collectives.group import Group
+from cluster_sim.schedule import IntArray
+from cluster_sim.trace import run
+from topologies.clusters import Cluster
+from topologies.links import coordinates
+from topologies.shapes import Torus
+
+
+def duration_ps(
+    op: str, group: Group, size_bytes: int, algorithm: str = "auto", *, ideal: bool = False
+) -> int:
+    """Time that a collective takes on an otherwise idle fabric [ps].
+
+    Parameters
+    ----------
+    op : str
+        One of ``OPS``.
+    group : Group
+        Also across scale-up domains.
+    size_bytes : int
+        As in nccl-tests [B].
+    algorithm : str
+        ``auto`` or a name from :func:`cluster_sim.collectives.algorithms`.
+    ideal : bool
+        Link rates and latencies only.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.machines import cluster
+    >>> eight = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
+    >>> duration_ps("all-reduce", eight, 2**30, "ring") == 14 * (1_000_000 + 1_342_177_280)
+    True
+    """
+    name = chosen(op, group, size_bytes, algorithm)
+    chips = canonical(group)
+    return _duration_ps(
+        op, group.cluster, chips.tobytes(), group.ranks_per_chip, int(size_bytes), name, ideal
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _duration_ps(
+    op: str,
+    cluster: Cluster,
+    chips: bytes,
+    ranks_per_chip: int,
+    size_bytes: int,
+    algorithm: str,
+    ideal: bool,
+) -> int:
+    group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
+    folded = folded_ring(op, group, size_bytes, algorithm, ideal=ideal)
+    if folded is not None:
+        return folded
+    return run(compose(op, group, size_bytes, algorithm, ideal=ideal).schedule).total_ps
+
+
+def canonical(group: Group) -> IntArray:
+    """Chips of the translated group that stands for all groups of the same geometry.
+
+    Domains are renumbered in the order in which the group meets them, and on a torus the chips are
+    shifted along the wrapping axes so that the first one is at the origin. The order of the ranks
+    stays; a group that ascends is shifted as a set, so that its image ascends too.
+    """
+    cluster, shape = group.cluster, group.cluster.shape
+    domain, local = np.divmod(group.chips, cluster.chips_per_domain)
+    _, first, where = np.unique(domain, return_index=True, return_inverse=True)
+    domain = np.argsort(np.argsort(first))[where]
+    if isinstance(shape, Torus):
+        at = np.stack(coordinates(shape, local))
+        wraps = np.array([axis.wrap for axis in shape.axes])[:, None]
+        size = np.array(shape.sizes)[:, None]
+        moved = np.where(wraps, (at - at[:, :1]) % size, at)
+        image = np.ravel_multi_index(tuple(moved), shape.sizes)
+        chips = domain * cluster.chips_per_domain + image
+        if not group.ascending or np.all(np.diff(chips) > 0):
+            return np.asarray(chips, np.int64)
+    return np.asarray(domain * cluster.chips_per_domain + local, np.int64)

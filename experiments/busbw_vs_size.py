@@ -1,0 +1,87 @@
+"""Bus bandwidth of a collective against its size, one line an algorithm, with the lower bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALL = "all"
+
+
+def run(
+    op: str = "all-reduce",
+    cluster: str = "trn2.48xlarge",
+    sizes: str = "1KiB:1GiB:4",
+    algorithms: tuple[str, ...] = (ALL,),
+    ranks_per_chip: int = 1,
+    ideal: bool = False,
+) -> pd.DataFrame:
+    """Simulate every size with every algorithm.
+
+    Parameters
+    ----------
+    op : str
+    cluster : str
+        A named machine.
+    sizes : str
+        As ``1KiB:1GiB:4``.
+    algorithms : tuple of str
+        Names, or ``("all",)`` for all that make sense.
+    ranks_per_chip : int
+    ideal : bool
+        Link rates and latencies only.
+
+    Returns
+    -------
+    DataFrame
+        The rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm.
+    """
+    from cluster_sim.collectives import algorithms as sensible
+    from cluster_sim.collectives import rows
+    from cluster_sim.collectives.sizes import parse_sizes
+    from cluster_sim.collectives.table import first_ranks
+    from topologies.machines import cluster as named
+
+    machine = named(cluster)
+    group = first_ranks(machine, None, ranks_per_chip)
+    names = sensible(op, group) if ALL in algorithms else list(algorithms)
+    tables = [
+        rows(op, machine, parse_sizes(sizes), name, ranks_per_chip=ranks_per_chip, ideal=ideal)
+        for name in names
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw bus bandwidth against size, with the bound that no algorithm can pass."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    from cluster_sim.collectives import bus_factor
+    from topologies.quantities import format_bytes
+
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    first = frame.iloc[0]
+    moved = frame[(frame.size_bytes > 0) & (frame.time_s > 0)]
+    bounded = moved[moved.lower_bound_s > 0].drop_duplicates("size_bytes").sort_values("size_bytes")
+    factor = bus_factor(str(first.collective), int(first.ranks))
+    limit = factor * bounded.size_bytes / bounded.lower_bound_s / 1e9
+    axes.plot(bounded.size_bytes, limit, "--", color="0.45", label="lower bound on time")
+    for name, rows in moved.groupby("algorithm", sort=False):
+        ordered = rows.sort_values("size_bytes")
+        axes.plot(ordered.size_bytes, ordered.busbw_bytes_per_s / 1e9, marker="o", ms=3, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
+    axes.set_xlabel("size")
+    axes.set_ylabel("bus bandwidth [GB/s]")
+    axes.set_title(f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure

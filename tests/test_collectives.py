@@ -1,0 +1,208 @@
+import numpy as np
+import pytest
+from collective_cases import ENGINES, collectives
+from hypothesis import given, settings
+
+from cluster_sim.collectives import (
+    Group,
+    algorithms,
+    build,
+    compose,
+    duration_ps,
+    lower_bound_ps,
+    prove,
+    rows,
+    whole,
+)
+from cluster_sim.collectives.chunks import cut, shards, share
+from cluster_sim.collectives.group import box
+from cluster_sim.conservation import violations
+from cluster_sim.instants import transfer_ps
+from cluster_sim.trace import run
+from topologies.errors import InputError
+from topologies.machines import cluster
+
+GIB = 2**30
+US = 10**6
+
+
+def plain(text: str, rate: str = "100GB/s", latency: str = "1us"):
+    return cluster(text, bandwidth=rate, latency=latency)
+
+
+def busbw(op, machine, algorithm, size=GIB):
+    return float(rows(op, machine, [size], algorithm, ideal=True).busbw_bytes_per_s[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ring_all_reduce_is_alpha_beta_to_the_picosecond(engine):
+    made = build("all-reduce", whole(plain("ring:8")), GIB, "ring")
+    assert run(made, engine=engine).total_ps == 14 * (US + int(transfer_ps(GIB // 8, 100 * 10**9)))
+
+
+@pytest.mark.parametrize(("op", "steps"), [("all-gather", 6), ("reduce-scatter", 6)])
+@pytest.mark.parametrize("size", [0, 1, 6, 7, 1000, 123_457])
+def test_half_rings_take_ranks_less_one_steps_of_the_largest_chunk(op, steps, size):
+    made = compose(op, whole(plain("ring:7")), size, "ring")
+    chunks = cut(size, 7)
+    assert made.steps == steps
+    least = steps * US + sum(
+        int(transfer_ps(chunk, 100 * 10**9)) for chunk in sorted(chunks)[1:] if chunk
+    )
+    most = steps * (US + int(transfer_ps(chunks.max(), 100 * 10**9)))
+    assert least <= run(made.schedule).total_ps <= most
+
+
+def test_both_ways_halve_the_blocks():
+    one = run(build("all-reduce", whole(plain("ring:8")), GIB, "ring")).total_ps
+    two = run(build("all-reduce", whole(plain("ring:8")), GIB, "bidirectional-ring")).total_ps
+    assert two - 14 * US == (one - 14 * US) // 2
+
+
+def test_op_count_of_a_ring_all_reduce():
+    made = build("all-reduce", whole(plain("ring:64")), GIB, "ring")
+    assert len(made) == 2 * 63 * 64 + 64
+    assert made.nbytes <= 100 * len(made)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(case=collectives())
+@settings(max_examples=60, deadline=None)
+def test_every_collective_is_proven_conserved_and_above_its_bound(engine, case):
+    made = compose(case.op, case.group, case.size, case.algorithm, ideal=case.ideal)
+    assert prove(made) == "proven"
+    trace = run(made.schedule, engine=engine)
+    assert violations(trace) == []
+    assert trace.total_ps >= lower_bound_ps(case.op, case.group, case.size)
+
+
+def test_wire_rate_of_the_4x4_torus():
+    machine = cluster("trn2.48xlarge")
+    assert busbw("all-reduce", machine, "multi-ring") > 0.98 * 512e9
+    assert busbw("all-to-all", machine, "dimension-ordered") > 0.99 * 240e9
+
+
+def test_wire_rate_of_the_4x4x4_torus():
+    machine = cluster("trn2-ultraserver")
+    assert busbw("all-reduce", machine, "multi-ring") > 0.99 * 640e9
+    assert busbw("all-to-all", machine, "dimension-ordered") > 0.99 * 126e9
+
+
+def test_a_step_between_neighbours_costs_the_core_the_hop_and_the_wire():
+    machine = cluster("trn2.48xlarge")
+    group = Group(machine, [0, 1])
+    rate = int(128 * 10**9 * machine.catalogue.entry("trn2", "collective_efficiency").exact)
+    expected = 1_200_000 + 300_000 + int(transfer_ps(1, rate))
+    assert run(build("all-gather", group, 2, "ring")).total_ps == expected
+
+
+def test_a_step_between_servers_takes_fifteen_microseconds_and_the_adapter():
+    machine = cluster("trn2.48xlarge:4")
+    group = Group(machine, [0, 16])
+    ps = run(build("all-gather", group, 2, "ring", ideal=True)).total_ps
+    assert ps == 15 * US + int(transfer_ps(1, 25 * 10**9))
+
+
+def test_a_bad_rank_order_costs():
+    machine = plain("torus:4x4")
+    good = run(build("all-reduce", whole(machine), GIB, "ring")).total_ps
+    shuffled = Group(machine, np.random.default_rng(1).permutation(16))
+    assert run(build("all-reduce", shuffled, GIB, "ring")).total_ps > 1.5 * good
+
+
+def test_a_route_over_three_links_is_three_ops():
+    machine = plain("ring:8")
+    made = build("all-gather", Group(machine, [3, 0]), 2, "ring")
+    frame = run(made).frame(ranks=0, resources="link")
+    assert frame.resource.tolist() == ["link:3-2", "link:2-1", "link:1-0"]
+    assert run(made).total_ps == 3 * (US + 10)
+
+
+def test_disjoint_groups_run_at_once_and_do_not_disturb_each_other():
+    machine = cluster("trn2-ultraserver")
+    planes = [Group(machine, range(16 * z, 16 * z + 16)) for z in range(4)]
+    alone = run(build("all-reduce", planes[2], 2**20, "multi-ring")).total_ps
+    made = compose("all-reduce", planes, 2**20, "multi-ring")
+    assert run(made.schedule).total_ps == alone
+    assert prove(made) == "proven"
+    assert made.schedule.facts["groups"] == 4
+
+
+def test_equal_groups_share_one_run():
+    machine = cluster("rainier")
+    one = duration_ps("all-reduce", Group(machine, np.arange(32)), 2**24)
+    other = duration_ps("all-reduce", Group(machine, 64 * 4000 + 32 + np.arange(32)), 2**24)
+    assert one == other
+
+
+def test_a_folded_ring_equals_the_whole_one(monkeypatch):
+    from cluster_sim.collectives import folding
+
+    machine = cluster("trn2.48xlarge:5")
+    group = Group(machine, 16 * np.arange(5))
+    made = run(build("all-reduce", group, 5 * 2**20, "ring")).total_ps
+    monkeypatch.setattr(folding, "FOLD_FROM", 4)
+    folded = folding.folded_ring("all-reduce", group, 5 * 2**20, "ring")
+    assert folded is not None
+    assert abs(folded - made) <= 0.001 * made
+
+
+def test_a_ring_over_all_of_rainier_answers_at_once():
+    machine = cluster("rainier")
+    group = Group(machine, 64 * np.arange(7812))
+    steps = 2 * 7811
+    assert duration_ps("all-reduce", group, 2**30, "ring") >= steps * 15 * US
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 2**30 + 3])
+def test_pieces_add_up_and_differ_by_a_byte(size):
+    assert int(share(size, [3, 1, 2]).sum()) == size
+    pieces = shards(size, 5, [1, 1, 1])
+    assert int(pieces.sum()) == size
+    assert pieces.max() - pieces.min() <= 1
+
+
+def test_boxes_of_a_torus():
+    machine = cluster("trn2-ultraserver")
+    half = box(Group(machine, range(32)))
+    assert half is not None
+    assert (half.sizes, half.wraps) == ((2, 4, 4), (False, True, True))
+    assert half.rates == (64 * 10**9, 128 * 10**9, 128 * 10**9)
+    assert box(Group(machine, [0, 1, 2, 5])) is None
+    across = box(Group(machine, [3, 0]))
+    assert across is not None
+    assert across.sizes == (2,)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: Group(m, [0, 0]), "chip 0 is named twice"),
+        (lambda m: Group(m, [16]), "chip 16 is not one of the 16 of trn2.48xlarge"),
+        (lambda m: Group(m, []), "a group has no chips"),
+        (lambda m: build("all-reduse", whole(m), 1), "Did you mean all-reduce"),
+        (lambda m: build("all-reduce", whole(m), -1), "a size of -1 B"),
+        (lambda m: build("all-reduce", whole(m), 1, "direct"), "these do: auto, best, ring"),
+        (lambda m: build("all-reduce", [whole(m), whole(m)], 1), "groups share a chip"),
+        (lambda m: rows("all-reduce", m, [1], ranks=17), "17 ranks on trn2.48xlarge"),
+        (lambda m: rows("all-reduce", m, [1], ranks=3, ranks_per_chip=2), "use 2"),
+    ],
+)
+def test_mistakes_are_named(call, message):
+    with pytest.raises(InputError, match=message):
+        call(cluster("trn2.48xlarge"))
+
+
+def test_sensible_algorithms_depend_on_the_fabric():
+    assert "dimension-ordered" not in algorithms("all-to-all", whole(plain("switch:4")))
+    assert "dimension-ordered" in algorithms("all-to-all", whole(plain("torus:4x4")))
+
+
+def test_best_is_the_fastest_and_is_named():
+    table = rows("all-reduce", cluster("trn2.48xlarge"), [GIB], "best")
+    others = [
+        rows("all-reduce", cluster("trn2.48xlarge"), [GIB], name).time_s[0]
+        for name in algorithms("all-reduce", whole(cluster("trn2.48xlarge")))
+    ]
+    assert table.time_s[0] == min(others)
+    assert table.algorithm[0] in algorithms("all-reduce", whole(cluster("trn2.48xlarge")))
