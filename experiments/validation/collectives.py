@@ -10,8 +10,8 @@ import numpy as np
 from cluster_sim.collectives import Group
 from cluster_sim.collectives.nccl import covers, nccl_ps
 from cluster_sim.collectives.timing import duration_ps
-from experiments.validation.columns import Value
 from experiments.validation.outcome import Outcome
+from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
 from topologies.errors import InputError
 from topologies.machines import cluster
@@ -19,7 +19,7 @@ from topologies.machines import cluster
 PS_PER_S = 10**12
 
 
-def machines_for(name: str, chips: int) -> Cluster:
+def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Cluster:
     """As many machines of a name as hold that many chips.
 
     Raises
@@ -27,7 +27,7 @@ def machines_for(name: str, chips: int) -> Cluster:
     InputError
         For an unknown name, and for chips that do not fill whole machines when there are several.
     """
-    one = cluster(name)
+    one = cluster(name, catalogue=numbers)
     if chips <= one.chips:
         return one
     count, rest = divmod(chips, one.chips)
@@ -36,26 +36,39 @@ def machines_for(name: str, chips: int) -> Cluster:
             f"chips {chips} are not whole {name} of {one.chips}. "
             f"Use {count * one.chips} or {(count + 1) * one.chips}."
         )
-    return cluster(f"{name}:{count}")
+    return cluster(f"{name}:{count}", catalogue=numbers)
 
 
-def predict(values: Mapping[str, Any] | Mapping[str, Value]) -> Outcome:
-    """Time of the collective of one row [s], under ``time_s``."""
-    row: Mapping[str, Any] = values
-    whole = machines_for(row["cluster"], row["chips"])
-    ranks = row["ranks"] or row["chips"]
-    if ranks % row["chips"]:
-        raise InputError(f"ranks {ranks} are not a multiple of chips {row['chips']}. Correct one.")
-    group = Group(whole, np.arange(row["chips"]), ranks // row["chips"])
-    algorithm = row["algorithm"] or "auto"
+def time_s(
+    op: str, whole: Cluster, chips: int, ranks: int, size_bytes: int, algorithm: str = "auto"
+) -> float:
+    """Time of a collective on the first chips of a cluster [s].
+
+    Raises
+    ------
+    InputError
+        When the ranks are not the same number on each chip, and as the collectives themselves.
+    """
+    if ranks % chips:
+        raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
+    group = Group(whole, np.arange(chips), ranks // chips)
     if algorithm == "auto" and covers(whole):
-        time_ps = nccl_ps(row["collective"], group, row["size_bytes"])
-    else:
-        time_ps = duration_ps(row["collective"], group, row["size_bytes"], algorithm)
-    return Outcome({"time_s": time_ps / PS_PER_S}, provenance=_provenance(whole, row))
+        return nccl_ps(op, group, size_bytes) / PS_PER_S
+    return duration_ps(op, group, size_bytes, algorithm) / PS_PER_S
 
 
-def _provenance(whole: Cluster, row: Mapping[str, Any]) -> dict[str, str]:
+def predict(values: Mapping[str, Any]) -> Outcome:
+    """Time of the collective of one row [s], under ``time_s``."""
+    whole = machines_for(values["cluster"], values["chips"])
+    ranks = values["ranks"] or values["chips"]
+    algorithm = values["algorithm"] or "auto"
+    seconds = time_s(
+        values["collective"], whole, values["chips"], ranks, values["size_bytes"], algorithm
+    )
+    return Outcome({"time_s": seconds}, provenance=_provenance(whole, algorithm))
+
+
+def _provenance(whole: Cluster, algorithm: str) -> dict[str, str]:
     """Grades of what the time was made of."""
     if whole.plain or whole.catalogue is None:
         return {"links": "stated"}
@@ -65,7 +78,7 @@ def _provenance(whole: Cluster, row: Mapping[str, Any]) -> dict[str, str]:
         return {
             "links": numbers.entry(whole.chip, "scale_up_bandwidth").grade,
             "efficiency": numbers.entry(fits, "efficiency").grade,
-            "algorithm": "assumed" if not row["algorithm"] else "stated",
+            "algorithm": "assumed" if algorithm == "auto" else "stated",
         }
     return {
         quantity: numbers.entry(whole.chip, quantity).grade
