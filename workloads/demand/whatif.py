@@ -28,7 +28,7 @@ def failover(demand: Demand, *, minute: int, minutes: int, factor: float = 2.0) 
 
 def monday_only(demand: Demand) -> Demand:
     """Cut out the first whole Monday, the day that yesterday says least about."""
-    weekday = demand.index.weekday.to_numpy()
+    weekday = demand.index.day_of_week.to_numpy()
     midnight = (demand.index.hour.to_numpy() == 0) & (demand.index.minute.to_numpy() == 0)
     starts = np.flatnonzero(midnight & (weekday == 0))
     starts = starts[starts + MINUTES_PER_DAY <= demand.minutes]

@@ -1,4 +1,4 @@
-"""The fleet that serves by day and trains by night: demand, roles, policies, a record by the minute.
+"""The fleet that serves by day and trains by night, from demand to a record of every minute.
 
 Start with :func:`simulate`; :func:`summary` and :func:`timeline` read its result.
 """

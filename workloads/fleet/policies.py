@@ -76,16 +76,17 @@ def forecast(
     *,
     quantile: float = 0.999,
     every: int = 15,
-    first_headroom: float = 1.3,
-    most_headroom: float = 3.0,
+    headroom: float = 0.05,
+    most: float = 3.0,
     lead_s: float | None = None,
 ) -> Policy:
     """Serve what the next interval is expected to need, with a margin learned from past errors.
 
     The expectation is the larger of the last 15 minutes and the same time of an earlier day: a
     week ago if known, else the last day of the same kind (working day or weekend); see
-    :func:`workloads.fleet.forecast.predict`. The margin is a quantile of (what came / what had been
-    expected) over all that has been seen, at least 1.
+    :func:`workloads.fleet.forecast.predict`. The margin is a quantile of (what came / what had
+    been expected) over all that has been seen, at least 1; the first hours of a run without a
+    history know little.
 
     Parameters
     ----------
@@ -93,8 +94,10 @@ def forecast(
         Of past errors.
     every : int
         Minutes between decisions.
-    first_headroom, most_headroom : float
-        Margin before a day has been seen, and its bound.
+    headroom : float
+        Serve with so much more on top.
+    most : float
+        Largest margin that errors may teach.
     lead_s : float, optional
         Time until an order counts [s]; by default what the fleet expects.
     """
@@ -109,34 +112,22 @@ def forecast(
             return None
         lead = max(1, -(-round((view.lead_s if lead_s is None else lead_s) * 1000) // 60_000))
         first_weekday = (view.weekday - (view.history + view.minute) // DAY) % 7
-        return (
-            np.array(
-                [
-                    _with_margin(
-                        load, every, lead, first_weekday, quantile, first_headroom, most_headroom
-                    )
-                    for load in view.load
-                ]
-            )
-            + view.backlog / 10.0
-        )
+        expected = [
+            _with_margin(load, every, lead, first_weekday, quantile, most) for load in view.load
+        ]
+        result: FloatArray = np.array(expected) * (1 + headroom) + view.backlog / 10.0
+        return result
 
     return policy
 
 
 def _with_margin(
-    load: FloatArray,
-    every: int,
-    lead: int,
-    first_weekday: int,
-    quantile: float,
-    first: float,
-    most: float,
+    load: FloatArray, every: int, lead: int, first_weekday: int, quantile: float, most: float
 ) -> float:
     expected, came = predict(load, every=every, lead=lead, first_weekday=first_weekday)
     known = np.isfinite(came) & (expected > 0)
-    margin = first
-    if known.sum() * every >= DAY:
+    margin = 1.0
+    if known.any():
         margin = float(np.quantile(came[known] / expected[known], quantile))
     return float(expected[-1] * np.clip(margin, 1.0, most))
 

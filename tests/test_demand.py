@@ -1,0 +1,219 @@
+"""Demand: traces as published, files of every documented form, what-ifs, noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.errors import InputError
+from workloads.demand import (
+    BUNDLED,
+    azure_code,
+    azure_conv,
+    azure_mix,
+    burstgpt,
+    constant,
+    deepseek_day,
+    deepseek_nodes,
+    demand,
+    failover,
+    measured_noise,
+    mix,
+    monday_only,
+    period_means,
+    read_demand,
+    servegen,
+    spike,
+    whole_requests,
+    with_noise,
+)
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "demand.csv"
+    path.write_text(text)
+    return path
+
+
+def test_azure_totals_are_the_published_row_counts() -> None:
+    assert azure_code().requests.sum() == 16_803_695
+    assert azure_conv().requests.sum() == 27_303_999
+    assert azure_code().minutes == azure_conv().minutes == 10_080
+
+
+def test_burstgpt_totals_and_weekend() -> None:
+    made = burstgpt()
+    assert made.services == ("conversation", "api")
+    assert made.requests.sum(axis=1).round().tolist() == [154_219, 1_275_518]
+    days = made.requests[0, : 56 * 1440].reshape(-1, 1440).sum(axis=1)
+    by_weekday = days.reshape(-1, 7).sum(axis=0)
+    assert made.index[0].day_name() == "Wednesday"
+    assert by_weekday[[3, 4]].max() < by_weekday[[0, 1, 2, 5, 6]].min()
+
+
+def test_servegen_fills_the_gaps_of_its_source() -> None:
+    raw = 2_165_300_000
+    assert servegen("m-mid").requests.min() > 0
+    assert servegen("m-mid").requests.sum() > raw
+    assert servegen("m-large").requests.sum() == pytest.approx(236.9e6, rel=1e-3)
+
+
+def test_deepseek_day_is_load_share_of_the_peak() -> None:
+    assert deepseek_day().requests.max() == 1.0
+    assert deepseek_nodes().mean() == 226.75
+    assert deepseek_nodes().max() == 278
+
+
+@pytest.mark.parametrize("name", sorted(BUNDLED))
+def test_every_bundled_demand_is_sound(name: str) -> None:
+    made = demand(name)
+    for column in (made.requests, made.prompt_tokens, made.output_tokens):
+        assert column.shape == (len(made.services), made.minutes)
+        assert np.isfinite(column).all()
+        assert column.min() >= 0
+    assert made.prompt_tokens.min() > 0
+
+
+def test_noise_is_as_measured_and_far_from_poisson() -> None:
+    assert measured_noise(azure_code())[0] == pytest.approx(0.116, abs=0.001)
+    assert measured_noise(azure_conv())[0] == pytest.approx(0.070, abs=0.001)
+
+
+def test_drawn_noise_has_the_asked_spread_and_is_reproducible() -> None:
+    flat = constant(100_000.0, minutes=20_000)
+    drawn = with_noise(flat, np.random.default_rng(3), relative_sd=0.1)
+    again = with_noise(flat, np.random.default_rng(3), relative_sd=0.1)
+    assert np.array_equal(drawn.requests, again.requests)
+    assert drawn.requests.mean() == pytest.approx(100_000, rel=0.005)
+    assert drawn.requests.std() / 100_000 == pytest.approx(0.1, rel=0.03)
+    poisson = with_noise(flat, np.random.default_rng(3), relative_sd=0.0)
+    assert poisson.requests.std() == pytest.approx(np.sqrt(100_000), rel=0.03)
+
+
+def test_minutes_hours_and_services_of_a_file(tmp_path: Path) -> None:
+    path = _file(
+        tmp_path,
+        "service,hour_utc,requests,prompt_tokens\n"
+        "a,2024-05-10T00:00,60,6000\na,2024-05-10T01:00,120,24000\n"
+        "b,2024-05-10T00:00,30,\nb,2024-05-10T01:00,0,\n",
+    )
+    made = read_demand(path, prompt_tokens=7.0, output_tokens=3.0)
+    assert made.services == ("a", "b")
+    assert made.start == "2024-05-10T00:00"
+    assert made.requests[0, [0, 59, 60, 119]].tolist() == [1, 1, 2, 2]
+    assert made.prompt_tokens[0, [0, 60]].tolist() == [100, 200]
+    assert set(made.prompt_tokens[1]) == {7.0}
+    assert set(made.output_tokens[0]) == {3.0}
+
+
+def test_a_log_is_counted_by_the_minute(tmp_path: Path) -> None:
+    path = _file(
+        tmp_path,
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.68,100,10\n2023-11-16 18:15:59.0,300,20\n2023-11-16 18:17:00,7,1\n",
+    )
+    made = read_demand(path)
+    assert made.requests.tolist() == [[2, 0, 1]]
+    assert made.prompt_tokens[0, 0] == 200
+    assert made.output_tokens[0, 2] == 1
+
+
+def test_relative_times_and_wide_columns(tmp_path: Path) -> None:
+    path = _file(tmp_path, "day,hour,chat_requests,api_requests\n0,23,60,0\n1,0,120,60\n")
+    made = read_demand(path)
+    assert made.services == ("chat", "api")
+    assert made.start == "2024-01-01T23:00"
+    assert made.requests[0, [0, 60]].tolist() == [1, 2]
+
+
+def test_missing_periods_have_no_requests(tmp_path: Path) -> None:
+    path = _file(tmp_path, "time_s,requests\n0,5\n60,5\n240,5\n")
+    assert read_demand(path).requests.tolist() == [[5, 5, 0, 0, 5]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("minute,requets\n0,1\n", "unknown column 'requets'.*Did you mean requests"),
+        ("requests\n1\n", "no time column"),
+        ("minute,requests\n0,x\n", "row 2: requests is 'x'"),
+        ("minute,requests\n0,-1\n", "row 2: requests is '-1'"),
+        ("minute,requests\n0,nan\n", "row 2: requests is"),
+        ("minute,requests\n0,inf\n", "row 2: requests is 'inf'"),
+        ("minute,requests\n0,1\n0,2\n", "two rows for one period"),
+        ("minute,requests\n0,1\n1.5,2\n2,1\n", "not on a grid of whole minutes"),
+        ("minute,requests\n0,0\n1,0\n", "no requests at all"),
+        ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
+        ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
+        ("minute,requests\n", "no rows"),
+        ("", "not a readable CSV"),
+        ("minute,requests,load_share_of_peak,load_share\n0,1,1,1\n", "two columns mean load_share"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_demand(_file(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_services_of_different_spans_ask_for_one(tmp_path: Path) -> None:
+    path = _file(tmp_path, "service,minute,requests\na,0,1\na,1,1\nb,5,1\nb,6,2\n")
+    with pytest.raises(InputError, match=r"different spans.*name one service"):
+        read_demand(path)
+    assert read_demand(path, service="b").requests.tolist() == [[1, 2]]
+    with pytest.raises(InputError, match="no service 'c'; it has a, b"):
+        read_demand(path, service="c")
+
+
+def test_unknown_names_get_a_suggestion() -> None:
+    with pytest.raises(InputError, match="Did you mean azure-code"):
+        demand("azure-cod")
+    with pytest.raises(InputError, match="does not exist"):
+        demand("nowhere/file.csv")
+
+
+def test_mix_aligns_the_week() -> None:
+    made = azure_mix()
+    assert made.services == ("conv", "code")
+    code = azure_code()
+    monday = int(np.flatnonzero(code.index == "2024-05-13T09:00")[0])
+    mixed = int(np.flatnonzero(made.index == "2024-05-13T09:00")[0])
+    assert made.requests[1, mixed] == code.requests[0, monday]
+
+
+def test_mix_refuses_to_tear_a_day_apart() -> None:
+    with pytest.raises(InputError, match="whole weeks"):
+        mix([constant(1, minutes=60), constant(1, minutes=60, start="2024-01-02T00:00")])
+
+
+def test_what_ifs() -> None:
+    flat = constant(10.0, minutes=2880)
+    assert flat.times(1.3).requests.max() == pytest.approx(13.0)
+    at_two = spike(flat, at="02:00", factor=3.0, minutes=5, day=1).requests[0]
+    assert np.flatnonzero(at_two > 10).tolist() == list(range(1560, 1565))
+    doubled = failover(flat, minute=100, minutes=50).requests[0]
+    assert doubled.sum() == 2880 * 10 + 500
+    monday = monday_only(azure_conv())
+    assert (monday.start, monday.minutes) == ("2024-05-13T00:00", 1440)
+
+
+@pytest.mark.parametrize("at", ["2am", "25:00", "02:60"])
+def test_a_bad_time_of_day_is_refused(at: str) -> None:
+    with pytest.raises(InputError, match="not a time of day"):
+        spike(constant(1.0, minutes=10), at=at)
+
+
+@given(
+    st.lists(st.floats(0, 1e4), min_size=1, max_size=50),
+    st.integers(1, 20),
+)
+def test_averages_and_whole_requests_keep_the_sum(values: list[float], minutes: int) -> None:
+    made = constant(1.0, minutes=len(values)).times(np.array(values))
+    averaged = made.averaged(minutes)
+    assert averaged.requests.sum() == pytest.approx(made.requests.sum(), abs=1e-6)
+    assert abs(whole_requests(made).sum() - made.requests.sum()) <= 0.5
+    assert period_means(made.requests, len(values)).std() == pytest.approx(0, abs=1e-9)
