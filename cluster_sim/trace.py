@@ -16,12 +16,14 @@ import pandas as pd
 from cluster_sim import trace_table
 from cluster_sim.blocked import BlockedWork, explain
 from cluster_sim.engine import simulate
+from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.times import HorizonError, Times
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import Codes, IntArray, Label, Schedule
 from topologies.errors import InputError, suggestion
 
 TIME_COLUMNS = ("ready", "start", "end")
+ENGINES = ("fast", "reference")
 NO_RESOURCE_NAME = "-"
 
 Picks = int | str | Sequence[int] | Sequence[str] | IntArray
@@ -147,8 +149,8 @@ def load_trace(path: str | Path) -> Trace:
 def run(
     schedule: Schedule,
     *,
-    engine: Literal["fast", "reference"] | str = "fast",
-    faults: Any = None,
+    engine: str = "fast",
+    faults: Faults | None = None,
     until_ps: int | None = None,
     until_ops: Iterable[int] | None = None,
     on_blocked: Literal["raise", "report"] = "raise",
@@ -160,8 +162,8 @@ def run(
     schedule : Schedule
     engine : {"fast", "reference"}
         Compiled, or SimPy: the same integers.
-    faults : optional
-        Rows of (time, resource, P/Q), see :mod:`cluster_sim.engine` (rule 8).
+    faults : Faults, optional
+        Changes of speed in flight (rule 8).
     until_ps : int, optional
         Stop at this instant [ps].
     until_ops : op numbers, optional
@@ -174,13 +176,19 @@ def run(
     ------
     BlockedWork
         When ops are left that can never run; names the first and what it waits for.
+    InputError
+        For an unknown engine, a fault of an unknown resource, or a run past 2⁶² ps (rule 6).
     """
     if on_blocked not in ("raise", "report"):
         raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
-    extra: dict[str, Any] = {} if faults is None else {"faults": faults}
+    if engine not in ENGINES:
+        close = suggestion(engine, ENGINES)
+        raise InputError(f'there is no engine "{engine}".{close} There are: {", ".join(ENGINES)}')
     try:
-        times = simulate(schedule, engine=engine, until_ps=until_ps, until_ops=until_ops, **extra)
-    except HorizonError as mistake:
+        times = simulate(
+            schedule, engine=engine, faults=faults, until_ps=until_ps, until_ops=until_ops
+        )
+    except (HorizonError, FaultError) as mistake:
         raise InputError(str(mistake)) from None
     if on_blocked == "raise" and times.blocked.any():
         raise BlockedWork(explain(schedule, times))

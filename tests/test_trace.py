@@ -15,7 +15,9 @@ from random_schedules import ended, on_one_link, schedules, spans
 from cluster_sim.blocked import BlockedWork, explain, waiting_chain
 from cluster_sim.build import schedule
 from cluster_sim.conservation import violations
+from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import READY, RUNNING, WAITING, Attempts, Times
+from cluster_sim.metrics import resource_use
 from cluster_sim.schedule import FIXED, FLOW, JOIN, Codes, Edges, Flows, Resources, Schedule
 from cluster_sim.schedule_file import equal
 from cluster_sim.trace import Trace, load_trace, run
@@ -250,6 +252,40 @@ def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
 def test_a_wrong_word_for_blocked_work_is_refused() -> None:
     with pytest.raises(InputError, match='on_blocked is "ignore"'):
         run(on_one_link(1), on_blocked="ignore")  # type: ignore[arg-type]
+
+
+def test_a_fault_that_blocks_work_names_the_dead_resource() -> None:
+    dead = Faults.table([7], [0], [0])
+    with pytest.raises(
+        BlockedWork, match=r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"
+    ):
+        run(on_one_link(3), faults=dead)
+    with pytest.raises(InputError, match="resource 9"):
+        run(on_one_link(3), faults=Faults.table([7], [9], [0]))
+
+
+@given(made=schedules(), at=st.integers(0, 20), speed=st.integers(0, 3), resource=st.integers(0, 2))
+def test_what_must_hold_holds_with_faults_too(
+    made: Schedule, at: int, speed: int, resource: int
+) -> None:
+    hit = resource % len(made.resources)
+    faults = Faults.table([at, at + 9], [hit, hit], [speed, 1], [2, 1])
+    trace = run(made, faults=faults)
+    assert violations(trace, faults=True) == []
+    lost = trace.times.attempts
+    lasted = (trace.times.end_ps - trace.times.start_ps).sum()
+    busy = resource_use(trace)["busy_ps"].sum()
+    assert busy == lasted + (lost.end_ps - lost.start_ps).sum()
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(InputError, match=r'no engine "fats"\. Did you mean fast'):
+        run(on_one_link(1), engine="fats")
+
+
+def test_a_run_past_the_horizon_is_refused() -> None:
+    with pytest.raises(InputError, match=r"2\*\*62 ps"):
+        run(on_one_link(3, duration_ps=2**61))
 
 
 @given(made=schedules())
