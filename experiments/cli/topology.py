@@ -1,0 +1,168 @@
+"""``cluster-sim topology``: what a cluster is made of, its measures, and a drawing of it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.common import (
+    Bandwidth,
+    ClusterText,
+    Json,
+    Latency,
+    Out,
+    Overlay,
+    Quiet,
+    Variant,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from topologies.clusters import Cluster
+
+ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
+"""What a plain shape's links get here when the user does not say: hops and counts need neither."""
+
+LARGEST_GRAPH = 2**20
+"""Chips up to which the graph is built without being asked for."""
+
+_NOTICE_AFTER_S = 2.0
+
+
+def topology(
+    cluster: ClusterText,
+    bandwidth: Bandwidth = None,
+    latency: Latency = None,
+    variant: Variant = None,
+    catalogue: Overlay = None,
+    graph: Annotated[
+        bool | None,
+        typer.Option(
+            "--graph/--no-graph",
+            help=f"Build the networkx graph and time it; by default up to {LARGEST_GRAPH:,} chips.",
+        ),
+    ] = None,
+    json: Json = False,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Print the size, distances, cuts and rates of a cluster; --out draws it.
+
+    Hops, cuts and the all-to-all rate are those of one scale-up domain; memory and FLOP/s are
+    totals of the whole cluster, and stand once more per chip. Rates are one direction.
+    """
+    from dataclasses import asdict
+
+    from experiments.run_directory import refuse_foreign
+    from topologies.catalogue import choose
+    from topologies.machines import cluster as named
+    from topologies.measures import measure
+
+    if out:
+        refuse_foreign(out)
+    given = {"bandwidth": bandwidth, "latency": latency}
+    assumed = _assumed(cluster, given)
+    machine = named(cluster, **(given | assumed), catalogue=choose(variant or (), catalogue))
+    wanted = machine.chips <= LARGEST_GRAPH if graph is None else graph
+    build_s = _built_in_s(machine, quiet) if wanted else None
+    document: dict[str, Any] = asdict(measure(machine)) | {
+        "build_s": build_s,
+        "peak_rss_bytes": _peak_rss_bytes(),
+        "assumed": assumed,
+    }
+    if out:
+        inputs = given | {"cluster": cluster, "variant": variant or [], "catalogue": catalogue}
+        _write(out, inputs, machine, document)
+    if json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _assumed(text: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Bandwidth and latency that a plain shape was not given."""
+    from topologies.plain_shapes import PLAIN
+
+    if text.partition(":")[0] not in PLAIN:
+        return {}
+    return {name: value for name, value in ASSUMED.items() if given[name] is None}
+
+
+def _built_in_s(machine: Cluster, quiet: bool) -> float:
+    """Build the graph, throw it away, and return how long building took [s]."""
+    from topologies.graph import graph
+
+    with _notice(f"building the graph of {machine.chips:,} chips", quiet):
+        begun = time.perf_counter()
+        graph(machine)
+        return time.perf_counter() - begun
+
+
+@contextmanager
+def _notice(what: str, quiet: bool) -> Iterator[None]:
+    """Say on stderr what is going on when it takes longer than two seconds."""
+    timer = threading.Timer(_NOTICE_AFTER_S, lambda: sys.stderr.write(f"{what} …\n"))
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _peak_rss_bytes() -> int:
+    """Most memory that this process ever held [B]."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    rows = [
+        [name, text]
+        for key, value in document.items()
+        if key not in ("cluster", "assumed")
+        for name, text in _lines(key, value)
+    ]
+    print_table(document["cluster"], ["measure", "value"], rows)
+    for name, value in document["assumed"].items():
+        print(f"assumed, as no --{name} was given: {value} a link")
+
+
+def _lines(key: str, value: Any) -> list[tuple[str, str]]:
+    """One line a value, and one an entry of a mapping, with the unit that the key names."""
+    from experiments.display import heading, unit_of, value_text
+
+    suffix = "_per_chip" if key.endswith("_per_chip") else ""
+    stem = key.removesuffix(suffix)
+    title = heading(stem).replace("_", " ") + suffix.replace("_", " ")
+    if not isinstance(value, dict):
+        return [(title, value_text(stem, value))]
+    named = f"x{unit_of(stem)}"
+    return [(f"{title}: {name}", value_text(named, item)) for name, item in value.items()]
+
+
+def _write(
+    out: Path, inputs: Mapping[str, Any], machine: Cluster, document: Mapping[str, Any]
+) -> None:
+    from experiments.run_directory import run_directory
+    from topologies.drawing import draw
+    from topologies.tables import LARGEST_TABLE, layer_table, link_table
+
+    with run_directory(out, command="topology", inputs=inputs) as run:
+        run.figure("topology", draw(machine), title=f"Topology of {machine.name}")
+        run.json("measures", document, title="Measures")
+        if document["links"] <= LARGEST_TABLE * machine.domains:
+            run.table("links", link_table(machine), title="Links of one scale-up domain")
+        if machine.scale_out is not None:
+            run.table("scale_out", layer_table(machine), title="Scale-out fabric")
