@@ -13,6 +13,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms import chosen, compose
 from cluster_sim.collectives.folding import folded_ring
 from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.nccl import covers, nccl_ps
 from cluster_sim.schedule import IntArray
 from cluster_sim.trace import run
 from topologies.clusters import Cluster
@@ -34,7 +35,8 @@ def duration_ps(
     size_bytes : int
         As in nccl-tests [B].
     algorithm : str
-        ``auto`` or a name from :func:`cluster_sim.collectives.algorithms`.
+        ``auto`` or a name from :func:`cluster_sim.collectives.algorithms`. On NVIDIA's machines
+        ``auto`` is NCCL's measured behaviour, :mod:`cluster_sim.collectives.nccl`.
     ideal : bool
         Link rates and latencies only.
 
@@ -46,6 +48,8 @@ def duration_ps(
     >>> duration_ps("all-reduce", eight, 2**30, "ring") == 14 * (1_000_000 + 1_342_177_280)
     True
     """
+    if algorithm == "auto" and not ideal and covers(group.cluster):
+        return nccl_ps(op, group, size_bytes)
     name = chosen(op, group, size_bytes, algorithm)
     chips = canonical(group)
     return _duration_ps(

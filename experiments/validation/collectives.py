@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.collectives import Group
-from cluster_sim.collectives.nccl import covers, nccl_ps
+from cluster_sim.collectives.nccl import covers
 from cluster_sim.collectives.timing import duration_ps
 from experiments.validation.outcome import Outcome
 from topologies.catalogue import Catalogue
@@ -52,8 +52,6 @@ def time_s(
     if ranks % chips:
         raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
     group = Group(whole, np.arange(chips), ranks // chips)
-    if algorithm == "auto" and covers(whole):
-        return nccl_ps(op, group, size_bytes) / PS_PER_S
     return duration_ps(op, group, size_bytes, algorithm) / PS_PER_S
 
 
