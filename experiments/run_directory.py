@@ -74,8 +74,7 @@ class Run:
 
     def json(self, name: str, document: Mapping[str, Any], *, title: str = "") -> None:
         """Write ``<name>.json``."""
-        lasting = {key: value for key, value in document.items() if key not in MEASURED}
-        self._results.update(f"json {name}\n{canonical(lasting)}".encode())
+        self._results.update(f"json {name}\n{canonical(_lasting(document))}".encode())
         self._new(f"{name}.json").write_text(readable(document))
         self._show("json", f"{name}.json", title or name, "")
 
@@ -112,6 +111,13 @@ class Run:
         }
         (self.folder / RECORD).write_text(readable(self._record))
         write_report(self.folder)
+
+
+def _lasting(value: Any) -> Any:
+    """A document without what was measured while it was made, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: _lasting(item) for key, item in value.items() if key not in MEASURED}
+    return [_lasting(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @contextmanager

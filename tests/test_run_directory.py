@@ -28,9 +28,13 @@ def _figure() -> Figure:
     return figure
 
 
+def _result(build_s: float) -> dict:
+    return {"iteration_s": 2.5, "build_s": build_s, "rows": [{"x": 1, "simulate_s": build_s}]}
+
+
 def _write(path: Path, *, ranks: int = 8, build_s: float = 1.0) -> None:
     with run_directory(path, command="train", inputs={"ranks": ranks}, seed=3) as writer:
-        writer.json("result", {"iteration_s": 2.5, "build_s": build_s}, title="Result")
+        writer.json("result", _result(build_s), title="Result")
         writer.table("metrics", pd.DataFrame({"ranks": [ranks], "build_s": [build_s]}))
         writer.figure("breakdown", _figure(), title="Where the time goes")
         writer.trace(run(on_one_link(3)))
