@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 import typer
 
+from experiments.cli.calibrate import calibrate
+from experiments.cli.collective import collective
+from experiments.cli.report import report
+from experiments.cli.topology import topology
+from experiments.cli.validate import validate
 from topologies.errors import InputError
 
 app = typer.Typer(
@@ -27,6 +32,9 @@ UsageMistake: type[Exception] = next(
 @app.callback()
 def _root() -> None:
     """Keep the commands as subcommands even while there is only one."""
+
+for _command in (topology, collective, validate, calibrate, report):
+    app.command()(_command)
 
 
 def run(arguments: Sequence[str]) -> int:
