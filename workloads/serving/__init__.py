@@ -1,1 +1,38 @@
 """Serving: one replica at token level, and what a unit of the fleet can serve."""
+
+from workloads.serving.capacity import Capacity, Slo, fixed_rate
+from workloads.serving.metrics import attained, parse_slo, serving_summary
+from workloads.serving.profile import Profile, profile
+from workloads.serving.replica import BUCKETS, Batching, Served, serve
+from workloads.serving.requests import (
+    Lengths,
+    Requests,
+    azure_lengths,
+    fixed_lengths,
+    poisson,
+    read_requests,
+)
+from workloads.serving.table import capacity_table, saturated_rate
+
+__all__ = [
+    "BUCKETS",
+    "Batching",
+    "Capacity",
+    "Lengths",
+    "Profile",
+    "Requests",
+    "Served",
+    "Slo",
+    "attained",
+    "azure_lengths",
+    "capacity_table",
+    "fixed_lengths",
+    "fixed_rate",
+    "parse_slo",
+    "poisson",
+    "profile",
+    "read_requests",
+    "saturated_rate",
+    "serve",
+    "serving_summary",
+]

@@ -1,0 +1,301 @@
+"""One replica at token level: continuous batching of prefill and decode, iteration by iteration.
+
+Between two events (an arrival that can be admitted, an end, a full bucket) the batch decodes the
+same requests, and an iteration's time is affine in the cached tokens; such stretches are taken in
+one step, and the times are those of the single iterations.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import InputError
+from workloads.serving.profile import Profile
+from workloads.serving.requests import Requests
+
+FloatArray = npt.NDArray[np.float64]
+
+BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
+"""Prompt lengths that a Neuron replica is compiled for: shorter ones are padded."""
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How a replica batches.
+
+    Attributes
+    ----------
+    slots : int
+        Requests that decode at once.
+    chunk_tokens : int
+        Tokens of an iteration when prompts are cut into pieces that ride along with decode; 0 for
+        separate prefill, which runs one whole prompt while decode stands still.
+    buckets : tuple of int
+        Lengths that separate prompts are padded to; empty for none.
+    """
+
+    slots: int = 64
+    chunk_tokens: int = 0
+    buckets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.slots < 1 or self.chunk_tokens < 0 or any(size < 1 for size in self.buckets):
+            raise InputError(
+                f"batching with {self.slots} slots and pieces of {self.chunk_tokens} tokens; slots "
+                "and buckets are at least 1, pieces at least 0."
+            )
+        if 0 < self.chunk_tokens <= self.slots:
+            raise InputError(
+                f"pieces of {self.chunk_tokens} tokens leave no room beside {self.slots} decoding "
+                "requests; use more tokens or fewer slots."
+            )
+
+    def padded(self, prompt: int) -> int:
+        """Length that a prompt is run at."""
+        return next((size for size in self.buckets if size >= prompt), prompt)
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What became of each request; times are NaN for one that was not finished.
+
+    Attributes
+    ----------
+    requests : Requests
+    first_token_s, end_s : float array (requests,)
+    gap_s, gap_count : float array (stretches,)
+        Mean time between tokens of each stretch of decoding, and how many tokens it covers.
+    busy_s, end_of_run_s : float
+        Time with anything to do, and the end of the last iteration [s].
+    kv_peak_tokens : int
+    batch_mean : float
+        Requests that decode, mean over decode iterations.
+    iterations : int
+    """
+
+    requests: Requests
+    first_token_s: FloatArray
+    end_s: FloatArray
+    gap_s: FloatArray
+    gap_count: FloatArray
+    busy_s: float
+    end_of_run_s: float
+    kv_peak_tokens: int
+    batch_mean: float
+    iterations: int
+
+    @property
+    def ttft_s(self) -> FloatArray:
+        """Time to first token of each request [s]."""
+        return self.first_token_s - self.requests.arrival_s
+
+    @property
+    def tpot_s(self) -> FloatArray:
+        """Mean time of each later token; NaN for single tokens [s]."""
+        later = self.requests.output - 1
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(later > 0, (self.end_s - self.first_token_s) / later, np.nan)
+
+
+@dataclass
+class _State:
+    """A replica in the middle of a run. Decoding requests all advance by one token at a time."""
+
+    profile: Profile
+    batching: Batching
+    requests: Requests
+    now: float = 0.0
+    next_arrival: int = 0
+    waiting: deque[int] = field(default_factory=deque)
+    step: int = 0
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    cached: int = 0
+    reserved: int = 0
+    piece_of: int = -1
+    piece_done: int = 0
+    owed: float = 0.0
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    busy: float = 0.0
+    peak: int = 0
+    batch_sum: float = 0.0
+    decode_steps: int = 0
+    iterations: int = 0
+
+
+def serve(profile: Profile, requests: Requests, batching: Batching | None = None) -> Served:
+    """Serve all requests on one replica, first come, first served.
+
+    A request is admitted when a slot is free and the cache has room for its prompt and its whole
+    output. Waiting prompts go before decoding.
+
+    Raises
+    ------
+    InputError
+        For a request that can never fit into the cache.
+    """
+    chosen = batching or Batching()
+    state = _State(profile, chosen, requests)
+    largest = int((requests.prompt + requests.output).max(initial=0))
+    if largest > profile.kv_tokens:
+        raise InputError(
+            f"a request of {largest:,} tokens does not fit: the cache of {profile.name} holds "
+            f"{profile.kv_tokens:,}. Use more chips or shorter requests."
+        )
+    first = np.full(len(requests), np.nan)
+    end = np.full(len(requests), np.nan)
+    while _step(state, first, end):
+        pass
+    gaps = np.array(state.gaps) if state.gaps else np.zeros((0, 2))
+    return Served(
+        requests=requests,
+        first_token_s=first,
+        end_s=end,
+        gap_s=gaps[:, 0],
+        gap_count=gaps[:, 1],
+        busy_s=state.busy,
+        end_of_run_s=state.now,
+        kv_peak_tokens=state.peak,
+        batch_mean=state.batch_sum / state.decode_steps if state.decode_steps else 0.0,
+        iterations=state.iterations,
+    )
+
+
+def _step(state: _State, first: FloatArray, end: FloatArray) -> bool:
+    """Advance to the next event; False when nothing is left to do."""
+    _arrivals(state)
+    if state.piece_of < 0 and _admissible(state):
+        request = state.waiting.popleft()
+        tokens = int(state.requests.prompt[request] + state.requests.output[request])
+        state.reserved += tokens
+        if not state.batching.chunk_tokens:
+            _prefill(state, request, first, end)
+            return True
+        state.piece_of, state.piece_done = request, 0
+    if state.piece_of >= 0:
+        _mixed(state, first, end)
+        return True
+    if state.ends:
+        _decode(state, end)
+        return True
+    if state.next_arrival < len(state.requests):
+        state.now = float(state.requests.arrival_s[state.next_arrival])
+        return True
+    return False
+
+
+def _arrivals(state: _State) -> None:
+    arrival = state.requests.arrival_s
+    while state.next_arrival < len(arrival) and arrival[state.next_arrival] <= state.now:
+        state.waiting.append(state.next_arrival)
+        state.next_arrival += 1
+
+
+def _admissible(state: _State) -> bool:
+    if not state.waiting or len(state.ends) >= state.batching.slots:
+        return False
+    request = state.waiting[0]
+    tokens = int(state.requests.prompt[request] + state.requests.output[request])
+    return state.reserved + tokens <= state.profile.kv_tokens
+
+
+def _prefill(state: _State, request: int, first: FloatArray, end: FloatArray) -> None:
+    """Run one whole prompt while decode stands still."""
+    took = state.profile.prefill_s(state.batching.padded(int(state.requests.prompt[request])))
+    state.now += took
+    state.busy += took
+    state.owed += took
+    state.iterations += 1
+    _started(state, request, first, end)
+
+
+def _started(state: _State, request: int, first: FloatArray, end: FloatArray) -> None:
+    """Give a request its first token and let it decode the others."""
+    prompt, output = int(state.requests.prompt[request]), int(state.requests.output[request])
+    first[request] = state.now
+    if output == 1:
+        end[request] = state.now
+        state.reserved -= prompt + output
+        state.peak = max(state.peak, state.cached + prompt)
+        return
+    heapq.heappush(state.ends, (state.step + output - 1, request))
+    state.cached += prompt
+    state.peak = max(state.peak, state.cached)
+
+
+def _mixed(state: _State, first: FloatArray, end: FloatArray) -> None:
+    """One iteration of the decoding requests and a piece of a prompt."""
+    request, batch = state.piece_of, len(state.ends)
+    prompt = int(state.requests.prompt[request])
+    piece = min(prompt - state.piece_done, state.batching.chunk_tokens - batch)
+    profile = state.profile
+    took = (
+        profile.linear(batch + piece)
+        + profile.prefill_extra_s(piece, state.piece_done)
+        + profile.decode_request_s * batch
+        + profile.decode_kv_s * state.cached
+    )
+    _advance(state, took, 1)
+    state.piece_done += piece
+    _finished(state, end)
+    if state.piece_done >= prompt:
+        state.piece_of = -1
+        _started(state, request, first, end)
+
+
+def _decode(state: _State, end: FloatArray) -> None:
+    """Decode until a request ends, or one arrives that could be admitted."""
+    batch = len(state.ends)
+    steps = state.ends[0][0] - state.step
+    profile = state.profile
+    once = profile.decode_s(batch, state.cached)
+    growth = profile.decode_kv_s * batch
+    if batch < state.batching.slots and state.next_arrival < len(state.requests):
+        until = float(state.requests.arrival_s[state.next_arrival]) - state.now
+        steps = min(steps, _steps_until(until, once, growth))
+    _advance(state, steps * once + growth * steps * (steps - 1) / 2, steps)
+    _finished(state, end)
+
+
+def _steps_until(seconds: float, once: float, growth: float) -> int:
+    """Fewest iterations, at least one, whose end is not before ``seconds``."""
+    if growth <= 0:
+        return max(1, math.ceil(seconds / once))
+    slope = once - growth / 2
+    steps = (-slope + math.sqrt(slope * slope + 2 * growth * max(seconds, 0.0))) / growth
+    return max(1, math.ceil(steps - 1e-9))
+
+
+def _advance(state: _State, took: float, steps: int) -> None:
+    batch = len(state.ends)
+    state.now += took
+    state.busy += took
+    state.step += steps
+    state.cached += batch * steps
+    state.peak = max(state.peak, state.cached)
+    state.iterations += steps
+    if not batch:
+        return
+    state.batch_sum += batch * steps
+    state.decode_steps += steps
+    once = took / steps
+    if state.owed:
+        state.gaps.append((once + state.owed, batch))
+        steps -= 1
+        state.owed = 0.0
+    if steps:
+        state.gaps.append((once, batch * steps))
+
+
+def _finished(state: _State, end: FloatArray) -> None:
+    while state.ends and state.ends[0][0] <= state.step:
+        _, request = heapq.heappop(state.ends)
+        prompt, output = int(state.requests.prompt[request]), int(state.requests.output[request])
+        end[request] = state.now
+        state.cached -= prompt + output - 1
+        state.reserved -= prompt + output

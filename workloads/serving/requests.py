@@ -1,0 +1,180 @@
+"""Requests of a replica: arrival times with prompt and output lengths, from a file or drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from topologies.errors import InputError
+from workloads.demand.bundled import data_file
+from workloads.demand.columns import CLOCK, TIME_S, meanings
+from workloads.demand.read import MAX_BYTES
+
+IntArray = npt.NDArray[np.integer[Any]]
+FloatArray = npt.NDArray[np.float64]
+MAX_REQUESTS = 5_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """Requests in the order of their arrival.
+
+    Attributes
+    ----------
+    arrival_s : float array (requests,)
+        Ascending [s].
+    prompt, output : int array (requests,)
+        Tokens, at least 1 each.
+    """
+
+    arrival_s: FloatArray
+    prompt: IntArray
+    output: IntArray
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def every(self, step: int, first: int = 0) -> Requests:
+        """Keep every ``step``-th request: one replica's part under round robin."""
+        return Requests(
+            self.arrival_s[first::step], self.prompt[first::step], self.output[first::step]
+        )
+
+    def thinned(self, share: float, rng: np.random.Generator) -> Requests:
+        """Keep each request with one probability: one replica's part under random routing."""
+        kept = rng.random(len(self)) < share
+        return Requests(self.arrival_s[kept], self.prompt[kept], self.output[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths:
+    """A sample of (prompt, output) pairs that requests are drawn from; (pairs,) each."""
+
+    prompt: IntArray
+    output: IntArray
+
+    def scaled(self, prompt: float, output: float) -> Lengths:
+        """Multiply lengths, at least one token each."""
+        return Lengths(
+            np.maximum(1, np.rint(self.prompt * prompt)).astype(np.int64),
+            np.maximum(1, np.rint(self.output * output)).astype(np.int64),
+        )
+
+    def with_means(self, prompt: float, output: float) -> Lengths:
+        """Scale both so that the means are these."""
+        return self.scaled(prompt / self.prompt.mean(), output / self.output.mean())
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Draw pairs with replacement."""
+        rows = rng.integers(len(self.prompt), size=count)
+        return self.prompt[rows], self.output[rows]
+
+
+def fixed_lengths(prompt: int, output: int) -> Lengths:
+    """Every request alike."""
+    if prompt < 1 or output < 1:
+        raise InputError(f"lengths of {prompt} and {output} tokens; both are at least 1.")
+    return Lengths(np.array([prompt]), np.array([output]))
+
+
+def azure_lengths(service: str = "conv") -> Lengths:
+    """Joint lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests)."""
+    made = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
+    return Lengths(made.prompt, made.output)
+
+
+def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Generator) -> Requests:
+    """Draw requests with exponential gaps.
+
+    Parameters
+    ----------
+    rate_per_s : float
+        Mean arrivals [1/s]; infinity puts all at time 0, to measure saturation.
+    count : int
+    lengths : Lengths
+    rng : numpy.random.Generator
+    """
+    if not rate_per_s > 0 or not 1 <= count <= MAX_REQUESTS:
+        raise InputError(
+            f"{count} requests at {rate_per_s}/s; the rate is above 0 and the count 1 to "
+            f"{MAX_REQUESTS:,}."
+        )
+    gaps = rng.exponential(1.0, count)
+    prompt, output = lengths.draw(count, rng)
+    return Requests(np.cumsum(gaps) / rate_per_s, prompt, output)
+
+
+def read_requests(path: str | Path, *, service: str | None = None) -> Requests:
+    """Read a log: one row a request with a time, ``prompt_tokens`` and ``output_tokens``.
+
+    The columns are those of :func:`workloads.demand.read_demand`.
+
+    Raises
+    ------
+    InputError
+        For a missing file, columns or values that are not numbers, a service that is not there.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"requests file {file} does not exist; give a CSV file or poisson:RATE.")
+    if file.stat().st_size > MAX_BYTES:
+        raise InputError(
+            f"requests file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
+        )
+    try:
+        table = pd.read_csv(file, encoding="utf-8-sig")
+    except (ValueError, pd.errors.ParserError) as fault:
+        raise InputError(f"requests file {file} is not a readable CSV: {fault}.") from None
+    table = table.rename(columns=meanings([str(name) for name in table.columns], str(file)))
+    for name in ("prompt_tokens", "output_tokens"):
+        if name not in table:
+            raise InputError(f"{file}: no column {name}; a log of requests states both lengths.")
+    if service is not None and "service" in table:
+        table = table[table["service"] == service]
+    if table.empty or len(table) > MAX_REQUESTS:
+        raise InputError(f"{file}: {len(table):,} requests; it must have 1 to {MAX_REQUESTS:,}.")
+    arrival = _seconds(table, file)
+    order = np.argsort(arrival, kind="stable")
+    return Requests(
+        arrival[order] - arrival.min(),
+        _tokens(table, "prompt_tokens", file)[order],
+        _tokens(table, "output_tokens", file)[order],
+    )
+
+
+def _seconds(table: pd.DataFrame, file: Path) -> FloatArray:
+    for name, unit_s in TIME_S.items():
+        if name in table:
+            values = pd.to_numeric(table[name], errors="coerce").to_numpy(float) * unit_s
+            break
+    else:
+        clock = next((name for name in CLOCK if name in table), None)
+        if clock is None:
+            raise InputError(f"{file}: no time column; add time, time_s or timestamp_ms.")
+        numbers = pd.to_numeric(table[clock], errors="coerce").to_numpy(float)
+        if np.isnan(numbers).any():
+            moments = pd.to_datetime(table[clock], errors="coerce", utc=True, format="ISO8601")
+            since = (moments - moments.min()) / pd.Timedelta(seconds=1)
+            numbers = since.to_numpy(float)
+        values = numbers
+    if not np.all(np.isfinite(values)) or (values < 0).any():
+        row = int(np.argmax(~np.isfinite(values) | (values < 0)))
+        raise InputError(f"{file}, row {row + 2}: its time is not a time.")
+    return values
+
+
+def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
+    values = pd.to_numeric(table[name], errors="coerce").to_numpy(float)
+    bad = ~np.isfinite(values) | (values < 0) | (values > 1e8)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InputError(
+            f"{file}, row {row + 2}: {name} is {table[name].iloc[row]!r}; it must be a number "
+            "of tokens."
+        )
+    return np.maximum(1, np.rint(values)).astype(np.int64)
