@@ -11,6 +11,9 @@ from cluster_sim.schedule import IntArray
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
 
+PACKET_BYTES = 2**16
+"""Packet of collective copies on chips for which the catalogue states none [B]."""
+
 
 @dataclass(frozen=True)
 class Wire:
@@ -28,6 +31,8 @@ class Wire:
         CC-Cores of a chip; compute streams of a chip.
     slices : int
         Pieces that a ring step is cut into so that issue and reduction overlap the wire.
+    packet_bytes : int
+        Smallest piece worth sending by itself [B].
     stores : bool
         Whether chips on the way store a message before they forward it, as the α–β model says.
     """
@@ -38,6 +43,7 @@ class Wire:
     cc_slots: int = 1
     engine_slots: int = 1
     slices: int = 1
+    packet_bytes: int = PACKET_BYTES
     stores: bool = True
 
     def scale_up(self, rate_bytes_per_s: IntArray) -> IntArray:

@@ -11,9 +11,11 @@ from cluster_sim.collectives.all_to_all import dimension_ordered, direct
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.cycles import Cycles, all_rings, one_ring
 from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.hierarchical import hierarchical, symmetric
 from cluster_sim.collectives.lower import Facts, lower
 from cluster_sim.collectives.ring import RING_OPS, ring
 from cluster_sim.collectives.sends import Sends, side_by_side
+from cluster_sim.collectives.torus import torus
 from cluster_sim.fabric import fabric
 from cluster_sim.schedule import Schedule
 from cluster_sim.wire import Wire, wire
@@ -21,6 +23,7 @@ from topologies.errors import InputError, suggestion
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 MAX_BYTES = 2**50
+MOST_SLICES = 16
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,29 @@ def _dimension_ordered(op: str, group: Group, size_bytes: int, costs: Wire) -> S
     return dimension_ordered(group, found, size_bytes)
 
 
+def _torus(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+    found = box(group)
+    if found is None:
+        raise InputError("torus needs a group that fills a box of a torus")
+    return torus(op, group, found, size_bytes, slices_for(group, size_bytes, costs))
+
+
+def _hierarchical(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+    return hierarchical(op, group, size_bytes, slices_for(group, size_bytes, costs))
+
+
+def slices_for(group: Group, size_bytes: int, costs: Wire) -> int:
+    """Slices of a collective in stages: as many as leave whole packets, at most ``MOST_SLICES``."""
+    return max(1, min(MOST_SLICES, size_bytes // (group.ranks * costs.packet_bytes)))
+
+
 def _any(group: Group) -> bool:
     return True
+
+
+def _has_axes(group: Group) -> bool:
+    found = box(group) if group.ranks_per_chip == 1 else None
+    return found is not None and len(found.sizes) > 1
 
 
 def _fills_box(group: Group) -> bool:
@@ -63,6 +87,8 @@ ALGORITHMS = {
     "ring": Algorithm(RING_OPS, _any, _on(one_ring)),
     "bidirectional-ring": Algorithm(RING_OPS, _any, _on(lambda group: one_ring(group).both_ways)),
     "multi-ring": Algorithm(RING_OPS, _any, _on(all_rings)),
+    "torus": Algorithm(RING_OPS, _has_axes, _torus),
+    "hierarchical": Algorithm(RING_OPS, symmetric, _hierarchical),
     "direct": Algorithm(("all-to-all",), _any, lambda op, group, size, _: direct(group, size)),
     "dimension-ordered": Algorithm(("all-to-all",), _fills_box, _dimension_ordered),
 }
@@ -87,13 +113,19 @@ def chosen(op: str, group: Group, size_bytes: int, algorithm: str) -> str:
     """Name of the algorithm that runs: ``auto`` resolved, one that makes no sense refused."""
     sensible = algorithms(op, group)
     if algorithm == "auto":
-        return sensible[-1]
+        return _auto(op, group, sensible)
     if algorithm not in sensible:
         raise InputError(
             f"{algorithm} does not make sense for {op} on {len(group.chips)} chips of "
             f"{group.cluster.name}; these do: auto, best, {', '.join(sensible)}"
         )
     return algorithm
+
+
+def _auto(op: str, group: Group, sensible: Sequence[str]) -> str:
+    between = len(np.unique(group.domain)) > 1
+    wanted = ("hierarchical", "ring") if between else ("multi-ring", "dimension-ordered")
+    return next((name for name in wanted if name in sensible), sensible[0])
 
 
 def compose(

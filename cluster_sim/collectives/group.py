@@ -11,6 +11,7 @@ from topologies.clusters import Cluster
 from topologies.errors import InputError
 from topologies.links import coordinates
 from topologies.shapes import Torus
+from topologies.tiered import Tiered
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ def whole(cluster: Cluster, ranks_per_chip: int = 1) -> Group:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A group's chips as a box of a torus: axes of size one are left out.
+    """A group's chips as a box of a torus or of tiers: axes of size one are left out.
 
     Attributes
     ----------
@@ -94,7 +95,7 @@ class Box:
     rates : tuple of int
         Between two neighbours along the axis, all cables together, one direction [B/s].
     axes : tuple of int
-        Number of each axis in the torus.
+        Number of each axis or tier in the shape.
     chip_at : int64 array (chips,)
         Position in ``group.chips`` of the chip at each place of the box, in row-major order.
     """
@@ -107,32 +108,42 @@ class Box:
 
 
 def box(group: Group) -> Box | None:
-    """Return the box that a group fills, or None when it is not one or not of one torus."""
+    """Return the box of a torus, or of tiers, that a group fills; None when it fills none."""
     shape = group.cluster.shape
-    if not isinstance(shape, Torus) or len(np.unique(group.domain)) != 1:
+    if len(np.unique(group.domain)) != 1 or not isinstance(shape, Torus | Tiered):
         return None
     local = group.chips % group.cluster.chips_per_domain
-    places = zip(coordinates(shape, local), shape.axes, strict=True)
-    sides = [_side(at, axis.size) for at, axis in places]
-    if any(side is None for side in sides):
+    at = coordinates(shape, local)
+    if isinstance(shape, Torus):
+        sides = [_side(one, size) for one, size in zip(at, shape.sizes, strict=True)]
+    else:
+        # Any chips of a tier meet in its switches, so gaps between them do not matter.
+        sides = [np.unique(one, return_inverse=True)[1] for one in at]
+    known = [side for side in sides if side is not None]
+    spans = [len(np.unique(side)) for side in known]
+    if len(known) < len(sides) or int(np.prod(spans)) != len(local):
         return None
-    spans = [len(np.unique(side)) for side in sides if side is not None]
-    if int(np.prod(spans)) != len(local):
-        return None
-    place = np.ravel_multi_index(tuple(side for side in sides if side is not None), spans)
-    kept = [a for a, span in enumerate(spans) if span > 1]
-    axes = [shape.axes[a] for a in kept]
-    pairs = list(zip(axes, (spans[a] for a in kept), strict=True))
+    kept = [axis for axis, span in enumerate(spans) if span > 1]
     return Box(
-        sizes=tuple(span for _, span in pairs),
-        wraps=tuple(axis.wrap and span == axis.size > 2 for axis, span in pairs),
-        rates=tuple(
-            axis.bandwidth_bytes_per_s * (2 if axis.wrap and axis.size == 2 else 1)
-            for axis, _ in pairs
-        ),
+        sizes=tuple(spans[axis] for axis in kept),
+        wraps=tuple(_closes(shape, axis, spans[axis]) for axis in kept),
+        rates=tuple(_rate(shape, axis) for axis in kept),
         axes=tuple(kept),
-        chip_at=np.argsort(place),
+        chip_at=np.argsort(np.ravel_multi_index(tuple(known), spans)),
     )
+
+
+def _closes(shape: Torus | Tiered, axis: int, span: int) -> bool:
+    return isinstance(shape, Torus) and shape.axes[axis].wrap and span == shape.sizes[axis] > 2
+
+
+def _rate(shape: Torus | Tiered, axis: int) -> int:
+    """From one chip to the next along an axis or tier, all that may go there at once [B/s]."""
+    if isinstance(shape, Tiered):
+        tier = shape.tiers[axis]
+        return tier.bandwidth_bytes_per_s if tier.switches else tier.link_bytes_per_s
+    one = shape.axes[axis]
+    return one.bandwidth_bytes_per_s * (2 if one.wrap and one.size == 2 else 1)
 
 
 def _side(at: IntArray, size: int) -> IntArray | None:

@@ -27,10 +27,11 @@ from cluster_sim.schedule import (
     Schedule,
 )
 
-WHAT = ("issue", "pass", "copy", "reduce", "done")
+WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
 """Label of an op: a CC-Core's step; a hop to a chip on the way; the last hop, whose message
-replaces what the receiver holds, or is added to it; a rank that has received all."""
-ISSUE, PASS, COPY, REDUCE, DONE = range(5)
+replaces what the receiver holds, or is added to it; a rank that has what its next sends need; one
+that has received all."""
+ISSUE, PASS, COPY, REDUCE, JOINED, DONE = range(6)
 
 NARROW = 1024
 """Span of sizes [B] up to which times are looked up instead of divided."""
@@ -80,9 +81,12 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
     resource = paths.resource.astype(np.int32)[hop]
     lag = paths.latency_ps[hop]
     if fabric.wire.issue_ps > 0 and ops.hop is not None:
-        resource[ops.first] = fabric.cc(chip_of_rank[sends.channels.src][sends.channel])
-        lag[ops.first] = 0
-    duration = _durations(ops.spread(sends.size_bytes), resource, ops, fabric)
+        issue = ops.hop < 0
+        source = chip_of_rank[sends.channels.src][sends.channel]
+        resource[issue] = fabric.cc(ops.spread(source)[issue])
+        lag[issue] = 0
+    size = ops.spread(sends.size_bytes)
+    duration = _durations(size, resource, ops, fabric)
     edges = _edges(sends, ops, _cut_through(ops, resource, duration, lag, fabric), lag)
     if duration.min(initial=1) == 0:
         resource[duration == 0] = NO_RESOURCE
@@ -91,7 +95,7 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         kind=np.append(np.where(duration > 0, FIXED, JOIN), np.full(extra, JOIN)),
         resource=np.append(resource, np.full(extra, NO_RESOURCE)),
         duration_ps=np.append(duration, np.zeros(extra, np.int64)),
-        size_bytes=np.append(ops.spread(sends.size_bytes), np.zeros(extra, np.int64)),
+        size_bytes=np.append(size, np.zeros(extra, np.int64)),
         priority=np.append(ops.spread(sends.priority), np.zeros(extra, np.int32)),
         edges=edges,
         resources=fabric.resources,
@@ -113,12 +117,13 @@ def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
     if not issued and hops.max(initial=1) == 1:
         each = np.arange(len(sends), dtype=np.int32)
         return _Ops(len(sends), each, each, None, None)
-    width = hops[sends.channel] + issued
+    joins = (sends.channels.src == sends.channels.dst)[sends.channel]
+    width = hops[sends.channel] + (issued & ~joins)
     end = np.cumsum(width)
     count = int(end[-1]) if len(end) else 0
     send = np.repeat(np.arange(len(sends), dtype=np.int32), width)
     first = (end - width).astype(np.int32)
-    hop = np.arange(count, dtype=np.int32) - first[send] - np.int32(issued)
+    hop = np.arange(count, dtype=np.int32) - (first + (issued & ~joins))[send]
     return _Ops(count, first, (end - 1).astype(np.int32), send, hop)
 
 
@@ -202,6 +207,7 @@ def _labels(sends: Sends, ops: _Ops) -> dict[str, Label]:
         return np.append(ops.spread(column.astype(narrow)), tail)
 
     arrives = np.where(sends.reduce, REDUCE, COPY).astype(np.uint8)
+    arrives[(channels.src == channels.dst)[sends.channel]] = JOINED
     what = ops.spread(arrives)
     if ops.hop is not None:
         what = np.full(ops.count, PASS, np.uint8)

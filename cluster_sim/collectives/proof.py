@@ -15,7 +15,7 @@ import numpy as np
 
 from cluster_sim.collectives.chunks import EVERY, Chunks
 from cluster_sim.collectives.composed import Collective
-from cluster_sim.collectives.lower import COPY, DONE, ISSUE, PASS, REDUCE
+from cluster_sim.collectives.lower import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
 from cluster_sim.schedule import BoolArray, Codes, IntArray, Schedule
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
@@ -84,7 +84,7 @@ def _check_bytes(schedule: Schedule, chunks: Chunks) -> None:
     """Every op moves the bytes of its chunks; an issue moves none but speaks of them."""
     offsets = chunks.offsets()
     first = _column(schedule, "chunk").astype(np.int64)
-    sends = np.flatnonzero(_column(schedule, "what") != DONE)
+    sends = np.flatnonzero(_column(schedule, "what") < JOINED)
     first, last = first[sends], first[sends] + _column(schedule, "chunks")[sends]
     expected = offsets[last] - offsets[first]
     wrong = schedule.size_bytes[sends] != expected
@@ -116,7 +116,7 @@ def _check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     _refuse_ops(gap, passes, "does not lead on to where the next hop begins")
     first = np.ones(len(schedule), np.bool_)
     first[after] = False
-    sends = (what != DONE) & holds
+    sends = (what < JOINED) & holds
     lost = sends & first & (near != chip_of_rank[rank])
     _refuse_ops(lost, np.arange(len(lost)), "does not begin at the sender's chip")
     arrives = sends & ((what == COPY) | (what == REDUCE))
@@ -220,7 +220,7 @@ def _supplies(
     first, count = _column(schedule, "chunk").astype(np.int64), _column(schedule, "chunks")
     rank, peer, what = (_column(schedule, name) for name in ("rank", "peer", "what"))
     src, dst = schedule.edges.sources(), schedule.edges.dst
-    arrives = (what[src] == COPY) | (what[src] == REDUCE)
+    arrives = (what[src] == COPY) | (what[src] == REDUCE) | (what[src] == JOINED)
     same = (rank[src] == rank[dst]) & (peer[src] == peer[dst]) & (first[src] == first[dst])
     carries = (what[dst] != DONE) & np.where(arrives, peer[src] == rank[dst], same)
     src, dst = src[carries], dst[carries]

@@ -95,11 +95,16 @@ class Sends:
 
     @property
     def size_bytes(self) -> IntArray:
-        """Bytes of each send, int64 (sends,)."""
+        """Bytes of each send, none for a rank's joins with itself, int64 (sends,)."""
         if not len(self.count) or self.count.max() == self.count.min() == 1:
-            return self.chunks.size_bytes[self.first]
-        offsets = self.chunks.offsets()
-        return np.asarray(offsets[self.first + self.count] - offsets[self.first])
+            size = self.chunks.size_bytes[self.first]
+        else:
+            offsets = self.chunks.offsets()
+            size = np.asarray(offsets[self.first + self.count] - offsets[self.first])
+        joins = self.channels.src == self.channels.dst
+        if joins.any():
+            size[joins[self.channel]] = 0
+        return size
 
 
 def sends(

@@ -1,0 +1,68 @@
+"""Collectives between scale-up domains, the thin scale-out fabric last: reduce-scatter inside each
+domain, then between the chips that stand at the same place in theirs; an all-gather the other way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_sim.collectives.cycles import one_ring
+from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.sends import Sends
+from cluster_sim.collectives.stages import Part, staged
+from cluster_sim.collectives.torus import parts
+from cluster_sim.schedule import IntArray
+
+
+def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
+    """All-reduce, all-gather or reduce-scatter on a group that is symmetric over its domains.
+
+    Each chip takes part in a ring over all domains with the shard that is its own inside.
+    """
+    ranks = rank_table(group)
+    if ranks is None:
+        raise ValueError("the group is not symmetric over its domains")
+    inside = Group(
+        group.cluster, group.chips[group.domain == group.domain[0]], group.ranks_per_chip
+    )
+    across = np.ascontiguousarray(ranks.T).astype(np.int32)
+    made = [
+        Part((*(_everywhere(lines, ranks) for lines in part.lines), across), part.weight)
+        for part in _inside(inside)
+    ]
+    return staged(op, group.ranks, made, size_bytes, slices)
+
+
+def symmetric(group: Group) -> bool:
+    """Whether the group has the same several chips in each of several domains.
+
+    The Neuron runtime asks for that: the same number of ranks on every node, with the same local
+    indices.
+    """
+    table = rank_table(group)
+    return table is not None and min(table.shape) > 1
+
+
+def rank_table(group: Group) -> IntArray | None:
+    """Ranks by domain and place in it, int64 (domains, ranks of each); None if not symmetric."""
+    found, counts = np.unique(group.domain, return_counts=True)
+    if counts.min() != counts.max():
+        return None
+    order = np.argsort(group.domain, kind="stable").reshape(len(found), -1)
+    local = group.chips[order] % group.cluster.chips_per_domain
+    if not (local == local[0]).all():
+        return None
+    cores = np.arange(group.ranks_per_chip)
+    return (order[:, :, None] * group.ranks_per_chip + cores).reshape(len(found), -1)
+
+
+def _inside(inside: Group) -> list[Part]:
+    found = box(inside) if inside.ranks_per_chip == 1 else None
+    if found is not None and found.sizes:
+        return parts(found)
+    return [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
+
+
+def _everywhere(lines: IntArray, ranks: IntArray) -> IntArray:
+    """The lines of one domain in all of them."""
+    return np.concatenate([ranks[domain][lines] for domain in range(len(ranks))]).astype(np.int32)

@@ -1,0 +1,300 @@
+"""Multi-dimensional collectives: ring stages along one dimension after the other.
+
+A reduce-scatter runs its stages from the first dimension to the last, each on what the one before
+left; an all-gather runs them backwards; an all-reduce does both. The payload is shared out over
+parts, each with an order of dimensions of its own, so that all dimensions are busy at once, and
+each part is cut into slices that follow one another. Within a rank a stage begins when the one
+before it has ended, which a join of the rank with itself marks; there is no barrier between ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.collectives.chunks import EVERY, Chunks, shards
+from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
+from cluster_sim.schedule import Edges, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A share of the payload and the dimensions that it is reduced along, in order.
+
+    Attributes
+    ----------
+    lines : tuple of int32 array (lines, ranks of a line)
+        For each stage the rings, as ranks in order; each stage's rings hold every rank once, and
+        ranks of one ring agree in their places in all earlier stages.
+    weight : int
+        Share of the payload.
+    """
+
+    lines: tuple[IntArray, ...]
+    weight: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """One stage of one part, slices included.
+
+    ``low`` is the first chunk of each line's interval within the part, ``width`` the chunks of one
+    block of it.
+    """
+
+    lines: IntArray
+    low: IntArray
+    width: int
+    reduces: bool
+
+
+@dataclass(eq=False)
+class _Table:
+    """Columns of sends while they are gathered, block by block, and their edges in that order."""
+
+    columns: dict[str, list[IntArray]]
+    edges: list[IntArray]
+    count: int = 0
+
+    def add(self, edges: IntArray | Sequence[IntArray], **columns: IntArray) -> None:
+        """Append a block of sends; ``edges`` are arrays (sends, edges of each) of targets."""
+        self.edges += [edges] if isinstance(edges, np.ndarray) else edges
+        for name, values in columns.items():
+            self.columns[name].append(np.ravel(values).astype(np.int32, copy=False))
+        self.count += columns["channel"].size
+
+
+def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: int) -> Sends:
+    """All-reduce, all-gather or reduce-scatter in stages.
+
+    Parameters
+    ----------
+    op : str
+    ranks : int
+    parts : sequence of Part
+    size_bytes : int
+        As in nccl-tests [B].
+    slices : int
+        Of each part; the slice is the priority of its sends, so that early ones go ahead.
+    """
+    places = [_places(part, ranks) for part in parts]
+    weights = np.repeat([part.weight for part in parts], slices)
+    pieces = shards(size_bytes, ranks, weights).reshape(len(parts), slices, ranks)
+    owner = np.stack([np.argsort(place) for place in places])[:, None, :]
+    owner = np.broadcast_to(owner, pieces.shape)
+    reduces, gathers = op != "all-gather", op != "reduce-scatter"
+    chunks = Chunks.table(
+        np.take_along_axis(pieces, owner, axis=2),
+        source=EVERY if reduces else owner,
+        target=EVERY if gathers else owner,
+    )
+    if ranks == 1:
+        return no_sends(chunks, ranks)
+    names = ("channel", "first", "count", "reduce", "step", "priority")
+    table = _Table({name: [] for name in names}, [])
+    channels = _Channels(ranks)
+    for number, part in enumerate(parts):
+        down, up = _stages(part, ranks)
+        base = number * slices * ranks
+        _add_part(table, channels, [*down] * reduces + [*up] * gathers, ranks, slices, base)
+    columns = {name: np.concatenate(blocks) for name, blocks in table.columns.items()}
+    return sends(
+        **columns,
+        edges=_edges(table.edges, table.count),
+        channels=channels.table(),
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def _places(part: Part, ranks: int) -> IntArray:
+    """Number of each rank by its places in the stages, the first the most significant."""
+    number = np.zeros(ranks, np.int64)
+    for lines in part.lines:
+        at = np.empty(ranks, np.int64)
+        at[lines] = np.arange(lines.shape[1])
+        number = number * lines.shape[1] + at
+    return number
+
+
+def _stages(part: Part, ranks: int) -> tuple[list[_Stage], list[_Stage]]:
+    """Stages of the reduce-scatter, and of the all-gather, in the order in which they run."""
+    down, up, width = [], [], ranks
+    number = _places(part, ranks)
+    for lines in part.lines:
+        low = number[lines[:, 0]] // width * width
+        width //= lines.shape[1]
+        if lines.shape[1] > 1:
+            down.append(_Stage(lines, low, width, True))
+            up.append(_Stage(lines, low, width, False))
+    return down, up[::-1]
+
+
+class _Channels:
+    """Channels numbered in the order in which stages use them first."""
+
+    def __init__(self, ranks: int) -> None:
+        # A rank's channel to itself carries its joins.
+        self._src: list[IntArray] = [np.arange(ranks, dtype=np.int32)]
+        self._dst: list[IntArray] = [np.arange(ranks, dtype=np.int32)]
+        self._known: dict[int, int] = {}
+        self._count = ranks
+
+    def of(self, lines: IntArray) -> IntArray:
+        """Channels from each rank of each line to the next."""
+        if id(lines) not in self._known:
+            self._known[id(lines)] = self._count
+            self._src.append(lines.ravel())
+            self._dst.append(np.roll(lines, -1, axis=1).ravel())
+            self._count += lines.size
+        first = self._known[id(lines)]
+        return np.arange(first, first + lines.size, dtype=np.int32).reshape(lines.shape)
+
+    def table(self) -> Channels:
+        """All of them."""
+        return Channels.table(np.concatenate(self._src), np.concatenate(self._dst))
+
+
+def _add_part(
+    table: _Table, channels: _Channels, stages: Sequence[_Stage], ranks: int, slices: int, base: int
+) -> None:
+    step = 0
+    for number, stage in enumerate(stages):
+        _add_stage(
+            table,
+            channels.of(stage.lines),
+            stage,
+            ranks=ranks,
+            slices=slices,
+            base=base,
+            step=step,
+            following=stages[number + 1] if number + 1 < len(stages) else None,
+            onward=number + 2 < len(stages),
+        )
+        step += stage.lines.shape[1] - 1
+
+
+def _add_stage(
+    table: _Table,
+    channel: IntArray,
+    stage: _Stage,
+    *,
+    ranks: int,
+    slices: int,
+    base: int,
+    step: int,
+    following: _Stage | None,
+    onward: bool,
+) -> None:
+    """Rounds of a stage (rounds, slices, lines, places), and the join after it (slices, ranks)."""
+    count, size = stage.lines.shape
+    rounds = size - 1
+    shape = (rounds, slices, count, size)
+    round_ = np.arange(rounds, dtype=np.int32)[:, None, None, None]
+    slice_ = np.arange(slices, dtype=np.int32)[None, :, None, None]
+    place = np.arange(size, dtype=np.int32)
+    block = (place - np.int32(stage.reduces) - round_) % np.int32(size)
+    first = base + slice_ * np.int32(ranks) + stage.low.astype(np.int32)[:, None]
+    start = table.count
+    exits = start + int(np.prod(shape))
+    table.add(
+        _stage_edges(stage, slices, ranks, start, exits if following else None),
+        channel=np.broadcast_to(channel, shape),
+        first=np.broadcast_to(first + block * np.int32(stage.width), shape),
+        count=np.broadcast_to(np.int32(stage.width), shape),
+        reduce=np.broadcast_to(np.int32(stage.reduces), shape),
+        step=np.broadcast_to(round_ + np.int32(step), shape),
+        priority=np.broadcast_to(slice_, shape),
+    )
+    if following is not None:
+        _add_joins(
+            table,
+            stage,
+            following,
+            ranks=ranks,
+            slices=slices,
+            base=base,
+            step=step,
+            onward=onward,
+        )
+
+
+def _stage_edges(
+    stage: _Stage, slices: int, ranks: int, start: int, exits: int | None
+) -> list[IntArray]:
+    """Targets of each send: the next place's next round, and the join of the rank it arrives at.
+
+    In a reduce-scatter only the last arrival of a rank is one that nothing waits for but the join;
+    in an all-gather every arrival completes a part of what the rank then holds.
+    """
+    count, size = stage.lines.shape
+    rounds = size - 1
+    at = np.arange(slices * count * size, dtype=np.int32).reshape(slices, count, size)
+    onward = np.roll(at, -1, axis=2).ravel()
+    starts = start + np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(at.size)
+    forward = (starts + onward).ravel()
+    if exits is None:
+        return [forward[:, None], np.empty((at.size, 0), np.int32)]
+    receiver = np.roll(stage.lines, -1, axis=1).astype(np.int32)
+    slice_ = np.arange(slices, dtype=np.int32)[:, None, None]
+    join = np.ravel(exits + slice_ * np.int32(ranks) + receiver)
+    if stage.reduces:
+        return [forward[:, None], join[:, None]]
+    both = np.stack([forward, np.tile(join, rounds - 1)], axis=1)
+    return [both, join[:, None]]
+
+
+def _add_joins(
+    table: _Table,
+    stage: _Stage,
+    following: _Stage,
+    *,
+    ranks: int,
+    slices: int,
+    base: int,
+    step: int,
+    onward: bool,
+) -> None:
+    """A join a rank: it holds its block (reduce-scatter) or the whole line's (all-gather).
+
+    It leads to the sends of the next stage that need it, all rounds of a reduce-scatter and the
+    first of an all-gather, and ``onward`` to the rank's join after that stage.
+    """
+    shape = (slices, ranks)
+    size = stage.lines.shape[1]
+    held = np.empty(ranks, np.int32)
+    place = np.arange(size) if stage.reduces else np.zeros(size, np.int64)
+    held[stage.lines] = stage.low[:, None] + place * stage.width
+    width = stage.width if stage.reduces else stage.width * size
+    start = table.count + slices * ranks
+    rows, columns = following.lines.shape
+    where = np.empty(ranks, np.int32)
+    where[following.lines] = np.arange(ranks, dtype=np.int32).reshape(rows, columns)
+    slice_ = np.arange(slices, dtype=np.int32)[:, None]
+    rounds = columns - 1 if following.reduces else 1
+    a_round = np.int32(slices * ranks)
+    first_round = (start + slice_ * np.int32(ranks) + where)[:, :, None]
+    targets = first_round + np.arange(rounds, dtype=np.int32) * a_round
+    if onward:
+        after = start + (columns - 1) * a_round + np.arange(a_round).reshape(slices, ranks, 1)
+        targets = np.concatenate([targets, after], axis=2)
+    table.add(
+        targets.reshape(slices * ranks, -1).astype(np.int32),
+        channel=np.broadcast_to(np.arange(ranks, dtype=np.int32), shape),
+        first=base + slice_ * np.int32(ranks) + held,
+        count=np.full(shape, width, np.int32),
+        reduce=np.zeros(shape, np.int32),
+        step=np.full(shape, step + size - 2, np.int32),
+        priority=np.broadcast_to(slice_, shape),
+    )
+
+
+def _edges(blocks: Sequence[IntArray], count: int) -> Edges:
+    """Edges from blocks (sends, targets of each) in the order of the sends."""
+    degrees = np.concatenate([np.full(len(block), block.shape[1]) for block in blocks])
+    ptr = np.zeros(count + 1, np.int64)
+    np.cumsum(degrees, out=ptr[1:])
+    dst = np.concatenate([block.ravel() for block in blocks])
+    return Edges(ptr, dst, np.broadcast_to(np.int64(0), len(dst)))
