@@ -64,9 +64,14 @@ def gemm(
     grid, factors, known = _factors(rank.kin, precision)
     at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
     factor = np.exp(interpolate(grid, factors, *at))
-    kept = rank.constant("gemm_sustained")
-    seconds = factor * roofline_s(rank, *sides, sustained=kept)
+    seconds = factor * roofline_s(rank, *sides, sustained=_sustained(rank, precision))
     return Timing(plain(seconds), worst(rank.kin.provenance, known, place(grid, *at)))
+
+
+def _sustained(rank: Rank, precision: str) -> float:
+    """Share of the measured compute rate that a run of hours keeps in a precision."""
+    own = f"gemm_sustained_{precision.removeprefix('mx')}"
+    return rank.constant(own if rank.knows(own) else "gemm_sustained")
 
 
 def roofline_s(

@@ -82,6 +82,10 @@ class Rank:
         """One constant of the family's kernels, in SI units."""
         return self.parts.value(f"kernels.{self.kin.name}", quantity)
 
+    def knows(self, quantity: str) -> bool:
+        """Whether the family has such a constant."""
+        return self.parts.has(f"kernels.{self.kin.name}", quantity)
+
     def grade(self, quantity: str) -> str:
         """Grade of that constant."""
         return self.parts.entry(f"kernels.{self.kin.name}", quantity).grade

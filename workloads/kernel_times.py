@@ -98,8 +98,9 @@ def launch_s(chip: str, *, parts: Catalogue | None = None) -> float:
 
 
 def host_dispatch_s(chip: str, *, parts: Catalogue | None = None) -> float:
-    """Time in which the host of an eager framework issues one kernel [s].
+    """Time in which the host issues one step of a layer, a few kernels, in an eager framework [s].
 
-    Kernels shorter than this wait for the host; a graph or a compiled program does not.
+    The host runs ahead of the chip: a layer takes as long as its kernels, or as the host takes to
+    issue its steps, whichever is longer. A captured graph or a compiled program does not wait.
     """
     return rank_of(chip, "bf16", 1, parts).constant("host_dispatch")
