@@ -29,8 +29,8 @@ def cluster(
     ----------
     text : str
         A named machine (``trn2.48xlarge``), so many of them over their scale-out fabric
-        (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, or a plain shape
-        (``ring:8``, ``torus:4x4x4``, ``mesh:8``, ``switch:64``).
+        (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, a plain shape (``ring:8``,
+        ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or a YAML file's path.
     bandwidth, latency : str, optional
         Of each directed link of a plain shape, as ``100GB/s`` and ``1us``; refused for others.
     catalogue : Catalogue, optional
@@ -49,15 +49,20 @@ def cluster(
     (4, 4, 4)
     """
     numbers = shipped() if catalogue is None else catalogue
+    is_file = text.endswith((".yaml", ".yml"))
     kind, colon, count = text.partition(":")
-    if kind in PLAIN:
+    if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
-        return Cluster(text, shape, plain=True, catalogue=numbers)
+        return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=numbers)
     if bandwidth is not None or latency is not None:
         raise InputError(
             f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
             f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
         )
+    if is_file:
+        from topologies.cluster_file import cluster_from_file  # pydantic takes its time to load
+
+        return cluster_from_file(text, numbers)
     if kind == RAINIER:
         return _rainier(text, count if colon else None, numbers)
     if kind in MACHINES:

@@ -1,15 +1,23 @@
-"""Plain shapes from text: ``ring:8``, ``torus:4x4x4``, ``mesh:8``, ``switch:64``."""
+"""Plain shapes from text: ``ring:8``, ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from topologies.checks import check_size
+from topologies.clos import Clos
 from topologies.errors import InputError
 from topologies.quantities import parse_ps, parse_rate
 from topologies.shapes import Axis, FullMesh, Shape, Switch, Torus
 
-PLAIN = {"ring": "ring:8", "torus": "torus:4x4x4", "mesh": "mesh:8", "switch": "switch:64"}
+PLAIN = {
+    "ring": "ring:8",
+    "torus": "torus:4x4x4",
+    "mesh": "mesh:8",
+    "switch": "switch:64",
+    "clos": "clos:64:16",
+}
 """Kinds of plain shape, each with an example."""
 
 AXIS_NAMES = "XYZWVU"
@@ -22,7 +30,8 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
     Parameters
     ----------
     text : str
-        ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N`` or ``switch:N``.
+        ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``, or
+        ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION`` of individual switches.
     bandwidth, latency : str
         Of each directed link, such as ``100GB/s`` and ``1us``.
 
@@ -37,7 +46,7 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
     (2, 4)
     """
     kind, _, dims = text.partition(":")
-    sizes = _sizes(text, dims, PLAIN[kind])
+    sizes, more = _sizes(text, kind, dims)
     if kind != "torus" and len(sizes) > 1:
         raise InputError(f"{text}: a {kind} has one size, as {PLAIN[kind]}")
     if bandwidth is None or latency is None:
@@ -50,20 +59,26 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
         return FullMesh(sizes[0], rate, hop_ps)
     if kind == "switch":
         return Switch(sizes[0], rate, hop_ps)
+    if kind == "clos":
+        return Clos(sizes[0], more[0], rate, hop_ps, Fraction(more[1] if len(more) > 1 else 1))
     names = [*AXIS_NAMES[: len(sizes)]][::-1]
     return Torus(
         tuple(Axis(name, size, rate, hop_ps) for name, size in zip(names, sizes, strict=True))
     )
 
 
-def _sizes(text: str, dims: str, example: str) -> list[int]:
-    if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", dims, re.ASCII):
+def _sizes(text: str, kind: str, dims: str) -> tuple[list[int], list[int]]:
+    """Sizes of the dimensions, and of a Clos its radix and oversubscription."""
+    example = PLAIN[kind]
+    numbers = r"\d{1,9}(x\d{1,9})*" + (r":\d{1,9}(:\d{1,9})?" if kind == "clos" else "")
+    if not re.fullmatch(numbers, dims, re.ASCII):
         raise InputError(f"{text[:80]}: sizes must be whole numbers of at least 1, as {example}")
-    sizes = [int(size) for size in dims.split("x")]
+    along, *more = dims.split(":")
+    sizes = [int(size) for size in along.split("x")]
     if len(sizes) > len(AXIS_NAMES):
         raise InputError(
-            f"{text}: {len(sizes)} dimensions; at most {len(AXIS_NAMES)}, as {example}"
+            f"{text[:80]}: {len(sizes)} dimensions; at most {len(AXIS_NAMES)}, as {example}"
         )
     for size in sizes:
         check_size(text, size)
-    return sizes
+    return sizes, [int(number) for number in more]

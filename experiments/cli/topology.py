@@ -34,6 +34,36 @@ if TYPE_CHECKING:
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
 """What a plain shape's links get here when the user does not say: hops and counts need neither."""
 
+SHOWN = (
+    ("chips", "chips"),
+    ("domains", "scale-up domains"),
+    ("servers", "servers"),
+    ("nodes", "chips and scale-up switches"),
+    ("links", "directed scale-up links"),
+    ("links_per_chip", "  from a chip"),
+    ("diameter_hops", "diameter in hops"),
+    ("mean_hops", "mean distance in hops"),
+    ("switch_hops", "switches at most, within"),
+    ("bisection_bytes_per_s", "bisection of a domain"),
+    ("bisections_bytes_per_s", "  cut across"),
+    ("scale_up_bytes_per_s_per_chip", "scale-up, a chip"),
+    ("all_to_all_bytes_per_s_per_chip", "  uniform all-to-all, a chip at most"),
+    ("scale_out_bytes_per_s_per_chip", "scale-out, a chip"),
+    ("scale_out_bisection_bytes_per_s", "  bisection of the cluster"),
+    ("scale_out_links", "  directed links of adapters, hosts and Clos"),
+    ("nics", "network adapters"),
+    ("hosts", "hosts"),
+    ("hbm_bytes", "HBM, all chips"),
+    ("hbm_bytes_per_s", "  its bandwidth"),
+    ("hbm_bytes_per_chip", "HBM, a chip"),
+    ("hbm_bytes_per_s_per_chip", "  its bandwidth"),
+    ("flops_per_s", "dense peak, all chips,"),
+    ("flops_per_s_per_chip", "dense peak, a chip,"),
+    ("build_s", "building the graph took"),
+    ("peak_rss_bytes", "most memory held"),
+)
+"""What people are shown, in this order."""
+
 LARGEST_GRAPH = 2**20
 """Chips up to which the graph is built without being asked for."""
 
@@ -128,28 +158,23 @@ def _peak_rss_bytes() -> int:
 
 
 def _print(document: Mapping[str, Any]) -> None:
-    rows = [
-        [name, text]
-        for key, value in document.items()
-        if key not in ("cluster", "assumed")
-        for name, text in _lines(key, value)
-    ]
-    print_table(document["cluster"], ["measure", "value"], rows)
+    rows = [row for key, label in SHOWN for row in _rows(key, label, document)]
+    print_table(f"{document['cluster']} (rates are one direction)", ["measure", "value"], rows)
     for name, value in document["assumed"].items():
         print(f"assumed, as no --{name} was given: {value} a link")
 
 
-def _lines(key: str, value: Any) -> list[tuple[str, str]]:
-    """One line a value, and one an entry of a mapping, with the unit that the key names."""
-    from experiments.display import heading, unit_of, value_text
+def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
+    """One line a value and one an entry of a mapping; none for what the cluster does not have."""
+    from experiments.display import value_text
 
-    suffix = "_per_chip" if key.endswith("_per_chip") else ""
-    stem = key.removesuffix(suffix)
-    title = heading(stem).replace("_", " ") + suffix.replace("_", " ")
+    value = document[key]
+    if not value:
+        return []
+    name = f"x_{key.removesuffix('_per_chip')}"  # the end of it is the unit
     if not isinstance(value, dict):
-        return [(title, value_text(stem, value))]
-    named = f"x{unit_of(stem)}"
-    return [(f"{title}: {name}", value_text(named, item)) for name, item in value.items()]
+        return [[label, value_text(name, value)]]
+    return [[f"{label} {part}", value_text(name, item)] for part, item in value.items()]
 
 
 def _write(
