@@ -1,0 +1,79 @@
+"""Folding: of ranks that do the same at the same time only one is kept, and counted.
+
+Ranks are equal when they are of one stage, take part in exchanges of the same duration, and meet
+ranks that are equal to one another in turn. That is the coarsest partition which refines itself
+no more, so the folded run has the times of the whole one, to the picosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cluster_sim.schedule import IntArray
+from workloads.training.program import Exchange, Program
+
+
+def fold(program: Program) -> Program:
+    """Return the program with one row for each kind of equal ranks."""
+    classes = equal_ranks(program)
+    _, first = np.unique(classes, return_index=True)
+    count = np.bincount(classes, weights=program.count).astype(np.int64)
+    exchanges = [_fold_exchange(exchange, classes) for exchange in program.exchanges]
+    kept = {name: getattr(program, name)[first] for name in ("stage", "rank", "chip", "core")}
+    return replace(program, count=count, exchanges=tuple(exchanges), **kept)
+
+
+def equal_ranks(program: Program) -> IntArray:
+    """Class of each rank, numbered by first rank, int64 (ranks,)."""
+    classes = _numbered(program.stage)
+    while True:
+        finer = classes
+        for exchange in program.exchanges:
+            finer = _refined(finer, classes, exchange)
+        finer = _numbered(finer)
+        if finer.max(initial=0) == classes.max(initial=0):
+            return classes
+        classes = finer
+
+
+def _refined(finer: IntArray, classes: IntArray, exchange: Exchange) -> IntArray:
+    """Split classes by the role in an exchange, its duration and the classes met there."""
+    _, met = np.unique(_signature(exchange, classes), axis=0, return_inverse=True)
+    roles = int(exchange.role.max()) + 1
+    mark = np.zeros(len(classes), np.int64)
+    mark[exchange.members] = 1 + met.reshape(-1)[:, None] * roles + exchange.role
+    return _numbered(finer * (int(mark.max()) + 1) + mark)
+
+
+def _signature(exchange: Exchange, classes: IntArray) -> IntArray:
+    """Duration and the set of (role, class) of each group; repetitions are blanked."""
+    span = int(classes.max()) + 1
+    _, duration = np.unique(exchange.duration_ps, axis=0, return_inverse=True)
+    met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
+    met[:, 1:][met[:, 1:] == met[:, :-1]] = -1
+    met.sort(axis=1)
+    return np.concatenate([duration.reshape(-1)[exchange.kind][:, None], met], axis=1)
+
+
+def _numbered(values: IntArray) -> IntArray:
+    """Small numbers for values, in order of first appearance."""
+    _, first, code = np.unique(values, return_index=True, return_inverse=True)
+    place = np.empty(len(first), np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    return place[code]
+
+
+def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
+    """One group for each set of classes that meets; smaller sets name their last class again."""
+    span = int(classes.max()) + 1
+    met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
+    met[:, :-1][met[:, :-1] == met[:, 1:]] = -1
+    sets, first = np.unique(np.sort(met, axis=1), axis=0, return_index=True)
+    widest = int((sets >= 0).sum(axis=1).max())
+    chosen = sets[:, -widest:]
+    chosen = np.where(chosen < 0, chosen[:, -1:], chosen)
+    # Exchanges with two roles are pairs, whose sets are all alike in their roles.
+    role = chosen[0] // span
+    return replace(exchange, members=chosen % span, role=role, kind=exchange.kind[first])

@@ -1,0 +1,291 @@
+"""Lowering: a program tiled over its ranks to a Schedule, by array arithmetic.
+
+Ops are numbered rank by rank, then the joins: two for each call of each group, one when all who
+must be ready are, one when all are done. What a rank's op leads to is the same for all ranks of a
+stage but for three kinds of offset (its own first op, and the first join of each of its groups),
+so the edges of all ranks are one outer sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.build import schedule
+from cluster_sim.schedule import (
+    FIXED,
+    JOIN,
+    NO_RESOURCE,
+    Codes,
+    Edges,
+    IntArray,
+    Resources,
+    Schedule,
+)
+from workloads.training.program import Exchange, Program, Stream
+from workloads.training.steps import STREAM_KINDS
+
+OWN = 0
+"""Column of ``Layout.offset`` that holds a rank's first op; exchange e has column e + 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the ops of each row of ranks and the joins of each group are.
+
+    Attributes
+    ----------
+    ops : int
+        Of all ranks; joins follow.
+    total : int
+        Ops and joins.
+    offset : int64 array (rows, 1 + exchanges)
+        First op of a rank, and first join of its group in each exchange.
+    """
+
+    ops: int
+    total: int
+    offset: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """Edges of a rank of one stage, in a form that holds for all of them.
+
+    Attributes
+    ----------
+    exchange : int64 array (ops,)
+        Exchange that an op takes part in, -1 for none.
+    call : int64 array (ops,)
+        Which of its calls.
+    src, column, value : int64 array (edges,)
+        From op ``src`` to op or join ``offset[row, column] + value``; in order of ``src``. The
+        edges that a communication's end leads to count from the op itself.
+    """
+
+    exchange: IntArray
+    call: IntArray
+    src: IntArray
+    column: IntArray
+    value: IntArray
+
+
+def lower(program: Program) -> Schedule:
+    """Return the schedule of all rows of a program.
+
+    Labels: ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and ``count``, the
+    equal ranks that an op stands for; a join has those of its group's first member.
+    """
+    layout = _layout(program)
+    templates = [_template(program, stage) for stage in range(len(program.streams))]
+    sources, targets = _edges(program, layout, templates)
+    ptr = np.zeros(layout.total + 1, np.int64)
+    np.cumsum(sources, out=ptr[1:])
+    lags = np.zeros(len(targets), np.int64)
+    kind = np.full(layout.total, JOIN, np.uint8)
+    kind[: layout.ops] = FIXED
+    resource, duration, size = _columns(program, layout)
+    return schedule(
+        kind=kind,
+        edges=Edges(ptr, targets, lags),
+        resources=_resources(program),
+        labels=_labels(program, layout),
+        facts=dict(program.facts),
+        resource=resource,
+        duration_ps=duration,
+        size_bytes=size,
+    )
+
+
+def _layout(program: Program) -> Layout:
+    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
+    base = np.cumsum(length) - length
+    offset = np.full((len(program), 1 + len(program.exchanges)), -1, np.int64)
+    offset[:, OWN] = base
+    ops = at = int(length.sum())
+    for number, exchange in enumerate(program.exchanges, start=1):
+        groups = len(exchange.members)
+        joins = at + 2 * exchange.calls * np.arange(groups)
+        offset[exchange.members, number] = joins[:, None]
+        at += 2 * exchange.calls * groups
+    return Layout(ops, at, offset)
+
+
+def _template(program: Program, stage: int) -> Template:
+    stream = program.streams[stage]
+    exchange, call = _calls(program, stage)
+    src, column, value = _leads_to(stream, exchange, call)
+    return Template(exchange, call, src, column, value)
+
+
+def _calls(program: Program, stage: int) -> tuple[IntArray, IntArray]:
+    """Exchange and call of each op of a stage."""
+    ops = len(program.streams[stage].ops)
+    exchange, call = np.full(ops, -1, np.int64), np.zeros(ops, np.int64)
+    for number, one in enumerate(program.exchanges):
+        for role, rank in zip(one.role.tolist(), one.members[0].tolist(), strict=True):
+            if program.stage[rank] == stage:
+                exchange[one.ops[role]] = number
+                call[one.ops[role]] = np.arange(one.calls)
+    return exchange, call
+
+
+def _leads_to(
+    stream: Stream, exchange: IntArray, call: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Edges of a stream by source, each to the rank's own op or to the join before a call."""
+    meets = exchange[stream.dst] >= 0
+    column = np.where(meets, exchange[stream.dst] + 1, OWN)
+    value = np.where(meets, 2 * call[stream.dst], stream.dst)
+    by_src = np.argsort(stream.src, kind="stable")
+    return stream.src[by_src], column[by_src], value[by_src]
+
+
+def _edges(
+    program: Program, layout: Layout, templates: list[Template]
+) -> tuple[IntArray, IntArray]:
+    """Number of edges that leave each op, and where they lead, in order of op."""
+    counts = np.zeros(layout.total, np.int64)
+    rank_parts = [_rank_edges(program, layout, t, s, counts) for s, t in enumerate(templates)]
+    of_ranks = _in_row_order(program, rank_parts)
+    of_joins = [
+        targets
+        for number, exchange in enumerate(program.exchanges)
+        for targets in _join_edges(program, layout, templates, number, exchange, counts)
+    ]
+    return counts, np.concatenate([*of_ranks, *of_joins]).astype(np.int32, copy=False)
+
+
+def _rank_edges(
+    program: Program, layout: Layout, template: Template, stage: int, counts: IntArray
+) -> IntArray:
+    """Edges of all ranks of a stage, (ranks, edges): a communication leads to its join only."""
+    meets = template.exchange >= 0
+    own = ~meets[template.src]
+    talks = np.flatnonzero(meets)
+    src = np.concatenate([template.src[own], talks])
+    column = np.concatenate([template.column[own], template.exchange[talks] + 1])
+    value = np.concatenate([template.value[own], 2 * template.call[talks] + 1])
+    order = np.argsort(src, kind="stable")
+    rows = np.flatnonzero(program.stage == stage)
+    leaving = np.bincount(src, minlength=len(meets))
+    counts[layout.offset[rows, OWN][:, None] + np.arange(len(meets))] = leaving
+    return _outer(layout.offset, rows, column[order], value[order])
+
+
+def _outer(offset: IntArray, rows: IntArray, column: IntArray, value: IntArray) -> IntArray:
+    """``offset[row, column] + value`` for all rows, int32 (rows, edges)."""
+    found = offset.astype(np.int32)[rows][:, column]
+    found += value.astype(np.int32)
+    return found
+
+
+def _in_row_order(program: Program, parts: list[IntArray]) -> Iterator[IntArray]:
+    """Edges of all stages, in the order of the rows: whole stretches of one stage at a time."""
+    bounds = np.flatnonzero(np.diff(program.stage, prepend=-1, append=-1))
+    taken = [0] * len(parts)
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        stage = int(program.stage[low])
+        yield parts[stage][taken[stage] : taken[stage] + high - low].reshape(-1)
+        taken[stage] += high - low
+
+
+def _join_edges(
+    program: Program,
+    layout: Layout,
+    templates: list[Template],
+    number: int,
+    exchange: Exchange,
+    counts: IntArray,
+) -> Iterator[IntArray]:
+    """Edges of the joins of all groups of an exchange, group by group.
+
+    The first join of a call leads to its ops, the second to all that waits for them.
+    """
+    join, member, column, value = [], [], [], []
+    for place, role in enumerate(exchange.role.tolist()):
+        op = exchange.ops[role]
+        template = templates[int(program.stage[exchange.members[0, place]])]
+        after = template.exchange[template.src] == number
+        after &= np.isin(template.src, op)
+        joins = [2 * np.arange(exchange.calls), 2 * template.call[template.src[after]] + 1]
+        join += joins
+        member += [np.full(len(some), place) for some in joins]
+        column += [np.full(len(op), OWN), template.column[after]]
+        value += [op, template.value[after]]
+    order = np.argsort(np.concatenate(join), kind="stable")
+    joins_of = np.concatenate(join)[order]
+    whose, to = np.concatenate(member)[order], np.concatenate(column)[order]
+    offset = layout.offset.astype(np.int32)
+    targets = offset[exchange.members[:, whose], to]
+    targets += np.concatenate(value)[order].astype(np.int32)
+    leaving = np.bincount(joins_of, minlength=2 * exchange.calls)
+    first = layout.offset[exchange.members[:, 0], number + 1]
+    counts[first[:, None] + np.arange(2 * exchange.calls)] = leaving
+    yield targets.reshape(-1)
+
+
+def _resources(program: Program) -> Resources:
+    """Streams of every row of ranks: its engine, its collective streams, its ways in and out."""
+    rows, streams = len(program), len(STREAM_KINDS)
+    alike = {kind: sum(kind == other for other, _ in STREAM_KINDS) for kind, _ in STREAM_KINDS}
+    tables = [
+        Resources.table(kind, program.chip, lane=program.core * alike[kind] + lane)
+        for kind, lane in STREAM_KINDS
+    ]
+    whole = Resources.concat(tables)
+    by_row = np.arange(streams * rows).reshape(streams, rows).T.reshape(-1)
+    columns = ("kind", "owner", "peer", "lane", "slots", "capacity")
+    return Resources(whole.kinds, *(getattr(whole, name)[by_row] for name in columns))
+
+
+def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray, IntArray]:
+    """Resource, duration and bytes of every op."""
+    stream_of = np.array([step.stream for step in program.steps])
+    size_of = np.array([step.size_bytes for step in program.steps], np.int64)
+    resource = np.full(layout.total, NO_RESOURCE, np.int32)
+    duration = np.zeros(layout.total, np.int64)
+    size = np.zeros(layout.total, np.int64)
+    for stage, stream in enumerate(program.streams):
+        rows = np.flatnonzero(program.stage == stage)
+        at = layout.offset[rows, OWN][:, None] + np.arange(len(stream.ops))
+        resource[at] = rows[:, None] * len(STREAM_KINDS) + stream_of[stream.ops.step]
+        duration[at] = program.step_ps[stream.ops.step]
+        size[at] = size_of[stream.ops.step]
+    for exchange in program.exchanges:
+        for place, role in enumerate(exchange.role.tolist()):
+            base = layout.offset[exchange.members[:, place], OWN]
+            duration[base[:, None] + exchange.ops[role]] = exchange.duration_ps[exchange.kind]
+    return resource, duration, size
+
+
+def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
+    names = (*dict.fromkeys(step.name for step in program.steps), "meet")
+    whats = (*dict.fromkeys(step.what for step in program.steps), "join")
+    name_of = np.array([names.index(step.name) for step in program.steps], np.int16)
+    what_of = np.array([whats.index(step.what) for step in program.steps], np.int8)
+    name = np.full(layout.total, len(names) - 1, np.int16)
+    what = np.full(layout.total, len(whats) - 1, np.int8)
+    layer = np.full(layout.total, -1, np.int16)
+    microbatch = np.full(layout.total, -1, np.int32)
+    row = np.empty(layout.total, np.int32)
+    for stage, stream in enumerate(program.streams):
+        rows = np.flatnonzero(program.stage == stage)
+        at = layout.offset[rows, OWN][:, None] + np.arange(len(stream.ops))
+        name[at], what[at] = name_of[stream.ops.step], what_of[stream.ops.step]
+        layer[at], microbatch[at] = stream.ops.layer, stream.ops.microbatch
+        row[at] = rows[:, None]
+    for number, exchange in enumerate(program.exchanges, start=1):
+        joins = layout.offset[exchange.members[:, 0], number]
+        row[joins[:, None] + np.arange(2 * exchange.calls)] = exchange.members[:, :1]
+    return {
+        "rank": program.rank.astype(np.int32)[row],
+        "stage": program.stage.astype(np.int16)[row],
+        "what": Codes(what, whats),
+        "name": Codes(name, names),
+        "layer": layer,
+        "microbatch": microbatch,
+        "count": program.count.astype(np.int32)[row],
+    }

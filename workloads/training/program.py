@@ -1,0 +1,234 @@
+"""The program of an iteration: one stream of ops a pipeline stage, and the exchanges of ranks.
+
+It is the whole iteration in a few tables: what a rank of each stage does, which ranks meet in each
+communication, and how long that takes them. :mod:`workloads.training.lower` tiles it over ranks to
+a Schedule; :mod:`workloads.training.fold` keeps one of each kind of equal ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from cluster_sim.collectives import Group
+from cluster_sim.collectives.timing import duration_ps
+from cluster_sim.schedule import IntArray
+from topologies.clusters import Cluster
+from workloads.training.layer import Shapes
+from workloads.training.ops import Catalog, Ops, edges
+from workloads.training.placement import Placement, geometries
+from workloads.training.stage import stage_ops
+from workloads.training.steps import CC_DP, Step
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """What every rank of one stage does.
+
+    Attributes
+    ----------
+    ops : Ops
+    src, dst : int64 array (edges,)
+        Op ``dst`` waits for op ``src``; in order of ``dst``.
+    """
+
+    ops: Ops
+    src: IntArray
+    dst: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """A communication of many groups of ranks: each call starts when all who must are ready.
+
+    Attributes
+    ----------
+    axis : str
+    members : int64 array (groups, members)
+        Ranks, by their row in the program.
+    role : int64 array (members,)
+        Which of ``ops`` each member does.
+    ops : tuple of int64 array (calls,)
+        For each role, its op of every call, in the stream of its stage.
+    kind : int64 array (groups,)
+        Row of ``duration_ps`` of each group.
+    duration_ps : int64 array (kinds, calls)
+    """
+
+    axis: str
+    members: IntArray
+    role: IntArray
+    ops: tuple[IntArray, ...]
+    kind: IntArray
+    duration_ps: IntArray
+
+    @property
+    def calls(self) -> int:
+        """Communications of each group."""
+        return len(self.ops[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """An iteration before it is tiled over ranks.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    step_ps : int64 array (steps,)
+        Time of each step's kernel [ps].
+    streams : tuple of Stream
+        One a stage.
+    stage, rank, chip, core, count : int64 array (rows,)
+        Of each row of ranks: its stage, number, chip, place on the chip, and how many equal ranks
+        it stands for.
+    exchanges : tuple of Exchange
+    facts : tuple of (str, value)
+    """
+
+    steps: tuple[Step, ...]
+    step_ps: IntArray
+    streams: tuple[Stream, ...]
+    stage: IntArray
+    rank: IntArray
+    chip: IntArray
+    core: IntArray
+    count: IntArray
+    exchanges: tuple[Exchange, ...]
+    facts: tuple[tuple[str, str | int], ...]
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+
+def program(shapes: Shapes, placement: Placement) -> Program:
+    """Return the program of one iteration on placed ranks."""
+    plan, catalog = shapes.plan, Catalog()
+    all_ops = [stage_ops(shapes, stage, catalog) for stage in range(plan.pp)]
+    stream_of = catalog.column("stream")
+    streams = tuple(_stream(ops, stream_of, catalog) for ops in all_ops)
+    found = _Exchanges(placement, catalog, streams)
+    ranks = np.arange(plan.ranks)
+    return Program(
+        steps=tuple(catalog.steps),
+        step_ps=catalog.column("duration_ps"),
+        streams=streams,
+        stage=placement.stage,
+        rank=ranks,
+        chip=placement.chip,
+        core=ranks % plan.ranks_per_chip,
+        count=np.ones(plan.ranks, np.int64),
+        exchanges=tuple(found.all()),
+        facts=(("model", shapes.model.name), ("cluster", placement.cluster.name)),
+    )
+
+
+def _stream(ops: Ops, stream_of: IntArray, catalog: Catalog) -> Stream:
+    src, dst = edges(ops, stream_of[ops.step])
+    more_src, more_dst = _awaited(ops, stream_of, catalog)
+    src, dst = np.concatenate([src, more_src]), np.concatenate([dst, more_dst])
+    _, unique = np.unique(dst * len(ops) + src, return_index=True)
+    return Stream(ops, src[unique], dst[unique])
+
+
+def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray, IntArray]:
+    """What runs beside and is needed later: gathered parameters, and all gradients."""
+    beside = np.flatnonzero(stream_of[ops.step] == CC_DP)
+    optimizer = np.array([step.what == "optimizer" for step in catalog.steps])[ops.step]
+    update = int(np.flatnonzero(optimizer)[0])
+    begun = int(np.flatnonzero(ops.microbatch >= 0)[0])
+    before = beside[beside < update][-1:]
+    src, dst = [before], [np.full(len(before), update)]
+    first = np.flatnonzero(ops.microbatch == 0)
+    layers, at = np.unique(ops.layer[first], return_index=True)
+    gathered = beside[beside < begun]
+    user = first[at[np.searchsorted(layers, ops.layer[gathered])]]
+    return np.concatenate([*src, gathered]), np.concatenate([*dst, user])
+
+
+class _Exchanges:
+    """Finds which ranks meet in which op, axis by axis and stage by stage."""
+
+    def __init__(self, placement: Placement, catalog: Catalog, streams: tuple[Stream, ...]):
+        self.placement = placement
+        self.steps = catalog.steps
+        self.streams = streams
+
+    def all(self) -> Iterator[Exchange]:
+        """Every exchange that has a call."""
+        stages = len(self.streams)
+        pipes = self.placement.groups("pp")
+        for axis in ("tp", "dp"):
+            groups = self.placement.groups(axis)
+            stage = self.placement.stage[groups[:, 0]]
+            for s in range(stages):
+                yield from self._within(axis, groups[stage == s], s)
+        for s in range(stages - 1):
+            yield from self._between("forward", pipes[:, [s, s + 1]], (s, s + 1))
+            yield from self._between("backward", pipes[:, [s + 1, s]], (s + 1, s))
+        if stages > 1:
+            yield from self._between("tie", pipes[:, [0, -1]], (0, stages - 1))
+
+    def _within(self, axis: str, groups: IntArray, stage: int) -> Iterator[Exchange]:
+        op = self._ops(axis, stage)
+        if len(op):
+            role = np.zeros(groups.shape[1], np.int64)
+            yield self._exchange(axis, groups, role, (op,), stage)
+
+    def _between(self, axis: str, pairs: IntArray, stages: tuple[int, int]) -> Iterator[Exchange]:
+        away = "receive" if axis != "tie" else "tie"
+        sent = self._ops(axis, stages[0], "send" if axis != "tie" else "tie")
+        taken = self._ops(axis, stages[1], away)
+        if len(sent):
+            yield self._exchange(axis, pairs, np.arange(2), (sent, taken), stages[0])
+
+    def _ops(self, axis: str, stage: int, ending: str = "") -> IntArray:
+        """Ops of an axis in a stage, in order of microbatch where they belong to one."""
+        step = np.array([one.axis == axis and one.name.endswith(ending) for one in self.steps])
+        return np.flatnonzero(step[self.streams[stage].ops.step])
+
+    def _exchange(
+        self,
+        axis: str,
+        groups: IntArray,
+        role: IntArray,
+        ops: tuple[IntArray, ...],
+        stage: int,
+    ) -> Exchange:
+        chips = self.placement.chip[groups]
+        first, kind = geometries(self.placement.cluster, chips)
+        step = self.streams[stage].ops.step[ops[0]]
+        used, where = np.unique(step, return_inverse=True)
+        times = [[self._time(chips[g], self.steps[number]) for number in used] for g in first]
+        return Exchange(axis, groups, role, ops, kind, np.array(times, np.int64)[:, where])
+
+    def _time(self, chips: IntArray, step: Step) -> int:
+        return exchange_ps(self.placement.cluster, chips, step.collective, step.size_bytes)
+
+
+def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
+    """Time of one communication on these chips [ps], by a run of its chunks on an idle fabric.
+
+    What one chip sends to another takes as long as a step in which two exchange as much.
+    """
+    named, per_chip = np.unique(chips, return_counts=True)
+    if len(named) == 1:
+        return _local_ps(cluster, size_bytes)
+    if len(named) < len(chips):
+        chips = chips[np.sort(np.unique(chips, return_index=True)[1])]
+    ranks_per_chip = int(per_chip.max())
+    if op == "send":
+        op, size_bytes = "all-gather", 2 * size_bytes
+    return max(1, duration_ps(op, Group(cluster, chips, ranks_per_chip), size_bytes))
+
+
+@cache
+def _local_ps(cluster: Cluster, size_bytes: int) -> int:
+    """Between the ranks of one chip: once through its memory and back."""
+    if cluster.catalogue is None:
+        return 1
+    rate = cluster.catalogue.value(cluster.chip, "hbm_bandwidth")
+    return max(1, round(2 * size_bytes / rate * 10**12))
