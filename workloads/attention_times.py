@@ -60,7 +60,7 @@ def attention(
 
     Examples
     --------
-    >>> short, long = attention("a100", 1, [2048, 4096], 32, 8, 128).seconds
+    >>> short, long = attention("a100-80gb", 1, [2048, 4096], 32, 8, 128).seconds
     >>> 3.0 < long / short < 4.0
     True
     """

@@ -109,14 +109,19 @@ def systolic_s(
 ) -> FloatArray:
     """Time on the tensor engine of one NeuronCore, from its stated behaviour [s].
 
-    Inner and output columns fill a square array in whole tiles; rows stream through in tiles of at
-    most 512, each losing the array's issue time; a burst starts at half rate.
+    Inner and output columns fill a square array in whole tiles; rows stream through in tiles, each
+    losing some columns' time to its issue; a burst starts at part of the rate.
     """
-    side, issue = rank.constant("array"), rank.constant("issue_columns")
-    padded = np.ceil(n / side) * side * np.ceil(k / side) * side
-    streamed = m + issue * np.ceil(m / rank.constant("moving_rows"))
+    rows, columns = rank.own("array_rows"), rank.own("array_columns")
+    padded = np.ceil(k / rows) * rows * np.ceil(n / columns) * columns
+    streamed = m + rank.constant("issue_columns") * np.ceil(m / rank.constant("moving_rows"))
     rate = rank.peak_flops_per_s * rank.constant("gemm_sustained")
-    compute_s = 2 * batch * padded * streamed / rate + rank.constant("throttle")
+    lost_s = rank.own("throttle_ramp") * (1 - rank.own("throttle_start")) if _ramps(rank) else 0.0
+    compute_s = 2 * batch * padded * streamed / rate + lost_s
     traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
     slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
     return slower + rank.constant("launch")
+
+
+def _ramps(rank: Rank) -> bool:
+    return rank.parts.has(rank.chip, "throttle_ramp")

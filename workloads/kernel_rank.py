@@ -62,6 +62,8 @@ class Rank:
 
     Attributes
     ----------
+    chip : str
+        Part of the catalogue.
     kin : Family
         Whose kernels it runs.
     peak_flops_per_s, hbm_bytes_per_s : float
@@ -72,11 +74,16 @@ class Rank:
         Where the constants are.
     """
 
+    chip: str
     kin: Family
     peak_flops_per_s: float
     hbm_bytes_per_s: float
     element_bytes: float
     parts: Catalogue
+
+    def own(self, quantity: str) -> float:
+        """One quantity of the chip itself, in SI units."""
+        return self.parts.value(self.chip, quantity)
 
     def constant(self, quantity: str) -> float:
         """One constant of the family's kernels, in SI units."""
@@ -121,6 +128,7 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
         raise InputError(f"ranks per chip is {ranks_per_chip}, the least is 1.")
     found = catalogue() if parts is None else parts
     return Rank(
+        chip=chip,
         kin=family(chip),
         peak_flops_per_s=_peak(found, chip, precision) / ranks_per_chip,
         hbm_bytes_per_s=found.value(chip, "hbm_bandwidth") / ranks_per_chip,

@@ -53,7 +53,7 @@ def elementwise(
 
     Examples
     --------
-    >>> elementwise("a100", 10**9).provenance
+    >>> elementwise("a100-80gb", 10**9).provenance
     'measured'
     """
     return _streamed("elementwise_efficiency", chip, size_bytes, ranks_per_chip, parts)
