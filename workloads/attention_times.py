@@ -61,7 +61,7 @@ def attention(
     Examples
     --------
     >>> short, long = attention("a100-80gb", 1, [2048, 4096], 32, 8, 128).seconds
-    >>> 3.0 < long / short < 4.0
+    >>> bool(3.0 < long / short < 4.0)
     True
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, parts)
