@@ -1,4 +1,4 @@
-"""Plain shapes from text: ``ring:8``, ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``."""
+"""Plain shapes from text: ``ring:8``, ``torus:4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``."""
 
 from __future__ import annotations
 
