@@ -123,7 +123,7 @@ def profile(
     cluster : Cluster
     tp : int, optional
         Chips of the replica: its tensor-parallel group, every rank of every chip in it. By default
-        one server.
+        one server. More than a domain has counts cores, as Neuron does: 64 on a trn2.48xlarge.
     precision : str
         Of weights and products.
 
@@ -133,7 +133,7 @@ def profile(
         For more chips than a scale-up domain has, and for weights that do not fit.
     """
     book = parts or cluster.catalogue or catalogue()
-    chips = cluster.chips_per_server if tp is None else tp
+    chips = _chips(cluster, tp)
     if not 1 <= chips <= cluster.chips_per_domain:
         raise InputError(
             f"tp {chips} chips; a replica lies within one scale-up domain of "
@@ -169,6 +169,31 @@ def profile(
         kv_bytes_per_token=rank.kv_bytes_per_token(),
         kv_budget_bytes=budget - weights,
     )
+
+
+def _chips(cluster: Cluster, tp: int | None) -> int:
+    if tp is None:
+        return cluster.chips_per_server
+    cores = RANKS_PER_CHIP.get(cluster.chip, 1)
+    return tp // cores if tp > cluster.chips_per_domain and tp % cores == 0 else tp
+
+
+def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:
+    """Forward pass of one sequence over the chips of a server, without engine overheads [s].
+
+    Raises
+    ------
+    InputError
+        For a cluster without chips.
+    """
+    if not cluster.chip:
+        raise InputError(f"{cluster.name} has no chip; name a machine.")
+    book = cluster.catalogue or catalogue()
+    rank = _RankShare(model, cluster, cluster.chips_per_server, precision, book)
+    size = np.array([float(tokens)])
+    family = f"serving.{family_of(cluster.chip)}"
+    attention = rank.prefill_square_s() * 0.5 * tokens**2
+    return float((rank.products_s(size) + rank.reduces_s(size, family))[0]) + attention
 
 
 def family_of(chip: str) -> str:

@@ -177,4 +177,5 @@ def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
             f"{file}, row {row + 2}: {name} is {table[name].iloc[row]!r}; it must be a number "
             "of tokens."
         )
-    return np.maximum(1, np.rint(values)).astype(np.int64)
+    whole: IntArray = np.maximum(1, np.rint(values)).astype(np.int64)
+    return whole

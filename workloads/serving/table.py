@@ -139,7 +139,7 @@ def _run(
             [
                 [
                     most
-                    / saturated_rate(profile, lengths.with_means(p, o), batching, count // 2, seed)
+                    / saturated_rate(profile, lengths.with_means(p, o), batching, count, seed)
                     for o in outputs
                 ]
                 for p in prompts
