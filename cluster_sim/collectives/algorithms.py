@@ -8,11 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.all_to_all import dimension_ordered, direct
+from cluster_sim.collectives.choice import automatic
 from cluster_sim.collectives.composed import Collective
+from cluster_sim.collectives.cube import cube, halving_doubling, has_pairs, is_cube, kangaring
 from cluster_sim.collectives.cycles import Cycles, all_rings, one_ring
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.hierarchical import hierarchical, symmetric
 from cluster_sim.collectives.lower import Facts, lower
+from cluster_sim.collectives.mesh import mesh, single_step_mesh
+from cluster_sim.collectives.one_to_many import (
+    chain_broadcast,
+    mesh_broadcast,
+    permute,
+    tree_broadcast,
+)
 from cluster_sim.collectives.ring import RING_OPS, ring
 from cluster_sim.collectives.sends import Sends, side_by_side
 from cluster_sim.collectives.torus import torus
@@ -21,9 +30,11 @@ from cluster_sim.schedule import Schedule
 from cluster_sim.wire import Wire, wire
 from topologies.errors import InputError, suggestion
 
-OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
 MAX_BYTES = 2**50
 MOST_SLICES = 16
+MOST_BROADCAST_SLICES = 1024
+CHAIN_OPS = (*RING_OPS, "broadcast")
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,33 @@ class Algorithm:
     sends: Callable[[str, Group, int, Wire], Sends]
 
 
-def _on(rings: Callable[[Group], Cycles]) -> Callable[[str, Group, int, Wire], Sends]:
-    return lambda op, group, size, costs: ring(op, rings(group), size, costs.slices)
+Builder = Callable[[str, Group, int, Wire], Sends]
+
+
+def _on(rings: Callable[[Group], Cycles]) -> Builder:
+    def made(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+        if op == "broadcast":
+            slices = broadcast_slices(group.ranks, size_bytes, costs)
+            return chain_broadcast(rings(group), size_bytes, slices)
+        return ring(op, rings(group), size_bytes, costs.slices)
+
+    return made
+
+
+def _mesh(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+    if op == "broadcast":
+        return mesh_broadcast(group.ranks, size_bytes)
+    return mesh(op, group.ranks, size_bytes)
+
+
+def _rdh(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+    if op == "broadcast":
+        return tree_broadcast(cube(group), size_bytes)
+    return halving_doubling(op, group, size_bytes, costs.slices)
+
+
+def _direct(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+    return permute(group.ranks, size_bytes) if op == "permute" else direct(group, size_bytes)
 
 
 def _dimension_ordered(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
@@ -70,6 +106,11 @@ def slices_for(group: Group, size_bytes: int, costs: Wire) -> int:
     return max(1, min(MOST_SLICES, size_bytes // (group.ranks * costs.packet_bytes)))
 
 
+def broadcast_slices(ranks: int, size_bytes: int, costs: Wire) -> int:
+    """Slices of a pipelined broadcast: enough to fill the chain, of whole packets."""
+    return max(1, min(MOST_BROADCAST_SLICES, 4 * ranks, size_bytes // costs.packet_bytes))
+
+
 def _any(group: Group) -> bool:
     return True
 
@@ -84,12 +125,20 @@ def _fills_box(group: Group) -> bool:
 
 
 ALGORITHMS = {
-    "ring": Algorithm(RING_OPS, _any, _on(one_ring)),
-    "bidirectional-ring": Algorithm(RING_OPS, _any, _on(lambda group: one_ring(group).both_ways)),
-    "multi-ring": Algorithm(RING_OPS, _any, _on(all_rings)),
+    "ring": Algorithm(CHAIN_OPS, _any, _on(one_ring)),
+    "bidirectional-ring": Algorithm(CHAIN_OPS, _any, _on(lambda group: one_ring(group).both_ways)),
+    "multi-ring": Algorithm(CHAIN_OPS, _any, _on(all_rings)),
     "torus": Algorithm(RING_OPS, _has_axes, _torus),
     "hierarchical": Algorithm(RING_OPS, symmetric, _hierarchical),
-    "direct": Algorithm(("all-to-all",), _any, lambda op, group, size, _: direct(group, size)),
+    "mesh": Algorithm(CHAIN_OPS, _any, _mesh),
+    "single-step-mesh": Algorithm(
+        ("all-reduce",), _any, lambda _op, group, size, _: single_step_mesh(group.ranks, size)
+    ),
+    "rdh": Algorithm(CHAIN_OPS, is_cube, _rdh),
+    "kangaring": Algorithm(
+        RING_OPS, has_pairs, lambda op, group, size, costs: kangaring(op, group, size, costs.slices)
+    ),
+    "direct": Algorithm(("all-to-all", "permute"), _any, _direct),
     "dimension-ordered": Algorithm(("all-to-all",), _fills_box, _dimension_ordered),
 }
 
@@ -113,19 +162,13 @@ def chosen(op: str, group: Group, size_bytes: int, algorithm: str) -> str:
     """Name of the algorithm that runs: ``auto`` resolved, one that makes no sense refused."""
     sensible = algorithms(op, group)
     if algorithm == "auto":
-        return _auto(op, group, sensible)
+        return automatic(op, group, size_bytes, sensible)
     if algorithm not in sensible:
         raise InputError(
             f"{algorithm} does not make sense for {op} on {len(group.chips)} chips of "
             f"{group.cluster.name}; these do: auto, best, {', '.join(sensible)}"
         )
     return algorithm
-
-
-def _auto(op: str, group: Group, sensible: Sequence[str]) -> str:
-    between = len(np.unique(group.domain)) > 1
-    wanted = ("hierarchical", "ring") if between else ("multi-ring", "dimension-ordered")
-    return next((name for name in wanted if name in sensible), sensible[0])
 
 
 def compose(

@@ -59,7 +59,10 @@ def lower_bound(op: str, group: Group, size_bytes: int) -> Bound:
     found = [Bound("nothing to move", 0)]
     if len(group.chips) > 1 and size_bytes > 0:
         least = _least_latency(group)
-        found += [Bound("distance", _distance(op, group)), _injection(op, group, size_bytes, least)]
+        # With fewer bytes than ranks some pairs of an all-gather have nothing to tell each other.
+        far = op in ("all-reduce", "broadcast", "permute") or size_bytes >= group.ranks
+        found.append(Bound("distance", _distance(op, group) if far else least))
+        found.append(_injection(op, group, size_bytes, least))
         found += list(_cuts(op, group, size_bytes, least))
     return max(found, key=lambda bound: bound.time_ps)
 
@@ -73,7 +76,8 @@ def crossing_bytes(op: str, ranks: int, inside: int, size_bytes: int) -> Fractio
     """Bytes that must leave a set of ``inside`` of the ranks, by any algorithm.
 
     All-reduce: the set's sum. All-gather: its shards. Reduce-scatter: its part of the others'
-    shards, summed up. All-to-all: what each of its ranks has for each of the others.
+    shards, summed up. All-to-all: what each of its ranks has for each of the others. In a
+    broadcast or permute nothing is sure to cross.
     """
     share = Fraction(size_bytes, ranks)
     outside = ranks - inside
@@ -98,6 +102,9 @@ def _injection(op: str, group: Group, size_bytes: int, least: int) -> Bound:
     nic = scale_out.bandwidth_bytes_per_s if scale_out and _domains(group) > 1 else 0
     rates = out[group.chips % group.cluster.chips_per_domain] + nic
     chips, cores = len(group.chips), group.ranks_per_chip
+    if op in ("broadcast", "permute"):
+        # Some chip receives a whole buffer, the one with the thinnest links among them.
+        return Bound("injection", _time(Fraction(size_bytes), int(rates.min()), least))
     if op == "all-to-all":
         total = crossing_bytes(op, group.ranks, cores, size_bytes) * chips
     else:
@@ -157,10 +164,13 @@ def _least_latency(group: Group) -> int:
 
 
 def _distance(op: str, group: Group) -> int:
-    """Latency between the farthest pair, which must meet in every operation [ps]."""
+    """Latency between the farthest pair that must meet [ps]."""
     chips, each = group.chips, group.cluster.chips_per_domain
-    origins = chips if len(chips) ** 2 <= MAX_PAIRS else chips[:1]
-    src, dst = (side.ravel() for side in np.meshgrid(origins, chips, indexing="ij"))
+    if op == "permute":
+        src, dst = chips, np.roll(chips, -1)
+    else:
+        origins = chips if len(chips) ** 2 <= MAX_PAIRS and op != "broadcast" else chips[:1]
+        src, dst = (side.ravel() for side in np.meshgrid(origins, chips, indexing="ij"))
     inside = src // each == dst // each
     links = domain_links(group.cluster.shape)
     found = routes(group.cluster.shape, src[inside] % each, dst[inside] % each)

@@ -1,0 +1,69 @@
+"""What ``auto`` chooses: what the Neuron runtime would on Trainium, the usual elsewhere.
+
+The thresholds are documented for the 16 chips of a Trn2 server; other domains are assumed to use
+the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_sim.collectives.group import Group
+from cluster_sim.instants import PS_PER_S
+from topologies.links import domain_links
+from topologies.shapes import Torus
+
+RUNTIME = "neuron-runtime"
+MOST_MESH_RANKS = 128
+"""Ranks beyond which no mesh is tried: its messages grow with the square."""
+
+
+def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -> str:
+    """Name of the algorithm that ``auto`` stands for, out of those that make sense."""
+    wanted = (*_preferences(op, group, size_bytes), *sensible)
+    return next(name for name in wanted if name in sensible)
+
+
+def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
+    if op in ("all-to-all", "permute"):
+        return ("dimension-ordered", "direct")
+    if len(np.unique(group.domain)) > 1:
+        return ("hierarchical", *_by_size(op, group, size_bytes, "ring"))
+    if not isinstance(group.cluster.shape, Torus):
+        return _by_size(op, group, size_bytes, "torus", "ring")
+    if group.ranks_per_chip == _all_cores(group):
+        return _by_size(op, group, size_bytes, "kangaring", "multi-ring")
+    return _by_size(op, group, size_bytes, "multi-ring")
+
+
+def _by_size(op: str, group: Group, size_bytes: int, *large: str) -> tuple[str, ...]:
+    """Mesh for small buffers, halving and doubling for larger ones, then ``large``."""
+    numbers, chip = group.cluster.catalogue, group.cluster.chip
+    if numbers is None or not chip.startswith("trn"):
+        return large
+    if size_bytes < numbers.integer(RUNTIME, "mesh_below") and group.ranks <= MOST_MESH_RANKS:
+        single = op == "all-reduce" and _one_step_wins(group, size_bytes)
+        return ("single-step-mesh", "mesh") if single else ("mesh",)
+    if size_bytes < numbers.integer(RUNTIME, "rdh_below"):
+        return ("rdh", *large)
+    return large
+
+
+def _one_step_wins(group: Group, size_bytes: int) -> bool:
+    """Whether the whole buffer for everybody costs less than the step that it saves."""
+    numbers, chip = group.cluster.catalogue, group.cluster.chip
+    if numbers is None:
+        return False
+    step_ps = numbers.ps(chip, "collective_step")
+    links = domain_links(group.cluster.shape)
+    out = int(links.bandwidth_bytes_per_s[links.src == 0].sum())
+    return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
+
+
+def _all_cores(group: Group) -> int:
+    """Ranks of a chip that takes part with all its logical cores; 0 where that is not known."""
+    numbers, chip = group.cluster.catalogue, group.cluster.chip
+    known = numbers is not None and chip and numbers.has(chip, "ranks_per_chip")
+    return numbers.integer(chip, "ranks_per_chip") if known and numbers is not None else 0

@@ -1,0 +1,89 @@
+"""Mesh collectives: every rank talks to every other at once; few steps, links shared on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_sim.collectives.chunks import EVERY, Chunks, cut
+from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
+from cluster_sim.schedule import Edges, IntArray
+
+
+def mesh(op: str, ranks: int, size_bytes: int) -> Sends:
+    """All-reduce, all-gather or reduce-scatter by direct exchange of shards.
+
+    A reduce-scatter sends each shard straight to its owner, an all-gather each owner's shard to
+    all; an all-reduce does both, with a join on every rank between them.
+    """
+    reduces, gathers = op != "all-gather", op != "reduce-scatter"
+    own = np.arange(ranks, dtype=np.int32)
+    chunks = Chunks.table(
+        cut(size_bytes, ranks), source=EVERY if reduces else own, target=EVERY if gathers else own
+    )
+    if ranks == 1:
+        return no_sends(chunks, ranks)
+    src, dst, channels = _pairs(ranks)
+    channel = ranks + np.arange(len(src), dtype=np.int32)
+    blocks: list[tuple[IntArray, IntArray, bool, int]] = []
+    if reduces:
+        blocks.append((channel, dst, True, 0))
+    if reduces and gathers:
+        blocks.append((own, own, False, 0))
+    if gathers:
+        blocks.append((channel, src, False, int(reduces)))
+    return sends(
+        channel=np.concatenate([block[0] for block in blocks]),
+        first=np.concatenate([block[1] for block in blocks]),
+        reduce=np.concatenate([np.full(len(block[0]), block[2]) for block in blocks]),
+        step=np.concatenate([np.full(len(block[0]), block[3]) for block in blocks]),
+        edges=_two_phases(ranks, dst) if len(blocks) == 3 else _free(len(channel)),
+        channels=channels,
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def single_step_mesh(ranks: int, size_bytes: int) -> Sends:
+    """All-reduce in which every rank sends its whole buffer to every other: one step."""
+    chunks = Chunks.table([size_bytes], EVERY, EVERY)
+    if ranks == 1:
+        return no_sends(chunks, ranks)
+    src, _, channels = _pairs(ranks)
+    return sends(
+        channel=ranks + np.arange(len(src), dtype=np.int32),
+        first=np.zeros(len(src), np.int32),
+        reduce=True,
+        edges=_free(len(src)),
+        channels=channels,
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def _pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
+    """All pairs of different ranks, nearest numbers first; channels: own ones, then the pairs."""
+    own = np.arange(ranks, dtype=np.int32)
+    dst = (own + np.arange(1, ranks, dtype=np.int32)[:, None]) % np.int32(ranks)
+    src = np.broadcast_to(own, dst.shape).ravel()
+    channels = Channels.table(np.append(own, src), np.append(own, dst.ravel()))
+    return src, dst.ravel(), channels
+
+
+def _free(count: int) -> Edges:
+    none = np.empty(0, np.int32)
+    return Edges(np.zeros(count + 1, np.int64), none, none.astype(np.int64))
+
+
+def _two_phases(ranks: int, dst: IntArray) -> Edges:
+    """Arrivals → join of the receiver → all that it sends afterwards."""
+    pairs = len(dst)
+    later = pairs + ranks + np.arange(pairs, dtype=np.int32).reshape(ranks - 1, ranks)
+    ptr = np.concatenate(
+        [
+            np.arange(pairs, dtype=np.int64),
+            pairs + np.arange(ranks, dtype=np.int64) * (ranks - 1),
+            np.full(pairs + 1, 2 * pairs, np.int64),
+        ]
+    )
+    targets = np.concatenate([pairs + dst, later.T.ravel()]).astype(np.int32)
+    return Edges(ptr, targets, np.broadcast_to(np.int64(0), len(targets)))

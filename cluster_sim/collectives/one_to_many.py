@@ -1,0 +1,96 @@
+"""Broadcast from the first rank of a group, and permute: each rank's buffer to the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_sim.collectives.chunks import EVERY, Chunks, cut, share
+from cluster_sim.collectives.cycles import Cycles
+from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
+from cluster_sim.schedule import Edges, IntArray
+
+
+def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Sends:
+    """Broadcast along cycles from rank 0, slice after slice, each cycle with its share."""
+    count, ranks = cycles.order.shape
+    start = np.argmax(cycles.order == 0, axis=1)
+    order = np.stack([np.roll(one, -by) for one, by in zip(cycles.order, start, strict=True)])
+    sizes = np.concatenate([cut(int(one), slices) for one in share(size_bytes, cycles.weight)])
+    chunks = Chunks.table(sizes, 0, EVERY)
+    if ranks == 1:
+        return no_sends(chunks, ranks)
+    parts = count * slices
+    chunk = np.broadcast_to(np.arange(parts, dtype=np.int32)[:, None], (parts, ranks - 1))
+    channel = np.repeat(np.arange(count * (ranks - 1)).reshape(count, -1), slices, axis=0)
+    each = np.arange(parts * (ranks - 1)).reshape(parts, ranks - 1)
+    slice_ = np.tile(np.arange(slices, dtype=np.int32), count)[:, None]
+    hop = np.arange(ranks - 1, dtype=np.int32)
+    return sends(
+        channel=channel,
+        first=chunk,
+        step=hop + slice_,
+        priority=np.broadcast_to(slice_, chunk.shape),
+        edges=Edges.from_pairs(each.size, each[:, :-1].ravel(), each[:, 1:].ravel()),
+        channels=Channels.table(order[:, :-1], order[:, 1:]),
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def mesh_broadcast(ranks: int, size_bytes: int) -> Sends:
+    """Broadcast in one step: rank 0 sends the whole buffer to each other rank."""
+    chunks = Chunks.table([size_bytes], 0, EVERY)
+    if ranks == 1:
+        return no_sends(chunks, ranks)
+    dst = np.arange(1, ranks, dtype=np.int32)
+    return sends(
+        channel=dst - 1,
+        first=np.zeros(ranks - 1, np.int32),
+        edges=Edges.from_pairs(ranks - 1, [], []),
+        channels=Channels.table(np.zeros(ranks - 1, np.int32), dst),
+        chunks=chunks,
+        ranks=ranks,
+    )
+
+
+def tree_broadcast(at: IntArray, size_bytes: int) -> Sends:
+    """Broadcast from rank 0 by recursive doubling over the corners of a hypercube."""
+    ranks = len(at)
+    # Seen from the root's corner all corners are numbered anew; neighbours stay neighbours.
+    at = at[np.arange(ranks) ^ int(np.argmax(at == 0))]
+    dimensions = ranks.bit_length() - 1
+    src, dst, step = [], [], []
+    for bit in range(dimensions):
+        corner = np.arange(1 << bit)
+        src.append(corner)
+        dst.append(corner | 1 << bit)
+        step.append(np.full(len(corner), bit))
+    sources, targets = np.concatenate(src), np.concatenate(dst)
+    # Corner c receives by send c - 1; it sends on afterwards.
+    from_arrival = np.flatnonzero(sources > 0)
+    return sends(
+        channel=np.arange(ranks - 1),
+        first=np.zeros(ranks - 1, np.int32),
+        step=np.concatenate(step),
+        edges=Edges.from_pairs(ranks - 1, sources[from_arrival] - 1, from_arrival),
+        channels=Channels.table(at[sources], at[targets]),
+        chunks=Chunks.table([size_bytes], 0, EVERY),
+        ranks=ranks,
+    )
+
+
+def permute(ranks: int, size_bytes: int) -> Sends:
+    """Each rank sends its buffer to the next one of the group, the last to the first."""
+    src = np.arange(ranks, dtype=np.int32)
+    dst = (src + 1) % np.int32(ranks)
+    chunks = Chunks.table(np.full(ranks, size_bytes), src, dst)
+    if ranks == 1:
+        return no_sends(chunks, ranks)
+    return sends(
+        channel=src,
+        first=src,
+        edges=Edges.from_pairs(ranks, [], []),
+        channels=Channels.table(src, dst),
+        chunks=chunks,
+        ranks=ranks,
+    )
