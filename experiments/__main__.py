@@ -64,9 +64,10 @@ def _run(chosen: Experiment, arguments: Sequence[str]) -> None:
         rows = frame.reset_index() if frame.index.name else frame
         print_json({"experiment": chosen.name, "inputs": plain(given), "rows": _records(rows)})
     else:
-        from experiments.display import table_text
+        from experiments.display import constants, table_text
 
-        print_table(chosen.summary, *table_text(frame))
+        same, rest = constants(frame)
+        print_table("\n".join(line for line in (chosen.summary, same) if line), *table_text(rest))
         if out is not None:
             sys.stderr.write(f"written to {out}\n")
 

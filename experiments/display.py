@@ -94,11 +94,46 @@ def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     >>> table_text(pd.DataFrame({"ranks": [8], "time_s": [0.0188]}))
     (['ranks', 'time'], [['8', '18.8 ms']])
     """
-    named = [name for name in frame.index.names if name is not None]
-    whole = frame.reset_index() if named else frame
+    whole = with_index(frame)
     columns = [str(name) for name in whole.columns]
     texts = [
         [value_text(name, value) for value in whole.iloc[:, k].tolist()]
         for k, name in enumerate(columns)
     ]
     return [heading(name) for name in columns], [list(row) for row in zip(*texts, strict=True)]
+
+
+def with_index(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with a named index as columns; an unnamed one is only a count."""
+    named = [name for name in frame.index.names if name is not None]
+    return frame.reset_index() if named else frame
+
+
+def text_columns(frame: pd.DataFrame) -> list[int]:
+    """Places of the columns that hold words, for the left; numbers go to the right.
+
+    Examples
+    --------
+    >>> text_columns(pd.DataFrame({"ranks": [8], "algorithm": ["ring"]}))
+    [1]
+    """
+    whole = with_index(frame)
+    number_like = [pd.api.types.is_numeric_dtype(kind) for kind in whole.dtypes]
+    return [k for k, is_number in enumerate(number_like) if not is_number]
+
+
+def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """What is the same in all of several rows, as one line, and the table without it.
+
+    Examples
+    --------
+    >>> text, rest = constants(pd.DataFrame({"cluster": "ring:8", "time_s": [1.0, 2.0]}))
+    >>> text, list(rest.columns)
+    ('cluster ring:8', ['time_s'])
+    """
+    if len(frame) < 2:
+        return "", frame
+    texts = {name: {value_text(name, value) for value in frame[name]} for name in frame.columns}
+    same = {name: found.pop() for name, found in texts.items() if len(found) == 1}
+    words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
+    return " · ".join(words), frame.drop(columns=list(same))

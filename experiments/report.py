@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,21 @@ from typing import Any
 import pandas as pd
 
 from cluster_sim.files import whole_file
-from experiments.display import heading, table_text, unit_of, value_text
+from experiments.display import (
+    constants,
+    heading,
+    table_text,
+    text_columns,
+    unit_of,
+    value_text,
+)
 from experiments.run_record import read_record, sha256_of
 from topologies.errors import InputError
 
 REPORT = "report.html"
 MOST_ROWS = 200
+LONGEST_IN_LEAD = 40
+LONGEST_ON_A_LINE = 50
 LARGEST_SHOWN_BYTES = 2**26
 SVG_AT_MOST_BYTES = 2**21
 """A heavier drawing is shown as its PNG."""
@@ -48,8 +57,9 @@ th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(-
 th { color: var(--soft); font-weight: 600; }
 tr[style] { background: linear-gradient(to right, var(--bar) var(--share), transparent 0); }
 tr:last-child td { border-bottom: 0; }
-th:first-child, td:first-child, td.text, th.text { text-align: left; }
-td.text { white-space: normal; overflow-wrap: anywhere; }
+td.text, th.text { text-align: left; }
+td.long { white-space: normal; overflow-wrap: break-word; min-width: 22rem; max-width: 34rem; }
+p.lead { color: var(--ink); font-size: 1.05rem; max-width: none; }
 figure { margin: 0; }
 figure img { width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
   border-radius: 8px; padding: .8rem; }
@@ -90,6 +100,7 @@ def report_html(folder: Path) -> str:
     command = str(record.get("command", "run"))
     body = [
         f"<h1>{escape(command)}</h1>",
+        f"<p class=lead>{escape(_lead(record))}</p>",
         f"<p>{_byline(record)}</p>",
         *_sections(folder, record),
         *_inputs(record),
@@ -101,6 +112,13 @@ def report_html(folder: Path) -> str:
         f"<title>{escape(command)} · cluster-sim</title>\n<style>{STYLE}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def _lead(record: Mapping[str, Any]) -> str:
+    """What was asked for, in one line: inputs that are short."""
+    given, _ = _given(record)
+    words = [f"{name} {text}" for name, text in given.items() if len(text) <= LONGEST_IN_LEAD]
+    return " · ".join(words)
 
 
 def _byline(record: Mapping[str, Any]) -> str:
@@ -149,7 +167,10 @@ def _figure(path: Path) -> Iterator[str]:
 
 def _table(path: Path) -> Iterator[str]:
     frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
-    yield from _rows(*table_text(frame.head(MOST_ROWS)))
+    same, rest = constants(frame.head(MOST_ROWS))
+    if same:
+        yield f"<p>{escape(same)}</p>"
+    yield from _rows(*table_text(rest), text=text_columns(rest))
     if len(frame) > MOST_ROWS:
         name = escape(path.name)
         yield f'<p>The first {MOST_ROWS} rows; all of them are in <a href="{name}">{name}</a>.</p>'
@@ -178,7 +199,8 @@ def _object(document: Mapping[str, Any]) -> Iterator[str]:
             yield from _parts(key, value)
         elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             yield f"<h3>{escape(heading(key))}</h3>"
-            yield from _rows(*table_text(pd.DataFrame(value[:MOST_ROWS])))
+            frame = pd.DataFrame(value[:MOST_ROWS])
+            yield from _rows(*table_text(frame), text=text_columns(frame))
 
 
 def _parts(key: str, value: Mapping[str, Any]) -> Iterator[str]:
@@ -205,41 +227,63 @@ def _text(name: str, value: Any) -> str:
 
 
 def _inputs(record: Mapping[str, Any]) -> Iterator[str]:
+    given, left = _given(record)
+    if not given and not left:
+        return
+    yield "<h2>Inputs</h2>"
+    yield from _rows(["input", "value"], [list(item) for item in given.items()], text=(0, 1))
+    if left:
+        yield f"<p>Not given: {escape(', '.join(left))}.</p>"
+
+
+def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Inputs as text, and the names of those that were left out."""
     inputs = record.get("inputs")
-    if isinstance(inputs, dict) and inputs:
-        yield "<h2>Inputs</h2>"
-        rows = [[str(name), _text(str(name), value)] for name, value in inputs.items()]
-        yield from _rows(["input", "value"], rows, text=2)
+    pairs = inputs.items() if isinstance(inputs, dict) else []
+    given = {str(name): _text(str(name), value) for name, value in pairs if not _left_out(value)}
+    return given, [str(name) for name, value in pairs if _left_out(value)]
+
+
+def _left_out(value: Any) -> bool:
+    return value is None or value is False or value in ("", [], {})
 
 
 def _files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
     yield "<h2>Files</h2>"
-    notes = {item.get("file"): item.get("note") for item in record["contents"]}
+    holds = {
+        Path(str(item.get("file"))).stem: str(item.get("title") or item.get("note") or "")
+        for item in record["contents"]
+    }
     rows = []
     for name, stored in record["files"].items():
+        note = holds.get(Path(name).stem, "")
         try:
             path = _inside(folder, str(name))
-            state = "" if sha256_of(path) == stored else "changed since the run"
             size = value_text("size_bytes", path.stat().st_size)
+            note += "" if sha256_of(path) == stored else " (changed since the run)"
         except InputError:
-            state, size = "not shown: missing, or very large", "-"
-        rows.append([str(name), str(notes.get(name) or ""), state, size])
-    yield from _rows(["file", "holds", "state", "size"], rows, text=3)
+            note, size = f"{note} (missing, or very large)", "-"
+        rows.append([str(name), note, size])
+    yield from _rows(["file", "holds", "size"], rows, text=(0, 1))
 
 
 def _rows(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
-    text: int = 1,
+    text: Collection[int] = (0,),
     bars: Sequence[float] = (),
 ) -> Iterator[str]:
     """A table; ``text`` columns align left, ``bars`` are drawn behind the rows."""
 
     def cells(tag: str, values: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=text' if k < text else ''}>{escape(value)}</{tag}>"
+        kinds = (
+            f"{'text' if k in text else ''} {'long' if len(value) > LONGEST_ON_A_LINE else ''}"
             for k, value in enumerate(values)
+        )
+        return "".join(
+            f'<{tag} class="{kind.strip()}">{escape(value)}</{tag}>'
+            for kind, value in zip(kinds, values, strict=True)
         )
 
     styles = [f' style="--share:{share:.2%}"' for share in bars] or [""] * len(rows)

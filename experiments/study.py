@@ -30,6 +30,7 @@ from topologies.errors import InputError, suggestion
 
 LARGEST_FILE_BYTES = 2**20
 MOST_RUNS = 1_000_000
+RESULT = "result."
 Values = dict[str, str | list[str]]
 
 
@@ -139,21 +140,25 @@ def rows(made: Study) -> list[Row]:
 
 
 def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
-    """One table of all runs: parameters, status, message, then what the command printed.
+    """One table of all runs: parameters, status, what the command printed, and the message.
 
     A command that prints several rows gives several rows. Objects become columns with dotted
-    names; a result with the name of a parameter is called ``result.<name>``.
+    names; a result that differs from the parameter of its name is called ``result.<name>``.
     """
     table = []
+    messages = []
     for row, outcome in finished:
         known = {name: _typed(text) for name, text in row.parameters.items()}
-        told = {**known, "status": outcome["status"], "message": outcome["message"]}
+        told = {**known, "status": outcome["status"]}
         document = outcome["document"] or {}
         many = document.get("rows") if isinstance(document.get("rows"), list) else [document]
         for one in many or [{}]:
             flat = _flat(one if isinstance(one, dict) else {"value": one})
             table.append(told | {_free(name, told): value for name, value in flat.items()})
-    return pd.DataFrame(table)
+            messages.append(outcome["message"])
+    frame = pd.DataFrame(table)
+    same = [name for name in frame.columns if name.startswith(RESULT) and _repeats(frame, name)]
+    return frame.drop(columns=same).assign(message=messages)
 
 
 def _combinations(made: Study) -> Iterable[Values]:
@@ -204,4 +209,13 @@ def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:
-    return f"result.{name}" if name in taken else name
+    return f"{RESULT}{name}" if name in taken or name == "message" else name
+
+
+def _repeats(frame: pd.DataFrame, name: str) -> bool:
+    """Whether a result says nothing but what its parameter said."""
+    own = name.removeprefix(RESULT)
+    if own not in frame:
+        return False
+    told = frame[name].notna()
+    return bool((frame.loc[told, name].astype(str) == frame.loc[told, own].astype(str)).all())

@@ -44,9 +44,9 @@ def test_rows_are_a_table_and_failures_are_said(
     assert _run(_study(tmp_path, "show: [double]")) == 0
     told = capsys.readouterr()
     lines = [line.split() for line in told.out.splitlines() if line.strip()]
-    assert lines[0] == ["size", "status", "message", "double"]
+    assert lines[0] == ["size", "status", "double", "message"]
     assert lines[1] == ["1", "ok", "2"]
-    assert lines[2][:4] == ["13", "refused", "size", "13"]
+    assert lines[2][:5] == ["13", "refused", "-", "size", "13"]
     assert told.err == "1 of 2 rows failed; their message says why\n"
 
 

@@ -120,7 +120,7 @@ def test_missing_and_changed_files_are_said(folder: Path) -> None:
     (folder / "metrics.csv").write_text("name\nx\n")
     text = _Page(report_html(folder)).text
     assert "Cannot be shown: there is no file breakdown.svg" in text
-    assert "metrics.csv changed since the run" in text
+    assert "metrics.csv Rows (changed since the run)" in text
 
 
 def test_a_record_cannot_lead_out_of_the_folder(folder: Path, tmp_path: Path) -> None:

@@ -208,8 +208,15 @@ def test_a_command_that_prints_rows_gives_rows_and_parameters_keep_their_names()
     frame = results([(row, outcome)])
     assert frame["algorithm"].tolist() == ["best", "best"]
     assert frame["result.algorithm"].tolist() == ["ring", "mesh"]
+    assert list(frame.columns) == ["algorithm", "status", "result.algorithm", "t", "message"]
     none = results([(row, {**outcome, "document": {"rows": []}})])
     assert none["status"].tolist() == ["ok"]
+
+
+def test_a_result_that_repeats_its_parameter_is_left_out() -> None:
+    outcome = {"status": "ok", "message": "", "document": {"tp": 8, "name": "x"}}
+    frame = results([(Row({"tp": "8", "name": "y"}, ("x",), "d"), outcome)])
+    assert list(frame.columns) == ["tp", "name", "status", "result.name", "message"]
 
 
 def test_finished_runs_are_not_run_again(log: Path, tmp_path: Path) -> None:

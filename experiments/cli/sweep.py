@@ -50,18 +50,16 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
     from experiments.display import table_text
     from topologies.errors import suggestion
 
-    names = [str(name) for name in frame.columns]
+    names = [str(name) for name in frame.columns if name != "message"]
     for name in show:
         if name not in names:  # known only now, and no reason to throw the results away
             sys.stderr.write(f"show: no column is called {name}.{suggestion(name, names)}\n")
-    asked = names[: names.index("message") + 1]
+    asked = names[: names.index("status") + 1]
     wanted = [name for name in show if name in names] or names
     columns = [*asked, *[name for name in wanted if name not in asked]]
-    if frame["message"].eq("").all():
-        columns.remove("message")
     shown = columns if show else columns[:MOST_COLUMNS]
-    texts = sum(name in asked for name in columns)
-    print_table("", *table_text(frame[shown]), left=texts)
+    failures = [] if frame["message"].eq("").all() else ["message"]
+    print_table("", *table_text(frame[shown + failures]), left=len(asked))
     if not show and len(columns) > MOST_COLUMNS:
         sys.stdout.write(f"and {len(columns) - MOST_COLUMNS} more columns; see --json or --out\n")
 
