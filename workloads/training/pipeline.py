@@ -25,7 +25,7 @@ def order(schedule: str, pp: int, stage: int, microbatches: int) -> tuple[BoolAr
     Examples
     --------
     >>> backward, microbatch = order("1f1b", 4, 2, 4)
-    >>> " ".join("FB"[b] + str(m) for b, m in zip(backward, microbatch))
+    >>> " ".join("FB"[int(b)] + str(m) for b, m in zip(backward, microbatch, strict=True))
     'F0 F1 B0 F2 B1 F3 B2 B3'
     """
     number = np.arange(microbatches)

@@ -1,0 +1,81 @@
+"""The main job: one training step of Llama-3.1-405B on 1,024 Trainium2 chips."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from experiments.run_directory import Run
+    from workloads.training.iteration import Iteration
+
+
+def run(
+    model: str = "llama-3.1-405b",
+    cluster: str = "trn2-ultraserver:16",
+    tp: int = 32,
+    pp: int = 2,
+    global_batch: int = 256,
+    seq: int = 8192,
+    overlap: str = "all",
+) -> pd.DataFrame:
+    """Simulate the step and tell its parts.
+
+    Parameters
+    ----------
+    model : str
+        A name, or the path of a ``config.json``.
+    cluster : str
+    tp, pp, global_batch, seq : int
+    overlap : str
+
+    Returns
+    -------
+    DataFrame
+        ``part``, ``time_s``, ``share``, and ``note``: what the step reaches and how it was run.
+    """
+    from experiments.training_report import breakdown_frame, folding, headline
+
+    step = simulate(model, cluster, tp, pp, global_batch, seq, overlap)
+    frame = breakdown_frame(step)
+    notes = [
+        headline(step),
+        f"MFU {step.mfu:.1%}, HFU {step.hfu:.1%}, {step.tokens_per_s:,.0f} tokens/s",
+        f"{step.memory.total / 1e9:.1f} GB of {step.memory.capacity / 1e9:.1f} GB on a chip",
+        f"simulated {folding(step)}",
+    ]
+    frame["note"] = (notes + [""] * len(frame))[: len(frame)]
+    return frame
+
+
+def simulate(
+    model: str, cluster: str, tp: int, pp: int, global_batch: int, seq: int, overlap: str
+) -> Iteration:
+    """Return the step itself; parameters as for :func:`run`."""
+    from topologies.machines import cluster as machine
+    from workloads.huggingface import model as read_model
+    from workloads.training.iteration import iteration
+    from workloads.training.plan_options import complete
+
+    shape, made = read_model(model), machine(cluster)
+    asked = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": overlap}
+    return iteration(shape, made, complete(asked, shape, made))
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the breakdown as one bar."""
+    from experiments.training_figures import NAMES, stacked
+
+    seconds = dict(zip(frame["part"], frame["time_s"], strict=True))
+    parts = {part: seconds.get(name, 0.0) for part, name in NAMES.items()}
+    return stacked(["one step"], [parts])
+
+
+def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:
+    """Add trace, figures and tables of the same step to the run directory."""
+    from experiments.training_report import write
+
+    write(run, simulate(**options), "fast", metrics_too=False)

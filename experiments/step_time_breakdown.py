@@ -1,0 +1,78 @@
+"""Where a training step's time goes: models and overlap side by side, as stacked bars."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    models: tuple[str, ...] = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"),
+    cluster: str = "trn2-ultraserver:16",
+    tp: tuple[int, ...] = (4, 16, 32),
+    pp: tuple[int, ...] = (1, 1, 2),
+    overlap: tuple[str, ...] = ("none", "dp", "all"),
+    global_batch: int = 1024,
+    seq: int = 8192,
+) -> pd.DataFrame:
+    """Simulate one step of every model with every overlap; dp fills the cluster.
+
+    Parameters
+    ----------
+    models : tuple of str
+        Names, or paths of ``config.json`` files.
+    cluster : str
+    tp, pp : tuple of int
+        Of each model; the last holds for all that follow.
+    overlap : tuple of str
+        Of ``none``, ``dp``, ``all``.
+    global_batch, seq : int
+
+    Returns
+    -------
+    DataFrame
+        One row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
+        ``iteration_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` for each part [s].
+    """
+    from topologies.machines import cluster as machine
+    from workloads.huggingface import model as read_model
+    from workloads.training.iteration import iteration
+    from workloads.training.plan_options import complete
+
+    made, rows = machine(cluster), []
+    for number, text in enumerate(models):
+        model = read_model(text)
+        degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
+        for kind in overlap:
+            asked = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
+            step = iteration(model, made, complete(asked, model, made))
+            found = {
+                "model": model.name,
+                "cluster": made.name,
+                **degrees,
+                "dp": step.plan.dp,
+                "overlap": kind,
+                "iteration_s": step.iteration_s,
+                "tokens_per_s": step.tokens_per_s,
+                "mfu": step.mfu,
+            }
+            parts = {f"{part}_s": value for part, value in step.breakdown_s.items()}
+            rows.append(found | parts)
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw one stacked bar a row, with its MFU."""
+    from experiments.training_figures import stacked
+    from workloads.training.breakdown import PARTS
+
+    labels = [
+        f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp}\noverlap {row.overlap}"
+        for row in frame.itertuples()
+    ]
+    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
+    return stacked(labels, parts, [f"MFU {mfu:.0%}" for mfu in frame["mfu"]])

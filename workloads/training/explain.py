@@ -1,0 +1,103 @@
+"""What an iteration is made of: every step with its calls and time, and the numbers behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cluster_sim.instants import PS_PER_S
+from topologies.catalogue import Catalogue, catalogue
+from workloads.kernel_rank import family
+from workloads.training.iteration import Iteration
+from workloads.training.steps import Step
+
+
+def steps(run: Iteration) -> pd.DataFrame:
+    """Every step of every stage, the costliest first.
+
+    Returns
+    -------
+    DataFrame
+        ``stage``, ``step``, ``what``; ``calls`` on one rank; ``call_s``, ``total_s`` [s];
+        ``size_bytes`` of a communication and the ``ranks`` that meet; ``flops_per_s`` is left to
+        the reader; ``provenance`` of a kernel's time.
+    """
+    made = run.program
+    rows = []
+    for stage, stream in enumerate(made.streams):
+        step, calls = np.unique(stream.ops.step, return_counts=True)
+        for number, count in zip(step.tolist(), calls.tolist(), strict=True):
+            one = made.steps[number]
+            each = _talk_s(run, stage, number) if one.axis else made.step_ps[number] / PS_PER_S
+            rows.append(_row(run, stage, one, count, each))
+    found = pd.DataFrame(rows)
+    return found.sort_values("total_s", ascending=False, ignore_index=True)
+
+
+def _row(run: Iteration, stage: int, step: Step, calls: int, each: float) -> dict[str, Any]:
+    axis = step.axis if step.axis in ("tp", "dp") else "pp"
+    return {
+        "stage": stage,
+        "step": step.name,
+        "what": step.what,
+        "calls": calls,
+        "call_s": each,
+        "total_s": calls * each,
+        "operation": step.collective,
+        "size_bytes": step.size_bytes,
+        "ranks": getattr(run.plan, axis) if step.collective not in ("", "send") else 1,
+        "provenance": step.provenance or run.provenance["collectives"],
+    }
+
+
+def _talk_s(run: Iteration, stage: int, number: int) -> float:
+    """Time of a communication of a stage, the slowest of its groups [s]."""
+    made = run.program
+    step = made.streams[stage].ops.step
+    slowest = 0
+    for exchange in made.exchanges:
+        for place, role in enumerate(exchange.role.tolist()):
+            if made.stage[exchange.members[0, place]] == stage:
+                calls = step[exchange.ops[role]] == number
+                slowest = max(slowest, int(exchange.duration_ps[:, calls].max(initial=0)))
+    return slowest / PS_PER_S
+
+
+def inputs(run: Iteration) -> pd.DataFrame:
+    """Numbers of the catalogue behind the times: value, grade and source of each.
+
+    Returns
+    -------
+    DataFrame
+        ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
+    """
+    parts: Catalogue = run.cluster.catalogue or catalogue()
+    chip = run.cluster.chip
+    wanted = [(chip, name) for name in parts.quantities(chip) if name in _CHIP]
+    kernels = f"kernels.{family(chip).name}"
+    wanted += [(kernels, name) for name in parts.quantities(kernels)]
+    if run.cluster.scale_out and run.cluster.scale_out.name in parts.parts():
+        fabric = run.cluster.scale_out.name
+        wanted += [(fabric, name) for name in parts.quantities(fabric) if name in _FABRIC]
+    wanted.append(("training", "memory_margin"))
+    entries = [parts.entry(*one) for one in wanted]
+    return pd.DataFrame(
+        {
+            "part": [one.part for one in entries],
+            "quantity": [one.quantity for one in entries],
+            "value": [one.written for one in entries],
+            "grade": [one.grade for one in entries],
+            "source": [one.source for one in entries],
+            "note": [one.note for one in entries],
+        }
+    )
+
+
+_CHIP = (
+    "bf16_peak", "bf16_matmul", "fp8_peak", "fp8_matmul", "hbm_bytes", "hbm_usable_bytes",
+    "hbm_bandwidth", "link_bandwidth", "z_link_bandwidth", "link_latency", "collective_step",
+    "collective_launch", "collective_efficiency", "hbm_in_collectives", "nic_bandwidth",
+)  # fmt: skip
+_FABRIC = ("step_latency", "efficiency", "oversubscription", "port_bandwidth", "radix")

@@ -1,0 +1,220 @@
+"""A training iteration: from model, plan and cluster to a trace and what it is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy.typing as npt
+import pandas as pd
+
+from cluster_sim.trace import Trace, run
+from topologies.catalogue import Catalogue, catalogue
+from topologies.clusters import Cluster
+from topologies.errors import InputError
+from workloads.flops import attention_flops, forward_flops, training_flops
+from workloads.model import Model
+from workloads.training.breakdown import breakdown, mean_s, overlapped_s
+from workloads.training.fold import fold
+from workloads.training.layer import Shapes
+from workloads.training.lower import lower
+from workloads.training.memory import Memory, check_memory, worst
+from workloads.training.placement import place
+from workloads.training.plan import ParallelPlan, check_model, check_ranks
+from workloads.training.program import Program, program
+
+
+@dataclass(frozen=True, eq=False)
+class Iteration:
+    """One simulated optimizer step.
+
+    Attributes
+    ----------
+    model, plan, cluster
+        What was asked for.
+    program : Program
+        As it was run, folded or not.
+    trace : Trace
+    memory : Memory
+        Of the rank that needs most.
+    build_s, simulate_s : float
+        Wall-clock time of building the schedule and of running it [s].
+    peak_flops_per_s : float
+        Headline of a chip in the plan's precision: what MFU divides by.
+    """
+
+    model: Model
+    plan: ParallelPlan
+    cluster: Cluster
+    program: Program
+    trace: Trace
+    memory: Memory
+    build_s: float = field(compare=False)
+    simulate_s: float = field(compare=False)
+    peak_flops_per_s: float
+
+    @property
+    def iteration_s(self) -> float:
+        """Length of the iteration [s]."""
+        return self.trace.total_s
+
+    @property
+    def chips(self) -> int:
+        """Chips that the plan uses."""
+        return -(-self.plan.ranks // self.plan.ranks_per_chip)
+
+    @property
+    def folded(self) -> bool:
+        """Whether equal ranks were run once and counted."""
+        return len(self.program) < self.plan.ranks
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens trained on a second, all chips together."""
+        return self.plan.tokens / self.iteration_s
+
+    @property
+    def model_flops_per_s_per_chip(self) -> float:
+        """Model FLOPs, causal and without recomputation, a second and chip."""
+        needed = training_flops(self.model, self.plan.seq, self.plan.tokens)
+        return needed / self.iteration_s / self.chips
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over the headline peak."""
+        return self.model_flops_per_s_per_chip / self.peak_flops_per_s
+
+    @property
+    def hfu(self) -> float:
+        """The same with what is computed again."""
+        again = recomputed_flops(self.model, self.plan)
+        more = again * self.plan.tokens / self.iteration_s / self.chips
+        return self.mfu + more / self.peak_flops_per_s
+
+    @cached_property
+    def ranks(self) -> pd.DataFrame:
+        """Time of each rank by category, see :func:`workloads.training.breakdown.breakdown`."""
+        return breakdown(self.trace)
+
+    @property
+    def breakdown_s(self) -> dict[str, float]:
+        """Mean over all ranks by category [s]."""
+        return mean_s(self.ranks)
+
+    @property
+    def overlapped_s(self) -> float:
+        """Communication hidden behind compute, mean over all ranks [s]."""
+        return overlapped_s(self.trace)
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Where each kind of input comes from, the worst of its parts."""
+        return provenance(self.program, self.cluster)
+
+
+def iteration(
+    model: Model,
+    cluster: Cluster,
+    plan: ParallelPlan,
+    *,
+    chips: npt.ArrayLike | None = None,
+    engine: str = "fast",
+    folded: bool = True,
+    allow_oversized: bool = False,
+    partial: bool = False,
+) -> Iteration:
+    """Simulate one optimizer step.
+
+    Parameters
+    ----------
+    model : Model
+    cluster : Cluster
+    plan : ParallelPlan
+    chips : int array, optional
+        Rank order: the chip of rank 0, 1, …; ascending by default.
+    engine : {"fast", "reference"}
+    folded : bool
+        Run equal ranks once. The times are the same either way.
+    allow_oversized : bool
+        Run a plan that does not fit in memory.
+    partial : bool
+        Allow a plan that leaves chips of the cluster idle.
+
+    Raises
+    ------
+    InputError
+        For a plan that does not divide the model, does not have the cluster's ranks, or does not
+        fit in memory.
+
+    Examples
+    --------
+    >>> from topologies.machines import cluster
+    >>> from workloads.huggingface import named
+    >>> plan = ParallelPlan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
+    >>> step = iteration(named("llama-3.1-8b"), cluster("trn2.48xlarge"), plan)
+    >>> abs(sum(step.breakdown_s.values()) - step.iteration_s) < 1e-9
+    True
+    """
+    parts = _numbers(cluster)
+    check_model(plan, model)
+    if not partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
+        check_ranks(plan, cluster.chips)
+    needed = worst(model, plan, parts, cluster.chip)
+    if not allow_oversized:
+        check_memory(needed, plan)
+    begun = time.perf_counter()
+    made = program(Shapes(model, plan, cluster.chip, parts), place(plan, cluster, chips))
+    made = fold(made) if folded else made
+    schedule = lower(made)
+    built = time.perf_counter()
+    trace = run(schedule, engine=engine)
+    ran = time.perf_counter()
+    peak = parts.value(cluster.chip, f"{plan.precision}_peak")
+    return Iteration(model, plan, cluster, made, trace, needed, built - begun, ran - built, peak)
+
+
+def _numbers(cluster: Cluster) -> Catalogue:
+    if not cluster.chip:
+        raise InputError(
+            f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
+            "Use a named machine such as trn2-ultraserver:16."
+        )
+    return cluster.catalogue or catalogue()
+
+
+def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
+    """What is computed again in the backward pass, one token.
+
+    The fused kernel's own recomputation of scores is part of the kernel, not of the plan.
+    """
+    if plan.recompute == "full":
+        return forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
+    if plan.recompute == "selective" and plan.attention == "unfused":
+        return model.layers * attention_flops(model, plan.seq)
+    return 0.0
+
+
+RANKING = ("measured", "interpolated", "extrapolated", "assumed")
+KERNELS = {
+    "gemm": ("attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits"),
+    "attention": ("attention.core",),
+    "elementwise": ("attention.norm", "mlp.norm", "mlp.activation"),
+    "optimizer": ("optimizer.step",),
+}
+
+
+def provenance(made: Program, cluster: Cluster) -> dict[str, str]:
+    """Provenance of the times of kernels by kind, and of the links' efficiency."""
+    found: dict[str, str] = {}
+    for kind, names in KERNELS.items():
+        graded = [step.provenance for step in made.steps if step.name in names]
+        found[kind] = max(graded, key=RANKING.index, default="assumed")
+    parts = _numbers(cluster)
+    known = parts.has(cluster.chip, "collective_efficiency")
+    graded_link = parts.entry(cluster.chip, "collective_efficiency").grade if known else "assumed"
+    found["collectives"] = {"measured": "measured", "derived": "extrapolated"}.get(
+        graded_link, "assumed"
+    )
+    return found
