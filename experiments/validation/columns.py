@@ -11,7 +11,7 @@ Value = int | float | str | None
 Holds = Literal["text", "count", "number", "flag"]
 
 LARGEST_COUNT = 2**62
-LONGEST_CELL = 200
+LONGEST_CELL = 1000
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ TRAINING = Kind(
         Column("overlap", "text", choices=("none", "dp", "all")),
         Column("iteration_s", "number", least=0),
         Column("memory_bytes", "number", least=0),
+        Column("source", "text"),
     ),
     published=("iteration_s",),
 )

@@ -1,0 +1,221 @@
+"""Predicting training rows: a model and a plan from the columns, one simulated iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.validation.collectives import machines_for
+from experiments.validation.outcome import Outcome, infeasible
+from experiments.validation.recipes import recipe
+from topologies.clusters import Cluster
+from topologies.errors import InputError
+from workloads.model import Experts, Model
+from workloads.training.iteration import Iteration, iteration
+from workloads.training.plan import ParallelPlan
+
+USUAL: Mapping[str, int | str] = {
+    "vocab": 51200,
+    "gated_mlp": 1,
+    "tied_embeddings": 0,
+    "tp": 1,
+    "pp": 1,
+    "vpp": 1,
+    "cp": 1,
+    "ep": 1,
+    "zero": 1,
+    "sequence_parallel": 1,
+    "schedule": "1f1b",
+    "microbatch": 1,
+    "precision": "bf16",
+    "recompute": "none",
+    "overlap": "dp",
+    "experts": 0,
+    "experts_per_token": 0,
+    "shared_experts": 0,
+    "dense_layers": 0,
+}
+"""What an empty cell is taken to be: the usual default of Megatron-like frameworks."""
+
+
+FEWEST = 8
+"""Microbatches from which two runs stand for a longer one."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A row with its empty cells filled in.
+
+    Attributes
+    ----------
+    values : mapping
+    assumed : tuple of str
+        Columns that were empty.
+    """
+
+    values: Mapping[str, Any]
+    assumed: tuple[str, ...]
+
+
+def predict(values: Mapping[str, Any]) -> Outcome:
+    """Time of an optimizer step [s] and peak memory [B] of one row.
+
+    A row that states a measured time did run, so it is run here too when the memory model finds it
+    too large; one that does not is infeasible then.
+    """
+    row = filled(values)
+    model, plan = model_of(row.values), plan_of(row.values)
+    used = recipe(str(values.get("source") or ""))
+    machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
+    step, seconds = steady(model, machine, plan)
+    predicted = {"iteration_s": seconds, "memory_bytes": float(step.memory.total)}
+    known = _provenance(step, row, used.match)
+    if step.memory.total > step.memory.capacity and values.get("iteration_s") is None:
+        return infeasible(_too_large(step), predicted)
+    return Outcome(predicted, provenance=known)
+
+
+def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteration, float]:
+    """Simulate an iteration; of many microbatches so many that the pipeline's period shows.
+
+    Once the pipeline is full every further microbatch takes the same time, so two shorter runs
+    give the longer one's time.
+
+    Returns
+    -------
+    Iteration
+        The one that was run, the longer of two.
+    float
+        Time of the plan's own number of microbatches [s].
+    """
+    base, period = max(FEWEST, 2 * plan.pp), max(FEWEST, plan.pp)
+    if plan.microbatches <= base + 2 * period:
+        step = iteration(model, machine, plan, allow_oversized=True, partial=True)
+        return step, step.iteration_s
+    once = plan.dp * plan.microbatch
+    short, long = (
+        iteration(
+            model,
+            machine,
+            replace(plan, global_batch=count * once),
+            allow_oversized=True,
+            partial=True,
+        )
+        for count in (base, base + period)
+    )
+    each = (long.iteration_s - short.iteration_s) / period
+    return long, long.iteration_s + (plan.microbatches - base - period) * each
+
+
+def filled(values: Mapping[str, Any]) -> Stated:
+    """Fill empty cells by what is usual, and by what follows from the others.
+
+    Raises
+    ------
+    InputError
+        When the degrees do not divide the ranks.
+    """
+    row = {**values}
+    assumed = [name for name in USUAL if row.get(name) is None]
+    row |= {name: USUAL[name] for name in assumed}
+    follows = {
+        "kv_heads": row["heads"],
+        "head_dim": row["hidden"] // row["heads"],
+        "ffn": row.get("moe_ffn") or 4 * row["hidden"],
+        "dp": _replicas(row),
+    }
+    assumed += [name for name in follows if row.get(name) is None]
+    row |= {name: value for name, value in follows.items() if row.get(name) is None}
+    if row.get("global_batch") is None:
+        row["global_batch"] = row["dp"] * row["microbatch"]
+        assumed.append("global_batch")
+    return Stated(row, tuple(assumed))
+
+
+def _replicas(row: Mapping[str, Any]) -> int:
+    """Data-parallel degree that fills the chips."""
+    inner = row["tp"] * row["pp"] * row["cp"]
+    if row.get("dp") is None and row["chips"] % inner:
+        raise InputError(
+            f"chips {row['chips']} are not a multiple of tp {row['tp']} × pp {row['pp']} × "
+            f"cp {row['cp']} = {inner}. State dp or correct the degrees."
+        )
+    return int(row["chips"] // inner) or 1
+
+
+def model_of(row: Mapping[str, Any]) -> Model:
+    """Model of a row: Llama-like with a gated feed-forward part, GPT-like without."""
+    gated = bool(row["gated_mlp"])
+    experts = None
+    if row["experts"]:
+        width = row.get("moe_ffn") or row["ffn"]
+        experts = Experts(
+            count=row["experts"],
+            per_token=row["experts_per_token"] or 1,
+            ffn=width,
+            shared_ffn=width * row["shared_experts"],
+            dense_layers=row["dense_layers"],
+        )
+    return Model(
+        name=str(row.get("name") or "row"),
+        layers=row["layers"],
+        hidden=row["hidden"],
+        heads=row["heads"],
+        kv_heads=row["kv_heads"],
+        head_dim=row["head_dim"],
+        ffn=row["ffn"],
+        vocab=row["vocab"],
+        gated_mlp=gated,
+        tied_embeddings=bool(row["tied_embeddings"]),
+        positions=0 if gated else row["seq"],
+        norm="rms" if gated else "layer",
+        qkv_bias=not gated,
+        output_bias=not gated,
+        mlp_bias=not gated,
+        experts=experts,
+    )
+
+
+def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
+    """Plan of a row.
+
+    Raises
+    ------
+    InputError
+        For what the plan refuses, and when its ranks are not the same number on each chip.
+    """
+    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "microbatch", "global_batch", "seq", "zero")
+    used = row["tp"] * row["pp"] * row["dp"] * row["cp"]
+    ranks_per_chip, rest = divmod(used, row["chips"])
+    if ranks_per_chip and rest:
+        raise InputError(
+            f"tp × pp × dp × cp = {used} ranks are not a multiple of chips {row['chips']}. "
+            "Correct one of them."
+        )
+    return ParallelPlan(
+        **{name: row[name] for name in names},
+        sequence_parallel=bool(row["sequence_parallel"]) and row["tp"] > 1,
+        schedule=row["schedule"],
+        precision=str(row["precision"]).lower(),
+        recompute=row["recompute"],
+        overlap=row["overlap"],
+        attention=recipe(str(row.get("source") or "")).attention,
+        ranks_per_chip=max(1, ranks_per_chip),
+    )
+
+
+def _too_large(step: Iteration) -> str:
+    needed, capacity = step.memory.total / 1e9, step.memory.capacity / 1e9
+    return f"it needs {needed:.1f} GB a rank and a rank has {capacity:.1f} GB."
+
+
+def _provenance(step: Iteration, row: Stated, framework: str) -> dict[str, str]:
+    known = dict(step.provenance)
+    if row.assumed:
+        known["columns"] = f"assumed: {', '.join(row.assumed)}"
+    if framework:
+        known["framework"] = f"assumed: {framework}"
+    if step.memory.total > step.memory.capacity:
+        known["memory"] = _too_large(step)
+    return known
