@@ -113,38 +113,41 @@ class TrainingJob:
 def default_jobs(
     units: int, *, tokens_per_unit_s: float = 1.0, step_tokens: float = 1.0
 ) -> tuple[TrainingJob, ...]:
-    """Return night work for a fleet of any size: an elastic pre-training run, gangs, evaluation.
+    """Return night work for a fleet of any size: elastic runs, gangs, evaluation.
 
-    One run takes a sixteenth to one half of the fleet in steps of 1/64 and gives back by dropping
-    replicas; eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day;
+    Four pre-training runs of up to an eighth of the fleet each grow and shrink by replicas of
+    1/128; eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day;
     evaluation takes what is left. The sizes are assumptions: nobody publishes them.
     """
-    step = max(1, units // 64)
-    elastic = TrainingJob(
-        "pretraining",
-        units=max(1, units // 2),
-        min_units=max(1, units // 16),
-        step_units=step,
-        tokens_per_s=((1, tokens_per_unit_s),),
-        step_tokens=step_tokens,
-        reclaim="shrink",
-        priority=1,
-        peer_recovery=True,
-    )
+    rate = ((1, tokens_per_unit_s),)
+    few = units < 64
+    runs = [
+        TrainingJob(
+            "pretraining" if few else f"pretraining-{number + 1}",
+            units=max(1, units // (2 if few else 8)),
+            min_units=max(1, units // 64),
+            step_units=max(1, units // 128),
+            tokens_per_s=rate,
+            step_tokens=step_tokens,
+            reclaim="shrink",
+            priority=1,
+            peer_recovery=True,
+        )
+        for number in range(1 if few else 4)
+    ]
     gangs = [
         TrainingJob(
             f"post-training-{number + 1}",
-            units=step,
-            min_units=step,
-            step_units=step,
-            tokens_per_s=((1, tokens_per_unit_s),),
+            units=units // 64,
+            min_units=units // 64,
+            tokens_per_s=rate,
             step_tokens=step_tokens / 8,
             reclaim="pause",
             priority=2,
         )
-        for number in range(8 if units >= 64 else 0)
+        for number in range(0 if few else 8)
     ]
-    return (elastic, *gangs, evaluation_job(units))
+    return (*runs, *gangs, evaluation_job(units))
 
 
 def evaluation_job(units: int, tokens_per_unit_s: float = 1.0) -> TrainingJob:

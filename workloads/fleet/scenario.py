@@ -212,6 +212,8 @@ def policy_of(
     made: Scenario,
     *,
     headroom: float | None = None,
+    hysteresis: float | None = None,
+    hold_s: float | None = None,
     quantile: float = 0.999,
     night: tuple[float, float] = (0.0, 8.0),
     night_share: float = 0.5,
@@ -233,7 +235,11 @@ def policy_of(
     if name == "clock":
         return clock(busiest, busiest * night_share, night_from=night[0], night_to=night[1])
     if name == "threshold":
-        return threshold() if headroom is None else threshold(headroom=headroom)
+        return threshold(
+            headroom=0.10 if headroom is None else headroom,
+            hysteresis=0.05 if hysteresis is None else hysteresis,
+            hold_s=900.0 if hold_s is None else hold_s,
+        )
     if name == "forecast":
         return forecast(quantile=quantile, headroom=0.05 if headroom is None else headroom)
     if name == "oracle":

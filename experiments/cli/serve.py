@@ -1,0 +1,193 @@
+"""``cluster-sim serve``: one replica at token level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workloads.serving import Batching, Requests
+
+PREFILLS = ("auto", "separate", "chunked")
+
+
+def serve(
+    model: Annotated[str, typer.Option("--model", help="A config.json, or a named model.")],
+    cluster: Annotated[str, typer.Option("--cluster", help="CLUSTER; a replica is on its start.")],
+    requests: Annotated[
+        str,
+        typer.Option("--requests", metavar="FILE.csv|poisson:RATE", help="Log, or rate in 1/s."),
+    ] = "poisson:0.1",
+    slo: Annotated[str, typer.Option("--slo", help="Limits that count as kept.")] = (
+        "ttft=6s,tpot=175ms"
+    ),
+    tp: Annotated[
+        int | None, typer.Option("--tp", help="Chips of the replica; by default one server.")
+    ] = None,
+    precision: Annotated[str, typer.Option("--precision", help="bf16, fp8 or fp4.")] = "bf16",
+    prefill: Annotated[
+        str,
+        typer.Option(
+            "--prefill", help="separate: whole prompts, decode waits; chunked: pieces ride along."
+        ),
+    ] = "auto",
+    chunk: Annotated[int, typer.Option("--chunk", help="Tokens of a mixed iteration.")] = 512,
+    slots: Annotated[int, typer.Option("--slots", help="Requests that decode at once.")] = 64,
+    count: Annotated[int, typer.Option("--count", help="Requests drawn for poisson.")] = 2000,
+    prompt: Annotated[
+        int | None, typer.Option("--prompt", help="Prompt tokens of drawn requests; else Azure's.")
+    ] = None,
+    output: Annotated[
+        int | None, typer.Option("--output", help="Output tokens of drawn requests; else Azure's.")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", help="Keep one service of the file.")
+    ] = None,
+    variant: Variant = None,
+    catalogue: Overlay = None,
+    seed: Seed = 0,
+    json: Json = False,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Serve requests on one replica, iteration by iteration."""
+    from experiments.run_directory import refuse_foreign
+    from topologies.catalogue import choose
+    from topologies.machines import cluster as named
+    from workloads.huggingface import model as read_model
+    from workloads.serving import parse_slo, profile, serving_summary
+    from workloads.serving import serve as run
+
+    if out:
+        refuse_foreign(out)
+    limits = parse_slo(slo)
+    machine = named(cluster, catalogue=choose(variant or (), catalogue))
+    replica = profile(read_model(model), machine, tp=tp, precision=precision)
+    asked = _requests(requests, count, prompt, output, service, seed)
+    batching = _batching(prefill, chunk, slots, trainium=machine.chip.startswith("trn"))
+    served = run(replica, asked, batching)
+    document = {
+        "model": model,
+        "cluster": cluster,
+        "chips": replica.chips,
+        **serving_summary(served, replica, limits),
+    }
+    if out:
+        import pandas as pd
+
+        frame = pd.DataFrame(
+            {
+                "arrival_s": asked.arrival_s,
+                "prompt_tokens": asked.prompt,
+                "output_tokens": asked.output,
+                "ttft_s": served.ttft_s,
+                "tpot_s": served.tpot_s,
+                "end_s": served.end_s,
+            }
+        )
+        inputs = {
+            "model": model,
+            "cluster": cluster,
+            "requests": requests,
+            "slo": slo,
+            "tp": tp,
+            "precision": precision,
+            "prefill": prefill,
+            "chunk": chunk,
+            "slots": slots,
+            "count": count,
+            "prompt": prompt,
+            "output": output,
+            "service": service,
+        }
+        _write(out, inputs, seed, document, frame)
+    if json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _requests(
+    text: str,
+    count: int,
+    prompt: int | None,
+    output: int | None,
+    service: str | None,
+    seed: int,
+) -> Requests:
+    import numpy as np
+
+    from topologies.errors import InputError
+    from workloads.serving import azure_lengths, fixed_lengths, poisson, read_requests
+
+    kind, colon, rate = text.partition(":")
+    if kind != "poisson" or not colon:
+        return read_requests(text, service=service)
+    try:
+        per_s = float(rate)
+    except ValueError:
+        raise InputError(f"requests {text!r} has no rate; write poisson:0.5.") from None
+    lengths = azure_lengths(service or "conv")
+    if prompt is not None or output is not None:
+        lengths = fixed_lengths(
+            round(lengths.prompt.mean()) if prompt is None else prompt,
+            round(lengths.output.mean()) if output is None else output,
+        )
+    return poisson(per_s, count, lengths, np.random.default_rng(seed))
+
+
+def _batching(prefill: str, chunk: int, slots: int, *, trainium: bool) -> Batching:
+    from topologies.errors import InputError, suggestion
+    from workloads.serving import BUCKETS, Batching
+
+    if prefill not in PREFILLS:
+        raise InputError(
+            f"unknown prefill {prefill!r}; choose from {', '.join(PREFILLS)}."
+            + suggestion(prefill, PREFILLS)
+        )
+    if prefill == "separate" or (prefill == "auto" and trainium):
+        return Batching(slots, 0, BUCKETS if trainium else ())
+    return Batching(slots, chunk)
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    from topologies.quantities import format_bytes, format_seconds
+
+    rows = [
+        [
+            name,
+            *(
+                "–" if document[key][level] is None else format_seconds(document[key][level])
+                for level in ("p50", "p90", "p99", "mean")
+            ),
+        ]
+        for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
+    ]
+    title = f"{document['model']} on {document['chips']} chips of {document['cluster']}"
+    print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
+    facts = [
+        ["requests", f"{document['requests']:,}"],
+        ["output tokens/s", f"{document['tokens_per_s']:,.1f}"],
+        ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
+        ["requests within the SLO", f"{document['slo_attainment']:.2%}"],
+        ["mean decode batch", f"{document['batch_mean']:.2f}"],
+        ["KV cache, peak", format_bytes(int(document["kv_peak_bytes"]))],
+        ["KV cache, room", format_bytes(int(document["kv_budget_bytes"]))],
+    ]
+    print_table("", ["", ""], facts)
+
+
+def _write(
+    out: Path, inputs: Mapping[str, Any], seed: int, document: Mapping[str, Any], frame: Any
+) -> None:
+    from experiments.run_directory import run_directory
+
+    with run_directory(out, command="serve", inputs=inputs, seed=seed) as run:
+        run.json("summary", document, title="Results")
+        run.table("metrics", frame, title="Requests", parquet=True)
