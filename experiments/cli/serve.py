@@ -12,43 +12,55 @@ from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, pri
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workloads.serving import Batching, Requests
+    from workloads.serving import Batching, Requests, Served
 
+HOW = ("json", "quiet", "out")
+"""Options that change no result."""
 PREFILLS = ("auto", "separate", "chunked")
 
 
-def serve(
-    model: Annotated[str, typer.Option("--model", help="A config.json, or a named model.")],
-    cluster: Annotated[str, typer.Option("--cluster", help="CLUSTER; a replica is on its start.")],
-    requests: Annotated[
-        str,
-        typer.Option("--requests", metavar="FILE.csv|poisson:RATE", help="Log, or rate in 1/s."),
-    ] = "poisson:0.1",
-    slo: Annotated[str, typer.Option("--slo", help="Limits that count as kept.")] = (
-        "ttft=6s,tpot=175ms"
+Model = Annotated[str, typer.Option("--model", help="A config.json, or a named model.")]
+Cluster = Annotated[str, typer.Option("--cluster", help="CLUSTER; a replica is on its start.")]
+Source = Annotated[
+    str, typer.Option("--requests", metavar="FILE.csv|poisson:RATE", help="Log, or rate in 1/s.")
+]
+Slo = Annotated[str, typer.Option("--slo", help="Limits that count as kept.")]
+Tp = Annotated[
+    int | None, typer.Option("--tp", help="Chips of the replica; by default one server.")
+]
+Precision = Annotated[str, typer.Option("--precision", help="bf16, fp8 or fp4.")]
+Prefill = Annotated[
+    str,
+    typer.Option(
+        "--prefill", help="separate: whole prompts, decode waits; chunked: pieces ride along."
     ),
-    tp: Annotated[
-        int | None, typer.Option("--tp", help="Chips of the replica; by default one server.")
-    ] = None,
-    precision: Annotated[str, typer.Option("--precision", help="bf16, fp8 or fp4.")] = "bf16",
-    prefill: Annotated[
-        str,
-        typer.Option(
-            "--prefill", help="separate: whole prompts, decode waits; chunked: pieces ride along."
-        ),
-    ] = "auto",
-    chunk: Annotated[int, typer.Option("--chunk", help="Tokens of a mixed iteration.")] = 512,
-    slots: Annotated[int, typer.Option("--slots", help="Requests that decode at once.")] = 64,
-    count: Annotated[int, typer.Option("--count", help="Requests drawn for poisson.")] = 2000,
-    prompt: Annotated[
-        int | None, typer.Option("--prompt", help="Prompt tokens of drawn requests; else Azure's.")
-    ] = None,
-    output: Annotated[
-        int | None, typer.Option("--output", help="Output tokens of drawn requests; else Azure's.")
-    ] = None,
-    service: Annotated[
-        str | None, typer.Option("--service", help="Keep one service of the file.")
-    ] = None,
+]
+Chunk = Annotated[int, typer.Option("--chunk", help="Tokens of a mixed iteration.")]
+Slots = Annotated[int, typer.Option("--slots", help="Requests that decode at once.")]
+Count = Annotated[int, typer.Option("--count", help="Requests drawn for poisson.")]
+Prompt = Annotated[
+    int | None, typer.Option("--prompt", help="Prompt tokens of drawn requests; else Azure's.")
+]
+Output = Annotated[
+    int | None, typer.Option("--output", help="Output tokens of drawn requests; else Azure's.")
+]
+Service = Annotated[str | None, typer.Option("--service", help="Keep one service of the file.")]
+
+
+def serve(
+    model: Model,
+    cluster: Cluster,
+    requests: Source = "poisson:0.1",
+    slo: Slo = "ttft=6s,tpot=175ms",
+    tp: Tp = None,
+    precision: Precision = "bf16",
+    prefill: Prefill = "auto",
+    chunk: Chunk = 512,
+    slots: Slots = 64,
+    count: Count = 2000,
+    prompt: Prompt = None,
+    output: Output = None,
+    service: Service = None,
     variant: Variant = None,
     catalogue: Overlay = None,
     seed: Seed = 0,
@@ -57,6 +69,7 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Serve requests on one replica, iteration by iteration."""
+    inputs = {name: value for name, value in locals().items() if name not in HOW}
     from experiments.run_directory import refuse_foreign
     from topologies.catalogue import choose
     from topologies.machines import cluster as named
@@ -79,34 +92,7 @@ def serve(
         **serving_summary(served, replica, limits),
     }
     if out:
-        import pandas as pd
-
-        frame = pd.DataFrame(
-            {
-                "arrival_s": asked.arrival_s,
-                "prompt_tokens": asked.prompt,
-                "output_tokens": asked.output,
-                "ttft_s": served.ttft_s,
-                "tpot_s": served.tpot_s,
-                "end_s": served.end_s,
-            }
-        )
-        inputs = {
-            "model": model,
-            "cluster": cluster,
-            "requests": requests,
-            "slo": slo,
-            "tp": tp,
-            "precision": precision,
-            "prefill": prefill,
-            "chunk": chunk,
-            "slots": slots,
-            "count": count,
-            "prompt": prompt,
-            "output": output,
-            "service": service,
-        }
-        _write(out, inputs, seed, document, frame)
+        _write(out, {**inputs, "seed": seed}, document, served)
     if json:
         print_json(document)
     else:
@@ -184,10 +170,23 @@ def _print(document: Mapping[str, Any]) -> None:
 
 
 def _write(
-    out: Path, inputs: Mapping[str, Any], seed: int, document: Mapping[str, Any], frame: Any
+    out: Path, inputs: Mapping[str, Any], document: Mapping[str, Any], served: Served
 ) -> None:
+    import pandas as pd
+
     from experiments.run_directory import run_directory
 
-    with run_directory(out, command="serve", inputs=inputs, seed=seed) as run:
+    asked = served.requests
+    frame = pd.DataFrame(
+        {
+            "arrival_s": asked.arrival_s,
+            "prompt_tokens": asked.prompt,
+            "output_tokens": asked.output,
+            "ttft_s": served.ttft_s,
+            "tpot_s": served.tpot_s,
+            "end_s": served.end_s,
+        }
+    )
+    with run_directory(out, command="serve", inputs=inputs, seed=inputs["seed"]) as run:
         run.json("summary", document, title="Results")
         run.table("metrics", frame, title="Requests", parquet=True)

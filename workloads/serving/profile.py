@@ -213,10 +213,12 @@ class _RankShare:
 
     @property
     def per_chip(self) -> int:
+        """Ranks on a chip."""
         return RANKS_PER_CHIP.get(self.cluster.chip, 1)
 
     @property
     def ranks(self) -> int:
+        """Ranks of the replica."""
         return self.chips * self.per_chip
 
     @property
