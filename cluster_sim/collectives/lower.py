@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cluster_sim.build import schedule
 from cluster_sim.collectives.sends import Sends
@@ -78,30 +80,53 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
     paths = _paths(sends, chip_of_rank, fabric)
     ops = _lay_out(np.diff(paths.ptr), sends, issued=fabric.wire.issue_ps > 0)
     hop = _hops(sends, paths, ops)
-    resource = paths.resource.astype(np.int32)[hop]
+    resource, held = _column(ops, sends.ranks, np.int32, NO_RESOURCE)
+    np.take(paths.resource.astype(np.int32), hop, out=held, mode="clip")
     lag = paths.latency_ps[hop]
     if fabric.wire.issue_ps > 0 and ops.hop is not None:
         issue = ops.hop < 0
         source = chip_of_rank[sends.channels.src][sends.channel]
-        resource[issue] = fabric.cc(ops.spread(source)[issue])
+        held[issue] = fabric.cc(ops.spread(source)[issue])
         lag[issue] = 0
-    size = ops.spread(sends.size_bytes)
-    duration = _durations(size, resource, ops, fabric)
-    edges = _edges(sends, ops, _cut_through(ops, resource, duration, lag, fabric), lag)
-    if duration.min(initial=1) == 0:
-        resource[duration == 0] = NO_RESOURCE
-    extra = sends.ranks
+    size, sent = _column(ops, sends.ranks, np.int64, 0)
+    if ops.send is None:
+        sends.size_bytes(out=sent)
+    else:
+        np.take(sends.size_bytes(), ops.send, out=sent, mode="clip")
+    duration, lasts = _column(ops, sends.ranks, np.int64, 0)
+    _set_durations(lasts, sent, held, ops, fabric)
+    edges = _edges(sends, ops, _cut_through(ops, held, lasts, lag, fabric), lag)
+    kind = np.full(len(duration), FIXED, np.uint8)
+    empty = duration == 0
+    kind[empty], resource[empty] = JOIN, NO_RESOURCE
     return schedule(
-        kind=np.append(np.where(duration > 0, FIXED, JOIN), np.full(extra, JOIN)),
-        resource=np.append(resource, np.full(extra, NO_RESOURCE)),
-        duration_ps=np.append(duration, np.zeros(extra, np.int64)),
-        size_bytes=np.append(size, np.zeros(extra, np.int64)),
-        priority=np.append(ops.spread(sends.priority), np.zeros(extra, np.int32)),
+        kind=kind,
+        resource=resource,
+        duration_ps=duration,
+        size_bytes=size,
+        priority=_with_joins(ops.spread(sends.priority), 0, sends.ranks),
         edges=edges,
         resources=fabric.resources,
         labels=_labels(sends, ops),
         facts=facts,
     )
+
+
+def _column(
+    ops: _Ops, joins: int, dtype: npt.DTypeLike, value: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """An array for the ops and the joins that end the ranks, these set; and the ops' part of it."""
+    whole = np.empty(ops.count + joins, dtype)
+    whole[ops.count :] = value
+    return whole, whole[: ops.count]
+
+
+def _with_joins(column: IntArray, value: IntArray | int, joins: int) -> IntArray:
+    """A column of the ops, then the value of the joins that end the ranks."""
+    whole = np.empty(len(column) + joins, column.dtype)
+    whole[: len(column)] = column
+    whole[len(column) :] = value
+    return whole
 
 
 def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
@@ -133,25 +158,34 @@ def _hops(sends: Sends, paths: Paths, ops: _Ops) -> IntArray:
     return first if ops.hop is None else ops.spread(first) + np.maximum(0, ops.hop)
 
 
-def _durations(size: IntArray, resource: IntArray, ops: _Ops, fabric: Fabric) -> IntArray:
+def _set_durations(
+    duration: IntArray, size: IntArray, resource: IntArray, ops: _Ops, fabric: Fabric
+) -> None:
     """Time of each op [ps]: on the wire by size and rate, of an issue as it is; 0 for a join."""
-    rates = np.unique(fabric.rate)
-    rates = rates[rates > 0]
-    least, most = int(size.min(initial=0)), int(size.max(initial=0))
-    if most - least <= NARROW and len(rates):
-        code = np.searchsorted(rates, fabric.rate).astype(np.int32)[resource]
+    used = np.zeros(len(fabric.rate) + 1, np.bool_)
+    used[resource] = True
+    rates = np.unique(fabric.rate[used[:-1]])
+    rates = rates[rates > 0] if rates.any() else np.ones(1, np.int64)
+    least, most = (int(size.min()), int(size.max())) if len(size) else (0, 0)
+    span = most - least + 1
+    if span <= NARROW:
+        code = np.minimum(np.searchsorted(rates, fabric.rate), len(rates) - 1)
         table = transfer_ps(np.arange(least, most + 1), rates[:, None])
-        duration = table.ravel()[code * np.int32(most - least + 1) + (size - least)]
+        rows = np.append(code, 0)
+        if span == 1:
+            np.take(table[rows, 0], resource, out=duration, mode="wrap")
+        else:
+            first = (rows * span - least)[resource]
+            np.take(table.ravel(), np.add(first, size, out=first), out=duration, mode="clip")
     else:
-        rate = np.where(fabric.rate > 0, fabric.rate, rates.max(initial=1))
-        duration = transfer_ps(size, rate[resource])
+        rate = np.append(np.where(fabric.rate > 0, fabric.rate, rates.max()), 1)
+        duration[:] = transfer_ps(size, rate[resource])
     if least == 0:
         duration[size == 0] = 0
     if resource.min(initial=0) < 0:
         duration[resource < 0] = 0
     if ops.hop is not None and fabric.wire.issue_ps > 0:
         duration[ops.hop < 0] = fabric.wire.issue_ps
-    return np.asarray(duration)
 
 
 def _edges(sends: Sends, ops: _Ops, from_start: BoolArray | None, lag: IntArray) -> Edges:
@@ -198,26 +232,35 @@ def _cut_through(
 
 
 def _labels(sends: Sends, ops: _Ops) -> dict[str, Label]:
-    channels = sends.channels
-    done = np.arange(sends.ranks)
+    channels, done = sends.channels, np.arange(sends.ranks)
 
     def label(column: IntArray, joins: IntArray | int, limit: int) -> IntArray:
         narrow = np.int16 if limit < 2**15 else np.int32
-        tail = np.broadcast_to(np.asarray(joins, narrow), done.shape)
-        return np.append(ops.spread(column.astype(narrow)), tail)
+        return _with_joins(ops.spread(column.astype(narrow, copy=False)), joins, sends.ranks)
 
-    arrives = np.where(sends.reduce, REDUCE, COPY).astype(np.uint8)
-    arrives[(channels.src == channels.dst)[sends.channel]] = JOINED
-    what = ops.spread(arrives)
-    if ops.hop is not None:
-        what = np.full(ops.count, PASS, np.uint8)
-        what[ops.last] = arrives
-        what[ops.hop < 0] = ISSUE
+    def rank(column: IntArray) -> IntArray:
+        narrow: IntArray = column.astype(np.int16 if sends.ranks < 2**15 else np.int32)
+        return label(narrow[sends.channel], done, sends.ranks)
+
     return {
-        "rank": label(channels.src[sends.channel], done, sends.ranks),
-        "peer": label(channels.dst[sends.channel], done, sends.ranks),
+        "rank": rank(channels.src),
+        "peer": rank(channels.dst),
         "chunk": label(sends.first, 0, len(sends.chunks)),
         "chunks": label(sends.count, 0, len(sends.chunks)),
         "step": label(sends.step, 0, int(sends.step.max(initial=0))),
-        "what": Codes(np.append(what, np.full(len(done), DONE, np.uint8)), WHAT),
+        "what": Codes(_with_joins(_what(sends, ops), DONE, sends.ranks), WHAT),
     }
+
+
+def _what(sends: Sends, ops: _Ops) -> IntArray:
+    """Which kind of hop each op is, uint8 (ops,)."""
+    arrives = np.where(sends.reduce, np.uint8(REDUCE), np.uint8(COPY))
+    joins = sends.channels.src == sends.channels.dst
+    if joins.any():
+        arrives[joins[sends.channel]] = JOINED
+    if ops.hop is None:
+        return arrives
+    what = np.full(ops.count, PASS, np.uint8)
+    what[ops.last] = arrives
+    what[ops.hop < 0] = ISSUE
+    return what

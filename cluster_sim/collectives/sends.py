@@ -93,14 +93,15 @@ class Sends:
     def __len__(self) -> int:
         return len(self.channel)
 
-    @property
-    def size_bytes(self) -> IntArray:
+    def size_bytes(self, out: IntArray | None = None) -> IntArray:
         """Bytes of each send, none for a rank's joins with itself, int64 (sends,)."""
+        size = np.empty(len(self), np.int64) if out is None else out
         if not len(self.count) or self.count.max() == self.count.min() == 1:
-            size = self.chunks.size_bytes[self.first]
+            np.take(self.chunks.size_bytes, self.first, out=size, mode="clip")
         else:
             offsets = self.chunks.offsets()
-            size = np.asarray(offsets[self.first + self.count] - offsets[self.first])
+            np.take(offsets, self.first + self.count, out=size, mode="clip")
+            size -= offsets[self.first]
         joins = self.channels.src == self.channels.dst
         if joins.any():
             size[joins[self.channel]] = 0
@@ -124,7 +125,10 @@ def sends(
     shape = np.shape(channel)
 
     def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Any:
-        return np.ravel(np.broadcast_to(np.asarray(values, dtype), shape))
+        array = np.asarray(values, dtype)
+        if array.ndim == 0:
+            return np.broadcast_to(array, int(np.prod(shape)))  # one value takes no memory
+        return np.ravel(np.broadcast_to(array, shape))
 
     return Sends(
         channel=column(channel, np.int32),
