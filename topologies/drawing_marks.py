@@ -35,9 +35,10 @@ def chips(axes: Axes, points: Sequence[Point], numbers: Iterable[int], size: flo
     for point, number in zip(points, numbers, strict=True):
         digits = len(str(number))
         font = min(9.0, size**0.5 * (0.5 if digits < 3 else 1.35 / digits))
-        axes.annotate(
+        label = axes.annotate(
             str(number), point, ha="center", va="center", color="white", fontsize=font, zorder=4
         )
+        label.set_in_layout(False)  # it lies on its disc: nothing to make room for
 
 
 def box(

@@ -50,6 +50,7 @@ def _around(axes: Axes, size: int) -> list[Point]:
     if size > count:
         note(axes, (0.0, -1.2), f"the first {count} of {size:,} chips")
     chips(axes, points, range(count), 330.0 if count <= 24 else 150.0)
+    axes.update_datalim([(-1.0, -1.0), (1.0, 1.0)])
     axes.set_aspect("equal", adjustable="datalim")
     axes.margins(0.12)
     return points

@@ -145,7 +145,9 @@ def bisection(shape: Shape) -> int:
     """Smallest cut into halves that differ by at most one chip, one direction [B/s].
 
     A dimension of odd size is cut before the middle chip of one half of its lines and behind it
-    in the other half, which cuts the remaining dimensions, too.
+    in the other half, which cuts the remaining dimensions, too. Exact for tori, meshes, switches
+    and for tiers of even sizes; for tiers of odd sizes, and for a Clos that is not full, the best
+    of these straight cuts, which a crooked one may undercut.
     """
     if isinstance(shape, Clos):
         return _clos_bisection(shape)
@@ -194,7 +196,7 @@ def all_to_all_bytes_per_s(shape: Shape) -> float | None:
 
 def links_per_chip(shape: Shape) -> float:
     """Directed links that leave a chip; the mean where not all chips have the same."""
-    if isinstance(shape, Clos):
+    if isinstance(shape, Clos | Switch):
         return 1.0
     return float(sum(line.links_per_chip for line in lines(shape)))
 
