@@ -117,7 +117,8 @@ def _levels(shape: Clos, src: IntArray, dst: IntArray) -> IntArray:
     leaf = shape.chips_per_leaf
     pod = leaf * shape.leaves_per_pod
     apart = [src != dst, src // leaf != dst // leaf, src // pod != dst // pod]
-    return np.sum(apart, axis=0, dtype=np.int64)
+    levels: IntArray = np.sum(apart, axis=0, dtype=np.int64)
+    return levels
 
 
 def _fans(shape: Clos) -> IntArray:
