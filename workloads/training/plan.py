@@ -161,16 +161,7 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
     if model.experts or model.latent:
         what = "experts" if model.experts else "latent attention"
         raise InputError(f"{model.name} has {what}, which training does not support yet.")
-    _divides("tp", plan.tp, "attention heads", model.heads, model)
-    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
-        near = _nearest(math.gcd(model.heads, plan.tp), model.kv_heads)
-        raise InputError(
-            f"tp {plan.tp} neither divides the {model.kv_heads} key-value heads of {model.name} "
-            f"nor is a multiple of them. Use tp {near}."
-        )
-    _divides("tp", plan.tp, "feed-forward columns", model.ffn, model)
-    if plan.sequence_parallel:
-        _divides("tp", plan.tp, "tokens of a sequence (sequence parallel)", plan.seq, model)
+    _check_tp(plan, model)
     stages = plan.pp * plan.vpp
     if stages > model.layers:
         raise InputError(
@@ -178,6 +169,25 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
             f"{model.layers} layers. Use pp {_nearest(plan.pp, model.layers)} or less."
         )
     _divides("pp × vpp", stages, "layers", model.layers, model)
+
+
+def _check_tp(plan: ParallelPlan, model: Model) -> None:
+    """Refuse a tensor parallel degree that leaves a remainder anywhere."""
+    sizes = {"attention heads": model.heads, "feed-forward columns": model.ffn}
+    if plan.sequence_parallel:
+        sizes["tokens of a sequence (sequence parallel)"] = plan.seq
+    common = math.gcd(*sizes.values())
+    near = _nearest(plan.tp, common, model.kv_heads)
+    for what, size in sizes.items():
+        if size % plan.tp:
+            raise InputError(
+                f"{size:,} {what} of {model.name} are not divisible by tp {plan.tp}. Use tp {near}."
+            )
+    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
+        raise InputError(
+            f"tp {plan.tp} neither divides the {model.kv_heads} key-value heads of {model.name} "
+            f"nor is a multiple of them. Use tp {near}."
+        )
 
 
 def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None:
@@ -188,10 +198,17 @@ def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None
         )
 
 
-def _nearest(degree: int, size: int) -> int:
-    """Divisor of a size that is nearest to a degree, the smaller of two."""
+def _nearest(degree: int, size: int, heads: int = 1) -> int:
+    """Divisor of a size nearest to a degree, the smaller of two; it divides some heads or they it.
+
+    Examples
+    --------
+    >>> _nearest(3, 8), _nearest(6, 24, 8)
+    (2, 4)
+    """
     divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
-    return min(divisors, key=lambda d: abs(d - degree))
+    fitting = [d for d in divisors if heads % d == 0 or d % heads == 0]
+    return min(fitting, key=lambda d: abs(d - degree))
 
 
 def check_ranks(plan: ParallelPlan, chips: int) -> None:

@@ -187,7 +187,7 @@ def _embedding(shapes: Shapes) -> list[Step]:
 def _embedding_backward(shapes: Shapes) -> list[Step]:
     return [
         *enter(shapes, "embedding.gradient"),
-        kernel("embedding.scatter", shapes.gather(2 * shapes.wide_bytes)),
+        kernel("embedding.add", shapes.gather(2 * shapes.wide_bytes)),
     ]
 
 

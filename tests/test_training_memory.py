@@ -1,0 +1,93 @@
+"""Memory of a rank against published formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from toy_training import TOY, plan
+
+from topologies.catalogue import catalogue
+from topologies.errors import InputError
+from workloads.huggingface import named
+from workloads.training.memory import (
+    check_memory,
+    in_flight,
+    layer_activations,
+    memory,
+    stage_parameters,
+    worst,
+)
+
+GPT = replace(named("gpt3-175b"), dropout=True)
+
+
+def test_activations_of_a_gpt_layer_are_the_published_formula() -> None:
+    """Formula (1) of arXiv 2205.05198, less what only its unfused softmax input adds nothing to."""
+    how = plan(seq=2048, microbatch=1, recompute="none", attention="unfused")
+    s, h, a = 2048, GPT.hidden, GPT.heads
+    assert layer_activations(GPT, how) == s * h * 34 + 5 * a * s * s
+
+
+def test_tensor_parallelism_alone_leaves_ten() -> None:
+    how = plan(seq=2048, tp=8, recompute="none", attention="unfused", sequence_parallel=False)
+    s, h, a = 2048, GPT.hidden, GPT.heads
+    assert layer_activations(GPT, how) == s * h * (10 + 24 // 8) + 5 * a * s * s // 8
+
+
+def test_sequence_parallelism_divides_all_of_it() -> None:
+    how = plan(seq=2048, tp=8, recompute="none", attention="unfused")
+    whole = replace(how, tp=1)
+    assert layer_activations(GPT, how) * 8 == layer_activations(GPT, whole)
+
+
+def test_selective_recomputation_drops_the_scores_and_full_all_but_the_input() -> None:
+    how = plan(seq=2048, tp=8, recompute="selective", attention="unfused")
+    s, h = 2048, GPT.hidden
+    assert layer_activations(GPT, how) == 34 * s * h // 8 + 4 * s * GPT.heads // 8
+    full = replace(how, recompute="full", sequence_parallel=False)
+    assert layer_activations(GPT, full) == 2 * s * h
+
+
+def test_parameters_of_all_ranks_sum_to_the_model() -> None:
+    how = plan(tp=4, pp=2)
+    norms = 3 * TOY.layers * 2 * TOY.hidden + 3 * TOY.hidden
+    owned = 4 * sum(stage_parameters(TOY, how, stage) for stage in (0, 1))
+    assert owned == TOY.parameters + norms
+
+
+def test_replicated_key_value_heads_are_counted() -> None:
+    how = plan(tp=16)
+    replicated = TOY.layers * 12 * 2 * TOY.head_dim * TOY.hidden
+    norms = 15 * (2 * TOY.layers + 1) * TOY.hidden
+    assert 16 * stage_parameters(TOY, how, 0) == TOY.parameters + norms + replicated
+
+
+def test_bytes_a_parameter() -> None:
+    alone = memory(TOY, plan(zero=0), 0, catalogue(), "trn2")
+    states = alone.weights + alone.gradients + alone.optimizer
+    assert states == 18 * TOY.parameters
+    sharded = memory(TOY, plan(dp=4, zero=1), 0, catalogue(), "trn2")
+    assert sharded.optimizer == 3 * TOY.parameters
+    assert alone.total == sum(alone.parts().values())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "held"),
+    [("1f1b", 0, 4), ("1f1b", 3, 1), ("gpipe", 0, 8), ("gpipe", 3, 8)],
+)
+def test_microbatches_in_flight(schedule: str, stage: int, held: int) -> None:
+    assert in_flight(plan(pp=4, schedule=schedule), stage) == held
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
+    how = plan(tp=8, zero=0, seq=8192)
+    found = worst(named("llama-3.1-405b"), how, catalogue(), "trn2")
+    with pytest.raises(InputError, match=r"needs .* GB a rank \(weights 101.5, gradients 202.9, "):
+        check_memory(found, how)
+
+
+def test_half_a_chip_has_half_its_memory() -> None:
+    one = memory(TOY, plan(), 0, catalogue(), "trn1")
+    two = memory(TOY, plan(ranks_per_chip=2), 0, catalogue(), "trn1")
+    assert one.capacity == 2 * two.capacity == 32 * 2**30

@@ -1,0 +1,32 @@
+"""Toy models and plans for the tests of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topologies.catalogue import catalogue
+from topologies.clusters import Cluster
+from topologies.machines import cluster
+from workloads.model import Model
+from workloads.training.layer import Shapes
+from workloads.training.placement import place
+from workloads.training.plan import ParallelPlan
+from workloads.training.program import Program, program
+
+TOY = Model("toy", 8, 1024, 16, 4, 64, 4096, 32_000)
+
+
+def plan(**changes: Any) -> ParallelPlan:
+    """A plan of one rank and one short sequence, but for the changes."""
+    return ParallelPlan(**{"global_batch": changes.get("dp", 1) * 8, "seq": 1024, **changes})
+
+
+def sixteen(machine: str = "trn2.48xlarge") -> Cluster:
+    """A cluster of sixteen chips."""
+    return cluster(machine)
+
+
+def toy_program(how: ParallelPlan, made: Cluster, model: Model = TOY, chips: Any = None) -> Program:
+    """The program of an iteration of the toy model."""
+    shapes = Shapes(model, how, made.chip, made.catalogue or catalogue())
+    return program(shapes, place(how, made, chips))
