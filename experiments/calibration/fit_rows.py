@@ -65,7 +65,8 @@ def write(
     fitted = {**chips, **fabrics}
     rows = [row for name, one in fitted.items() for row in _rows(name, one, "")]
     for heir, (source, why) in HEIRS.items():
-        rows += _rows(heir, fitted[source], f"taken from {source}: {why}")
+        if source in fitted:
+            rows += _rows(heir, fitted[source], f"taken from {source}: {why}")
     with whole_file(Path(path)) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([item.name for item in fields(FitRow)])

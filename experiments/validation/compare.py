@@ -14,6 +14,8 @@ from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.rows import Row, Rows
 from topologies.errors import InputError
 
+FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
+"""Of the model in one row: they must not hide the result of the others."""
 Predict = Callable[[Mapping[str, Value]], Outcome]
 Errors = npt.NDArray[np.float64]
 
@@ -44,6 +46,8 @@ def compare_row(kind: Kind, row: Row, predict: Predict) -> dict[str, Any]:
             outcome = predict(row.values)
         except InputError as mistake:
             outcome = unsupported(f"line {row.line}: {mistake}")
+        except FAULTS as fault:
+            outcome = unsupported(f"line {row.line}: internal fault, {fault!r}. Please report it.")
     return {**_as_read(kind, row), **_beside(kind, row, outcome)}
 
 

@@ -1,0 +1,246 @@
+"""Calibration: the NCCL closed form, its fit, reading the tools' output, overlays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster_sim.collectives.group import Group, whole
+from cluster_sim.collectives.nccl import constants, covers, load_of, nccl_ps
+from cluster_sim.collectives.timing import duration_ps
+from cluster_sim.measured import parse_measured, read_measured
+from experiments.calibration.collectives import CHIP, fit, held_out, loads, modelled, rows_of
+from experiments.calibration.fit_rows import write
+from experiments.calibration.own import constants_of
+from experiments.calibration.own import fit as fit_own
+from topologies.catalogue import catalogue
+from topologies.errors import InputError
+from topologies.machines import cluster
+
+NCCL = """# nThread 1 nGpus 1 minBytes 8 maxBytes 17179869184 step: 2(factor) validation: 1
+# Running: all_reduce_perf -b 8 -e 16G -f 2
+#  Rank  0 Group  0 Pid  10 on a device  0 [0x53] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid  11 on a device  1 [0x64] NVIDIA H100 80GB HBM3
+#                                              out-of-place                  in-place
+#   size    count   type  redop  root    time  algbw  busbw #wrong    time  algbw  busbw #wrong
+#    (B)  (elements)                     (us) (GB/s) (GB/s)           (us) (GB/s) (GB/s)
+    1024      256  float    sum    -1    6.40   0.16   0.16      0    6.50   0.16   0.16    0
+ 1048576   262144  float    sum    -1   14.20  73.84  73.84    N/A   14.10  74.37  74.37  N/A
+# Avg bus bandwidth    : 37
+"""
+NCCOM = """nccom-test -r 32 --minbytes 1kb --maxbytes 1mb -f 8 --check allg
+    size(B)    count(elems)    type    time(us)    algbw(GB/s)    busbw(GB/s)
+       1024             256    fp32         151           0.01           0.01
+   33554432         8388608    fp32         768          40.69          39.42
+   67108864    Failure running neuron-bench - log file /tmp/log
+Avg bus bandwidth:      0.7731GB/s
+"""
+
+
+# The tools' output
+
+
+def test_nccl_tests_output_is_read_out_of_place():
+    found = parse_measured(NCCL)
+    assert (found.collective, found.ranks, len(found)) == ("all-reduce", 2, 2)
+    assert found.time_s.tolist() == pytest.approx([6.4e-6, 14.2e-6])
+    assert found.bandwidth_unit == "GB/s"
+
+
+def test_nccom_test_output_in_gibibytes_is_read_by_its_times():
+    found = parse_measured(NCCOM)
+    assert (found.collective, found.ranks, found.failed) == ("all-gather", 32, 1)
+    assert found.bandwidth_unit == "GiB/s"
+    assert found.size_bytes[1] / found.time_s[1] == pytest.approx(43.69e9, rel=1e-3)
+
+
+def test_ranks_are_found_from_the_bandwidths_where_nothing_says_so():
+    text = "alltoall_perf\n size time(us) algbw busbw\n 1000000 10 100 87.5\n"
+    assert parse_measured(text).ranks == 8
+    assert parse_measured("size time(us)\n8 1\n").ranks is None
+
+
+def test_launcher_prefixes_colours_and_milliseconds():
+    text = "\x1b[1mall_gather_perf\x1b[0m\n[1,0]<stdout>: size time(ms)\n[1,0]<stdout>: 8 2\n"
+    assert parse_measured(text).time_s.tolist() == [0.002]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no table"),
+        ("hello\nworld\n", "no table"),
+        ("size(B) time(us)\n 1024 Failure\n", "1 rows without a result, none with one"),
+    ],
+)
+def test_what_holds_no_measurements_is_refused(text, why):
+    with pytest.raises(InputError, match=why):
+        parse_measured(text, "log.txt")
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_parser(text):
+    try:
+        found = parse_measured("size time(us) algbw busbw\n" + text)
+    except InputError:
+        return
+    assert np.isfinite(found.time_s).all()
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_measured(tmp_path / "none")
+
+
+# The closed form
+
+
+def test_loads_follow_the_algorithms():
+    inside = whole(cluster("dgx-h100"))
+    ring = load_of("all-reduce", inside, 800)
+    assert (ring.inside, ring.in_switch, ring.steps, ring.far_steps) == (1400, 900, 14, 0)
+    two, four = (whole(cluster(f"dgx-h100:{count}")) for count in (2, 4))
+    assert load_of("all-reduce", two, 800).outside == 100
+    assert load_of("all-reduce", four, 800).outside == 193
+    assert load_of("all-gather", four, 3200).outside == 3100 // 8
+    assert load_of("all-to-all", two, 1600).outside == 800
+    one_each = Group(cluster("dgx-h100:4"), np.arange(4) * 8)
+    assert load_of("all-gather", one_each, 400).outside == 300
+
+
+def test_times_have_the_right_limits():
+    eight = whole(cluster("dgx-a100"))
+    costs = constants(eight.cluster)
+    assert nccl_ps("all-reduce", eight, 0) == 0
+    assert nccl_ps("all-reduce", Group(eight.cluster, np.arange(1)), 10**6) == 0
+    smallest = nccl_ps("all-reduce", eight, 8)
+    assert smallest == pytest.approx(costs.launch_ps + 14 * costs.inside.step_ps, rel=0.01)
+    size = 2**36
+    rate = 1.75 * size / (nccl_ps("all-reduce", eight, size) / 1e12)
+    assert rate == pytest.approx(costs.inside.rate, rel=0.05)
+
+
+@given(
+    st.sampled_from(["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]),
+    st.sampled_from(["dgx-a100", "dgx-h100", "dgx-h100:4", "p5.48xlarge:2", "gb200-nvl72"]),
+    st.integers(1, 2**34),
+)
+def test_times_grow_with_size_and_never_beat_the_port(op, name, size):
+    machine = cluster(name)
+    group = whole(machine)
+    now = nccl_ps(op, group, size)
+    assert nccl_ps(op, group, size + 2**20) >= now
+    least = size * (group.ranks - 1) / group.ranks / machine.shape.bandwidth_bytes_per_s
+    assert now / 1e12 > 0.5 * least
+
+
+def test_reduction_in_the_switch_beats_the_ring_for_large_buffers_only():
+    eight = whole(cluster("dgx-h100"))
+    busbw = [1.75 * size / nccl_ps("all-reduce", eight, size) * 1e12 for size in (2**24, 2**33)]
+    assert busbw[0] < 300e9
+    assert 440e9 < busbw[1] < 500e9
+
+
+def test_auto_on_nvidia_machines_is_this_model_and_plain_shapes_are_not():
+    eight = whole(cluster("dgx-h100"))
+    assert duration_ps("all-reduce", eight, 2**20) == nccl_ps("all-reduce", eight, 2**20)
+    assert duration_ps("all-reduce", eight, 2**20, ideal=True) != nccl_ps(
+        "all-reduce", eight, 2**20
+    )
+    assert not covers(cluster("switch:8", bandwidth="100GB/s", latency="1us"))
+    assert not covers(cluster("trn2.48xlarge"))
+
+
+# The fit
+
+
+def test_the_fit_finds_the_constants_that_made_the_rows():
+    rows = loads([row for row in rows_of("nccl_aic") if row.values["cluster"] == "dgx-a100"])
+    truth = {
+        "launch": 9e-6,
+        "step": 1e-6,
+        "efficiency": 0.8,
+        "slice": 5e-6,
+        "copy_rate": 9e11,
+    }
+    made = modelled(truth, {}, rows)
+    synthetic = type(rows)(
+        *(getattr(rows, name) for name in rows.__dataclass_fields__ if name != "time_s"), made
+    )
+    found = fit(synthetic, CHIP, {}, fabric=False)
+    assert found.value == pytest.approx(truth, rel=0.02)
+    assert max(found.spread.values()) < 0.05
+
+
+def test_left_out_rows_are_met():
+    rows = loads([row for row in rows_of("nccl_aic") if row.values["cluster"] == "dgx-a100"])
+    lines = held_out(rows, CHIP)
+    assert len(lines) == 3
+    for line in lines:
+        medians = [float(part.split("%")[0]) for part in line.split("median ")[1:]]
+        assert max(medians) < 12
+
+
+def test_the_shipped_rows_are_those_of_the_fit(tmp_path):
+    rows = loads([row for row in rows_of("nccl_aic") if row.values["cluster"] == "dgx-a100"])
+    found = fit(rows, CHIP, {}, fabric=False)
+    made = write(tmp_path / "fits.csv", {"a100-80gb": found}, {})
+    launch = next(row for row in made if row.quantity == "launch" and "80gb" in row.part)
+    shipped = catalogue().entry("nccl.a100-80gb", "launch")
+    assert float(launch.value) * 1e-6 == pytest.approx(shipped.value, rel=0.01)
+    assert shipped.low < shipped.value < shipped.high
+    assert catalogue().with_overlay(tmp_path / "fits.csv").has("nccl.a100-40gb", "launch")
+
+
+# One's own measurements
+
+
+def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
+    base = catalogue()
+    sizes = 2 ** np.arange(10, 32, 3)
+    eight = whole(cluster("dgx-a100"))
+    lines = ["all_reduce_perf -g 8", "size time(us) algbw busbw"]
+    for size in sizes.tolist():
+        time_us = nccl_ps("all-reduce", eight, size) / 1e6
+        slower = time_us * 1.25 + 20
+        lines.append(
+            f"{size} {slower:.3f} {size / slower / 1e3:.4f} {1.75 * size / slower / 1e3:.4f}"
+        )
+    measured = parse_measured("\n".join(lines))
+    assert (measured.collective, measured.ranks) == ("all-reduce", 8)
+    found = fit_own(measured, "dgx-a100", base)
+    assert np.median(np.abs(found.after)) < 0.1 < np.median(np.abs(found.before))
+    path = tmp_path / "overlay.csv"
+    path.write_text(found.csv())
+    mine = base.with_overlay(path)
+    assert mine.entry("nccl.a100-80gb", "efficiency").grade == "measured"
+    assert mine.value("nccl.a100-80gb", "efficiency") < base.value("nccl.a100-80gb", "efficiency")
+    assert mine.value("nccl.a100-80gb", "launch") > base.value("nccl.a100-80gb", "launch")
+
+
+def test_constants_to_calibrate_depend_on_the_machine():
+    assert constants_of(cluster("dgx-h100"))[0] == ("nccl.h100", "launch")
+    assert constants_of(cluster("dgx-h100:2"))[0] == ("nccl.infiniband-ndr", "step")
+    assert constants_of(cluster("trn1.32xlarge"))[0] == ("trn1", "collective_step")
+    assert constants_of(cluster("trn1.32xlarge:2"))[1] == ("efa-v2", "efficiency")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("size time(us)\n8 1\n16 2\n", "--collective all-reduce"),
+        ("all_reduce_perf\nsize time(us)\n8 1\n16 2\n", "--ranks N"),
+        ("nccom-test -r 8 allr\nsize time(us)\n8 1\n8 2\n", "at least two"),
+    ],
+)
+def test_what_is_not_known_is_asked_for(text, why):
+    with pytest.raises(InputError, match=why):
+        fit_own(parse_measured(text), "dgx-h100", catalogue())
+
+
+def test_spread_is_finite():
+    assert math.isfinite(catalogue().entry("nccl.h100", "slice").high or 0)

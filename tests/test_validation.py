@@ -1,0 +1,346 @@
+"""Validation: reading rows of strangers, errors and summaries, shipped tables, predictors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.validation.baseline import baseline, training_work, wire_bytes
+from experiments.validation.collectives import machines_for
+from experiments.validation.collectives import predict as predict_collective
+from experiments.validation.compare import compare, condensed, error, kendall_tau, summary
+from experiments.validation.figure import scatter
+from experiments.validation.kernels import predict as predict_kernel
+from experiments.validation.outcome import Outcome, infeasible, unsupported
+from experiments.validation.recipes import recipe, recipes
+from experiments.validation.rows import read_file, read_text
+from experiments.validation.tables import misses, table, tables
+from experiments.validation.training import filled, model_of, plan_of, steady
+from experiments.validation.validate import validate
+from topologies.catalogue import catalogue
+from topologies.errors import InputError
+from topologies.machines import cluster
+from workloads.training.iteration import iteration
+
+COLLECTIVES = "collective,cluster,chips,size_bytes,time_s,mine\n"
+TRAINING = "name,cluster,chips,layers,hidden,heads,seq,tp,pp,dp,global_batch,iteration_s\n"
+
+
+def rows_of(text):
+    return read_text(text, "mine.csv")
+
+
+# Reading
+
+
+def test_kinds_are_told_by_their_columns():
+    assert rows_of(COLLECTIVES).kind.name == "collective"
+    assert rows_of(TRAINING).kind.name == "training"
+    assert rows_of("kernel,chip,m,n,k,kernel_s\n").kind.name == "kernel"
+    serving = "model,cluster,chips,tp,prompt_tokens,output_tokens,concurrency,tpot_s\n"
+    assert rows_of(serving).kind.name == "serving"
+
+
+def test_a_file_of_no_known_kind_says_what_the_nearest_lacks():
+    with pytest.raises(InputError, match=r"mine.csv line 1: .*collective file also needs size_"):
+        rows_of("collective,cluster,chips,sizebytes\n")
+
+
+def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
+    read = rows_of(COLLECTIVES + "all-reduce,dgx-h100,eight,1024,1e-5,x\n,dgx-h100,8,1.5,-1,x\n")
+    assert len(read) == 2
+    assert read.rows[0].mistakes == ("chips 'eight' is not a number. Write digits only.",)
+    assert read.rows[1].mistakes == (
+        "collective is empty. State it.",
+        "size_bytes '1.5' is not a whole number. Write it as digits.",
+        "time_s '-1' is not above 0 and finite. State it in SI units.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ("selectve", "is none of none, selective, full. Did you mean selective?"),
+        ("x" * 2000, "over 1000 characters"),
+    ],
+)
+def test_a_choice_must_be_one_of_its_words(cell, why):
+    read = rows_of(TRAINING.strip() + ",recompute\nm,dgx-h100,8,2,64,2,64,1,1,8,8,1.0," + cell)
+    assert why in read.rows[0].mistakes[0]
+
+
+def test_short_and_long_rows_are_mistakes_not_shifts():
+    read = rows_of(COLLECTIVES + "all-reduce,dgx-h100,8\n")
+    assert "3 cells, the header names 6" in read.rows[0].mistakes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (b"\xff\xfe\x00a", "not UTF-8"),
+        (b"a,a\n", "stands twice"),
+        (b"a,b\n1,2\n", "no known kind"),
+        (b'collective,"x\n' + b"y" * 200_000, "not CSV"),
+    ],
+)
+def test_what_is_not_such_a_file_is_refused_in_one_line(tmp_path, content, why):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=why) as refused:
+        read_file(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_file(tmp_path / "none.csv")
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_reader(text):
+    try:
+        read = rows_of(COLLECTIVES + text)
+    except InputError:
+        return
+    compare(read, lambda values: Outcome({"time_s": 1.0}))
+
+
+# Errors and summaries
+
+
+def test_errors_and_their_summary_are_exact():
+    text = COLLECTIVES + "".join(f"all-reduce,dgx-h100,8,1024,{t},x\n" for t in (1, 2, 4, 8))
+    answers = iter([Outcome({"time_s": v}) for v in (1.1, 2.0, 3.0)] + [infeasible("too big")])
+    compared = compare(rows_of(text), lambda values: next(answers))
+    assert [row["error"] for row in compared] == pytest.approx([0.1, 0.0, -0.25, None])
+    found = summary(compared)
+    counts = (found["rows"], found["ok"], found["unsupported"], found["infeasible"])
+    assert counts == (4, 3, 0, 1)
+    assert found["median_abs_error"] == pytest.approx(0.1)
+    assert found["mean_abs_error"] == pytest.approx(0.35 / 3)
+    assert found["p90_abs_error"] == pytest.approx(np.quantile([0.1, 0, 0.25], 0.9))
+    assert found["bias"] == pytest.approx(-0.05)
+    assert found["kendall_tau"] == pytest.approx(1.0)
+
+
+def test_other_columns_are_carried_through_unchanged():
+    compared = compare(
+        rows_of(COLLECTIVES + "all-reduce,dgx-h100,8,1024,1e-5, 007 é\n"),
+        lambda values: Outcome({"time_s": 1e-5}),
+    )
+    assert compared[0]["mine"] == " 007 é"
+    assert compared[0]["chips"] == 8
+    assert compared[0]["size_bytes"] == 1024
+
+
+def test_mistakes_of_rows_and_of_models_are_reported_by_line():
+    def fails(values):
+        if values["chips"] == 4:
+            raise InputError("4 chips are too few. Use 8.")
+        raise ZeroDivisionError("oops")
+
+    read = rows_of(
+        COLLECTIVES + "all-reduce,dgx-h100,4,1,1,\nall-reduce,dgx-h100,8,1,1,\n,dgx-h100,8,1,1,\n"
+    )
+    why = [row["why"] for row in compare(read, fails)]
+    assert why[0] == "line 2: 4 chips are too few. Use 8."
+    assert "line 3: internal fault, ZeroDivisionError" in why[1]
+    assert why[2] == "line 4: collective is empty. State it."
+
+
+def test_of_several_published_values_the_first_counts_and_the_others_stand_beside():
+    text = "model,cluster,prompt_tokens,output_tokens,ttft_s,tpot_s\nm,dgx-h100,10,10,2.0,0.1\n"
+    outcome = Outcome({"ttft_s": 3.0, "tpot_s": 0.11})
+    row = compare(rows_of(text), lambda values: outcome)[0]
+    assert row["quantity"] == "tpot_s"
+    assert row["error"] == pytest.approx(0.1)
+    assert row["error_ttft_s"] == pytest.approx(0.5)
+
+
+def test_a_row_without_a_measurement_is_predicted_without_an_error():
+    read = rows_of("collective,cluster,chips,size_bytes\nall-reduce,dgx-h100,8,1024\n")
+    row = compare(read, predict_collective)[0]
+    assert row["predicted"] > 0
+    assert row["published"] is None
+    assert row["error"] is None
+
+
+def test_small_pieces():
+    assert error(None, 1.0) is None
+    assert error(float("inf"), 1.0) is None
+    assert condensed(np.empty(0))["bias"] is None
+    assert kendall_tau([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert kendall_tau([1, 1], [1, 2]) is None
+    assert unsupported("a\n b").why == "a b"
+
+
+# The constant predictor
+
+
+def test_the_constant_predictor_is_right_at_the_median_of_its_own_table():
+    text = COLLECTIVES + "".join(
+        f"all-gather,dgx-h100,8,{8 * 2**20},{t},\n" for t in (1.0, 2.0, 4.0)
+    )
+    read = rows_of(text)
+    compared = compare(read, lambda values: Outcome({"time_s": 1.0}))
+    found = baseline(read, compared)
+    assert found["median_abs_error"] == pytest.approx(0.5)
+    assert found["bias"] == pytest.approx((1.0 + 0.0 - 0.5) / 3)
+
+
+def test_work_is_counted_as_published():
+    dense = {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "vocab": 51200}
+    values = {**dense, "gated_mlp": 0, "global_batch": 1536, "chips": 1024}
+    narayanan = 72 * 1536 * 2048 * 96 * 12288**2 / 1024
+    assert training_work(values) == pytest.approx(narayanan * 1.05, rel=0.03)
+    experts = {**values, "experts": 8, "experts_per_token": 2, "moe_ffn": 49152}
+    assert training_work(experts) > 1.5 * training_work(values)
+    ring = {"collective": "all-reduce", "ranks": 8, "size_bytes": 800}
+    assert wire_bytes(ring) == 1400
+
+
+# Shipped tables
+
+
+@pytest.mark.parametrize("name", list(tables()))
+def test_every_shipped_table_is_whole_and_credited(name):
+    one = table(name)
+    read = one.rows()
+    assert len(read) > 5
+    assert one.licence
+    assert one.credit
+    assert 0 < one.median_tolerance <= one.p90_tolerance
+    wrong = [why for row in read.rows for why in row.mistakes if "is empty" not in why]
+    assert not wrong
+    assert sum(not row.mistakes for row in read.rows) > 0.8 * len(read)
+    assert all(row.cells.get("source") for row in read.rows)
+
+
+def test_an_unknown_table_is_refused_with_the_list():
+    with pytest.raises(InputError, match=r"Did you mean mlperf\?"):
+        table("mlperv")
+
+
+def test_a_table_outside_its_tolerance_says_by_how_much():
+    one = table("mlperf")
+    inside = {"median_abs_error": 0.01, "p90_abs_error": 0.02}
+    assert misses(one, inside) == ""
+    assert "p90_abs_error 90.0% is over" in misses(one, {**inside, "p90_abs_error": 0.9})
+    assert "no row" in misses(one, {"median_abs_error": None, "p90_abs_error": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "median", "p90"),
+    [
+        ("vidur_gemm", 0.10, 0.25),
+        ("attention", 0.05, 0.12),
+        ("nccl_aic", 0.08, 0.25),
+    ],
+)
+def test_tables_that_the_kernels_and_collectives_must_meet(name, median, p90):
+    result = validate(table(name).rows(), name)
+    assert result.summary["ok"] == result.summary["rows"]
+    assert result.summary["median_abs_error"] < median
+    assert result.summary["p90_abs_error"] < p90
+    assert result.summary["kendall_tau"] > 0.9
+
+
+def test_large_messages_are_met_within_five_percent():
+    result = validate(table("nccl_aic").rows(), "nccl_aic")
+    large = [abs(row["error"]) for row in result.rows if row["size_bytes"] >= 2**22]
+    small = [abs(row["error"]) for row in result.rows if row["size_bytes"] < 2**16]
+    assert np.median(large) < 0.05
+    assert np.quantile(large, 0.9) < 0.15
+    assert np.median(small) < 0.20
+    assert result.baseline["median_abs_error"] > 2 * result.summary["median_abs_error"]
+
+
+# Training rows
+
+
+def row(**cells):
+    names = TRAINING.strip().split(",")
+    plain = dict.fromkeys(names, "") | {
+        "name": "toy",
+        "cluster": "dgx-a100",
+        "chips": 8,
+        "layers": 4,
+        "hidden": 1024,
+        "heads": 16,
+        "seq": 1024,
+        "iteration_s": 1.0,
+    }
+    merged = plain | cells
+    text = ",".join(merged) + "\n" + ",".join(str(value) for value in merged.values())
+    return rows_of(text).rows[0].values
+
+
+def test_empty_cells_take_what_is_usual_and_are_counted():
+    found = filled(row(tp=2))
+    assert found.values["dp"] == 4
+    assert found.values["ffn"] == 4096
+    assert found.values["kv_heads"] == 16
+    assert {"dp", "ffn", "pp", "schedule"} <= set(found.assumed)
+    assert "tp" not in found.assumed
+    with pytest.raises(InputError, match="not a multiple of tp 3"):
+        filled(row(tp=3))
+
+
+def test_models_and_plans_follow_the_columns():
+    gpt = model_of(filled(row(gated_mlp=0, tied_embeddings=1)).values)
+    assert (gpt.norm, gpt.positions, gpt.tied_embeddings) == ("layer", 1024, True)
+    llama = model_of(filled(row()).values)
+    assert (llama.norm, llama.positions) == ("rms", 0)
+    moe = model_of(filled(row(experts=8, experts_per_token=2, moe_ffn=512)).values)
+    assert moe.experts is not None
+    assert (moe.experts.count, moe.experts.ffn) == (8, 512)
+    neuron = filled(row(cluster="trn1.32xlarge", chips=16, tp=8, dp=4))
+    assert plan_of(neuron.values).ranks_per_chip == 2
+    with pytest.raises(InputError, match="not a multiple of chips 16"):
+        plan_of(filled(row(cluster="trn1.32xlarge", chips=16, tp=8, dp=3)).values)
+
+
+def test_two_short_runs_give_the_time_of_a_long_one():
+    values = filled(row(chips=8, tp=2, pp=2, dp=2, global_batch=80, gated_mlp=0)).values
+    model, plan = model_of(values), plan_of(values)
+    machine = cluster("dgx-a100")
+    whole = iteration(model, machine, plan, allow_oversized=True, partial=True)
+    _, seconds = steady(model, machine, plan)
+    assert seconds == pytest.approx(whole.iteration_s, rel=1e-3)
+
+
+def test_chips_become_whole_machines():
+    assert machines_for("dgx-h100", 4).chips == 8
+    assert machines_for("dgx-h100", 32).domains == 4
+    with pytest.raises(InputError, match=r"chips 12 are not whole dgx-h100 of 8. Use 8 or 16."):
+        machines_for("dgx-h100", 12)
+
+
+def test_recipes_name_variants_that_exist():
+    for one in recipes():
+        one.numbers()
+    assert recipe("github VIA-Research/vTrain data").attention == "unfused"
+    titan = recipe("github pytorch/torchtitan benchmarks").numbers()
+    limited = titan.value("kernels.h100", "gemm_sustained")
+    assert limited < catalogue().value("kernels.h100", "gemm_sustained")
+
+
+def test_kernel_rows_say_what_they_need():
+    read = rows_of("kernel,chip,m,n,k,kernel_s\ngemm,h100,8,8,,1\ngemm,h100,8,8,8,1\n")
+    missing, whole = compare(read, predict_kernel)
+    assert "needs k" in missing["why"]
+    assert whole["status"] == "ok"
+
+
+def test_the_scatter_draws_every_predicted_row():
+    compared = compare(
+        rows_of(COLLECTIVES + "all-reduce,dgx-h100,8,1024,1e-5,a\n,dgx-h100,8,1,1,b\n"),
+        lambda values: Outcome({"time_s": 2e-5}),
+    )
+    figure = scatter(compared, "title", group="mine")
+    plane = figure.axes[0]
+    assert plane.collections[0].get_offsets().tolist() == [[1e-5, 2e-5]]
+    assert scatter([], "nothing").axes
