@@ -18,6 +18,8 @@ from cluster_sim.collectives.chunks import EVERY, Chunks, shards
 from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
 from cluster_sim.schedule import Edges, IntArray
 
+COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -92,13 +94,49 @@ def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: 
     )
     if ranks == 1:
         return no_sends(chunks, ranks)
-    names = ("channel", "first", "count", "reduce", "step", "priority")
-    table = _Table({name: [] for name in names}, [])
+    table = _Table({name: [] for name in COLUMNS}, [])
     channels = _Channels(ranks)
     for number, part in enumerate(parts):
         down, up = _stages(part, ranks)
         base = number * slices * ranks
         _add_part(table, channels, [*down] * reduces + [*up] * gathers, ranks, slices, base)
+    return _finish(table, channels, chunks, ranks)
+
+
+def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
+    """One stage by itself: a reduce-scatter or all-gather in every ring at once.
+
+    Parameters
+    ----------
+    lines : int32 array (ways, lines, ranks of a line)
+        Every way holds every rank once.
+    chunks : Chunks
+        One block for each way, line and place.
+    reduces : bool
+        Reduce-scatter, or all-gather.
+    """
+    ways, count, size = lines.shape
+    ranks = count * size
+    if size == 1:
+        return no_sends(chunks, ranks)
+    rows = np.ascontiguousarray(lines).reshape(ways * count, size)
+    stage = _Stage(rows, np.arange(ways * count) * size, 1, reduces)
+    table, channels = _Table({name: [] for name in COLUMNS}, []), _Channels(ranks)
+    _add_stage(
+        table,
+        channels.of(rows),
+        stage,
+        ranks=ranks,
+        slices=1,
+        base=0,
+        step=0,
+        following=None,
+        onward=False,
+    )
+    return _finish(table, channels, chunks, ranks)
+
+
+def _finish(table: _Table, channels: _Channels, chunks: Chunks, ranks: int) -> Sends:
     columns = {name: np.concatenate(blocks) for name, blocks in table.columns.items()}
     return sends(
         **columns,

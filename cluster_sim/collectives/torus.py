@@ -33,7 +33,7 @@ def torus(op: str, group: Group, found: Box, size_bytes: int, slices: int) -> Se
 def parts(found: Box) -> list[Part]:
     """Parts of the payload: orders of axes with their shares, each both ways round where it can."""
     wraps = tuple(found.wraps)
-    lines = [_lines(found, axis) for axis in range(len(found.sizes))]
+    lines = [axis_lines(found, axis) for axis in range(len(found.sizes))]
     made = []
     for order, weight in shares(found.sizes, _capacities(found)):
         made.append(Part(tuple(lines[axis] for axis in order), weight))
@@ -43,7 +43,7 @@ def parts(found: Box) -> list[Part]:
     return made
 
 
-def _lines(found: Box, axis: int) -> IntArray:
+def axis_lines(found: Box, axis: int) -> IntArray:
     """Ranks along one axis, int32 (lines, size)."""
     grid = found.chip_at.reshape(found.sizes)
     return np.moveaxis(grid, axis, -1).reshape(-1, found.sizes[axis]).astype(np.int32)

@@ -1,0 +1,148 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_sim.collectives import Group, build, compose, duration_ps, prove, rows, whole
+from cluster_sim.collectives.algorithms import chosen
+from cluster_sim.collectives.cube import cube
+from cluster_sim.collectives.hierarchical import symmetric
+from cluster_sim.collectives.phases import phases, run_phases
+from cluster_sim.collectives.torus import shares
+from cluster_sim.trace import run
+from topologies.errors import InputError
+from topologies.machines import cluster
+
+GIB = 2**30
+US = 10**6
+
+
+def ideal(op, machine, algorithm):
+    return rows(op, cluster(machine), [GIB], algorithm, ideal=True, proof=False)
+
+
+@pytest.mark.parametrize(
+    ("machine", "op", "algorithm", "share"),
+    [
+        ("trn2.48xlarge", "all-reduce", "torus", 0.99),
+        ("trn2-ultraserver", "all-reduce", "torus", 0.95),
+        pytest.param("trn3-gen2", "all-to-all", "dimension-ordered", 0.99, marks=pytest.mark.slow),
+        ("trn3-gen1", "all-to-all", "dimension-ordered", 0.99),
+        pytest.param("trn3-gen2", "all-reduce", "torus", 0.90, marks=pytest.mark.slow),
+    ],
+)
+def test_share_of_the_bound_on_ideal_wire(machine, op, algorithm, share):
+    (row,) = ideal(op, machine, algorithm).to_dict("records")
+    assert share * row["time_s"] <= row["lower_bound_s"] <= row["time_s"]
+
+
+def test_equal_axes_share_evenly_and_a_thin_axis_goes_last():
+    assert dict(shares((4, 4), (1, 1))) == {(0, 1): 500, (1, 0): 500}
+    thin = dict(shares((4, 4, 4), (1, 2, 2)))
+    assert sum(weight for _, weight in thin.items()) == 1000
+    load = sum(w * 3 / 4 ** (order.index(0) + 1) for order, w in thin.items()) / 1000
+    assert load == pytest.approx(63 / 64 / 5, rel=0.01)
+
+
+@given(
+    size=st.integers(0, 5000),
+    sides=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    op=st.sampled_from(["all-reduce", "all-gather", "reduce-scatter"]),
+)
+@settings(max_examples=30, deadline=None)
+def test_stages_of_any_torus_are_proven(size, sides, op):
+    machine = cluster("torus:" + "x".join(map(str, sides)), bandwidth="1GB/s", latency="1us")
+    group = whole(machine)
+    name = "torus" if sum(side > 1 for side in sides) > 1 else "ring"
+    assert prove(compose(op, group, size, name)) == "proven"
+
+
+@pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter"])
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("size", [0, 3, 10**6])
+def test_hierarchical_is_proven_and_crosses_the_adapters_once(op, cores, size):
+    machine = cluster("trn2.48xlarge:3")
+    group = Group(machine, np.add.outer(16 * np.arange(3), [0, 1, 4, 5]).ravel(), cores)
+    made = compose(op, group, size, "hierarchical")
+    assert prove(made) == "proven"
+    frame = run(made.schedule).frame(resources="tx")
+    assert frame.size_bytes.sum() == size * 2 * (2 if op == "all-reduce" else 1)
+
+
+def test_symmetry_is_that_of_the_runtime():
+    machine = cluster("trn2.48xlarge:2")
+    assert symmetric(Group(machine, [0, 1, 16, 17]))
+    assert not symmetric(Group(machine, [0, 1, 16, 18]))
+    assert not symmetric(Group(machine, [0, 1, 16]))
+    assert not symmetric(Group(machine, [0, 16]))
+    with pytest.raises(InputError, match="hierarchical does not make sense"):
+        build("all-reduce", Group(machine, [0, 1, 16]), 1, "hierarchical")
+
+
+def test_corners_of_the_cube_are_neighbours_on_the_torus():
+    machine = cluster("trn2-ultraserver")
+    at = cube(whole(machine))
+    place = np.stack(np.unravel_index(at, (4, 4, 4)), axis=1)
+    for bit in range(6):
+        apart = (place - place[np.arange(64) ^ (1 << bit)]) % 4
+        assert (np.minimum(apart, 4 - apart).sum(axis=1) == 1).all()
+
+
+def test_steps_of_each_algorithm():
+    group = whole(cluster("trn2.48xlarge"))
+    for algorithm, steps in (
+        ("ring", 30),
+        ("torus", 12),
+        ("rdh", 8),
+        ("mesh", 2),
+        ("single-step-mesh", 1),
+    ):
+        assert compose("all-reduce", group, 2**20, algorithm).steps == steps
+    pairs = whole(cluster("trn2.48xlarge"), 4)
+    assert compose("all-reduce", pairs, 2**20, "kangaring").steps == 2 * (1 + 31)
+
+
+@pytest.mark.parametrize(
+    ("size", "cores", "expected"),
+    [
+        (1000, 1, "single-step-mesh"),
+        (500_000, 1, "mesh"),
+        (2 * 10**6, 1, "rdh"),
+        (60 * 10**6, 1, "multi-ring"),
+        (60 * 10**6, 4, "kangaring"),
+        (55 * 10**6, 4, "rdh"),
+    ],
+)
+def test_auto_chooses_as_the_runtime_does(size, cores, expected):
+    group = whole(cluster("trn2.48xlarge"), cores)
+    assert chosen("all-reduce", group, size, "auto") == expected
+
+
+def test_auto_between_domains():
+    machine = cluster("trn2-ultraserver:4")
+    single = Group(machine, 64 * np.arange(4))
+    several = Group(machine, np.add.outer(64 * np.arange(4), np.arange(8)).ravel())
+    assert chosen("all-reduce", single, GIB, "auto") == "ring"
+    assert chosen("all-reduce", several, GIB, "auto") == "hierarchical"
+    assert duration_ps("all-reduce", several, GIB) < duration_ps("all-reduce", several, GIB, "ring")
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "multi-ring", "mesh", "rdh"])
+@pytest.mark.parametrize("chips", [[0, 1, 2, 3], [5, 4, 1, 0]])
+def test_broadcast_reaches_everybody(algorithm, chips):
+    group = Group(cluster("trn2.48xlarge"), chips)
+    assert prove(compose("broadcast", group, 10**6, algorithm)) == "proven"
+
+
+def test_a_permute_takes_one_step():
+    machine = cluster("ring:6", bandwidth="1GB/s", latency="1us")
+    assert run(build("permute", whole(machine), 1000)).total_ps == 2 * US
+
+
+def test_phases_add_up_to_the_whole():
+    machine = cluster("torus:4x4", bandwidth="100GB/s", latency="1us")
+    group = whole(machine)
+    for phase in phases("all-reduce", group, 10**6):
+        assert prove(phase) == "proven"
+    wire = sum(10**6 / 4**stage / 2 / 100e9 * 1e12 for stage in (1, 2))
+    assert run_phases("all-reduce", group, 10**6).total_ps == 2 * (6 * US + 3 * wire)
