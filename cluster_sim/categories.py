@@ -84,35 +84,16 @@ def waits(trace: Trace, *, by: str = "rank") -> pd.DataFrame:
         gap, -1 at the end of the run; ``start_ps``, ``end_ps``, ``wait_ps`` [ps].
     """
     ran = stretches(trace)
-    on = np.flatnonzero(ran.end_ps > ran.start_ps)
-    ran = Stretches(ran.op[on], ran.start_ps[on], ran.end_ps[on])
     groups, values = _by_group(trace, by, ran)
-    idle = gaps(groups, end_of_run_ps(trace))
-    order = np.lexsort((ran.op, groups.start_ps, groups.group))
-    op = _first_at(groups, order, ran.op, idle)
+    idle, row = gaps(groups, end_of_run_ps(trace))
     columns = {
         by: np.asarray(values)[idle.group],
-        "op": op,
+        "op": np.where(row < 0, -1, ran.op[row]) if len(ran.op) else row,
         "start_ps": idle.start_ps,
         "end_ps": idle.end_ps,
         "wait_ps": idle.end_ps - idle.start_ps,
     }
     return pd.DataFrame(columns)
-
-
-def _first_at(groups: Intervals, order: IntArray, op: IntArray, idle: Intervals) -> IntArray:
-    """Smallest op of the group that starts where each gap ends, -1 for none."""
-    instants = np.concatenate([groups.start_ps[order], idle.end_ps])
-    _, rank = np.unique(instants, return_inverse=True)
-    span = int(rank.max(initial=0)) + 1
-    keys = groups.group[order].astype(np.int64) * span + rank[: len(order)]
-    wanted = idle.group.astype(np.int64) * span + rank[len(order) :]
-    at = np.searchsorted(keys, wanted)
-    found = at < len(keys)
-    found[found] = keys[at[found]] == wanted[found]
-    first = np.full(len(idle), -1, np.int64)
-    first[found] = op[order[at[found]]]
-    return first
 
 
 def _categories(trace: Trace, order: Order, what: str) -> tuple[list[str], Stretches, IntArray]:
@@ -126,7 +107,7 @@ def _categories(trace: Trace, order: Order, what: str) -> tuple[list[str], Stret
         for name in names:
             place.setdefault(name, k)
     none = len(members)
-    code_of = np.array([place.get(name, none) for name in label.names], np.int16)
+    code_of = np.array([place.get(name, none) for name in label.names], np.uint16)
     ran = stretches(trace)
     code = code_of[label.code[ran.op]]
     counts = np.flatnonzero((code < none) & (ran.end_ps > ran.start_ps))

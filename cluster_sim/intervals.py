@@ -78,7 +78,7 @@ def attribute_ps(
     total = int(intervals.end_ps.max(initial=0)) if total_ps is None else total_ps
     covered = np.zeros((intervals.groups, categories + 1), np.int64)
     covered[:, categories] = total
-    for rows in _blocks(intervals.group, np.minimum(intervals.start_ps, total), total):
+    for rows in _blocks(intervals.group, intervals.start_ps, total):
         _cover(covered, rows, intervals, category, total)
     covered[:, 1:] -= covered[:, :-1].copy()
     return covered
@@ -93,37 +93,58 @@ def merged(intervals: Intervals) -> Intervals:
     >>> m.start_ps.tolist(), m.end_ps.tolist()
     ([0], [11])
     """
-    on = intervals.end_ps > intervals.start_ps
-    group, start, end = intervals.group[on], intervals.start_ps[on], intervals.end_ps[on]
-    order = np.lexsort((start, group))
-    group, start, end = group[order], start[order], end[order]
-    reach = _running_max(group, end)
-    first = np.ones(len(group), bool)
-    first[1:] = (group[1:] != group[:-1]) | (start[1:] > reach[:-1])
-    last = np.append(np.flatnonzero(first)[1:] - 1, len(group) - 1)[: first.sum()]
-    return Intervals(group[first], start[first], reach[last], intervals.groups)
+    pieces, _ = _pieces(intervals)
+    return pieces
 
 
-def gaps(intervals: Intervals, total_ps: int) -> Intervals:
+def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
     """Times of each group from 0 to ``total_ps`` in which none of its intervals is on.
+
+    Returns
+    -------
+    Intervals
+        In order of group and time.
+    int array (gaps,)
+        The row that starts where the gap ends, the smallest of several; -1 at ``total_ps``.
 
     Examples
     --------
-    >>> g = gaps(Intervals(np.array([0, 0]), np.array([2, 6]), np.array([4, 7]), 2), 9)
-    >>> list(zip(g.group.tolist(), g.start_ps.tolist(), g.end_ps.tolist()))
-    [(0, 0, 2), (0, 4, 6), (0, 7, 9), (1, 0, 9)]
+    >>> g, row = gaps(Intervals(np.array([0, 0]), np.array([2, 6]), np.array([4, 7]), 2), 9)
+    >>> list(zip(g.group.tolist(), g.start_ps.tolist(), g.end_ps.tolist(), row.tolist()))
+    [(0, 0, 2, 0), (0, 4, 6, 1), (0, 7, 9, -1), (1, 0, 9, -1)]
     """
-    busy = merged(intervals)
-    everyone = np.arange(intervals.groups)
-    group = np.concatenate([everyone, busy.group])
-    start = np.concatenate([np.zeros(intervals.groups, np.int64), busy.end_ps])
-    order = np.lexsort((start, group))
-    group, start = group[order], start[order]
-    end = np.full(len(group), total_ps, np.int64)
-    followed = np.flatnonzero(group[1:] == group[:-1])
-    end[followed] = busy.start_ps
+    busy, first_row = _pieces(intervals)
+    # A gap before each piece, and one after the last of each group.
+    after = np.searchsorted(busy.group, np.arange(intervals.groups), side="right")
+    group = np.insert(busy.group, after, np.arange(intervals.groups))
+    end = np.insert(busy.start_ps, after, total_ps)
+    row = np.insert(first_row, after, -1)
+    start = np.zeros(len(end), np.int64)
+    start[1:] = np.insert(busy.end_ps, after, 0)[:-1]
     real = end > start
-    return Intervals(group[real], start[real], end[real], intervals.groups)
+    return Intervals(group[real], start[real], end[real], intervals.groups), row[real]
+
+
+def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
+    """Merged intervals, and for each the smallest row that starts where it starts."""
+    on = np.flatnonzero(intervals.end_ps > intervals.start_ps)
+    group, start, end = intervals.group[on], intervals.start_ps[on], intervals.end_ps[on]
+    total = int(end.max(initial=0))
+    found: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
+    for rows in _blocks(group, start, total):
+        base = (group[rows].astype(np.int64) - int(group[rows[0]])) * (total + 1)
+        begin, reach = base + start[rows], np.maximum.accumulate(base + end[rows])
+        new = np.ones(len(rows), np.bool_)
+        new[1:] = begin[1:] > reach[:-1]
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(rows)) - 1
+        same = np.flatnonzero(np.append(True, begin[1:] > begin[:-1]))
+        smallest = np.minimum.reduceat(on[rows], same)[np.searchsorted(same, first)]
+        ends = reach[last] - base[last]
+        found.append((group[rows[first]], start[rows[first]], ends, smallest))
+    columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    group, start, end, smallest = columns
+    return Intervals(group, start, end, intervals.groups), smallest
 
 
 def _cover(
@@ -160,7 +181,8 @@ def _blocks(group: IntArray, start: IntArray, total: int) -> Iterator[IntArray]:
         high = min(max(high, low + 1), low + most_groups)
         rows = order[bounds[low] : bounds[high]]
         if len(rows):
-            key = (group[rows].astype(np.int64) - low) * (total + 1) + start[rows]
+            key = (group[rows].astype(np.int64) - low) * (total + 1)
+            key += np.minimum(start[rows], total)
             sorted_already = bool(np.all(key[1:] >= key[:-1]))
             yield rows if sorted_already else rows[np.argsort(key)]
         low = high
@@ -170,18 +192,10 @@ def stable_order(codes: IntArray) -> IntArray:
     """Rows ordered by a small non-negative code, equals in place: 16 bits at a time (radix)."""
     if np.all(codes[1:] >= codes[:-1]):
         return np.arange(len(codes))
+    if codes.dtype.itemsize <= 2:
+        return np.argsort(codes, kind="stable")
     order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
     high = int(codes.max()) >> 16
     if high:
         order = order[np.argsort((codes[order] >> 16).astype(np.uint16), kind="stable")]
     return order
-
-
-def _running_max(group: IntArray, values: IntArray) -> IntArray:
-    """Largest value so far in each run of equal groups."""
-    if not len(values):
-        return values.astype(np.int64)
-    # Ranks of the values stand in for them, so that the group fits above them in one integer.
-    unique, code = np.unique(values, return_inverse=True)
-    largest = np.maximum.accumulate(group.astype(np.int64) * len(unique) + code)
-    return np.asarray(unique[largest % len(unique)])

@@ -39,13 +39,12 @@ class Stretches:
 
 def stretches(trace: Trace) -> Stretches:
     """Stretches of all ops and lost attempts; busy time is the sum of their lengths (rule 8)."""
-    times = trace.times
-    op = np.flatnonzero((times.status == DONE) | (times.status == RUNNING))
+    times, lost = trace.times, trace.times.attempts
+    if not len(lost) and bool((times.status == DONE).all()):
+        return Stretches(np.arange(len(trace), dtype=np.int32), times.start_ps, times.end_ps)
+    op = np.flatnonzero((times.status == DONE) | (times.status == RUNNING)).astype(np.int32)
     end = times.end_ps[op]
-    end = np.where(end < 0, end_of_run_ps(trace), end)
-    lost = times.attempts
-    if not len(lost):
-        return Stretches(op, times.start_ps[op], end)
+    end[end < 0] = end_of_run_ps(trace)
     return Stretches(
         np.concatenate([op, lost.op]),
         np.concatenate([times.start_ps[op], lost.start_ps]),

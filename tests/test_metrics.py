@@ -68,14 +68,14 @@ def test_merged_intervals_cover_the_same_and_do_not_touch(
 @given(table=st.lists(rows, max_size=25))
 def test_gaps_and_intervals_make_up_the_whole(table: list[tuple[int, int, int, int]]) -> None:
     made, _ = _columns(table)
-    rest = gaps(made, 40)
+    rest, _ = gaps(made, 40)
     assert np.array_equal(union_ps(made) + union_ps(rest), np.full(4, 40))
 
 
 def test_intervals_of_zero_length_and_no_intervals_count_for_nothing() -> None:
     none = Intervals(*(np.empty(0, np.int64) for _ in range(3)), 2)
     assert attribute_ps(none, np.empty(0, np.int64), 1, 9).tolist() == [[0, 9], [0, 9]]
-    assert (len(merged(none)), len(gaps(none, 9))) == (0, 2)
+    assert (len(merged(none)), len(gaps(none, 9)[0])) == (0, 2)
     empty = Intervals(np.array([1]), np.array([3]), np.array([3]), 2)
     assert union_ps(empty).tolist() == [0, 0]
 
@@ -233,6 +233,23 @@ def test_waits_name_the_op_that_ended_them() -> None:
 def test_a_wait_until_the_end_of_the_run_has_no_op() -> None:
     table = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))
     assert table[["op", "wait_ps"]].to_numpy().tolist() == [[-1, 5]]
+
+
+@given(table=st.lists(rows, max_size=25), block=st.sampled_from([1, 4, 2**20]))
+def test_a_gap_knows_the_first_row_that_ends_it(
+    table: list[tuple[int, int, int, int]], block: int
+) -> None:
+    made, _ = _columns(table)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "BLOCK_ROWS", block)
+        found, row = gaps(made, 40)
+    for group, end, first in zip(found.group, found.end_ps, row, strict=True):
+        starting = [
+            k
+            for k, (g, start, length, _) in enumerate(table)
+            if g == group and start == end and length
+        ]
+        assert first == min(starting, default=-1)
 
 
 @given(made=schedules())
