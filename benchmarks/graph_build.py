@@ -1,0 +1,78 @@
+"""Time, memory and edges of the networkx graph of 4,096 and of 499,968 chips, each in a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import networkx as nx
+
+from topologies.edges import edge_table
+from topologies.graph import graph, node_names
+from topologies.machines import cluster
+
+CLUSTERS = ("trn2-ultraserver:64", "rainier", "rainier:1000000")
+COMPARED = CLUSTERS[0]
+ROUNDS = 5
+
+
+def main() -> None:
+    """Print the table, and how much faster than ``add_edge`` the graph is built."""
+    print(
+        f"{'cluster':<20} {'chips':>9} {'nodes':>9} {'edges':>9} {'build':>8} {'peak memory':>12}"
+    )
+    for name in CLUSTERS:
+        child = [sys.executable, "-m", "benchmarks.graph_build", name]
+        done = subprocess.run(child, capture_output=True, text=True, check=True)
+        row = json.loads(done.stdout)
+        print(
+            f"{name:<20} {row['chips']:>11,} {row['nodes']:>11,} {row['edges']:>11,} "
+            f"{row['build_s']:>9.2f} s {row['peak_rss_bytes'] / 1e9:>8.2f} GB"
+        )
+    fast, slow = (
+        min(_seconds(build) for _ in range(ROUNDS))
+        for build in (lambda: graph(cluster(COMPARED)), lambda: _by_add_edge(COMPARED))
+    )
+    print(f"{COMPARED}: {slow / fast:.1f}x as fast as a loop of add_edge ({fast:.3f} s)")
+
+
+def _measured(name: str) -> dict[str, float]:
+    import resource
+
+    machine = cluster(name)
+    begun = time.perf_counter()
+    made = graph(machine)
+    build_s = time.perf_counter() - begun
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "chips": machine.chips,
+        "nodes": made.number_of_nodes(),
+        "edges": made.number_of_edges(),
+        "build_s": build_s,
+        "peak_rss_bytes": kib * 1024,
+    }
+
+
+def _seconds(build: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    build()
+    return time.perf_counter() - begun
+
+
+def _by_add_edge(name: str) -> None:
+    """The same graph with one call an edge."""
+    table = edge_table(cluster(name))
+    names, kinds = node_names(table), [asdict(kind) for kind in table.kinds]
+    made: nx.MultiDiGraph[int | str] = nx.MultiDiGraph()
+    made.add_nodes_from(names, kind="chip")
+    rows = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
+    for src, dst, kind in rows:
+        made.add_edge(names[src], names[dst], **kinds[kind])
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measured(sys.argv[1])))
