@@ -1,0 +1,61 @@
+"""Every notebook runs, with its parameters replaced by toy ones where it has such a cell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+TOY_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 4,
+    "vocab_size": 1000,
+}
+
+TOY = {
+    "llama_405b_on_trn2": """
+model_name = {config!r}
+machine = "trn2.48xlarge"
+degrees = {{"tp": 4, "pp": 2, "dp": 2}}
+batch = {{"global_batch": 8, "seq": 512}}
+"""
+}
+"""What stands in for the cell tagged ``parameters``."""
+
+
+def toy(notebook: Any, name: str, folder: Path) -> Any:
+    """The notebook with toy parameters."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(TOY_CONFIG))
+    for cell in notebook.cells:
+        if "parameters" in cell.metadata.get("tags", []):
+            cell.source = TOY[name].format(config=str(config))
+    return notebook
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path, tmp_path: Path) -> None:
+    notebook = toy(nbformat.read(path, as_version=4), path.stem, tmp_path)
+    nbformat.validate(notebook)
+    client = NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+    )
+    done = client.execute()
+    outputs = [out for cell in done.cells for out in cell.get("outputs", [])]
+    assert [out for out in outputs if out.output_type == "error"] == []
+    assert sum("image/png" in out.get("data", {}) for out in outputs) >= 1
+
+
+def test_there_is_a_notebook() -> None:
+    assert NOTEBOOKS
