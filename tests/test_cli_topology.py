@@ -84,6 +84,7 @@ def test_variant_and_overlay(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 def test_the_graph_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, "trn2.48xlarge", "--no-graph")["build_s"] is None
     assert document(capsys, "torus:128x128x128")["build_s"] is None
+    assert document(capsys, "mesh:4096")["build_s"] is None
 
 
 def test_out_writes_drawing_measures_and_links(

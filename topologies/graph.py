@@ -15,6 +15,8 @@ from topologies.clusters import Cluster
 from topologies.edges import EdgeTable, edge_table
 
 Node = int | str
+Row = dict[Node, dict[int, dict[str, Any]]]
+"""Neighbours of one node, to each the parallel edges by key, to each its attributes."""
 
 
 def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
@@ -47,8 +49,8 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     made: nx.MultiDiGraph[Node] = nx.MultiDiGraph(name=cluster.name)
     with _collector_paused():
         names = node_names(table)
-        _add_nodes(made, cluster, table, names)
-        _add_edges(made, table, names)
+        after, before = _add_nodes(made, names, _node_attributes(cluster, table))
+        _add_edges(table, names, after, before)
     return made
 
 
@@ -73,43 +75,42 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _add_nodes(
-    made: nx.MultiDiGraph[Node], cluster: Cluster, table: EdgeTable, names: list[Node]
-) -> None:
+def _node_attributes(cluster: Cluster, table: EdgeTable) -> Iterator[dict[str, Any]]:
+    """Attributes of each node by its number."""
     chips = np.arange(cluster.chips)
     domains = (chips // cluster.chips_per_domain).tolist()
     servers = (chips // cluster.chips_per_server).tolist()
-    made.add_nodes_from(
-        (chip, {"kind": "chip", "domain": domain, "server": server})
-        for chip, domain, server in zip(names, domains, servers, strict=False)
-    )
-    begin = cluster.chips
+    for domain, server in zip(domains, servers, strict=True):
+        yield {"kind": "chip", "domain": domain, "server": server}
     per_domain = max(1, table.nodes["switch"] // cluster.domains)
+    adapters = cluster.scale_out.adapters_per_server if cluster.scale_out else 0
     for kind, count in table.nodes.items():
-        if kind == "chip":
-            continue
-        for number, name in enumerate(names[begin : begin + count]):
-            made.add_node(name, kind=kind)
-            if kind == "switch":
-                made.nodes[name]["domain"] = number // per_domain
-            if kind == "adapters" and cluster.scale_out is not None:
-                made.nodes[name]["links"] = cluster.scale_out.adapters_per_server
-        begin += count
+        if kind == "switch":
+            yield from ({"kind": kind, "domain": k // per_domain} for k in range(count))
+        elif kind == "adapters":
+            yield from ({"kind": kind, "links": adapters} for _ in range(count))
+        elif kind != "chip":
+            yield from ({"kind": kind} for _ in range(count))
 
 
-def _adjacency(made: nx.MultiDiGraph[Node], names: list[Node]) -> tuple[list[Any], list[Any]]:
-    """Return the dicts of successors and of predecessors of each node that networkx keeps."""
-    after: Any = vars(made)["_adj"]
-    before: Any = vars(made)["_pred"]
-    return [after[name] for name in names], [before[name] for name in names]
+def _add_nodes(
+    made: nx.MultiDiGraph[Node], names: list[Node], attributes: Iterator[dict[str, Any]]
+) -> tuple[list[Row], list[Row]]:
+    """Add all nodes; return the rows of successors and of predecessors that networkx keeps."""
+    after: list[Row] = [{} for _ in names]
+    before: list[Row] = [{} for _ in names]
+    inside = vars(made)
+    inside["_node"].update(zip(names, attributes, strict=True))
+    inside["_adj"].update(zip(names, after, strict=True))
+    inside["_pred"].update(zip(names, before, strict=True))
+    return after, before
 
 
-def _add_edges(made: nx.MultiDiGraph[Node], table: EdgeTable, names: list[Node]) -> None:
+def _add_edges(table: EdgeTable, names: list[Node], after: list[Row], before: list[Row]) -> None:
     """Write straight into the adjacency of the graph, in a fraction of ``add_edge``'s time."""
     attributes: list[dict[str, Any]] = [asdict(kind) for kind in table.kinds]
-    after, before = _adjacency(made, names)
-    rows = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
-    for src, dst, kind in rows:
+    edges = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
+    for src, dst, kind in edges:
         row, end = after[src], names[dst]
         parallel = row.get(end)
         if parallel is None:

@@ -64,8 +64,8 @@ SHOWN = (
 )
 """What people are shown, in this order."""
 
-LARGEST_GRAPH = 2**20
-"""Chips up to which the graph is built without being asked for."""
+LARGEST_GRAPH = 10**7
+"""Edges up to which the graph is built without being asked for: a million chips, 6 GB."""
 
 _NOTICE_AFTER_S = 2.0
 
@@ -80,7 +80,7 @@ def topology(
         bool | None,
         typer.Option(
             "--graph/--no-graph",
-            help=f"Build the networkx graph and time it; by default up to {LARGEST_GRAPH:,} chips.",
+            help=f"Build the networkx graph and time it; by default up to {LARGEST_GRAPH:,} edges.",
         ),
     ] = None,
     json: Json = False,
@@ -104,10 +104,10 @@ def topology(
     given = {"bandwidth": bandwidth, "latency": latency}
     assumed = _assumed(cluster, given)
     machine = named(cluster, **(given | assumed), catalogue=choose(variant or (), catalogue))
-    wanted = machine.chips <= LARGEST_GRAPH if graph is None else graph
-    build_s = _built_in_s(machine, quiet) if wanted else None
-    document: dict[str, Any] = asdict(measure(machine)) | {
-        "build_s": build_s,
+    sizes = measure(machine)
+    small = sizes.links + sizes.scale_out_links <= LARGEST_GRAPH
+    document: dict[str, Any] = asdict(sizes) | {
+        "build_s": _built_in_s(machine, quiet) if (small if graph is None else graph) else None,
         "peak_rss_bytes": _peak_rss_bytes(),
         "assumed": assumed,
     }
