@@ -110,16 +110,13 @@ class TrainingJob:
         return self.min_units + (size - self.min_units) // self.step_units * self.step_units
 
 
-def default_jobs(
-    units: int, *, tokens_per_unit_s: float = 1.0, step_tokens: float = 1.0
-) -> tuple[TrainingJob, ...]:
+def default_jobs(units: int, *, step_tokens: float = 1.0) -> tuple[TrainingJob, ...]:
     """Return night work for a fleet of any size: elastic runs, gangs, evaluation.
 
     Four pre-training runs of up to an eighth of the fleet each grow and shrink by replicas of
     1/128; eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day;
     evaluation takes what is left. The sizes are assumptions: nobody publishes them.
     """
-    rate = ((1, tokens_per_unit_s),)
     few = units < 64
     runs = [
         TrainingJob(
@@ -127,7 +124,6 @@ def default_jobs(
             units=max(1, units // (2 if few else 8)),
             min_units=max(1, units // 64),
             step_units=max(1, units // 128),
-            tokens_per_s=rate,
             step_tokens=step_tokens,
             reclaim="shrink",
             priority=1,
@@ -140,7 +136,6 @@ def default_jobs(
             f"post-training-{number + 1}",
             units=units // 64,
             min_units=units // 64,
-            tokens_per_s=rate,
             step_tokens=step_tokens / 8,
             reclaim="pause",
             priority=2,

@@ -19,7 +19,7 @@ from workloads.fleet.economics import Economics
 from workloads.fleet.failures import Failures
 from workloads.fleet.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.policies import best_static, clock, forecast, oracle, static, threshold
-from workloads.fleet.progress import training_tokens_per_s
+from workloads.fleet.progress import training_rates
 from workloads.fleet.simulate import FleetRun, scaled_to_fleet, simulate, units_needed
 from workloads.fleet.user_policy import load_policy
 from workloads.fleet.view import Limits, Policy
@@ -334,9 +334,8 @@ def _night_work(cluster: Cluster, model: Model | None, units: int) -> tuple[Trai
         return default_jobs(units)
     book = cluster.catalogue or catalogue()
     state = model.parameters * book.value("fleet.training", "state_bytes_per_parameter")
-    jobs = default_jobs(
-        units,
-        tokens_per_unit_s=training_tokens_per_s(model, cluster),
-        step_tokens=STEP_TOKENS,
+    rates = training_rates(model, cluster)
+    return tuple(
+        job if job.evaluation else replace(job, state_bytes=state, tokens_per_s=rates)
+        for job in default_jobs(units, step_tokens=STEP_TOKENS)
     )
-    return tuple(job if job.evaluation else replace(job, state_bytes=state) for job in jobs)

@@ -274,15 +274,17 @@ class _RankShare:
         return routed + (self._mlp_s(tokens, some.shared_ffn) if some.shared_ffn else 0.0)
 
     def reduces_s(self, tokens: FloatArray, family: str) -> FloatArray:
-        """Two all-reduces a layer over the group: a floor, and the rate of a large message."""
+        """Two all-reduces a layer: a floor, and the rate of a large message between the chips."""
         if self.ranks == 1:
             return np.zeros_like(tokens)
-        group = Group(self.cluster, np.arange(self.chips), self.per_chip)
+        group = Group(self.cluster, np.arange(self.chips))
         if self.book.has(family, "all_reduce_floor"):
             floor_s = self.book.value(family, "all_reduce_floor")
         else:
             floor_s = duration_ps("all-reduce", group, SMALL_BYTES) / PS_PER_S
-        large_s = duration_ps("all-reduce", group, LARGE_BYTES) / PS_PER_S
+        large_s = 0.0
+        if self.chips > 1:
+            large_s = duration_ps("all-reduce", group, LARGE_BYTES) / PS_PER_S
         size = tokens * self.model.hidden * 2.0
         once = floor_s + size * large_s / LARGE_BYTES
         return np.asarray(2 * self.model.layers * once)

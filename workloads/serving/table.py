@@ -138,8 +138,7 @@ def _run(
         cost=np.array(
             [
                 [
-                    most
-                    / saturated_rate(profile, lengths.with_means(p, o), batching, count, seed)
+                    most / saturated_rate(profile, lengths.with_means(p, o), batching, count, seed)
                     for o in outputs
                 ]
                 for p in prompts
