@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster_sim.engine import reference
+from cluster_sim.engine import fast, reference
 from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.times import (
     DONE,
@@ -55,7 +55,7 @@ def simulate(
     ----------
     schedule : Schedule
     engine : {"fast", "reference"}
-        Compiled, or SimPy: the same integers. For the time being both are SimPy.
+        Compiled, or SimPy: the same integers.
     faults : Faults, optional
         Changes of speed in flight (rule 8).
     until_ps : int, optional
@@ -92,4 +92,5 @@ def simulate(
             raise ValueError(f"until_ops names op {op}; the schedule has {len(schedule)} ops")
     rows = Faults.none() if faults is None else faults
     rows.check(schedule)
-    return reference.simulate(schedule, rows, until_ps, watched)
+    run = fast.simulate if engine == "fast" else reference.simulate
+    return run(schedule, rows, until_ps, watched)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
@@ -19,14 +20,34 @@ def compiled(function: Function) -> Function:
     compiles anew.
     """
     try:
-        return cast(Function, njit(cache=True)(function))
+        return _compile(function, cache=True)
     except RuntimeError:  # numba: no locator available for a cache
-        return cast(Function, njit(function))
+        return _compile(function)
+
+
+def internal(function: Function) -> Function:
+    """Compile for calls from compiled code alone; a call from Python would crash."""
+    return _compile(function, no_cpython_wrapper=True)
 
 
 def inlined(function: Function) -> Function:
     """Compile into each caller: for what runs once an op and takes many arrays."""
-    return cast(Function, njit(forceinline=True)(function))
+    return _compile(function, no_cpython_wrapper=True, forceinline=True)
+
+
+def _compile(function: Function, **options: bool) -> Function:
+    """Compile for arrays that are given: none is made, so none needs its references counted.
+
+    Counting them, at every passing of an array, would cost more than all the rest.
+    """
+    make: Any = njit(_nrt=False, error_model="numpy", no_cfunc_wrapper=True, **options)  # type: ignore[call-overload]
+    return cast(Function, make(function))
+
+
+@inlined
+def wide(number: int) -> int:
+    """An int64 of an int32; numba would compile a version of a function for each."""
+    return np.int64(number)  # type: ignore[return-value]
 
 
 def _counts_zeros(instruction: str) -> Any:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import compiled, inlined
+from cluster_sim.engine.jit import compiled, inlined, internal, wide
 from cluster_sim.schedule import IntArray
 
 UNLIMITED = np.iinfo(np.int64).max
@@ -73,7 +73,7 @@ class Filling(NamedTuple):
     item: IntArray  # … and of what is full there: a resource, or a class numbered after them
 
 
-@inlined
+@compiled
 def touch(filling: Filling, resource: int) -> None:
     """Note that the flows on a resource changed."""
     if not filling.listed[resource]:
@@ -87,7 +87,7 @@ def join(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
     """Let one more flow of a class take part."""
     paths.members[number] += 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = paths.resource[share]
+        resource = wide(paths.resource[share])
         touch(filling, resource)
         if paths.members[number] == 1:
             place = seats.ptr[resource] + seats.taken[resource]
@@ -101,7 +101,7 @@ def leave(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
     """Let one flow of a class take part no longer."""
     paths.members[number] -= 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = paths.resource[share]
+        resource = wide(paths.resource[share])
         touch(filling, resource)
         if paths.members[number] == 0:
             seats.taken[resource] -= 1
@@ -128,7 +128,7 @@ def solve(paths: Paths, seats: Seats, filling: Filling) -> int:
     return int(filling.sizes[2])
 
 
-@compiled
+@internal
 def spread(paths: Paths, seats: Seats, filling: Filling) -> None:
     """List the components that the touched resources belong to."""
     index, classes = 0, 0
@@ -142,7 +142,7 @@ def spread(paths: Paths, seats: Seats, filling: Filling) -> None:
                 filling.classes[classes] = number
                 classes += 1
                 for share in range(paths.ptr[number], paths.ptr[number + 1]):
-                    touch(filling, paths.resource[share])
+                    touch(filling, wide(paths.resource[share]))
         index += 1
     filling.sizes[1] = classes
 
@@ -157,26 +157,26 @@ def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
     while rising:
         full, heap, level = _next_level(filling, heap, resources)
         for index in range(full):
-            item = filling.full[index]
+            item = wide(filling.full[index])
             if item >= resources:
                 rising -= _settle(paths, filling, item - resources, level)
                 continue
             first = seats.ptr[item]
             for place in range(first, first + seats.taken[item]):
-                number = paths.owner[seats.share[place]]
+                number = wide(paths.owner[seats.share[place]])
                 rising -= _settle(paths, filling, number, level)
 
 
-@compiled
+@internal
 def _begin(paths: Paths, filling: Filling) -> int:
     """Sum the weights, and put the first level of every resource and binding cap on the heap."""
     for index in range(filling.sizes[0]):
         resource = filling.resources[index]
         filling.spare[resource] = paths.capacity[resource]
         filling.weight[resource] = 0
-    heap = 0
+    heap = wide(0)
     for index in range(filling.sizes[1]):
-        number = filling.classes[index]
+        number = wide(filling.classes[index])
         alone = UNLIMITED  # the most that one flow's path could give to the class
         for share in range(paths.ptr[number], paths.ptr[number + 1]):
             resource = paths.resource[share]
@@ -186,7 +186,7 @@ def _begin(paths: Paths, filling: Filling) -> int:
         if paths.cap[number] < alone or alone == UNLIMITED:
             heap = _push(filling, heap, paths.cap[number], len(paths.capacity) + number)
     for index in range(filling.sizes[0]):
-        resource = filling.resources[index]
+        resource = wide(filling.resources[index])
         if filling.weight[resource]:
             level = filling.spare[resource] // filling.weight[resource]
             heap = _push(filling, heap, level, resource)
@@ -198,7 +198,7 @@ def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, 
     """Take everything off the heap that is full at the lowest level; keys are lower bounds."""
     full, level = 0, UNLIMITED
     while heap and filling.key[0] <= level:
-        item = filling.item[0]
+        item = wide(filling.item[0])
         if item >= resources:
             if filling.rising[item - resources]:
                 level = filling.key[0]
@@ -214,7 +214,7 @@ def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, 
             full += 1
         heap -= 1
         if heap:
-            _sink(filling, heap, filling.key[heap], filling.item[heap])
+            _sink(filling, heap, filling.key[heap], wide(filling.item[heap]))
     return full, heap, level
 
 
@@ -331,20 +331,20 @@ def max_min_rates(
     return paths.rate
 
 
-@compiled
 def _all_seated(resource: IntArray, resources: int) -> Seats:
-    """Give every share its seat, as a counting sort by resource."""
-    taken = np.zeros(resources, np.int32)
-    for share in range(len(resource)):
-        taken[resource[share]] += 1
-    ptr = np.zeros(resources + 1, np.int64)
-    ptr[1:] = np.cumsum(taken)
-    next_place = ptr[:-1].copy()
+    taken = np.bincount(resource, minlength=resources)
+    ptr = np.concatenate([[0], np.cumsum(taken)]).astype(np.int64)
     by_resource = np.empty(len(resource), np.int32)
+    _sort_by_resource(resource, ptr[:-1].copy(), by_resource)
+    return Seats(ptr, by_resource, taken.astype(np.int32), np.empty(0, np.int32))
+
+
+@compiled
+def _sort_by_resource(resource: IntArray, place: IntArray, shares: IntArray) -> None:
+    """Put each share in the next place of its resource."""
     for share in range(len(resource)):
-        by_resource[next_place[resource[share]]] = share
-        next_place[resource[share]] += 1
-    return Seats(ptr, by_resource, taken, np.empty(0, np.int32))
+        shares[place[resource[share]]] = share
+        place[resource[share]] += 1
 
 
 def working_space(classes: int, resources: int) -> Filling:

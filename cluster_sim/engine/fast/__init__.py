@@ -1,0 +1,177 @@
+"""The compiled engine: the same rules and integers as the reference, on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.engine.classes import share_tables
+from cluster_sim.engine.fast.agenda import empty_agenda
+from cluster_sim.engine.fast.columns import (
+    ARRIVED,
+    ATTEMPTS,
+    FAULT,
+    NO_OP,
+    NOTES,
+    STOP,
+    STREAMS,
+    TROUBLE,
+    Ops,
+    Speeds,
+    State,
+)
+from cluster_sim.engine.fast.loop import advance
+from cluster_sim.engine.fast.queues import empty_queues
+from cluster_sim.engine.fast.steps import Run
+from cluster_sim.engine.fast.streams import Streams
+from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.times import NEVER, Attempts, HorizonError, Times, settle
+from cluster_sim.schedule import HORIZON_PS, IntArray, Schedule
+
+
+def simulate(
+    schedule: Schedule,
+    faults: Faults,
+    until_ps: int | None = None,
+    until_ops: Sequence[int] = (),
+) -> Times:
+    """Run a schedule in compiled code; see :func:`cluster_sim.engine.simulate`."""
+    run = _run(schedule, faults, until_ops)
+    now = advance(run, 0, HORIZON_PS if until_ps is None else until_ps)
+    state = run.state
+    if state.notes[TROUBLE] != NO_OP:
+        raise HorizonError.of(int(state.notes[TROUBLE]))
+    stopped = now if until_ps is not None or state.notes[STOP] else None
+    moving = _moving(run)
+    if stopped is None and len(moving):
+        raise HorizonError.of(int(moving.min()))
+    rows = run.speeds.attempts[: state.notes[ATTEMPTS]]
+    rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
+    return settle(
+        Times(
+            ready_ps=state.ready,
+            start_ps=state.start,
+            end_ps=state.end,
+            status=run.speeds.lost if len(faults) else np.zeros(len(schedule), np.uint8),
+            attempts=Attempts(rows[:, 0].astype(np.int32), rows[:, 1], rows[:, 2]),
+            dead=np.flatnonzero(run.speeds.top == 0).astype(np.int32),
+            stopped_ps=stopped,
+        ),
+        state.pending,
+        now=now,
+        on_its_way=len(moving) > 0 or state.notes[FAULT] < len(faults),
+    )
+
+
+def _run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
+    return Run(
+        ops=_ops(schedule, until_ops),
+        state=_state(len(schedule)),
+        agenda=empty_agenda(),
+        queues=empty_queues(_column(schedule.resources.slots, np.int64)),
+        streams=_streams(schedule, faults),
+        speeds=_speeds(schedule, faults),
+    )
+
+
+def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Any:
+    """An array of the one layout that the engine is compiled for."""
+    return np.require(values, dtype, ["C", "A", "W"])
+
+
+def _ops(schedule: Schedule, until_ops: Sequence[int]) -> Ops:
+    edges, flows = schedule.edges, schedule.flows
+    flow = np.empty(len(schedule) if len(flows) else 0, np.int32)
+    flow[flows.op] = np.arange(len(flows))
+    watched = np.zeros(len(schedule) if len(until_ops) else 0, np.bool_)
+    watched[list(until_ops)] = True
+    return Ops(
+        kind=_column(schedule.kind, np.uint8),
+        resource=_column(schedule.resource, np.int32),
+        duration=_column(schedule.duration_ps, np.int64),
+        priority=_column(schedule.priority, np.int32),
+        ptr=_column(edges.ptr, np.int64),
+        dst=_column(edges.dst, np.int32),
+        lag=_column(edges.lag_ps, np.int64),
+        from_start=_column([] if edges.from_start is None else edges.from_start, np.bool_),
+        flow=flow,
+        watched=watched,
+    )
+
+
+def _state(ops: int) -> State:
+    notes = np.zeros(NOTES, np.int64)
+    notes[[ARRIVED, TROUBLE]] = NO_OP
+    return State(
+        ready=np.zeros(ops, np.int64),
+        start=np.full(ops, NEVER, np.int64),
+        end=np.full(ops, NEVER, np.int64),
+        pending=np.zeros(ops, np.int32),
+        next=np.empty(ops, np.int32),
+        child=np.empty(ops, np.int32),
+        notes=notes,
+    )
+
+
+def _speeds(schedule: Schedule, faults: Faults) -> Speeds:
+    resources = len(schedule.resources) if len(faults) else 0
+    starts = len(faults) and schedule.edges.from_start is not None
+    return Speeds(
+        time=_column(faults.time_ps, np.int64),
+        resource=_column(faults.resource, np.int32),
+        to_top=_column(faults.numerator, np.int64),
+        to_bottom=_column(faults.denominator, np.int64),
+        fails=_column(faults.fails, np.bool_),
+        top=np.ones(resources, np.int64),
+        bottom=np.ones(resources, np.int64),
+        parked=np.full(resources, NO_OP, np.int64),
+        lost=np.zeros(len(schedule) if len(faults) else 0, np.uint8),
+        due=np.full(len(schedule.edges) if starts else 0, NEVER, np.int64),
+        attempts=np.empty((_most_attempts(schedule, faults), 3), np.int64),
+        reached=np.empty(len(schedule) if faults.fails.any() else 0, np.int32),
+    )
+
+
+def _most_attempts(schedule: Schedule, faults: Faults) -> int:
+    """No more runs can be lost than dying resources hold, and than cut through from those."""
+    deaths = np.bincount(faults.resource[faults.numerator == 0], minlength=len(schedule.resources))
+    holds = np.bincount(schedule.resource[schedule.resource >= 0], minlength=len(deaths))
+    shares = np.bincount(schedule.flows.resource, minlength=len(deaths))
+    most = np.minimum(holds, schedule.resources.slots) + shares
+    edges = schedule.edges.from_start if faults.fails.any() else None
+    return int(deaths @ most) + (0 if edges is None else int(np.count_nonzero(edges)))
+
+
+def _streams(schedule: Schedule, faults: Faults) -> Streams:
+    flows = schedule.flows
+    number, slot, paths, seats, filling = share_tables(schedule, np.unique(faults.resource))
+    sizes = np.bincount(number, minlength=len(slot))
+    return Streams(
+        op=_column(flows.op, np.int64),
+        number=_column(number, np.int64),
+        slot=_column(slot, np.int64),
+        size=_column(schedule.size_bytes[flows.op], np.int64),
+        left=np.empty(len(flows), np.int64),
+        since=np.empty(len(flows), np.int64),
+        rate=np.empty(len(flows), np.int64),
+        member=np.empty(len(flows), np.int64),
+        first=_column(np.cumsum(sizes) - sizes, np.int64),
+        seat=np.empty(len(flows), np.int64),
+        heap=np.empty(len(flows), np.int64),
+        place=np.empty(len(flows), np.int64),
+        fresh=np.empty(len(flows), np.int64),
+        nominal_cap=paths.cap.copy(),
+        nominal_capacity=paths.capacity.copy(),
+        paths=paths,
+        seats=seats,
+        filling=filling,
+    )
+
+
+def _moving(run: Run) -> IntArray:
+    """Flows in flight that have a rate."""
+    flows = run.streams.heap[: run.state.notes[STREAMS]]
+    return run.streams.op[flows[run.streams.rate[flows] > 0]]

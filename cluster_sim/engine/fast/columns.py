@@ -1,0 +1,69 @@
+"""What the compiled engine works on: columns of ops that it reads, and columns that it writes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from cluster_sim.schedule import BoolArray, IntArray
+
+NO_OP = cast(int, np.int64(-1))
+"""Ends a chain of ops that are linked by ``State.next``. Not a literal, for each of which numba
+would compile a version of a function."""
+
+
+class Ops(NamedTuple):
+    """The schedule, as the engine reads it. Columns that a schedule has no use for are empty."""
+
+    kind: IntArray
+    resource: IntArray
+    duration: IntArray
+    priority: IntArray
+    ptr: IntArray
+    dst: IntArray
+    lag: IntArray
+    from_start: BoolArray  # (edges,) or empty
+    flow: IntArray  # row of the flow that an op is, (ops,) or empty
+    watched: BoolArray  # ops whose end stops the run, (ops,) or empty
+
+
+class State(NamedTuple):
+    """What becomes of each op.
+
+    An op is in one list at a time, so one ``next`` serves them all: the agenda (from when its last
+    edge is counted until it is ready, and while it runs), the arrivals of an instant, the queue of
+    its resource, or those parked at a dead one. ``end`` is its time in the agenda.
+    """
+
+    ready: IntArray
+    start: IntArray
+    end: IntArray
+    pending: IntArray  # edges not yet counted
+    next: IntArray
+    child: IntArray  # first child in the heap of a queue
+    notes: IntArray  # see below
+
+
+class Speeds(NamedTuple):
+    """Faults, and the speeds P/Q that they leave. All empty when there are none."""
+
+    time: IntArray  # of each fault, as its row has it …
+    resource: IntArray
+    to_top: IntArray
+    to_bottom: IntArray
+    fails: BoolArray
+    top: IntArray  # P of each resource now
+    bottom: IntArray  # Q
+    parked: IntArray  # chain of the flows that wait for a dead resource, by resource
+    lost: IntArray  # FAILED or DOOMED, by op
+    due: IntArray  # when an edge from a start elapses, by edge; -1 while not counted
+    attempts: IntArray  # (op, start, end) of each run that was lost, with room for all
+    reached: IntArray  # ops to look at behind one that failed
+
+
+ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH = range(9)
+NOTES = 9
+"""Places in ``State.notes``: the ends of the chain of arrivals, an op that would pass the horizon
+or -1, whether to stop after this instant, and how many attempts, faults that happened, resources
+touched, flows in flight and flows started at this instant there are."""

@@ -1,0 +1,190 @@
+"""Faults: resources that slow down, die and revive under the ops in flight (rule 8)."""
+
+from __future__ import annotations
+
+from cluster_sim.engine.fast.agenda import push, take_all
+from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, STREAMS, TROUBLE
+from cluster_sim.engine.fast.queues import free_slot, touch
+from cluster_sim.engine.fast.steps import Run, arrive, scaled
+from cluster_sim.engine.fast.streams import leave
+from cluster_sim.engine.jit import inlined, internal, wide
+from cluster_sim.engine.rates import touch as touch_rates
+from cluster_sim.engine.times import DOOMED, FAILED, NEVER
+from cluster_sim.schedule import FLOW, HORIZON_PS
+
+FOREVER = 2**30
+"""Edges that a doomed op waits for."""
+
+
+@internal
+def happen(run: Run, now: int) -> None:
+    """Let the faults of this instant happen."""
+    speeds, notes = run.speeds, run.state.notes
+    while notes[FAULT] < len(speeds.time) and speeds.time[notes[FAULT]] == now:
+        row = notes[FAULT]
+        notes[FAULT] += 1
+        resource = wide(speeds.resource[row])
+        before, after = speeds.top[resource], speeds.to_top[row]
+        if before == after and speeds.bottom[resource] == speeds.to_bottom[row]:
+            continue
+        if after == 0 or before > 0:
+            _disturb(run, row, now)
+        _set_speed(run, row)
+        if before == 0:
+            _revive(run, resource, now)
+
+
+@inlined
+def _disturb(run: Run, row: int, now: int) -> None:
+    """Lose the ops in flight on a resource that dies, or let what remains of them take longer."""
+    state = run.state
+    first = state.notes[ATTEMPTS]
+    chain = take_all(run.agenda, state)
+    if run.speeds.to_top[row]:
+        _rescale(run, row, chain, now)
+    else:
+        _lose_all(run, row, chain, now)
+    while chain != NO_OP:
+        following = wide(state.next[chain])
+        if state.pending[chain] == 0 and state.end[chain] >= 0:
+            push(run.agenda, state, chain)
+        chain = following
+    for index in range(first, state.notes[ATTEMPTS]):
+        op = run.speeds.attempts[index, 0]
+        if not run.speeds.lost[op]:
+            arrive(state, run.agenda, op, now)
+
+
+@inlined
+def _rescale(run: Run, row: int, op: int, now: int) -> None:
+    """Scale what remains of the fixed ops of this chain that hold the resource."""
+    speeds, state = run.speeds, run.state
+    resource = speeds.resource[row]
+    top = speeds.top[resource] * speeds.to_bottom[row]
+    bottom = speeds.bottom[resource] * speeds.to_top[row]
+    while op != NO_OP:
+        if state.start[op] >= 0 and run.ops.resource[op] == resource:
+            duration = scaled(state.end[op] - now, top, bottom)
+            if duration > HORIZON_PS - now:
+                state.notes[TROUBLE] = op
+                duration = 1
+            state.end[op] = now + duration
+        op = wide(state.next[op])
+
+
+@inlined
+def _lose_all(run: Run, row: int, op: int, now: int) -> None:
+    """Lose the fixed ops of this chain, and the flows, that are on the resource."""
+    state, streams, speeds = run.state, run.streams, run.speeds
+    resource = wide(speeds.resource[row])
+    first = state.notes[ATTEMPTS]
+    while op != NO_OP:
+        if state.start[op] >= 0 and run.ops.resource[op] == resource:
+            _lose(run, op, now)
+        op = wide(state.next[op])
+    flows = state.notes[STREAMS]
+    for place in range(flows):
+        streams.fresh[place] = streams.heap[place]  # the heap moves while flows leave it
+    for place in range(flows):
+        if _is_on(run, streams.fresh[place], resource):
+            _lose(run, streams.op[streams.fresh[place]], now)
+    if speeds.fails[row]:
+        for index in range(first, state.notes[ATTEMPTS]):
+            _fail(run, speeds.attempts[index, 0], now)
+
+
+@inlined
+def _is_on(run: Run, flow: int, resource: int) -> bool:
+    """Whether a flow holds a slot of a resource, or shares it."""
+    streams = run.streams
+    if run.ops.resource[streams.op[flow]] == resource:
+        return True
+    number = streams.number[flow]
+    for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
+        if streams.paths.resource[share] == resource:
+            return True
+    return False
+
+
+@inlined
+def _lose(run: Run, op: int, now: int) -> None:
+    """Take an op in flight off its resources; its edges that did not elapse count no more."""
+    ops, state, due, attempts = run.ops, run.state, run.speeds.due, run.speeds.attempts
+    row = state.notes[ATTEMPTS]
+    state.notes[ATTEMPTS] += 1
+    attempts[row, 0], attempts[row, 1], attempts[row, 2] = op, state.start[op], now
+    if len(ops.from_start):
+        for edge in range(ops.ptr[op], ops.ptr[op + 1]):
+            if due[edge] >= now:
+                due[edge] = NEVER
+                state.pending[ops.dst[edge]] += 1
+    if ops.kind[op] == FLOW:
+        leave(run.streams, state, wide(ops.flow[op]))
+    state.start[op] = NEVER
+    state.end[op] = NEVER
+    resource = wide(ops.resource[op])
+    if resource >= 0:
+        free_slot(run.queues, state, resource)
+
+
+@inlined
+def _fail(run: Run, op: int, now: int) -> None:
+    """Mark a lost op as failed, and all that it leads to as never run."""
+    ops, state, lost, reached = run.ops, run.state, run.speeds.lost, run.speeds.reached
+    if lost[op]:
+        return
+    lost[op] = FAILED
+    reached[0] = op
+    length = 1
+    while length:
+        length -= 1
+        op = wide(reached[length])
+        for edge in range(ops.ptr[op], ops.ptr[op + 1]):
+            follower = wide(ops.dst[edge])
+            started = state.start[follower] >= 0
+            if lost[follower] or (started and state.end[follower] <= now):
+                continue
+            lost[follower] = DOOMED
+            if started:
+                _lose(run, follower, now)
+            state.pending[follower] = FOREVER
+            reached[length] = follower
+            length += 1
+
+
+@inlined
+def _set_speed(run: Run, row: int) -> None:
+    """Note a speed, and scale what the resource divides and the caps of flows that hold it."""
+    speeds, streams = run.speeds, run.streams
+    resource = wide(speeds.resource[row])
+    top, bottom = speeds.to_top[row], speeds.to_bottom[row]
+    speeds.top[resource], speeds.bottom[resource] = top, bottom
+    if len(streams.op) == 0:
+        return
+    nominal = streams.nominal_capacity[resource]
+    streams.paths.capacity[resource] = _part(nominal, top, bottom)
+    touch_rates(streams.filling, resource)
+    for number in range(len(streams.slot)):
+        if streams.slot[number] == resource:
+            streams.paths.cap[number] = _part(streams.nominal_cap[number], top, bottom)
+            for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
+                touch_rates(streams.filling, wide(streams.paths.resource[share]))
+
+
+@inlined
+def _part(rate: int, top: int, bottom: int) -> int:
+    """``rate · top // bottom`` without passing 64 bits."""
+    return rate // bottom * top + rate % bottom * top // bottom
+
+
+@inlined
+def _revive(run: Run, resource: int, now: int) -> None:
+    """Let what waited for a resource look again."""
+    if run.queues.free[resource]:
+        touch(run.queues, run.state, resource)
+    op = run.speeds.parked[resource]
+    run.speeds.parked[resource] = NO_OP
+    while op != NO_OP:
+        following = wide(run.state.next[op])
+        arrive(run.state, run.agenda, op, now)
+        op = following

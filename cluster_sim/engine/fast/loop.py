@@ -1,0 +1,153 @@
+"""The run: one instant after the other, each in the order of rule 5."""
+
+from __future__ import annotations
+
+from cluster_sim.engine.fast.agenda import next_time, take_instant
+from cluster_sim.engine.fast.columns import (
+    ARRIVED,
+    FAULT,
+    NO_OP,
+    STOP,
+    STREAMS,
+    TOUCHED,
+    TROUBLE,
+)
+from cluster_sim.engine.fast.disturb import happen
+from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
+from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
+from cluster_sim.engine.fast.streams import leave, solve
+from cluster_sim.engine.jit import compiled, inlined, wide
+from cluster_sim.engine.times import NEVER
+from cluster_sim.schedule import FLOW, HORIZON_PS, JOIN
+
+
+@compiled
+def advance(run: Run, now: int, until: int) -> int:
+    """Let everything happen from one instant up to and including another; returns the last one."""
+    notes = run.state.notes
+    _arrive_first(run, now)
+    while notes[TROUBLE] == NO_OP:
+        if notes[FAULT] < len(run.speeds.time):
+            happen(run, now)
+        _settle_arrivals(run, now)
+        _start(run, now)
+        if len(run.streams.op):
+            solve(run.streams, run.state, now)
+        if notes[STOP]:
+            break
+        ahead = _next_instant(run)
+        if ahead > until:
+            now = until
+            break
+        now = ahead
+        _end(run, now)
+    return now
+
+
+@inlined
+def _arrive_first(run: Run, now: int) -> None:
+    """Count the edges of each op; those without any arrive."""
+    ops, state = run.ops, run.state
+    for edge in range(len(ops.dst)):
+        state.pending[ops.dst[edge]] += 1
+    for op in range(len(ops.kind)):
+        if state.pending[op] == 0:
+            arrive(state, run.agenda, op, now)
+
+
+@inlined
+def _next_instant(run: Run) -> int:
+    """When something happens next."""
+    notes, streams, speeds = run.state.notes, run.streams, run.speeds
+    ahead = next_time(run.agenda)
+    if notes[STREAMS]:
+        end = run.state.end[streams.op[streams.heap[0]]]
+        if end <= HORIZON_PS:
+            ahead = min(ahead, end)
+    if notes[FAULT] < len(speeds.time):
+        ahead = min(ahead, speeds.time[notes[FAULT]])
+    return ahead
+
+
+@inlined
+def _end(run: Run, now: int) -> None:
+    """End what ends at this instant; what becomes ready at it arrives."""
+    state, streams = run.state, run.streams
+    if next_time(run.agenda) == now:
+        op = take_instant(run.agenda, state, now)
+        while op != NO_OP:
+            following = wide(state.next[op])
+            if state.start[op] == NEVER:
+                arrive(state, run.agenda, op, now)
+            else:
+                finish(run, op, now)
+            op = following
+    while state.notes[STREAMS]:
+        flow = streams.heap[0]
+        if state.end[streams.op[flow]] != now:
+            break
+        leave(streams, state, flow)
+        finish(run, streams.op[flow], now)
+
+
+@inlined
+def _settle_arrivals(run: Run, now: int) -> None:
+    """Queue what is ready; joins end at once, and what they lead to may arrive behind them."""
+    ops, state, queues = run.ops, run.state, run.queues
+    op = state.notes[ARRIVED]
+    while op != NO_OP:
+        resource = wide(ops.resource[op])
+        if len(run.speeds.lost) and (run.speeds.lost[op] or state.pending[op]):
+            op = wide(state.next[op])
+        elif ops.kind[op] == JOIN:
+            state.start[op] = now
+            finish(run, op, now)
+            op = wide(state.next[op])
+        else:
+            following = wide(state.next[op])
+            if resource >= 0:
+                enqueue(queues, ops, state, resource, op)
+                if queues.free[resource] > 0:
+                    touch(queues, state, resource)
+            elif not _parked(run, op):
+                begin(run, op, now)
+            op = following
+    state.notes[ARRIVED] = NO_OP
+
+
+@inlined
+def _start(run: Run, now: int) -> None:
+    """Give free slots to the ops that wait for them."""
+    ops, state, queues, speeds = run.ops, run.state, run.queues, run.speeds
+    for index in range(state.notes[TOUCHED]):
+        resource = queues.touched[index]
+        queues.marked[resource] = 0
+        if len(speeds.top) and speeds.top[resource] == 0:
+            continue
+        while queues.free[resource] > 0:
+            op = dequeue(queues, ops, state, resource)
+            if op == NO_OP:
+                break
+            if not _parked(run, op):
+                queues.free[resource] -= 1
+                begin(run, op, now)
+    state.notes[TOUCHED] = 0
+
+
+@inlined
+def _parked(run: Run, op: int) -> bool:
+    """Whether an op cannot start: it was lost, or is a flow over a resource that is dead."""
+    speeds, streams = run.speeds, run.streams
+    if len(speeds.top) == 0:
+        return False
+    if speeds.lost[op]:
+        return True
+    if run.ops.kind[op] == FLOW:
+        number = streams.number[run.ops.flow[op]]
+        for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
+            resource = streams.paths.resource[share]
+            if speeds.top[resource] == 0:
+                run.state.next[op] = speeds.parked[resource]
+                speeds.parked[resource] = op
+                return True
+    return False

@@ -1,0 +1,118 @@
+"""What happens to one op: it arrives, starts and ends; and what that sets off."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cluster_sim.engine.fast.agenda import Agenda, push
+from cluster_sim.engine.fast.columns import (
+    ARRIVED,
+    LAST_ARRIVED,
+    NO_OP,
+    STOP,
+    TROUBLE,
+    Ops,
+    Speeds,
+    State,
+)
+from cluster_sim.engine.fast.queues import Queues, free_slot
+from cluster_sim.engine.fast.streams import Streams, enter
+from cluster_sim.engine.jit import inlined, wide
+from cluster_sim.schedule import FLOW, HORIZON_PS
+
+
+class Run(NamedTuple):
+    """All there is to a run."""
+
+    ops: Ops
+    state: State
+    agenda: Agenda
+    queues: Queues
+    streams: Streams
+    speeds: Speeds
+
+
+@inlined
+def arrive(state: State, agenda: Agenda, op: int, now: int) -> None:
+    """Plan for an op that waits for nothing but the lags of edges, if even for them."""
+    if state.ready[op] > now:
+        state.end[op] = state.ready[op]
+        push(agenda, state, op)
+        return
+    if state.notes[ARRIVED] == NO_OP:
+        state.notes[ARRIVED] = op
+    else:
+        state.next[state.notes[LAST_ARRIVED]] = op
+    state.notes[LAST_ARRIVED] = op
+    state.next[op] = NO_OP
+
+
+@inlined
+def count(state: State, agenda: Agenda, op: int, lag: int, now: int) -> None:
+    """Count one edge of an op, which will have elapsed after this lag."""
+    if lag > HORIZON_PS - now:
+        state.notes[TROUBLE] = op
+        return
+    if now + lag > state.ready[op]:
+        state.ready[op] = now + lag
+    state.pending[op] -= 1
+    if state.pending[op] == 0:
+        arrive(state, agenda, op, now)
+
+
+@inlined
+def finish(run: Run, op: int, now: int) -> None:
+    """End an op: its slot is free, and the edges from its end begin to elapse."""
+    ops, state = run.ops, run.state
+    state.end[op] = now
+    resource = wide(ops.resource[op])
+    if resource >= 0:
+        free_slot(run.queues, state, resource)
+    if len(ops.watched) and ops.watched[op]:
+        state.notes[STOP] = 1
+    for edge in range(ops.ptr[op], ops.ptr[op + 1]):
+        if len(ops.from_start) == 0 or not ops.from_start[edge]:
+            count(state, run.agenda, wide(ops.dst[edge]), ops.lag[edge], now)
+
+
+@inlined
+def begin(run: Run, op: int, now: int) -> None:
+    """Start an op that is not a join."""
+    ops, state = run.ops, run.state
+    state.start[op] = now
+    if ops.kind[op] == FLOW:
+        enter(run.streams, state, wide(ops.flow[op]), now)
+        return
+    duration = ops.duration[op]
+    if len(run.speeds.top) and ops.resource[op] >= 0:
+        top, bottom = run.speeds.top[ops.resource[op]], run.speeds.bottom[ops.resource[op]]
+        duration = scaled(duration, bottom, top)
+    if duration > HORIZON_PS - now:
+        state.notes[TROUBLE] = op
+        return
+    state.end[op] = now + duration
+    push(run.agenda, state, op)
+    if len(ops.from_start):
+        count_start_edges(run, op, max(0, duration - ops.duration[op]), now)
+
+
+@inlined
+def count_start_edges(run: Run, op: int, late: int, now: int) -> None:
+    """Let the edges from a start elapse, each later by what the op takes longer."""
+    ops, due = run.ops, run.speeds.due
+    for edge in range(ops.ptr[op], ops.ptr[op + 1]):
+        if ops.from_start[edge]:
+            if len(due):
+                if due[edge] >= 0:
+                    continue
+                due[edge] = now + ops.lag[edge] + late
+            count(run.state, run.agenda, wide(ops.dst[edge]), ops.lag[edge] + late, now)
+
+
+@inlined
+def scaled(duration: int, top: int, bottom: int) -> int:
+    """``ceil(duration · top / bottom)`` [ps]; anything past the horizon is just past it."""
+    whole, part = duration // bottom, duration % bottom
+    if whole > HORIZON_PS // top:
+        return HORIZON_PS + 1
+    return whole * top + (part * top + bottom - 1) // bottom
