@@ -73,7 +73,7 @@ def test_a_run_directory_has_metrics_figure_and_trace(tmp_path: Path, capsys):
         ({"op": "all-sum", "cluster": "trn2.48xlarge", "size": "1GiB"}, "unknown collective"),
         (
             {"op": "all-to-all", "cluster": "trn2.48xlarge", "size": "1GiB", "algorithm": "ring"},
-            "these do: auto, best, direct, dimension-ordered",
+            "these do: auto, best, torus, direct, dimension-ordered",
         ),
         ({"op": "all-reduce", "cluster": "trn2.48xlarge", "size": "1MiB:1KiB:4"}, "a range needs"),
         ({"op": "all-reduce", "cluster": "ring:8", "size": "1GiB"}, "--bandwidth 100GB/s"),

@@ -44,6 +44,23 @@ def test_equal_axes_share_evenly_and_a_thin_axis_goes_last():
     assert load == pytest.approx(63 / 64 / 5, rel=0.01)
 
 
+@pytest.mark.parametrize("text", ["torus:3x4", "torus:2x3x2", "torus:4x4x4"])
+@pytest.mark.parametrize("size", [0, 5, 10**5 + 1])
+def test_all_to_all_axis_by_axis_is_proven(text, size):
+    machine = cluster(text, bandwidth="1GB/s", latency="1us")
+    made = compose("all-to-all", whole(machine), size, "torus")
+    assert made.steps == len(machine.shape.sizes)
+    assert prove(made) == "proven"
+
+
+def test_a_large_exchange_is_not_listed_but_moves_all_bytes():
+    machine = cluster("torus:17x16", bandwidth="1GB/s", latency="1us")
+    (row,) = rows("all-to-all", machine, [272 * 1000], "torus").to_dict("records")
+    assert row["semantics"] == "not-checked"
+    small = rows("all-to-all", machine, [272 * 1000], "direct", proof=False)
+    assert 0.5 < row["time_s"] / small.time_s[0] < 2
+
+
 @given(
     size=st.integers(0, 5000),
     sides=st.lists(st.integers(1, 4), min_size=1, max_size=3),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.all_to_all import dimension_ordered, direct
+from cluster_sim.collectives.axis_exchange import axis_exchange
 from cluster_sim.collectives.choice import automatic
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.cube import cube, halving_doubling, has_pairs, is_cube, kangaring
@@ -94,6 +95,8 @@ def _torus(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
     found = box(group)
     if found is None:
         raise InputError("torus needs a group that fills a box of a torus")
+    if op == "all-to-all":
+        return axis_exchange(group, found, size_bytes)
     return torus(op, group, found, size_bytes, slices_for(group, size_bytes, costs))
 
 
@@ -128,7 +131,7 @@ ALGORITHMS = {
     "ring": Algorithm(CHAIN_OPS, _any, _on(one_ring)),
     "bidirectional-ring": Algorithm(CHAIN_OPS, _any, _on(lambda group: one_ring(group).both_ways)),
     "multi-ring": Algorithm(CHAIN_OPS, _any, _on(all_rings)),
-    "torus": Algorithm(RING_OPS, _has_axes, _torus),
+    "torus": Algorithm((*RING_OPS, "all-to-all"), _has_axes, _torus),
     "hierarchical": Algorithm(RING_OPS, symmetric, _hierarchical),
     "mesh": Algorithm(CHAIN_OPS, _any, _mesh),
     "single-step-mesh": Algorithm(

@@ -21,7 +21,10 @@ MOST_MESH_RANKS = 128
 
 
 def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -> str:
-    """Name of the algorithm that ``auto`` stands for, out of those that make sense."""
+    """Name of the algorithm that ``auto`` stands for, out of those that make sense.
+
+    KangaRing is documented for the four ranks of a Trn2 chip; the two of Trn1 run rings.
+    """
     wanted = (*_preferences(op, group, size_bytes), *sensible)
     return next(name for name in wanted if name in sensible)
 
@@ -33,7 +36,7 @@ def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
         return ("hierarchical", *_by_size(op, group, size_bytes, "ring"))
     if not isinstance(group.cluster.shape, Torus):
         return _by_size(op, group, size_bytes, "torus", "ring")
-    if group.ranks_per_chip == _all_cores(group):
+    if group.ranks_per_chip == _all_cores(group) > 2:
         return _by_size(op, group, size_bytes, "kangaring", "multi-ring")
     return _by_size(op, group, size_bytes, "multi-ring")
 

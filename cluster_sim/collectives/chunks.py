@@ -30,12 +30,19 @@ class Chunks:
         The one rank that must hold it at last, or ``EVERY``.
     group : int32 array (chunks,)
         The replica group it belongs to.
+    content : int array or None
+        Where given, a send of ``count`` from ``first`` on carries the chunks
+        ``content[first:first + count]``, ascending; else the chunks of these numbers.
+    known : bool
+        Whether the sends say which chunks they carry, so that the collective can be proven.
     """
 
     size_bytes: IntArray
     source: IntArray
     target: IntArray
     group: IntArray
+    content: IntArray | None = None
+    known: bool = True
 
     def __len__(self) -> int:
         return len(self.size_bytes)
@@ -53,9 +60,13 @@ class Chunks:
 
         return cls(size, column(source), column(target), np.zeros(len(size), np.int32))
 
+    def listed(self) -> IntArray:
+        """Bytes of what stands at each place that sends count, int64 (places,)."""
+        return self.size_bytes if self.content is None else self.size_bytes[self.content]
+
     def offsets(self) -> IntArray:
-        """Bytes before each chunk, int64 (chunks + 1,)."""
-        return np.concatenate([[0], np.cumsum(self.size_bytes)])
+        """Bytes before each such place, int64 (places + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.listed())])
 
 
 def cut(size_bytes: npt.ArrayLike, parts: int) -> IntArray:

@@ -152,6 +152,8 @@ def _side(at: IntArray, size: int) -> IntArray | None:
     gaps = np.diff(np.concatenate([values, [values[0] + size]]))
     if (gaps > 1).sum() > 1:
         return None
+    if gaps.max() == 1:
+        return at
     last = int(np.argmax(gaps))
     start = values[(last + 1) % len(values)]
     return np.asarray((at - start) % size)

@@ -245,8 +245,8 @@ def _labels(sends: Sends, ops: _Ops) -> dict[str, Label]:
     return {
         "rank": rank(channels.src),
         "peer": rank(channels.dst),
-        "chunk": label(sends.first, 0, len(sends.chunks)),
-        "chunks": label(sends.count, 0, len(sends.chunks)),
+        "chunk": label(sends.first, 0, int(sends.first.max(initial=0))),
+        "chunks": label(sends.count, 0, int(sends.count.max(initial=0))),
         "step": label(sends.step, 0, int(sends.step.max(initial=0))),
         "what": Codes(_with_joins(_what(sends, ops), DONE, sends.ranks), WHAT),
     }

@@ -69,12 +69,17 @@ def prove(made: Collective) -> str:
         does not have, when a route has a gap, or when the edges form a cycle.
     """
     schedule, chunks = made.schedule, made.chunks
+    if not chunks.known:
+        raise ProofError(
+            f"{made.algorithm} on {len(made.group_of_rank):,} ranks does not list what its "
+            "messages carry; use fewer ranks to prove it"
+        )
     _check_bytes(schedule, chunks)
     _check_routes(schedule, made.chip_of_rank)
     level = _levels(schedule)
-    items, at = _items(schedule, level)
+    items, at = _items(schedule, level, chunks.content)
     members = _Members.of(chunks, made.group_of_rank)
-    source, target, base = _supplies(schedule, items, at)
+    source, target, base = _supplies(schedule, items, at, listed=chunks.content is not None)
     values = _flow(items, members, source, target, base)
     _check_results(items, values, members, made.group_of_rank)
     return PROVEN
@@ -156,7 +161,9 @@ def _column(schedule: Schedule, name: str) -> IntArray:
     return label.code if isinstance(label, Codes) else label
 
 
-def _items(schedule: Schedule, level: IntArray) -> tuple[_Items, IntArray]:
+def _items(
+    schedule: Schedule, level: IntArray, content: IntArray | None
+) -> tuple[_Items, IntArray]:
     """Items of all sending ops; and where the items of each op begin, -1 for none."""
     what = _column(schedule, "what")
     ops = np.flatnonzero(what != DONE)
@@ -167,9 +174,10 @@ def _items(schedule: Schedule, level: IntArray) -> tuple[_Items, IntArray]:
     at[ops] = begin
     op = np.repeat(ops, counts)
     within = np.arange(len(op)) - np.repeat(begin, counts)
+    place = _column(schedule, "chunk")[op].astype(np.int64) + within
     items = _Items(
         op=op,
-        chunk=_column(schedule, "chunk")[op].astype(np.int64) + within,
+        chunk=place if content is None else content[place],
         rank=_column(schedule, "rank")[op].astype(np.int64),
         peer=_column(schedule, "peer")[op].astype(np.int64),
         arrives=(what[op] == COPY) | (what[op] == REDUCE),
@@ -214,7 +222,7 @@ class _Members:
 
 
 def _supplies(
-    schedule: Schedule, items: _Items, at: IntArray
+    schedule: Schedule, items: _Items, at: IntArray, *, listed: bool
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Item → item along the edges that carry data, by target; whether it replaces or is added."""
     first, count = _column(schedule, "chunk").astype(np.int64), _column(schedule, "chunks")
@@ -224,6 +232,9 @@ def _supplies(
     same = (rank[src] == rank[dst]) & (peer[src] == peer[dst]) & (first[src] == first[dst])
     carries = (what[dst] != DONE) & np.where(arrives, peer[src] == rank[dst], same)
     src, dst = src[carries], dst[carries]
+    if listed:
+        source, target = _same_chunks(items, at, count, src, dst)
+        return source, target, ~items.reduces[source] | ~items.arrives[source]
     low = np.maximum(first[src], first[dst])
     high = np.minimum(first[src] + count[src], first[dst] + count[dst])
     counts = np.maximum(0, high - low)
@@ -233,6 +244,24 @@ def _supplies(
     order = np.argsort(target, kind="stable")
     source, target = source[order], target[order]
     return source, target, ~items.reduces[source] | ~items.arrives[source]
+
+
+def _same_chunks(
+    items: _Items, at: IntArray, count: IntArray, src: IntArray, dst: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Items of the same chunk at both ends of each edge, by target."""
+    counts = count[dst].astype(np.int64)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    target = np.repeat(at[dst], counts) + within
+    # Items stand op by op, chunks ascending in each, so op and chunk together are a sorted key.
+    span = int(items.chunk.max(initial=0)) + 1
+    turn = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))
+    key = turn * span + items.chunk
+    wanted = np.repeat(turn[at[src]], counts) * span + items.chunk[target]
+    found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    there = key[found] == wanted
+    order = np.argsort(target[there], kind="stable")
+    return found[there][order], target[there][order]
 
 
 def _flow(

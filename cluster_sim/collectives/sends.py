@@ -8,7 +8,7 @@ step costs to issue, is added afterwards (:mod:`cluster_sim.collectives.lower`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ class Sends:
         """Bytes of each send, none for a rank's joins with itself, int64 (sends,)."""
         size = np.empty(len(self), np.int64) if out is None else out
         if not len(self.count) or self.count.max() == self.count.min() == 1:
-            np.take(self.chunks.size_bytes, self.first, out=size, mode="clip")
+            np.take(self.chunks.listed(), self.first, out=size, mode="clip")
         else:
             offsets = self.chunks.offsets()
             np.take(offsets, self.first + self.count, out=size, mode="clip")
@@ -161,6 +161,8 @@ def side_by_side(tables: Sequence[Sends]) -> Sends:
     """Several groups' collectives at once: ranks, chunks and channels are numbered on."""
     if len(tables) == 1:
         return tables[0]
+    if any(table.chunks.content is not None for table in tables):
+        tables = [_listed(table) for table in tables]
     before = _Counts.before(tables)
 
     def joined(name: str, shift: IntArray | None = None) -> Any:
@@ -200,7 +202,7 @@ class _Counts:
         return cls(
             starts([len(table) for table in tables]),
             starts([len(table.channels) for table in tables]),
-            starts([len(table.chunks) for table in tables]),
+            starts([len(table.chunks.listed()) for table in tables]),
             starts([table.ranks for table in tables]),
         )
 
@@ -244,4 +246,21 @@ def _join_chunks(tables: Sequence[Chunks], ranks_before: IntArray) -> Chunks:
         ranks("source").astype(np.int32),
         ranks("target").astype(np.int32),
         np.repeat(np.arange(len(tables), dtype=np.int32), [len(table) for table in tables]),
+        content=_join_content(tables),
+        known=all(table.known for table in tables),
     )
+
+
+def _join_content(tables: Sequence[Chunks]) -> IntArray | None:
+    lists = [table.content for table in tables if table.content is not None]
+    if not lists:
+        return None
+    before = np.cumsum([0, *(len(table) for table in tables)]).tolist()
+    return np.concatenate([one + by for one, by in zip(lists, before, strict=False)])
+
+
+def _listed(table: Sends) -> Sends:
+    """The same with its chunks listed."""
+    chunks = table.chunks
+    content = np.arange(len(chunks)) if chunks.content is None else chunks.content
+    return replace(table, chunks=replace(chunks, content=content))

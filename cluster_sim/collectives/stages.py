@@ -53,7 +53,7 @@ class _Stage:
 
 
 @dataclass(eq=False)
-class _Table:
+class Table:
     """Columns of sends while they are gathered, block by block, and their edges in that order."""
 
     columns: dict[str, list[IntArray]]
@@ -94,13 +94,13 @@ def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: 
     )
     if ranks == 1:
         return no_sends(chunks, ranks)
-    table = _Table({name: [] for name in COLUMNS}, [])
+    table = Table({name: [] for name in COLUMNS}, [])
     channels = _Channels(ranks)
     for number, part in enumerate(parts):
         down, up = _stages(part, ranks)
         base = number * slices * ranks
         _add_part(table, channels, [*down] * reduces + [*up] * gathers, ranks, slices, base)
-    return _finish(table, channels, chunks, ranks)
+    return gathered(table, channels.table(), chunks, ranks)
 
 
 def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
@@ -121,7 +121,7 @@ def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
         return no_sends(chunks, ranks)
     rows = np.ascontiguousarray(lines).reshape(ways * count, size)
     stage = _Stage(rows, np.arange(ways * count) * size, 1, reduces)
-    table, channels = _Table({name: [] for name in COLUMNS}, []), _Channels(ranks)
+    table, channels = Table({name: [] for name in COLUMNS}, []), _Channels(ranks)
     _add_stage(
         table,
         channels.of(rows),
@@ -133,15 +133,16 @@ def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
         following=None,
         onward=False,
     )
-    return _finish(table, channels, chunks, ranks)
+    return gathered(table, channels.table(), chunks, ranks)
 
 
-def _finish(table: _Table, channels: _Channels, chunks: Chunks, ranks: int) -> Sends:
+def gathered(table: Table, channels: Channels, chunks: Chunks, ranks: int) -> Sends:
+    """The sends of a table, all blocks one after the other."""
     columns = {name: np.concatenate(blocks) for name, blocks in table.columns.items()}
     return sends(
         **columns,
         edges=_edges(table.edges, table.count),
-        channels=channels.table(),
+        channels=channels,
         chunks=chunks,
         ranks=ranks,
     )
@@ -196,7 +197,7 @@ class _Channels:
 
 
 def _add_part(
-    table: _Table, channels: _Channels, stages: Sequence[_Stage], ranks: int, slices: int, base: int
+    table: Table, channels: _Channels, stages: Sequence[_Stage], ranks: int, slices: int, base: int
 ) -> None:
     step = 0
     for number, stage in enumerate(stages):
@@ -215,7 +216,7 @@ def _add_part(
 
 
 def _add_stage(
-    table: _Table,
+    table: Table,
     channel: IntArray,
     stage: _Stage,
     *,
@@ -285,7 +286,7 @@ def _stage_edges(
 
 
 def _add_joins(
-    table: _Table,
+    table: Table,
     stage: _Stage,
     following: _Stage,
     *,

@@ -157,7 +157,7 @@ def _measure_one(
 
 
 def _semantics(made: Collective, ranks: int, proof: bool | None) -> str:
-    wanted = ranks <= LARGEST_RANKS if proof is None else proof
+    wanted = made.chunks.known and ranks <= LARGEST_RANKS if proof is None else proof
     return prove(made) if wanted else NOT_CHECKED
 
 
