@@ -72,10 +72,11 @@ def resource_use(trace: Trace) -> pd.DataFrame:
     table, run_ps = trace.schedule.resources, end_of_run_ps(trace)
     busy, ops = _busy_ps(trace)
     moved = _resource_bytes(trace)
-    room_ps = table.slots.astype(np.int64) * max(run_ps, 1)
+    # Of what a resource could have done in the run: time in its slots, or work if only shared.
     shared_only = (table.slots == 0) & (table.capacity > 0)
-    work = moved / np.maximum(table.capacity * (max(run_ps, 1) / PS_PER_S), 1e-300)
-    use = np.where(shared_only, work, busy / np.maximum(room_ps, 1))
+    done = np.where(shared_only, moved * float(PS_PER_S), busy)
+    could = np.where(shared_only, table.capacity, table.slots) * float(run_ps)
+    use = np.divide(done, could, out=np.zeros(len(table)), where=could > 0)
     return pd.DataFrame(
         {
             "kind": categorical(table.kind, table.kinds),

@@ -25,8 +25,10 @@ MOST_BARS = 3_000
 """Ops that are drawn as bars; more are shown as the share of each pixel's time."""
 MOST_NAMED_LANES = 48
 MOST_LANES = 480
-PIXELS = 2_000
-"""Across the window, a little more than a printed figure has."""
+FAINTEST = 0.35
+"""Strength of colour of what is hardly ever busy, so that it can be seen at all."""
+PIXELS = 1_400
+"""Across the window, about as many as a printed figure has."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -211,15 +213,16 @@ def _draw_shares(
         ]
     )
     share /= members[None, :, None]
-    share /= np.maximum(share.sum(0), 1.0)
+    busy = share.sum(0)
+    strength = np.where(busy > 0, FAINTEST + (1 - FAINTEST) * busy.clip(max=1), 0)
+    share *= strength / np.where(busy > 0, busy, 1)
     tint = np.array([to_rgb(shade[name]) for name in bars.categories])
     image = np.einsum("klp,kc->lpc", share, tint) + (1.0 - share.sum(0))[:, :, None]
     extent = (*window_s, len(bars.lanes) - 0.5, -0.5)
     pixels = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8)
     # Lanes repeated, so that a figure only ever scales down and they keep their edges.
     axes.imshow(pixels.repeat(1 + 2 * MOST_LANES // lanes, axis=0), aspect="auto", extent=extent)
-    note = "strength of colour: share of time busy; white: idle"
-    axes.set_title(note, loc="right", fontsize=8, color="#666666")
+    axes.set_xlabel("full colour: busy · faint: busy for a part of the time · white: idle")
 
 
 def _share(
@@ -247,7 +250,7 @@ def _label_axes(axes: Axes, bars: Bars, by: str, window_s: tuple[float, float]) 
     unit, scale = _time_unit(window_s[1])
     axes.set_xlim(*window_s)
     axes.xaxis.set_major_formatter(lambda instant, _: f"{instant * scale:,.6g}")
-    axes.set_xlabel(f"time [{unit}]")
+    axes.set_xlabel("   ".join(text for text in (f"time [{unit}]", axes.get_xlabel()) if text))
     if every > 1:
         axes.set_ylabel(f"{len(bars.lanes):,} lanes by {by}, one in {every} named")
     axes.spines[["top", "right"]].set_visible(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -11,6 +10,8 @@ import pandas as pd
 
 from topologies.quantities import format_bytes, format_rate, format_seconds
 
+LARGEST = 10**300
+"""Beyond it no number is a quantity; it is said, not written out."""
 SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -57,10 +58,12 @@ def value_text(name: str, value: Any) -> str:
     >>> value_text("time_s", 0.0188), value_text("size_bytes", 2**30), value_text("ranks", 8)
     ('18.8 ms', '1 GiB', '8')
     """
+    if value is None or value is pd.NA or value is pd.NaT or value != value:
+        return "-"
     if isinstance(value, bool) or not isinstance(value, Real):
-        return "-" if value is None or value is pd.NA or value is pd.NaT else str(value)
-    if not math.isfinite(value):
-        return "-" if math.isnan(value) else str(value)
+        return str(value)
+    if not -LARGEST <= value <= LARGEST:  # type: ignore[operator]
+        return "beyond 1e300"
     return UNITS.get(unit_of(f"_{name}"), number)(value)
 
 
@@ -96,8 +99,12 @@ def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """
     whole = with_index(frame)
     columns = [str(name) for name in whole.columns]
+    words = text_columns(frame)
     texts = [
-        [value_text(name, value) for value in whole.iloc[:, k].tolist()]
+        [
+            "" if k in words and value != value else value_text(name, value)
+            for value in whole.iloc[:, k].tolist()
+        ]
         for k, name in enumerate(columns)
     ]
     return [heading(name) for name in columns], [list(row) for row in zip(*texts, strict=True)]

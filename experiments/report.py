@@ -48,13 +48,14 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.0
 h2 { font-size: 1.2rem; margin: 3rem 0 .8rem; }
 h3 { font-size: 1rem; margin: 1.6rem 0 .5rem; }
 p { color: var(--soft); margin: .3rem 0 1rem; max-width: 46rem; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px;
+.scroll { overflow: auto; max-height: 36rem; border: 1px solid var(--line); border-radius: 8px;
   background: var(--card); }
 table { border-collapse: collapse; width: 100%; font-size: .9rem;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; }
+th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--card); }
+@media print { .scroll { max-height: none; } }
 tr[style] { background: linear-gradient(to right, var(--bar) var(--share), transparent 0); }
 tr:last-child td { border-bottom: 0; }
 td.text, th.text { text-align: left; }
@@ -84,7 +85,7 @@ def write_report(folder: str | Path) -> Path:
     target = Path(folder) / REPORT
     page = report_html(Path(folder))
     with whole_file(target) as part:
-        part.write_text(page, encoding="utf-8")
+        part.write_bytes(page.encode("utf-8", "xmlcharrefreplace"))
     return target
 
 
@@ -135,7 +136,7 @@ def _byline(record: Mapping[str, Any]) -> str:
 def _sections(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
     show = {"figure": _figure, "table": _table, "json": _document}
     for item in record["contents"]:
-        maker = show.get(item.get("kind"))
+        maker = show.get(str(item.get("kind")))
         if maker is None:
             continue
         yield f"<h2>{escape(str(item.get('title', '')))}</h2>"
@@ -143,7 +144,7 @@ def _sections(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
             yield f"<p>{escape(str(item['note']))}</p>"
         try:
             yield from maker(_inside(folder, str(item.get("file", ""))))
-        except (OSError, ValueError, UnicodeDecodeError) as fault:
+        except (OSError, ValueError, TypeError, ArithmeticError, RecursionError) as fault:
             yield f"<p>Cannot be shown: {escape(str(fault))}</p>"
 
 

@@ -32,13 +32,19 @@ def read_record(path: Path) -> dict[str, Any]:
         record = json.loads(file.read_text())
         if record["cluster_sim_run"] != FORMAT:
             raise ValueError(f"format {record['cluster_sim_run']}, this version reads {FORMAT}")
-        if not isinstance(record["contents"], list) or not isinstance(record["files"], dict):
-            raise TypeError("no list of contents")
+        _check(record["contents"], record["files"])
     except FileNotFoundError:
         raise InputError(f"{path} is no run directory: it has no {RECORD}") from None
-    except (ValueError, TypeError, KeyError, OSError) as fault:
+    except (ValueError, TypeError, KeyError, OSError, RecursionError) as fault:
         raise InputError(f"{file} was not written by cluster-sim: {fault}") from None
     return dict(record)
+
+
+def _check(contents: Any, files: Any) -> None:
+    if not isinstance(contents, list) or not all(isinstance(item, dict) for item in contents):
+        raise TypeError("no list of contents")
+    if not isinstance(files, dict) or not all(isinstance(told, str) for told in files.values()):
+        raise TypeError("no table of files")
 
 
 def digest(document: Any) -> str:

@@ -133,6 +133,15 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
     assert table["utilisation"].tolist() == [pytest.approx(0.5)]
 
 
+def test_slots_without_capacity_and_resources_without_either_are_fine() -> None:
+    table = Resources.table("x", [0, 1, 2], slots=[1, 0, 0], capacity=[0, 5, 0])
+    made = schedule(
+        kind=[FIXED], resource=0, duration_ps=2**50, size_bytes=2**50, resources=table,
+        edges=Edges.from_pairs(1, [], []),
+    )  # fmt: skip
+    assert resource_use(run(made))["utilisation"].tolist() == [1.0, 0.0, 0.0]
+
+
 @given(made=schedules())
 def test_busy_time_is_the_sum_of_durations(made: Schedule) -> None:
     trace = run(made)

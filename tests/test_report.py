@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from experiments import report as module
@@ -153,6 +155,53 @@ def test_files_that_are_not_what_they_say_do_not_break_the_page(folder: Path, te
     assert "Cannot be shown" in page.text
 
 
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["a", "x_s", "x_bytes", "rows", "<b>"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+records = st.fixed_dictionaries(
+    {"cluster_sim_run": st.just(1) | anything},
+    optional={
+        "command": anything,
+        "inputs": anything,
+        "seed": anything,
+        "version": anything,
+        "results_digest": anything,
+        "files": anything | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+        "contents": anything
+        | st.lists(
+            st.fixed_dictionaries(
+                {"kind": st.sampled_from(["json", "table", "figure"]), "file": st.just("x.json")},
+                optional={"title": anything, "note": anything},
+            ),
+            max_size=2,
+        ),
+    },
+)
+
+
+@given(record=records, document=anything)
+@settings(max_examples=150)
+def test_whatever_a_stranger_writes_gives_a_page_or_one_line(
+    record: dict, document: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("stranger")
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "x.json").write_text(json.dumps(document))
+    try:
+        page = _Page(write_report(folder).read_text(encoding="utf-8"))
+    except InputError:
+        return
+    assert page.open == []
+    assert "script" not in page.tags
+
+
 def test_the_page_is_written_into_the_folder(folder: Path) -> None:
     before = (folder / "report.html").read_text()
     (folder / "report.html").unlink()
@@ -182,7 +231,8 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
         ("x", 1e30, "1e+30"),
         ("x", float("nan"), "-"),
         ("x", None, "-"),
-        ("x", float("inf"), "inf"),
+        ("x", float("inf"), "beyond 1e300"),
+        ("x", -(10**400), "beyond 1e300"),
         ("x", True, "True"),
         ("s", 2.0, "2 s"),
     ],
