@@ -23,6 +23,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
         raise InputError(f"{message}. See python -m {self.prog} --help.")
 
 
