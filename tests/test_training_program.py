@@ -20,7 +20,7 @@ from workloads.training.lower import lower
 from workloads.training.pipeline import bubble_fraction, order
 from workloads.training.placement import geometries, place
 from workloads.training.program import exchange_ps
-from workloads.training.steps import CC_DP, ENGINE
+from workloads.training.steps import CC_DP, ENGINE, STREAM_KINDS
 
 
 def ends(trace: Trace, rank: int) -> list[int]:
@@ -178,6 +178,6 @@ def test_communication_is_timed_on_the_chips_that_do_it() -> None:
 def test_resources_are_those_of_the_chips() -> None:
     made = lower(toy_program(plan(tp=8, dp=4, ranks_per_chip=2), cluster("trn1.32xlarge")))
     names = made.resources.names()
-    assert len(set(names)) == len(names) == 32 * 6
+    assert len(set(names)) == len(names) == 32 * len(STREAM_KINDS)
     assert {"engine:15", "engine:15.1", "cc:0", "cc:0.1", "send:3"} <= set(names)
     assert (ENGINE, CC_DP) == (0, 2)

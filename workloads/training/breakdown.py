@@ -24,6 +24,7 @@ ORDER: Mapping[str, list[str]] = {
     "exposed_ep": ["ep"],
     "exposed_pp": ["pp"],
     "exposed_dp": ["dp"],
+    "other": ["host"],
 }
 """Categories, first things first."""
 
@@ -55,7 +56,6 @@ def breakdown(trace: Trace, undisturbed: Trace | None = None) -> pd.DataFrame:
     late = np.zeros_like(idle) if undisturbed is None else _late_ps(trace, undisturbed, idle)
     found["bubble_ps"] = idle - late
     found["straggler_ps"] = late
-    found["other_ps"] = 0
     found["count"] = _counts(trace, found.index.to_numpy())
     return found[["count", *(f"{part}_ps" for part in PARTS)]]
 
@@ -102,7 +102,7 @@ def mean_s(parts: pd.DataFrame) -> dict[str, float]:
 def overlapped_s(trace: Trace) -> float:
     """Communication hidden behind something that goes first, mean over all ranks [s]."""
     found = overlap(trace, ORDER).reset_index()
-    talks = found[~found["category"].isin(["optimizer", "compute"])]
+    talks = found[~found["category"].isin(["optimizer", "compute", "other"])]
     hidden = talks.groupby("rank")["overlapped_ps"].sum()
     weight = _counts(trace, hidden.index.to_numpy())
     return float((weight * hidden.to_numpy()).sum() / weight.sum() / PS_PER_S)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from workloads.kernel_rank import Timing
+from workloads.kernel_times import host_dispatch_s
 from workloads.training.layer import TWO, Shapes, column_backward, enter, forward, leave, norm
 from workloads.training.layer import backward as layer_backward
 from workloads.training.memory import (
@@ -20,6 +23,8 @@ from workloads.training.ops import Catalog, Ops, join, past_asynchronous, repeat
 from workloads.training.pipeline import order
 from workloads.training.steps import (
     CC_DP,
+    ENGINE,
+    HOST,
     NOTHING,
     RECEIVE,
     RECEIVE_BACK,
@@ -29,6 +34,8 @@ from workloads.training.steps import (
     kernel,
 )
 
+LEAST_HOST_S = 1e-6
+"""Time to issue a step below which a host never holds a chip up [s]."""
 LOSS_PASSES = 3
 """Over the logits in fp32: cast, softmax, its gradient."""
 
@@ -76,19 +83,42 @@ class Builder:
         begin = _embedding(s) if self.first else [self._receive("forward", RECEIVE)]
         end = _output(s) if self.last else [self._send("forward")]
         layers = repeat(self.catalog.ops(forward(s)), self.layers)
-        return join([self.catalog.ops(begin), layers, self.catalog.ops(end)])
+        return join([self.catalog.ops(begin), self._issued(layers), self.catalog.ops(end)])
 
     def backward(self) -> Ops:
         """One microbatch backward."""
         layers = repeat(self.catalog.ops(layer_backward(self.shapes)), self.layers[::-1])
-        return join([self._begin_backward(), layers, self._end_backward()])
+        return join([self._begin_backward(), self._issued(layers), self._end_backward()])
 
     def last_backward(self) -> Ops:
         """The last microbatch backward: each layer's gradients leave as soon as they are whole."""
         block = [*layer_backward(self.shapes), *self._reduce("layer", self._layer_parameters())]
         layers = repeat(self.catalog.ops(block), self.layers[::-1])
         rest = self._reduce("rest", self._other_parameters())
-        return join([self._begin_backward(), layers, self._end_backward(), self.catalog.ops(rest)])
+        return join(
+            [
+                self._begin_backward(),
+                self._issued(layers),
+                self._end_backward(),
+                self.catalog.ops(rest),
+            ]
+        )
+
+    def _issued(self, layers: Ops) -> Ops:
+        """Let a pass over the layers end no sooner than an eager host has issued its kernels.
+
+        The host runs ahead of the chip within a pass and waits for what the pass begins with.
+        """
+        dispatch_s = host_dispatch_s(self.shapes.chip, parts=self.shapes.parts)
+        if dispatch_s < LEAST_HOST_S:
+            return layers
+        kernels = int((self.catalog.column("stream")[layers.step] == ENGINE).sum())
+        issue = self.catalog.ops([Step("host.issue", "host", HOST, kernels * dispatch_s)])
+        taken_up = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
+        beside = layers.back.copy()
+        beside[:1] += beside[:1] == 1  # the first kernel waits for what the pass begins with
+        back = np.array([len(layers) + 1], np.int32)
+        return join([issue, replace(layers, back=beside), replace(taken_up, back=back)])
 
     def _begin_backward(self) -> Ops:
         begin = (

@@ -13,11 +13,19 @@ from dataclasses import dataclass, replace
 
 from workloads.kernel_rank import Timing
 
-ENGINE, CC, CC_DP, SEND, RECEIVE, RECEIVE_BACK = range(6)
+ENGINE, CC, CC_DP, SEND, RECEIVE, RECEIVE_BACK, HOST = range(7)
 """Streams of a rank: its compute engine, collectives of the model and of dp, sending to other
-stages, receiving from the stage before and from the stage after."""
+stages, receiving from the stage before and from the stage after, and the host that issues."""
 
-STREAM_KINDS = (("engine", 0), ("cc", 0), ("cc", 1), ("send", 0), ("receive", 0), ("receive", 1))
+STREAM_KINDS = (
+    ("engine", 0),
+    ("cc", 0),
+    ("cc", 1),
+    ("send", 0),
+    ("receive", 0),
+    ("receive", 1),
+    ("host", 0),
+)
 """Kind of resource of each stream, and its number among those of a kind."""
 PREVIOUS = "previous"
 NOTHING = ""
@@ -32,7 +40,7 @@ class Step:
     name : str
         Such as ``attention.qkv``.
     what : str
-        Category: ``compute``, ``optimizer``, or the axis that communicates.
+        Category: ``compute``, ``optimizer``, ``host``, or the axis that communicates.
     stream : int
     seconds : float
         Of a kernel [s]; communication is timed on the group that does it.
