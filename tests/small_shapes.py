@@ -8,6 +8,7 @@ from itertools import combinations
 
 import networkx as nx
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from topologies.clos import Clos
@@ -16,6 +17,8 @@ from topologies.shapes import Axis, FullMesh, Shape, Switch, Torus
 from topologies.tiered import Tier, Tiered
 
 GB = 10**9
+UNHURRIED = settings(deadline=None)
+"""A busy machine is no failure."""
 
 
 def torus(*sizes: int, rates: tuple[int, ...] = (), wrap: bool = True) -> Torus:

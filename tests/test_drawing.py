@@ -6,10 +6,13 @@ from io import BytesIO
 
 import pytest
 from matplotlib.figure import Figure
+from small_shapes import GB
 
+from topologies.clusters import Cluster
 from topologies.drawing import draw
 from topologies.machines import cluster
 from topologies.named_machines import MACHINES
+from topologies.tiered import Tier, Tiered
 
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 
@@ -91,6 +94,15 @@ def test_rainier_is_a_block_diagram_of_three_layers() -> None:
     assert "123 leaf groups, up to 4,096 chips each" in found
     assert "one spine group" in found
     assert any("17 µs a step" in text for text in found)
+
+
+@pytest.mark.parametrize("tiers", [(4,), (3, 2), (3, 4, 2), (2, 2, 30, 10)])
+@pytest.mark.parametrize("switches", [0, 3])
+def test_tiers_of_any_number_are_drawn(tiers: tuple[int, ...], switches: int) -> None:
+    made = Tiered(tuple(Tier(f"tier {k}", n, 60 * GB, 0, switches) for k, n in enumerate(tiers)))
+    figure = draw(Cluster("own", made))
+    assert "0" in texts(figure)
+    figure.savefig(BytesIO(), format="png", dpi=20)
 
 
 def test_drawing_leaves_no_figure_behind_in_pyplot() -> None:

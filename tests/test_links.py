@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
-from small_shapes import GB, shapes, tori, torus
+from small_shapes import GB, UNHURRIED, shapes, tori, torus
 
 from topologies.links import DOWN, UP, axis_links, coordinates, domain_links
 from topologies.machines import cluster
@@ -102,6 +102,7 @@ def test_egress_of_trn3_is_512_512_128_by_tier(name: str) -> None:
             assert egress.tolist() == [rate * GB] * shape.chips
 
 
+@UNHURRIED
 @given(shapes())
 def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
     links = domain_links(shape, fold=False)
@@ -111,6 +112,7 @@ def test_every_link_has_a_way_back_of_the_same_kind(shape: Shape) -> None:
     assert there == back
 
 
+@UNHURRIED
 @given(shapes())
 def test_links_are_told_apart_by_ends_and_lane(shape: Shape) -> None:
     found = ends(shape, fold=False)
@@ -118,6 +120,7 @@ def test_links_are_told_apart_by_ends_and_lane(shape: Shape) -> None:
     assert all(src != dst for src, dst, _ in found)
 
 
+@UNHURRIED
 @given(shapes())
 def test_folding_keeps_what_every_chip_can_send(shape: Shape) -> None:
     egress = []
@@ -129,6 +132,7 @@ def test_folding_keeps_what_every_chip_can_send(shape: Shape) -> None:
     assert np.array_equal(*egress)
 
 
+@UNHURRIED
 @given(tori())
 def test_a_torus_is_the_product_of_cycles_and_paths(shape: Torus) -> None:
     lines = [
@@ -148,6 +152,7 @@ def _flat(node: object) -> tuple[int, ...]:
     return (*_flat(node[0]), node[1]) if isinstance(node, tuple) else (int(str(node)),)
 
 
+@UNHURRIED
 @given(tori())
 def test_axis_links_lead_one_step_up_or_down(shape: Torus) -> None:
     links, number = domain_links(shape), axis_links(shape)

@@ -123,7 +123,7 @@ def test_plain_shapes_are_one_domain_without_a_chip() -> None:
         ("", "unknown cluster ''. There are trn1.32xlarge"),
         ("trn2-ultraserver:", "the count must be a whole number of at least 1"),
         ("trn2-ultraserver:two", "trn2-ultraserver:two: the count must be a whole number"),
-        ("trn2-ultraserver:0", "count of trn2-ultraserver:0: a size of 0 is not between 1"),
+        ("trn2-ultraserver:0", "trn2-ultraserver:0: a count of 0 is not between 1 and 16,777,216"),
         ("trn2-ultraserver:-1", "the count must be a whole number"),
         ("trn2-ultraserver:1000000", "1000000x64 has 64,000,000 chips; at most 16,777,216"),
         ("trn2-ultraserver:2:2", "the count must be a whole number"),

@@ -7,7 +7,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from small_shapes import GB, closes, distances, shapes, smallest_cut, tiereds, tori, torus
+from small_shapes import (
+    GB,
+    UNHURRIED,
+    closes,
+    distances,
+    shapes,
+    smallest_cut,
+    tiereds,
+    tori,
+    torus,
+)
 
 from topologies.clos import Clos
 from topologies.clos_links import split_routes
@@ -31,6 +41,7 @@ from topologies.tiered import Tier, Tiered
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 
 
+@UNHURRIED
 @given(shapes())
 def test_hops_against_breadth_first_search(shape: Shape) -> None:
     found = distances(shape)
@@ -39,6 +50,7 @@ def test_hops_against_breadth_first_search(shape: Shape) -> None:
     assert mean_hops(shape) == pytest.approx(found.sum() / pairs if pairs else 0.0)
 
 
+@UNHURRIED
 @given(closes(60))
 def test_hops_of_partly_filled_closes(shape: Clos) -> None:
     found = distances(shape)
@@ -47,13 +59,13 @@ def test_hops_of_partly_filled_closes(shape: Clos) -> None:
     assert mean_hops(shape) == pytest.approx(found.sum() / pairs)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(tori(10))
 def test_bisection_of_tori_against_all_halves(shape: Torus) -> None:
     assert bisection(shape) == smallest_cut(shape)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(tiereds(9))
 def test_bisection_of_tiers_against_all_halves(shape: Tiered) -> None:
     if all(size == 1 or size % 2 == 0 for size in shape.sizes):
@@ -93,6 +105,7 @@ def busiest_load(shape: Shape) -> float:
     return float((load / links.bandwidth_bytes_per_s).max())
 
 
+@UNHURRIED
 @given(shapes(30))
 def test_uniform_all_to_all_against_the_load_of_all_routes(shape: Shape) -> None:
     ceiling = all_to_all_bytes_per_s(shape)
@@ -109,6 +122,7 @@ def test_uniform_all_to_all_of_full_closes(shape: Clos) -> None:
     assert all_to_all_bytes_per_s(shape) == pytest.approx((shape.chips - 1) / busiest_load(shape))
 
 
+@UNHURRIED
 @given(shapes())
 def test_degree_and_rate_are_means_over_the_chips(shape: Shape) -> None:
     links = domain_links(shape, fold=False)

@@ -17,9 +17,9 @@ MAX_RATE = 2**53
 
 
 def check_size(what: str, size: int, limit: int = MAX_CHIPS) -> None:
-    """Refuse a size below one or beyond the limit."""
+    """Refuse a number of things below one or beyond the limit; ``what`` says whose it is."""
     if not 1 <= size <= limit:
-        raise InputError(f"{what}: a size of {size:,} is not between 1 and {limit:,}")
+        raise InputError(f"{what} of {size:,} is not between 1 and {limit:,}")
 
 
 def check_chips(what: str, sizes: tuple[int, ...]) -> None:

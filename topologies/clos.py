@@ -48,7 +48,7 @@ class Clos:
     oversubscription: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
-        check_size("Clos", self.size)
+        check_size("Clos: a size", self.size)
         check_link("Clos", self.bandwidth_bytes_per_s, self.latency_ps)
         if not 4 <= self.radix <= 2**16 or self.radix % 2:
             raise InputError(f"a radix of {self.radix} is not an even number from 4 to 65,536")

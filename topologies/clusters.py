@@ -48,7 +48,7 @@ class Cluster:
     catalogue: Catalogue | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_size(f"domains of {self.name}", self.domains)
+        check_size(f"{self.name}: a number of domains", self.domains)
         check_chips(f"cluster {self.name}:", (self.domains, self.shape.chips))
         if self.domains > 1 and self.scale_out is None:
             raise InputError(

@@ -77,7 +77,7 @@ def cluster(
 
 
 def _machines(name: str, machine: str, domains: int, catalogue: Catalogue) -> Cluster:
-    check_size(f"count of {name}", domains)
+    check_size(f"{name}: a count", domains)
     made = MACHINES[machine]
     return Cluster(
         name=name,

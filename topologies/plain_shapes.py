@@ -80,5 +80,5 @@ def _sizes(text: str, kind: str, dims: str) -> tuple[list[int], list[int]]:
             f"{text[:80]}: {len(sizes)} dimensions; at most {len(AXIS_NAMES)}, as {example}"
         )
     for size in sizes:
-        check_size(text, size)
+        check_size(f"{text}: a size", size)
     return sizes, [int(number) for number in more]

@@ -58,10 +58,10 @@ class ScaleOut:
         check_link(what, self.bandwidth_bytes_per_s, self.latency_ps)
         for climb_ps in self.climb_ps:
             check_link(f"port of {what}", self.port_bytes_per_s, climb_ps)
-        check_size(f"radix of {what}", self.radix, 2**16)
+        check_size(f"{what}: a radix", self.radix, 2**16)
         if self.radix < 4:
             raise InputError(f"{what}: a radix of {self.radix}; a Clos needs at least 4 ports")
-        check_size(f"rails of {what}", self.rails, self.radix // 2)
+        check_size(f"{what}: a number of rails", self.rails, self.radix // 2)
         if not 1 <= self.oversubscription <= self.radix - 1:
             raise InputError(
                 f"{what}: an oversubscription of {float(self.oversubscription):g} is not "

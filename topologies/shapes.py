@@ -40,7 +40,7 @@ class Axis:
     wrap: bool = True
 
     def __post_init__(self) -> None:
-        check_size(f"axis {self.name}", self.size)
+        check_size(f"axis {self.name}: a size", self.size)
         check_link(f"axis {self.name}", self.bandwidth_bytes_per_s, self.latency_ps)
 
     @property
@@ -102,7 +102,7 @@ class FullMesh:
     latency_ps: int
 
     def __post_init__(self) -> None:
-        check_size("full mesh", self.size, MAX_MESH)
+        check_size("full mesh: a size", self.size, MAX_MESH)
         check_link("full mesh", self.bandwidth_bytes_per_s, self.latency_ps)
 
     @property
@@ -138,7 +138,7 @@ class Switch:
     links: int = 1
 
     def __post_init__(self) -> None:
-        check_size("switch", self.size)
+        check_size("switch: a size", self.size)
         check_link("switch", self.bandwidth_bytes_per_s, self.latency_ps)
 
     @property

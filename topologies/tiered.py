@@ -40,7 +40,7 @@ class Tier:
     switches: int = 0
 
     def __post_init__(self) -> None:
-        check_size(f"tier {self.name}", self.size)
+        check_size(f"tier {self.name}: a size", self.size)
         check_link(f"tier {self.name}", self.bandwidth_bytes_per_s, self.latency_ps)
         check_link(f"link of tier {self.name}", self.link_bytes_per_s, self.latency_ps)
         if self.switches < 0:
