@@ -1,0 +1,160 @@
+"""Repeat the fits of kernel constants; measure on held-out rows what the kernel times are worth.
+
+``python -m experiments.calibration.kernels`` prints, for each measured chip and precision, the
+error of the GEMM interpolation on a third of the (n, k) pairs that were left out; the constants of
+the attention kernels fitted again, beside those of the catalogue; and how much of the grid's
+compute rate independent GEMM measurements reach, which is the evidence for ``gemm_sustained``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from experiments.validation.rows import Row
+from experiments.validation.tables import table
+from topologies.catalogue import catalogue
+from workloads.gemm_table import fill, gemm_table
+from workloads.gemm_times import roofline_s
+from workloads.kernel_rank import rank_of
+from workloads.kernel_times import gemm_s
+
+Array = npt.NDArray[np.float64]
+
+GRIDS = (
+    ("a100-80gb", "bf16"),
+    ("h100", "bf16"),
+    ("h100", "fp8"),
+    ("b200", "bf16"),
+    ("b200", "fp8"),
+)
+ATTENTION = {
+    "launch": 5e-6,
+    "efficiency": 0.6,
+    "diagonal": 1.0,
+    "tail": 1.0,
+    "io": 1.5,
+    "cache_io": 0.5,
+}
+"""Constants of an attention kernel and where their fit starts."""
+BLOCK = 128
+SOFT = 0.1
+
+
+def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, Array]:
+    """Absolute errors on (n, k) pairs that the interpolation has not seen, by rows of the product.
+
+    Parameters
+    ----------
+    chip : str
+        Catalogue part that the grid was measured on.
+    precision : str
+    seed : int
+        Of the choice of pairs.
+
+    Returns
+    -------
+    dict of str to float array
+        ``m < 64``, ``64 <= m < 512``, ``m >= 512``.
+    """
+    rank = rank_of(chip, precision, 1, None)
+    grid = gemm_table(rank.kin.name, precision)
+    if grid is None:
+        raise LookupError(f"no measured GEMMs of {chip} in {precision}")
+    mesh = np.meshgrid(grid.m, grid.n, grid.k, indexing="ij")
+    factor = np.log(grid.seconds / roofline_s(rank, np.ones(()), *mesh))
+    out = np.random.default_rng(seed).random(factor.shape[1:]) < 1 / 3
+    seen = factor.copy()
+    seen[:, out] = np.nan
+    error = np.abs(np.exp(fill(seen) - factor) - 1)
+    tested = out[None] & ~np.isnan(factor)
+    rows = mesh[0]
+    return {
+        "m < 64": error[tested & (rows < 64)],
+        "64 <= m < 512": error[tested & (rows >= 64) & (rows < 512)],
+        "m >= 512": error[tested & (rows >= 512)],
+    }
+
+
+def fit_attention(chip: str) -> tuple[dict[str, float], Array]:
+    """Fit the constants of fused attention to the shipped rows of a chip.
+
+    Returns
+    -------
+    dict of str to float
+        By the catalogue's quantity without ``attention_``, in SI units.
+    float array
+        Absolute errors of the fit.
+    """
+    rows = [row for row in table("attention").rows().rows if row.values["chip"] == chip]
+    names = ("batch", "seq", "heads", "kv_heads", "head_dim", "kernel_s")
+    sides = dict(zip(names, np.array([_numbers(row, names) for row in rows]).T, strict=True))
+    rank = rank_of(chip, "bf16", 1, None)
+    processors = rank.constant("processors")
+
+    def residuals(logs: Array) -> Array:
+        own = dict(zip(ATTENTION, np.exp(logs), strict=True))
+        peak, memory = rank.peak_flops_per_s, rank.hbm_bytes_per_s
+        modelled = _attention_s(own, sides, peak, memory, processors)
+        return np.asarray(np.log(modelled / sides["kernel_s"]))
+
+    start = np.log(list(ATTENTION.values()))
+    best = least_squares(residuals, start, loss="soft_l1", f_scale=SOFT)
+    fitted = dict(zip(ATTENTION, np.exp(best.x).tolist(), strict=True))
+    return fitted, np.abs(np.expm1(residuals(best.x)))
+
+
+def _numbers(row: Row, names: tuple[str, ...]) -> list[float]:
+    return [float(str(row.values[name])) for name in names]
+
+
+def _attention_s(
+    own: Mapping[str, float],
+    sides: Mapping[str, Array],
+    peak: float,
+    memory: float,
+    processors: float,
+) -> Array:
+    """The model of :func:`workloads.attention_times.attention`, causal and forward."""
+    b, s, h, g, d = (sides[name] for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
+    flops = 2 * d * b * h * s * s * (1 + own["diagonal"] * BLOCK / s)
+    waves = b * h * np.ceil(s / BLOCK) / processors
+    compute_s = flops / (peak * own["efficiency"] * waves / (waves + own["tail"]))
+    moved = own["io"] * 4 * d * b * s * (h + g) + own["cache_io"] * 4 * d * b * g * s
+    return np.asarray(own["launch"] + compute_s + moved / memory)
+
+
+def sustained(chip: str, least_rows: int = 1024) -> float:
+    """Median of measured over interpolated compute rate, of large products in another table."""
+    rows = [
+        row
+        for row in table("vidur_gemm").rows().rows
+        if row.values["chip"] == chip and int(str(row.values["m"])) >= least_rows
+    ]
+    shape = np.array([_numbers(row, ("m", "n", "k", "kernel_s")) for row in rows]).T
+    part = f"kernels.{rank_of(chip, 'bf16', 1, None).kin.name}"
+    kept = catalogue().value(part, "gemm_sustained")
+    return float(np.median(gemm_s(chip, *shape[:3]) * kept / shape[3]))
+
+
+def main() -> None:
+    """Print everything."""
+    for chip, precision in GRIDS:
+        for rows, error in held_out_errors(chip, precision).items():
+            median, high = np.quantile(error, [0.5, 0.9])
+            print(f"GEMM {chip} {precision} {rows}: median {median:.1%}, p90 {high:.1%} held out")
+    for chip in ("a100-80gb", "h100"):
+        fitted, error = fit_attention(chip)
+        family = rank_of(chip, "bf16", 1, None)
+        print(f"attention {chip}: median {np.median(error):.1%}, p90 {np.quantile(error, 0.9):.1%}")
+        for name, value in fitted.items():
+            print(f"  {name} {value:.4g}, catalogue {family.constant(f'attention_{name}'):.4g}")
+    for chip in ("a100-80gb", "h100"):
+        print(f"large GEMMs of another source over the grid, {chip}: {sustained(chip):.2f}")
+
+
+if __name__ == "__main__":
+    main()
