@@ -12,6 +12,7 @@ import time
 
 from cluster_sim.collectives import Group, algorithms, compose, whole
 from cluster_sim.collectives.phases import run_phases
+from cluster_sim.trace import run
 from topologies.machines import cluster
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
@@ -29,6 +30,7 @@ def main() -> None:
     ring_of_1024()
     every_algorithm()
     per_axis_all_reduce()
+    per_axis_all_to_all()
 
 
 def ring_of_1024() -> None:
@@ -68,10 +70,11 @@ def row(op: str, name: str, group: Group) -> None:
 
 
 def per_axis_all_reduce() -> None:
-    """Per-axis ring all-reduce, one order of axes, both ways round, phase by phase."""
+    """Per-axis ring all-reduce, one order of axes, one way round, phase by phase."""
     for side in (16, 32, 64):
         begun = time.perf_counter()
-        done = run_phases("all-reduce", torus(f"torus:{side}x{side}x{side}"), GIB)
+        group = torus(f"torus:{side}x{side}x{side}")
+        done = run_phases("all-reduce", group, GIB, both_ways=False)
         wall = time.perf_counter() - begun
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         print(
@@ -79,3 +82,16 @@ def per_axis_all_reduce() -> None:
             f"peak {peak:.1f} GB so far, simulated {done.total_ps / 1e9:.3f} ms",
             flush=True,
         )
+
+
+def per_axis_all_to_all() -> None:
+    """All-to-all of 4,096 chips along one axis after the other, built and run."""
+    begun = time.perf_counter()
+    made = compose("all-to-all", torus("torus:16x16x16"), GIB, "torus").schedule
+    built = time.perf_counter()
+    total = run(made).total_s
+    print(
+        f"16x16x16 per-axis all-to-all: {len(made):,} ops built in {built - begun:.1f} s, run in "
+        f"{time.perf_counter() - built:.1f} s, simulated {total * 1e3:.3f} ms",
+        flush=True,
+    )

@@ -39,10 +39,25 @@ class Phased:
     ops: int
 
 
-def phases(op: str, group: Group, size_bytes: int, *, ideal: bool = False) -> Iterator[Collective]:
-    """Ring stages along one axis after the other, fastest axis first, both ways round at once.
+def phases(
+    op: str, group: Group, size_bytes: int, *, ideal: bool = False, both_ways: bool = True
+) -> Iterator[Collective]:
+    """Ring stages along one axis after the other, fastest axis first.
 
     Each is a reduce-scatter or all-gather in all rings of its axis and can be proven by itself.
+
+    Parameters
+    ----------
+    op : str
+        Of rings.
+    group : Group
+        One rank a chip.
+    size_bytes : int
+        As in nccl-tests [B].
+    ideal : bool
+        Link rates and latencies only.
+    both_ways : bool
+        Half the payload each way round the rings at once, or all of it one way.
 
     Raises
     ------
@@ -54,7 +69,7 @@ def phases(op: str, group: Group, size_bytes: int, *, ideal: bool = False) -> It
         raise InputError(f"{op} on {group.cluster.name} cannot be run in phases along axes")
     made = fabric(group.cluster, np.unique(group.domain), ideal=ideal)
     for name, axis, size in _plan(op, found.sizes, size_bytes):
-        yield _phase(name, group, found, axis, size, made)
+        yield _phase(name, group, found, axis, size, made, both_ways=both_ways)
 
 
 def _plan(op: str, sizes: tuple[int, ...], size_bytes: int) -> list[tuple[str, int, int]]:
@@ -68,11 +83,19 @@ def _plan(op: str, sizes: tuple[int, ...], size_bytes: int) -> list[tuple[str, i
 
 
 def _phase(
-    op: str, group: Group, found: Box, axis: int, size_bytes: int, made: Fabric
+    op: str,
+    group: Group,
+    found: Box,
+    axis: int,
+    size_bytes: int,
+    made: Fabric,
+    *,
+    both_ways: bool,
 ) -> Collective:
     lines = axis_lines(found, axis)
     count, size = lines.shape
-    ways = np.stack([lines, lines[:, ::-1]] if found.wraps[axis] else [lines])
+    turned = [lines[:, ::-1]] if both_ways and found.wraps[axis] else []
+    ways = np.stack([lines, *turned])
     blocks = cut(cut(size_bytes, size), len(ways)).T
     reduces, every = op == "reduce-scatter", np.full(ways.size, EVERY, np.int32)
     chunks = Chunks(
@@ -89,7 +112,9 @@ def _phase(
     return Collective(op, "torus", schedule, chunks, group.chip_of_rank, ring_of_rank, size - 1)
 
 
-def run_phases(op: str, group: Group, size_bytes: int, *, ideal: bool = False) -> Phased:
+def run_phases(
+    op: str, group: Group, size_bytes: int, *, ideal: bool = False, both_ways: bool = True
+) -> Phased:
     """Build, run and drop one phase after the other; their times add up.
 
     Examples
@@ -101,7 +126,7 @@ def run_phases(op: str, group: Group, size_bytes: int, *, ideal: bool = False) -
     15000000
     """
     total = ops = 0
-    for phase in phases(op, group, size_bytes, ideal=ideal):
+    for phase in phases(op, group, size_bytes, ideal=ideal, both_ways=both_ways):
         total += run(phase.schedule).total_ps
         ops += len(phase.schedule)
         del phase
