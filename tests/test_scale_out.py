@@ -175,9 +175,7 @@ def test_mistakes_are_refused() -> None:
         fabric(radix=3)
     with pytest.raises(InputError, match="an oversubscription of 8 is not between 1 and 7"):
         fabric(oversubscription=Fraction(8))
-    with pytest.raises(
-        InputError, match="a number of rails of 5 is not between 1 and 4"
-    ):
+    with pytest.raises(InputError, match="a number of rails of 5 is not between 1 and 4"):
         fabric(rails=5)
     with pytest.raises(InputError, match="2 domains and no scale-out fabric to join them"):
         Cluster("two", Switch(2, GB, 0), domains=2)

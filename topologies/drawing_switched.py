@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -14,6 +16,7 @@ from topologies.drawing_marks import (
     QUIET,
     SWITCH,
     Point,
+    bow,
     box,
     chips,
     lines,
@@ -120,12 +123,14 @@ def _plane(axes: Axes, y: float, row: int, columns: int, rack: Tier, colour: str
 
 
 def _board(axes: Axes, x: float, top: float, rows: int, board: Tier, colour: str) -> None:
-    """The links of one board: straight between two chips, or to the switches below a sled."""
+    """The links of one board: between every two chips, or to the switches below a sled."""
     if board.size == 1:
         return
     bottom = top - rows + 1
     if not board.switches:
-        lines(axes, [[(x, top), (x, bottom)]], colour, 2.6)
+        pairs = combinations(range(rows), 2)
+        curves = [bow((x, top - a), (x, top - b), 0.14 * (b - a - 1)) for a, b in pairs]
+        lines(axes, curves, colour, 2.6 if rows == 2 else 1.2)
         return
     side = x - 0.36
     lines(axes, [[(side, top), (side, bottom - 0.62)]], colour)
