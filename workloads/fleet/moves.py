@@ -133,11 +133,13 @@ def _lendable(world: World) -> IntArray:
 def _offer(world: World, gang: Gang) -> None:
     job = gang.job
     snoozing = world.now - gang.changed_ms < milliseconds(world.costs.snooze_s, world.horizon_ms)
-    if gang.joining or snoozing or gang.size >= job.units:
+    have = gang.size + len(gang.paused)
+    room = world.ledger.count(Role.SPARE) + world.ledger.count(Role.EVALUATION)
+    too_few = have + room < job.min_units or (gang.size > 0 and room < job.step_units)
+    if gang.joining or snoozing or too_few or gang.size >= job.units:
         return
     free = _lendable(world)
     evaluating = world.evaluating()
-    have = gang.size + len(gang.paused)
     more = job.fits(have + len(free) + len(evaluating)) - have
     least = job.step_units if gang.size else max(0, job.min_units - have)
     if more < least or have + more < job.min_units:

@@ -1,0 +1,58 @@
+"""A week of 7,812 UltraServers by the minute, beside a SimPy loop with one process a unit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+
+UNITS, WEEK_MINUTES = 7812, 10_080
+NAIVE_MINUTES = 60
+
+
+def main() -> None:
+    """Print how long the week takes, the speed over real time, and over the per-unit loop."""
+    from topologies.machines import cluster
+    from workloads.demand import azure_code
+    from workloads.fleet.scenario import policy_of, run, scenario
+    from workloads.huggingface import named
+
+    begun = time.perf_counter()
+    made = scenario(cluster("rainier"), azure_code(), model=named("llama-3.1-405b"))
+    print(f"scenario (capacity table, one training iteration): {time.perf_counter() - begun:.1f} s")
+    naive = naive_s(NAIVE_MINUTES) * WEEK_MINUTES / NAIVE_MINUTES
+    print(
+        f"one SimPy process a unit that wakes every minute, a week: {naive:.1f} s (from one hour)"
+    )
+    for name in ("static", "threshold", "forecast", "oracle"):
+        begun = time.perf_counter()
+        result = run(made, policy_of(name, made))
+        took = time.perf_counter() - begun
+        print(
+            f"{name:>9}: {took:5.2f} s for a week, {WEEK_MINUTES * 60 / took:12,.0f} x real time, "
+            f"{naive / took:5.1f} x the per-unit loop, {len(result.changes):,} orders, "
+            f"{result.failures:,} failures"
+        )
+
+
+def naive_s(minutes: int) -> float:
+    """Seconds that a process for every unit takes to wake once a minute."""
+    env = simpy.Environment()
+    served = [0] * UNITS
+
+    def unit(number: int) -> Generator[simpy.Event, Any, None]:
+        while True:
+            yield env.timeout(60_000)
+            served[number] += 1
+
+    for number in range(UNITS):
+        env.process(unit(number))
+    begun = time.perf_counter()
+    env.run(until=minutes * 60_000 + 1)
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()
