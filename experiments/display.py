@@ -67,15 +67,23 @@ def value_text(name: str, value: Any) -> str:
     return UNITS.get(unit_of(f"_{name}"), number)(value)
 
 
+COUNTED = ("n", "count")
+"""Parts of an object that are counts, whatever the unit of the object."""
+
+
 def unit_of(name: str) -> str:
-    """The end of a name that is its unit, nothing for none.
+    """The end of a name that is its unit, nothing for none; a dotted part has its object's unit.
 
     Examples
     --------
-    >>> unit_of("busbw_bytes_per_s"), unit_of("ranks")
-    ('_bytes_per_s', '')
+    >>> unit_of("busbw_bytes_per_s"), unit_of("ranks"), unit_of("breakdown_s.bubble")
+    ('_bytes_per_s', '', '_s')
+    >>> unit_of("ttft_s.n")
+    ''
     """
-    return next((end for end in UNITS if name.endswith(end)), "")
+    before, _, last = name.rpartition(".")
+    own = next((end for end in UNITS if last.endswith(end)), "")
+    return own or ("" if not before or last in COUNTED else unit_of(before))
 
 
 def heading(name: str) -> str:
@@ -83,10 +91,11 @@ def heading(name: str) -> str:
 
     Examples
     --------
-    >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("p99_s")
-    ('busbw', 'ranks', 'p99')
+    >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("breakdown_s.bubble")
+    ('busbw', 'ranks', 'breakdown bubble')
     """
-    return name.removesuffix(unit_of(name)).replace("_", " ")
+    parts = [part.removesuffix(unit_of(part)) for part in name.split(".")]
+    return " ".join(parts).replace("_", " ")
 
 
 def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

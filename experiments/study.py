@@ -158,7 +158,12 @@ def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
             messages.append(outcome["message"])
     frame = pd.DataFrame(table)
     same = [name for name in frame.columns if name.startswith(RESULT) and _repeats(frame, name)]
-    return frame.drop(columns=same).assign(message=messages)
+    # Integers stay integers, also beside runs that gave none.
+    names = [str(name) for name in frame.columns]
+    gaps = [name for name in names if frame[name].dtype == float and frame[name].isna().any()]
+    told = {name: [row[name] for row in table if row.get(name) is not None] for name in gaps}
+    whole = {name: "Int64" for name in gaps if all(type(value) is int for value in told[name])}
+    return frame.astype(whole).drop(columns=same).assign(message=messages)
 
 
 def _combinations(made: Study) -> Iterable[Values]:

@@ -199,6 +199,7 @@ def test_results_are_one_table_with_dotted_names() -> None:
     assert frame.loc[0, "memory_bytes.total"] == 1
     assert frame.loc[0, "tags"] == "[]"
     assert pd.isna(frame.loc[1, "double"])
+    assert frame["double"].dtype == "Int64"
 
 
 def test_a_command_that_prints_rows_gives_rows_and_parameters_keep_their_names() -> None:

@@ -66,8 +66,10 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
 
 def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Rows without the columns that they have nothing for."""
+    import pandas as pd
+
     return [
-        {str(name): value for name, value in row.items() if value is not None and value == value}
+        {str(name): value for name, value in row.items() if not pd.isna(value)}
         for row in frame.astype(object).to_dict("records")
     ]
 
