@@ -10,7 +10,10 @@ import numpy.typing as npt
 from cluster_sim.schedule import (
     FIXED,
     FLOW,
+    HORIZON_PS,
     JOIN,
+    LARGEST_CAPACITY,
+    LARGEST_FLOW_BYTES,
     NO_RESOURCE,
     BoolArray,
     Edges,
@@ -85,6 +88,7 @@ def check(made: Schedule) -> None:
     fixed = made.kind == FIXED
     _refuse(made.kind > JOIN, made.kind, "kind", "is not FIXED, FLOW or JOIN")
     _refuse(fixed & (made.duration_ps < 1), made.duration_ps, "duration_ps", "is below 1")
+    _refuse(made.duration_ps > HORIZON_PS, made.duration_ps, "duration_ps", "is above 2**62")
     _refuse(~fixed & (made.duration_ps != 0), made.duration_ps, "duration_ps", "of a flow or join")
     _refuse(
         (made.resource < NO_RESOURCE) | (made.resource >= resources),
@@ -99,6 +103,8 @@ def check(made: Schedule) -> None:
         raise ScheduleError(f"an edge leads to op {edges.dst.max()}, there are {ops}")
     if len(edges) and edges.lag_ps.min() < 0:
         raise ScheduleError(f"an edge has a lag of {edges.lag_ps.min()} ps, the least is 0")
+    if len(edges) and edges.lag_ps.max() > HORIZON_PS:
+        raise ScheduleError(f"an edge has a lag of {edges.lag_ps.max()} ps, the most is 2**62")
     for name, label in made.labels.items():
         if len(label) != ops:
             raise ScheduleError(f"label {name} has {len(label)} rows, there are {ops} ops")
@@ -145,9 +151,16 @@ def _check_flows(made: Schedule) -> None:
         return
     if made.size_bytes[flows.op].min() < 1:
         raise ScheduleError("a flow has no work; a transfer of zero bytes is a join (rule 5)")
+    if made.size_bytes[flows.op].max() > LARGEST_FLOW_BYTES:
+        raise ScheduleError(
+            f"a flow of {made.size_bytes[flows.op].max()} bytes; the most is {LARGEST_FLOW_BYTES}. "
+            f"Split it into several."
+        )
     if flows.cap_bytes_per_s.min() < 1 or flows.weight.min(initial=1) < 1:
         raise ScheduleError("a flow's rate cap and weights must be at least 1")
     if np.diff(flows.ptr).min() < 1 or flows.ptr[-1] != len(flows.resource):
         raise ScheduleError("every flow crosses at least one shared resource")
     if made.resources.capacity[flows.resource].min() < 1:
         raise ScheduleError("a flow crosses a resource without capacity")
+    if made.resources.capacity[flows.resource].max() > LARGEST_CAPACITY:
+        raise ScheduleError(f"a flow crosses a resource of more than {LARGEST_CAPACITY} B/s")

@@ -22,6 +22,10 @@ FIXED, FLOW, JOIN = 0, 1, 2
 NO_RESOURCE = -1
 HORIZON_PS = 2**62
 """Latest instant that a run may reach [ps] (rule 6)."""
+LARGEST_FLOW_BYTES = (2**63 - 1) // 10**6
+"""Most work of a flow [B]: what is left of it is kept in microbytes (rule 7)."""
+LARGEST_CAPACITY = 2**53 - 1
+"""Highest rate that a resource may divide [B/s], so that times stay exact in 64 bits."""
 
 
 class ScheduleError(ValueError):
