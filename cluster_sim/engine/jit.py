@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -42,6 +45,20 @@ def _compile(function: Function, **options: bool) -> Function:
     """
     make: Any = njit(_nrt=False, error_model="numpy", no_cfunc_wrapper=True, **options)  # type: ignore[call-overload]
     return cast(Function, make(function))
+
+
+@cache
+def version() -> Any:
+    """An empty array whose type names the present source of the engine.
+
+    Machine code on disk is kept by the types of the arguments. A function that takes this one is
+    compiled anew after a change in any module of the engine; numba by itself looks at the module
+    of that function alone.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return np.empty(0, [(f"source_{digest.hexdigest()[:16]}", np.uint8)])
 
 
 @inlined

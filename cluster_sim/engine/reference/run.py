@@ -17,10 +17,15 @@ from cluster_sim.engine.times import NEVER, UNKNOWN_PS, HorizonError
 from cluster_sim.schedule import FLOW, HORIZON_PS, JOIN, IntArray, Schedule
 
 
+NO_RESOURCES = np.empty(0, np.int32)
+
+
 class Run:
     """The environment, a server for each resource, and the columns of ops as lists."""
 
-    def __init__(self, schedule: Schedule, faulty: IntArray, until_ops: Iterable[int] = ()):
+    def __init__(
+        self, schedule: Schedule, faulty: IntArray = NO_RESOURCES, until_ops: Iterable[int] = ()
+    ):
         ops, edges, resources = len(schedule), schedule.edges, schedule.resources
         self.env = Picoseconds()
         self.kind = schedule.kind.tolist()
