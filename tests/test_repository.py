@@ -31,9 +31,10 @@ def test_module_keeps_the_house_rules(path: Path) -> None:
         assert not isinstance(node, ast.Assert), f"line {node.lineno}: raise a named error instead"
         assert not isinstance(node, ast.Global), f"line {node.lineno}: no global state"
     for function in _functions(tree):
-        lines = (function.end_lineno or function.lineno) - function.lineno + 1
-        body = lines - len((ast.get_docstring(function) or "").splitlines())
-        assert body <= 60, f"{function.name} has {body} lines beside its docstring"
+        # A command's options are its signature, so what is counted is what is done.
+        does = function.body[1:] if ast.get_docstring(function) else function.body
+        lines = (function.end_lineno or 0) - does[0].lineno + 1 if does else 0
+        assert lines <= 60, f"{function.name} does {lines} lines of things"
     for owner in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
         for node in owner.body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
