@@ -198,6 +198,7 @@ class _Members:
 
     @classmethod
     def of(cls, chunks: Chunks, group_of_rank: IntArray) -> _Members:
+        """Give every rank of a group a bit; where nothing is summed, one bit is enough for all."""
         order = np.argsort(group_of_rank, kind="stable")
         size = np.bincount(group_of_rank)
         bit = np.empty(len(group_of_rank), np.int64)

@@ -196,6 +196,8 @@ class _Counts:
 
     @classmethod
     def before(cls, tables: Sequence[Sends]) -> _Counts:
+        """Count the rows of all tables that stand before each."""
+
         def starts(lengths: list[int]) -> IntArray:
             return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
 

@@ -30,7 +30,23 @@ if TYPE_CHECKING:
 
     from cluster_sim.trace import Trace
 
+NO_INPUT = ("json", "out", "quiet", "seed")
+"""Options on which no result depends, and the seed, which is recorded by itself."""
 OPS = "all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or permute."
+Op = Annotated[str, typer.Argument(metavar="OP", help=OPS)]
+Size = Annotated[
+    str, typer.Option("--size", metavar="SIZE[,SIZE…]", help="1GiB, or 1KiB:1GiB:4 for a range.")
+]
+Algorithm = Annotated[
+    str, typer.Option("--algorithm", help="A name; auto as the runtime does; best of all.")
+]
+Ranks = Annotated[int | None, typer.Option("--ranks", help="The first so many; by default all.")]
+RanksPerChip = Annotated[
+    int, typer.Option("--ranks-per-chip", help="Logical cores that take part on a chip.")
+]
+Ideal = Annotated[
+    bool, typer.Option("--ideal", help="Link rates and latencies only, no efficiencies.")
+]
 SHOWN = (
     ("size_bytes", "size"),
     ("algorithm", "algorithm"),
@@ -47,24 +63,13 @@ SHOWN = (
 
 
 def collective(
-    op: Annotated[str, typer.Argument(metavar="OP", help=OPS)],
+    op: Op,
     cluster: ClusterText,
-    size: Annotated[
-        str,
-        typer.Option("--size", metavar="SIZE[,SIZE…]", help="1GiB, or 1KiB:1GiB:4 for a range."),
-    ],
-    algorithm: Annotated[
-        str, typer.Option("--algorithm", help="A name; auto as the runtime does; best of all.")
-    ] = "auto",
-    ranks: Annotated[
-        int | None, typer.Option("--ranks", help="The first so many; by default all.")
-    ] = None,
-    ranks_per_chip: Annotated[
-        int, typer.Option("--ranks-per-chip", help="Logical cores that take part on a chip.")
-    ] = 1,
-    ideal: Annotated[
-        bool, typer.Option("--ideal", help="Link rates and latencies only, no efficiencies.")
-    ] = False,
+    size: Size,
+    algorithm: Algorithm = "auto",
+    ranks: Ranks = None,
+    ranks_per_chip: RanksPerChip = 1,
+    ideal: Ideal = False,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     variant: Variant = None,
@@ -76,6 +81,7 @@ def collective(
     quiet: Quiet = False,
 ) -> None:
     """Simulate a collective chunk by chunk and print it as nccl-tests does."""
+    given = dict(locals())
     import pandas as pd
 
     from cluster_sim.collectives.sizes import parse_sizes
@@ -96,20 +102,7 @@ def collective(
     ]
     frame = pd.DataFrame([row for row, _ in results])
     if out:
-        inputs = {
-            "op": op,
-            "cluster": cluster,
-            "size": size,
-            "algorithm": algorithm,
-            "ranks": group.ranks,
-            "ranks_per_chip": ranks_per_chip,
-            "ideal": ideal,
-            "bandwidth": bandwidth,
-            "latency": latency,
-            "variant": variant or [],
-            "catalogue": catalogue,
-            "engine": engine,
-        }
+        inputs = {name: value for name, value in given.items() if name not in NO_INPUT}
         _write(out, inputs, seed, frame, results[-1][1])
     if json:
         print_json({"rows": frame.to_dict(orient="records")})
