@@ -66,7 +66,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw one stacked bar a row, with its MFU."""
+    """Draw one stacked bar a row: shares of the step, with its length and MFU behind."""
     from experiments.training_figures import stacked
     from workloads.training.breakdown import PARTS
 
@@ -75,4 +75,8 @@ def plot(frame: pd.DataFrame) -> Figure:
         for row in frame.itertuples()
     ]
     parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
-    return stacked(labels, parts, [f"MFU {mfu:.0%}" for mfu in frame["mfu"]])
+    notes = [
+        f"{seconds:.3g} s, MFU {mfu:.0%}"
+        for seconds, mfu in zip(frame["iteration_s"], frame["mfu"], strict=True)
+    ]
+    return stacked(labels, parts, notes, shares=True)

@@ -132,12 +132,12 @@ def write(out: Run, run: Iteration, engine: str, *, metrics_too: bool = True) ->
         out.table("metrics", metrics(told), title="Results", note=headline(run))
     bar = stacked([run.model.name], [run.breakdown_s], [f"MFU {run.mfu:.0%}"])
     out.figure("step_time_breakdown", bar, title="Step-time breakdown", note=headline(run))
-    title = f"{run.model.name} on {run.cluster.name}: {folding(run)}"
+    title = f"{run.model.name} on {run.cluster.name}"
     out.figure(
         "timeline",
         timeline(run.trace, by="rank", what="what", ranks=_shown_ranks(run), title=title),
         title="Timeline of one iteration",
-        note="One rank of each kind; streams of a rank are lanes of their own.",
+        note=f"Simulated {folding(run)}. Each stream of a rank is a lane of its own.",
     )
     ranks = run.ranks.drop(columns="count").div(10**12)
     ranks.columns = ranks.columns.str.replace("_ps", "_s")

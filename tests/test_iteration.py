@@ -80,6 +80,7 @@ def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
     assert (found.drop(columns="count").sum(axis=1) == simulate(late).total_ps).all()
 
 
+@pytest.mark.slow
 def test_an_iteration_of_a_published_model_is_plausible() -> None:
     made = cluster("trn2-ultraserver:16")
     how = plan(tp=32, pp=2, dp=16, global_batch=256, seq=8192, overlap="all")
