@@ -9,7 +9,9 @@ import typer
 
 from experiments.cli.calibrate import calibrate
 from experiments.cli.collective import collective
+from experiments.cli.fleet import fleet
 from experiments.cli.report import report
+from experiments.cli.serve import serve
 from experiments.cli.sweep import sweep
 from experiments.cli.topology import topology
 from experiments.cli.train import train
@@ -35,7 +37,7 @@ UsageMistake: type[Exception] = next(
 def _root() -> None:
     """Keep the commands as subcommands even while there is only one."""
 
-for _command in (topology, collective, train, sweep, validate, calibrate, report):
+for _command in (topology, collective, train, serve, fleet, sweep, validate, calibrate, report):
     app.command()(_command)
 
 
