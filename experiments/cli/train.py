@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Degree = int | None
 LEVELS = ("auto", "collective")
 BUILT_LATER = ("chunk", "rank-vector")
+OPTIONS_LATER = ("etp", "jitter", "straggler", "fault", "iterations")
 
 
 def _option(name: str, text: str) -> Any:
@@ -73,6 +74,11 @@ def train(
     explain: Annotated[
         bool, _option("--explain", "Show every step and the source of every number.")
     ] = False,
+    etp: Annotated[Degree, _option("--etp", "Tensor parallel degree of experts.")] = None,
+    jitter: Annotated[float | None, _option("--jitter", "Spread of kernel times.")] = None,
+    straggler: Annotated[str | None, _option("--straggler", "RANK:FACTOR.")] = None,
+    fault: Annotated[str | None, _option("--fault", "RESOURCE@TIME:dead|slow=P/Q.")] = None,
+    iterations: Annotated[int | None, _option("--iterations", "Steps in a row.")] = None,
     variant: Variant = None,
     catalogue: Overlay = None,
     engine: Engine = "fast",
@@ -92,7 +98,7 @@ def train(
     from workloads.training.iteration import iteration
     from workloads.training.plan_options import complete, read_plan
 
-    _check(level)
+    _check(level, {name: given[name] for name in OPTIONS_LATER})
     if out:
         refuse_foreign(out)
     stated = {name: given[name] for name in PLAN if given[name] is not None}
@@ -126,8 +132,12 @@ ASKED = (
 """Other options that results depend on."""
 
 
-def _check(level: str) -> None:
+def _check(level: str, later: dict[str, Any]) -> None:
     from topologies.errors import InputError, suggestion
+
+    for name, value in later.items():
+        if value not in (None, 0, 1):
+            raise InputError(f"--{name} {value} is not supported yet. Leave it out.")
 
     if level in BUILT_LATER:
         raise InputError(f"--level {level} is not supported yet. Use {' or '.join(LEVELS)}.")
