@@ -2,8 +2,9 @@
 
 from workloads.serving.capacity import Capacity, Slo, fixed_rate
 from workloads.serving.metrics import attained, parse_slo, serving_summary
+from workloads.serving.predict import Steady, steady
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import BUCKETS, Batching, Served, serve
+from workloads.serving.replica import BUCKETS, Batching, Served, closed_loop, serve
 from workloads.serving.requests import (
     Lengths,
     Requests,
@@ -23,9 +24,11 @@ __all__ = [
     "Requests",
     "Served",
     "Slo",
+    "Steady",
     "attained",
     "azure_lengths",
     "capacity_table",
+    "closed_loop",
     "fixed_lengths",
     "fixed_rate",
     "parse_slo",
@@ -35,4 +38,5 @@ __all__ = [
     "saturated_rate",
     "serve",
     "serving_summary",
+    "steady",
 ]

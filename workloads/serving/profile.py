@@ -61,6 +61,8 @@ class Profile:
         Attention per prompt token and token before it [s].
     weights_bytes, kv_bytes_per_token, kv_budget_bytes : float
         Of the whole replica [B].
+    request_s : float
+        Network, tokenizer and scheduler before the engine sees a request [s].
     """
 
     name: str
@@ -74,6 +76,7 @@ class Profile:
     weights_bytes: float
     kv_bytes_per_token: float
     kv_budget_bytes: float
+    request_s: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -168,6 +171,7 @@ def profile(
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
         kv_budget_bytes=budget - weights,
+        request_s=book.value(family, "request_overhead"),
     )
 
 

@@ -77,6 +77,8 @@ class Served:
     batch_mean : float
         Requests that decode, mean over decode iterations.
     iterations : int
+    request_s : float
+        Of every time to first token, outside the engine [s].
     """
 
     requests: Requests
@@ -89,11 +91,12 @@ class Served:
     kv_peak_tokens: int
     batch_mean: float
     iterations: int
+    request_s: float = 0.0
 
     @property
     def ttft_s(self) -> FloatArray:
         """Time to first token of each request [s]."""
-        return self.first_token_s - self.requests.arrival_s
+        return self.first_token_s - self.requests.arrival_s + self.request_s
 
     @property
     def tpot_s(self) -> FloatArray:
@@ -117,9 +120,10 @@ class _State:
     ends: list[tuple[int, int]] = field(default_factory=list)
     cached: int = 0
     reserved: int = 0
-    piece_of: int = -1
-    piece_done: int = 0
+    pieces: list[list[int]] = field(default_factory=list)
     owed: float = 0.0
+    closed: bool = False
+    asked: int = 0
     gaps: list[tuple[float, float]] = field(default_factory=list)
     busy: float = 0.0
     peak: int = 0
@@ -139,8 +143,32 @@ def serve(profile: Profile, requests: Requests, batching: Batching | None = None
     InputError
         For a request that can never fit into the cache.
     """
-    chosen = batching or Batching()
-    state = _State(profile, chosen, requests)
+    return _serve(_State(profile, batching or Batching(), requests))
+
+
+def closed_loop(
+    profile: Profile, requests: Requests, concurrency: int, batching: Batching | None = None
+) -> Served:
+    """Serve requests of which so many are always there: each end brings the next arrival.
+
+    The arrival times of the requests are replaced by those that come about.
+
+    Raises
+    ------
+    InputError
+        For a concurrency below 1, and as :func:`serve`.
+    """
+    if concurrency < 1:
+        raise InputError(f"a concurrency of {concurrency} requests; it must be at least 1.")
+    arrival = np.full(len(requests), np.inf)
+    arrival[:concurrency] = 0.0
+    asked = Requests(arrival, requests.prompt, requests.output)
+    first = min(concurrency, len(requests))
+    return _serve(_State(profile, batching or Batching(), asked, closed=True, asked=first))
+
+
+def _serve(state: _State) -> Served:
+    profile, requests = state.profile, state.requests
     largest = int((requests.prompt + requests.output).max(initial=0))
     if largest > profile.kv_tokens:
         raise InputError(
@@ -163,21 +191,17 @@ def serve(profile: Profile, requests: Requests, batching: Batching | None = None
         kv_peak_tokens=state.peak,
         batch_mean=state.batch_sum / state.decode_steps if state.decode_steps else 0.0,
         iterations=state.iterations,
+        request_s=profile.request_s,
     )
 
 
 def _step(state: _State, first: FloatArray, end: FloatArray) -> bool:
     """Advance to the next event; False when nothing is left to do."""
     _arrivals(state)
-    if state.piece_of < 0 and _admissible(state):
-        request = state.waiting.popleft()
-        tokens = int(state.requests.prompt[request] + state.requests.output[request])
-        state.reserved += tokens
-        if not state.batching.chunk_tokens:
-            _prefill(state, request, first, end)
-            return True
-        state.piece_of, state.piece_done = request, 0
-    if state.piece_of >= 0:
+    if not state.batching.chunk_tokens and _admissible(state):
+        _prefill(state, _admit(state), first, end)
+        return True
+    if state.pieces or (state.batching.chunk_tokens and _admissible(state)):
         _mixed(state, first, end)
         return True
     if state.ends:
@@ -197,11 +221,17 @@ def _arrivals(state: _State) -> None:
 
 
 def _admissible(state: _State) -> bool:
-    if not state.waiting or len(state.ends) >= state.batching.slots:
+    if not state.waiting or len(state.ends) + len(state.pieces) >= state.batching.slots:
         return False
     request = state.waiting[0]
     tokens = int(state.requests.prompt[request] + state.requests.output[request])
     return state.reserved + tokens <= state.profile.kv_tokens
+
+
+def _admit(state: _State) -> int:
+    request = state.waiting.popleft()
+    state.reserved += int(state.requests.prompt[request] + state.requests.output[request])
+    return request
 
 
 def _prefill(state: _State, request: int, first: FloatArray, end: FloatArray) -> None:
@@ -219,9 +249,8 @@ def _started(state: _State, request: int, first: FloatArray, end: FloatArray) ->
     prompt, output = int(state.requests.prompt[request]), int(state.requests.output[request])
     first[request] = state.now
     if output == 1:
-        end[request] = state.now
-        state.reserved -= prompt + output
         state.peak = max(state.peak, state.cached + prompt)
+        _ended(state, request, end)
         return
     heapq.heappush(state.ends, (state.step + output - 1, request))
     state.cached += prompt
@@ -229,23 +258,32 @@ def _started(state: _State, request: int, first: FloatArray, end: FloatArray) ->
 
 
 def _mixed(state: _State, first: FloatArray, end: FloatArray) -> None:
-    """One iteration of the decoding requests and a piece of a prompt."""
-    request, batch = state.piece_of, len(state.ends)
-    prompt = int(state.requests.prompt[request])
-    piece = min(prompt - state.piece_done, state.batching.chunk_tokens - batch)
-    profile = state.profile
-    took = (
-        profile.linear(batch + piece)
-        + profile.prefill_extra_s(piece, state.piece_done)
-        + profile.decode_request_s * batch
-        + profile.decode_kv_s * state.cached
-    )
-    _advance(state, took, 1)
-    state.piece_done += piece
+    """One iteration of the decoding requests and pieces of as many prompts as there is room for."""
+    batch, profile = len(state.ends), state.profile
+    room = state.batching.chunk_tokens - batch
+    taken, extra = 0, 0.0
+    for piece in state.pieces:
+        taken, extra = _take(state, piece, room, taken, extra)
+    while taken < room and _admissible(state):
+        state.pieces.append([_admit(state), 0])
+        taken, extra = _take(state, state.pieces[-1], room, taken, extra)
+    attention = profile.decode_request_s * batch + profile.decode_kv_s * state.cached
+    _advance(state, profile.linear(batch + taken) + extra + attention, 1)
     _finished(state, end)
-    if state.piece_done >= prompt:
-        state.piece_of = -1
+    done = [piece for piece in state.pieces if piece[1] >= state.requests.prompt[piece[0]]]
+    state.pieces = [piece for piece in state.pieces if piece[1] < state.requests.prompt[piece[0]]]
+    for request, _ in done:
         _started(state, request, first, end)
+
+
+def _take(
+    state: _State, piece: list[int], room: int, taken: int, extra: float
+) -> tuple[int, float]:
+    """Add what fits of one prompt to an iteration: its tokens and their extra time so far."""
+    request, before = piece
+    tokens = min(int(state.requests.prompt[request]) - before, room - taken)
+    piece[1] += tokens
+    return taken + tokens, extra + state.profile.prefill_extra_s(tokens, before)
 
 
 def _decode(state: _State, end: FloatArray) -> None:
@@ -257,7 +295,8 @@ def _decode(state: _State, end: FloatArray) -> None:
     growth = profile.decode_kv_s * batch
     if batch < state.batching.slots and state.next_arrival < len(state.requests):
         until = float(state.requests.arrival_s[state.next_arrival]) - state.now
-        steps = min(steps, _steps_until(until, once, growth))
+        if until < float("inf"):
+            steps = min(steps, _steps_until(until, once, growth))
     _advance(state, steps * once + growth * steps * (steps - 1) / 2, steps)
     _finished(state, end)
 
@@ -295,7 +334,15 @@ def _advance(state: _State, took: float, steps: int) -> None:
 def _finished(state: _State, end: FloatArray) -> None:
     while state.ends and state.ends[0][0] <= state.step:
         _, request = heapq.heappop(state.ends)
-        prompt, output = int(state.requests.prompt[request]), int(state.requests.output[request])
-        end[request] = state.now
-        state.cached -= prompt + output - 1
-        state.reserved -= prompt + output
+        tokens = int(state.requests.prompt[request] + state.requests.output[request])
+        state.cached -= tokens - 1
+        _ended(state, request, end)
+
+
+def _ended(state: _State, request: int, end: FloatArray) -> None:
+    """Free the room of a request; in a closed loop its user asks the next thing."""
+    end[request] = state.now
+    state.reserved -= int(state.requests.prompt[request] + state.requests.output[request])
+    if state.closed and state.asked < len(state.requests):
+        state.requests.arrival_s[state.asked] = state.now
+        state.asked += 1
