@@ -35,6 +35,8 @@ replaces what the receiver holds, or is added to it; a rank that has what its ne
 that has received all."""
 ISSUE, PASS, COPY, REDUCE, JOINED, DONE = range(6)
 
+NO_RATE = 10**12
+"""Stands where an op crosses no wire; such an op takes no time [B/s]."""
 NARROW = 1024
 """Span of sizes [B] up to which times are looked up instead of divided."""
 
@@ -165,7 +167,7 @@ def _set_durations(
     used = np.zeros(len(fabric.rate) + 1, np.bool_)
     used[resource] = True
     rates = np.unique(fabric.rate[used[:-1]])
-    rates = rates[rates > 0] if rates.any() else np.ones(1, np.int64)
+    rates = rates[rates > 0] if rates.any() else np.full(1, NO_RATE, np.int64)
     least, most = (int(size.min()), int(size.max())) if len(size) else (0, 0)
     span = most - least + 1
     if span <= NARROW:
@@ -178,7 +180,7 @@ def _set_durations(
             first = (rows * span - least)[resource]
             np.take(table.ravel(), np.add(first, size, out=first), out=duration, mode="clip")
     else:
-        rate = np.append(np.where(fabric.rate > 0, fabric.rate, rates.max()), 1)
+        rate = np.append(np.where(fabric.rate > 0, fabric.rate, rates.max()), NO_RATE)
         duration[:] = transfer_ps(size, rate[resource])
     if least == 0:
         duration[size == 0] = 0
