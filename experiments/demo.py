@@ -35,20 +35,20 @@ def run(
     Returns
     -------
     DataFrame
-        ``part``, ``time_s``, ``share``, and ``note``: what the step reaches and how it was run.
+        ``part``, ``time_s`` and ``share``; the rest, the same in every row, says what was run, what
+        it reaches and how many ranks stand for all.
     """
     from experiments.training_report import breakdown_frame, folding, headline
 
     step = simulate(model, cluster, tp, pp, global_batch, seq, overlap)
-    frame = breakdown_frame(step)
-    notes = [
-        headline(step),
-        f"MFU {step.mfu:.1%}, HFU {step.hfu:.1%}, {step.tokens_per_s:,.0f} tokens/s",
-        f"{step.memory.total / 1e9:.1f} GB of {step.memory.capacity / 1e9:.1f} GB on a chip",
-        f"simulated {folding(step)}",
-    ]
-    frame["note"] = (notes + [""] * len(frame))[: len(frame)]
-    return frame
+    return breakdown_frame(step).assign(
+        step=headline(step),
+        mfu=step.mfu,
+        tokens_per_s=step.tokens_per_s,
+        memory_per_chip_bytes=step.memory.total,
+        hbm_per_chip_bytes=step.memory.capacity,
+        simulated=folding(step),
+    )
 
 
 def simulate(

@@ -40,6 +40,9 @@ Overlay = Annotated[
         "--catalogue", metavar="FILE.csv", help="Catalogue rows that replace shipped ones."
     ),
 ]
+NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
+"""What the cells of a column of numbers begin with; a missing one is empty or a dash."""
+
 ClusterText = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="Named machine, shape or YAML.")
 ]
@@ -68,14 +71,17 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
 ) -> None:
-    """Print a table for people; the first ``left`` columns align left, numbers right."""
+    """Print a table for people: numbers align right, text and the first ``left`` columns left."""
     from rich.console import Console
     from rich.table import Table
 
+    cells = [list(row) for row in rows]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for position, name in enumerate(columns):
-        table.add_column(name, justify="left" if position < left else "right", overflow="fold")
-    for row in rows:
+        numbers = all(row[position][:1] in NUMBER_STARTS for row in cells)
+        right = position >= left and numbers
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in cells:
         table.add_row(*row)
     wide = Console().is_terminal
     Console(width=None if wide else 160, highlight=False, soft_wrap=not wide).print(table)
