@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.schedule import BoolArray, IntArray, Schedule
+from cluster_sim.schedule import HORIZON_PS, BoolArray, IntArray, Schedule
 
 LARGEST_TERM = 2**15
 """P and Q are at most this, so that scaling stays within 64 bits."""
@@ -118,6 +118,7 @@ def _check(time_ps: IntArray, resource: IntArray, top: IntArray, bottom: IntArra
     twice[order[1:]] = (at[1:] == at[:-1]) & (on[1:] == on[:-1])
     for bad, why in (
         (time_ps < 0, "is before the run begins"),
+        (time_ps > HORIZON_PS, "is past the horizon of 2**62 ps"),
         ((top < 0) | (top > LARGEST_TERM), f"has a numerator outside 0 … {LARGEST_TERM}"),
         ((bottom < 1) | (bottom > LARGEST_TERM), f"has a denominator outside 1 … {LARGEST_TERM}"),
         (twice, "is the second for its resource at its instant"),
