@@ -69,9 +69,10 @@ def gemm(
 
 
 def _sustained(rank: Rank, precision: str) -> float:
-    """Share of the measured compute rate that a run of hours keeps in a precision."""
-    own = f"gemm_sustained_{precision.removeprefix('mx')}"
-    return rank.constant(own if rank.knows(own) else "gemm_sustained")
+    """Share of the compute rate that a run of hours keeps, by precision or chip where known."""
+    names = [f"gemm_sustained_{own}" for own in (precision.removeprefix("mx"), rank.chip)]
+    known = [name for name in names if rank.knows(name)]
+    return rank.constant(known[0] if known else "gemm_sustained")
 
 
 def roofline_s(
@@ -115,7 +116,7 @@ def systolic_s(
     rows, columns = rank.own("array_rows"), rank.own("array_columns")
     padded = np.ceil(k / rows) * rows * np.ceil(n / columns) * columns
     streamed = m + rank.constant("issue_columns") * np.ceil(m / rank.constant("moving_rows"))
-    rate = rank.peak_flops_per_s * rank.constant("gemm_sustained")
+    rate = rank.peak_flops_per_s * _sustained(rank, "bf16")
     lost_s = rank.own("throttle_ramp") * (1 - rank.own("throttle_start")) if _ramps(rank) else 0.0
     compute_s = 2 * batch * padded * streamed / rate + lost_s
     traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
