@@ -9,7 +9,7 @@ import numpy as np
 
 from workloads.kernel_rank import Timing
 from workloads.kernel_times import host_dispatch_s
-from workloads.training.layer import TWO, Shapes, column_backward, enter, forward, leave, norm
+from workloads.training.layer import Shapes, column_backward, enter, forward, leave, norm
 from workloads.training.layer import backward as layer_backward
 from workloads.training.memory import (
     GRADIENT_BYTES,
@@ -36,8 +36,12 @@ from workloads.training.steps import (
 
 LEAST_HOST_S = 1e-6
 """Time to issue a step below which a host never holds a chip up [s]."""
-LOSS_PASSES = 3
-"""Over the logits in fp32: cast, softmax, its gradient."""
+LOSS_PASSES = 7
+"""Over the logits in fp32, one kernel a step: written by the cast, read for the maximum, read and
+written by the difference and the exponential, read for the sum (Megatron-LM's cross entropy)."""
+LOSS_GRADIENT_BYTES = 22
+"""A logit: the division and the target's difference read and written in fp32, read by the cast,
+written in bf16."""
 
 
 def stage_ops(shapes: Shapes, stage: int, catalog: Catalog) -> Ops:
@@ -237,6 +241,6 @@ def _output(shapes: Shapes) -> list[Step]:
 def _output_backward(shapes: Shapes) -> list[Step]:
     columns = _vocabulary(shapes)
     gradient: Sequence[Step] = [
-        kernel("loss.data", shapes.stream((4 + TWO) * shapes.tokens * columns))
+        kernel("loss.data", shapes.stream(LOSS_GRADIENT_BYTES * shapes.tokens * columns))
     ]
     return [*gradient, *column_backward(shapes, "output", "output.logits", columns)]
