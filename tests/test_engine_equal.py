@@ -17,7 +17,7 @@ from cluster_sim.schedule import Edges, Flows, Resources, Schedule
 from cluster_sim.trace import Trace
 
 few = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-thousands = settings(few, max_examples=5000)
+thousands = settings(few, max_examples=2000)
 
 
 def check_engines(made: Schedule) -> None:

@@ -1,0 +1,145 @@
+"""Both engines beside rings written by hand in SimPy, all in one run.
+
+The hand-written rings do what a ring all-reduce does, with the same wire time and latency: once as
+one would write it, with a store as each rank's inbox, and once as lean as SimPy's events allow.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ProcessPoolExecutor
+
+import simpy
+
+from cluster_sim.collectives import build, whole
+from cluster_sim.engine import simulate
+from cluster_sim.schedule import Schedule
+from topologies.machines import cluster
+
+CHUNK_BYTES = 10**6
+WIRE_PS, LATENCY_PS = 10_000_000, 1_000_000  # 1 MB at 100 GB/s, 1 µs
+REPEATS = 3
+
+
+def main() -> None:
+    """Print the three tables."""
+    assert_same_time()
+    print("SimPy engine: times as fast as a ring written by hand in SimPy")
+    for ranks in (64, 128):
+        beside_hand_written(ranks, "reference")
+    print("Compiled engine, building included: times as fast as the same rings")
+    for ranks in (64, 128, 256):
+        beside_hand_written(ranks, "fast")
+    print("Compiled engine: ring all-reduce, each in a fresh process with the code on disk")
+    for ranks in (1024, 4096):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            print(fresh.submit(build_and_run, ranks).result(), flush=True)
+
+
+def ring(ranks: int) -> Schedule:
+    """Ring all-reduce of one chunk a rank and step."""
+    group = whole(cluster(f"ring:{ranks}", bandwidth="100GB/s", latency="1us"))
+    return build("all-reduce", group, ranks * CHUNK_BYTES, "ring")
+
+
+def assert_same_time() -> None:
+    """Refuse to compare what does not simulate the same thing."""
+    expected = simulate(ring(16)).total_ps
+    for name, by_hand in BY_HAND.items():
+        if by_hand(16) != expected:
+            raise ValueError(f"{name}: {by_hand(16)} ps, the engine {expected} ps")
+
+
+def beside_hand_written(ranks: int, engine: str) -> None:
+    """One line: time an op on an engine and by hand, best of a few runs, and their ratios."""
+    ops = len(ring(ranks))
+    if engine == "fast":
+        ours = best(lambda: simulate(ring(ranks), engine=engine))
+    else:
+        made = ring(ranks)
+        ours = best(lambda: simulate(made, engine=engine))
+    line = f"{ranks:6,} ranks, {ops:9,} ops: {ours / ops * 1e6:6.3f} us/op"
+    for name, by_hand in BY_HAND.items():
+        other = best(lambda by_hand=by_hand: by_hand(ranks))
+        line += f"; {name} {other / ops * 1e6:.2f} us/op, {other / ours:.2f} x"
+    print(line, flush=True)
+
+
+def best(run: Callable[[], object]) -> float:
+    """Shortest wall time of a few runs [s]."""
+    times = []
+    for _ in range(REPEATS):
+        gc.collect()
+        begun = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def build_and_run(ranks: int) -> str:
+    """One line: build and run once, with the memory of both."""
+    simulate(ring(4))
+    begun = time.perf_counter()
+    made = ring(ranks)
+    built = time.perf_counter()
+    times = simulate(made)
+    done = time.perf_counter()
+    ops = len(made)
+    columns = (times.ready_ps, times.start_ps, times.end_ps, times.status)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return (
+        f"{ranks:6,} ranks, {ops:10,} ops: built in {built - begun:.2f} s "
+        f"({ops / (built - begun) / 1e6:.1f} M ops/s), run in {done - built:.2f} s "
+        f"({ops / (done - built) / 1e6:.1f} M ops/s); {made.nbytes / ops:.0f} B an op, "
+        f"{sum(column.nbytes for column in columns) / ops:.0f} B more for its times, "
+        f"peak {peak / 1e9:.2f} GB"
+    )
+
+
+def with_stores(ranks: int) -> int:
+    """A ring as one would write it: a process a rank, a store as its inbox."""
+    env = simpy.Environment()
+    inbox = [simpy.Store(env) for _ in range(ranks)]
+
+    def deliver(rank: int) -> Generator[simpy.Event, object, None]:
+        yield env.timeout(LATENCY_PS)
+        yield inbox[rank].put(1)
+
+    def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
+        for _ in range(2 * (ranks - 1)):
+            yield env.timeout(WIRE_PS)
+            env.process(deliver((rank + 1) % ranks))
+            yield inbox[rank].get()
+
+    for rank in range(ranks):
+        env.process(send_and_receive(rank))
+    env.run()
+    return int(env.now)
+
+
+def with_events(ranks: int) -> int:
+    """A ring as lean as it gets: two bare events a step, scheduled past SimPy's public face."""
+    env = simpy.Environment()
+    steps = 2 * (ranks - 1)
+    arrived = [[env.event() for _ in range(steps)] for _ in range(ranks)]
+
+    def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
+        neighbour, own = arrived[(rank + 1) % ranks], arrived[rank]
+        for step in range(steps):
+            yield env.timeout(WIRE_PS)
+            event = neighbour[step]
+            event._ok, event._value = True, None
+            env.schedule(event, delay=LATENCY_PS)
+            yield own[step]
+
+    for rank in range(ranks):
+        env.process(send_and_receive(rank))
+    env.run()
+    return int(env.now)
+
+
+BY_HAND = {"by hand with stores": with_stores, "with bare events": with_events}
