@@ -1,0 +1,219 @@
+"""The search: estimate every plan that fits, simulate the best in full, rank them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.schedule import IntArray
+from topologies.clusters import Cluster
+from topologies.errors import InputError
+from workloads.model import Model
+from workloads.search.candidates import candidates
+from workloads.search.estimate import estimate
+from workloads.search.fit import fit
+from workloads.training.iteration import iteration
+from workloads.training.memory import Memory
+from workloads.training.plan import ParallelPlan
+
+Watch = Callable[[Sequence[int]], Iterable[int]]
+TOP = 10
+SIMULATED = 2
+"""Plans that are simulated for each one that is asked for."""
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A plan that was simulated.
+
+    Attributes
+    ----------
+    plan : ParallelPlan
+    estimate_rank : int
+        Its place among the estimates, from 1.
+    estimate_s, iteration_s : float
+        Estimated and simulated time of one optimizer step [s].
+    breakdown_s : mapping of str to float
+        Parts of the simulated step, mean over ranks [s].
+    memory : Memory
+        Of the rank that needs most.
+    tokens_per_s, mfu, hfu : float
+    """
+
+    plan: ParallelPlan
+    estimate_rank: int
+    estimate_s: float
+    iteration_s: float
+    breakdown_s: Mapping[str, float]
+    memory: Memory
+    tokens_per_s: float
+    mfu: float
+    hfu: float
+
+    @property
+    def estimate_error(self) -> float:
+        """Estimated over simulated time, minus 1."""
+        return self.estimate_s / self.iteration_s - 1
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well the estimates of the finalists agree with their simulation.
+
+    Attributes
+    ----------
+    plans : int
+    kendall_tau : float or None
+        Rank correlation, 1 for the same order; None for fewer than two plans.
+    median_abs_error, worst_abs_error : float
+        Of estimated over simulated time.
+    """
+
+    plans: int
+    kendall_tau: float | None
+    median_abs_error: float
+    worst_abs_error: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was found.
+
+    Attributes
+    ----------
+    model : Model
+    cluster : Cluster
+    candidates, fitting : int
+        Plans that divide model, batch and cluster; those that fit in memory, all estimated.
+    finalists : tuple of Finalist
+        Simulated ones, the fastest first.
+    next_estimate_s : float or None
+        Best estimate among the plans that were not simulated [s].
+    agreement : Agreement
+    estimated_in_s, simulated_in_s : float
+        Wall-clock time of both parts [s].
+    """
+
+    model: Model
+    cluster: Cluster
+    candidates: int
+    fitting: int
+    finalists: tuple[Finalist, ...]
+    next_estimate_s: float | None
+    agreement: Agreement
+    estimated_in_s: float = field(compare=False)
+    simulated_in_s: float = field(compare=False)
+
+
+def search(
+    model: Model,
+    cluster: Cluster,
+    global_batch: int,
+    *,
+    stated: Mapping[str, Any] | None = None,
+    lnc: int | None = None,
+    finalists: int = SIMULATED * TOP,
+    engine: str = "fast",
+    watch: Watch = iter,
+) -> Search:
+    """Find the fastest plans that fit in memory.
+
+    Parameters
+    ----------
+    model : Model
+    cluster : Cluster
+        All of whose chips are used.
+    global_batch : int
+        Sequences of one optimizer step.
+    stated : mapping, optional
+        Fields of :class:`~workloads.training.plan.ParallelPlan` that are not to be varied.
+    lnc : int, optional
+        Physical cores of a logical one.
+    finalists : int
+        How many of the best estimates are simulated in full.
+    engine : {"fast", "reference"}
+    watch : function
+        Wraps the sequence of finalists while they are simulated, to show progress.
+
+    Raises
+    ------
+    InputError
+        When no plan divides everything, or none fits: which comes nearest, and by how many bytes.
+
+    Examples
+    --------
+    >>> from topologies.machines import cluster
+    >>> from workloads.huggingface import named
+    >>> found = search(named("gpt2"), cluster("trn2.48xlarge"), 64, finalists=2)
+    >>> best = found.finalists[0]
+    >>> best.plan.dp, found.agreement.plans
+    (16, 2)
+    """
+    if isinstance(finalists, bool) or finalists < 1:
+        raise InputError(f"finalists is {finalists}; at least one plan must be simulated. Use 20.")
+    begun = time.perf_counter()
+    found = candidates(model, cluster, global_batch, stated=stated, lnc=lnc)
+    plans = [found.plans[row] for row in np.flatnonzero(fit(found).fits).tolist()]
+    estimated_s = estimate(model, cluster, plans).iteration_s
+    order: IntArray = np.argsort(estimated_s, kind="stable")
+    estimated = time.perf_counter()
+    chosen = order[:finalists].tolist()
+    ran = []
+    for place in watch(range(len(chosen))):
+        row = chosen[place]
+        ran.append(_finalist(model, cluster, plans[row], place + 1, estimated_s[row], engine))
+    ended = time.perf_counter()
+    left = order[finalists:]
+    return Search(
+        model=model,
+        cluster=cluster,
+        candidates=len(found),
+        fitting=len(plans),
+        finalists=tuple(sorted(ran, key=lambda one: (one.iteration_s, one.memory.total))),
+        next_estimate_s=float(estimated_s[left[0]]) if len(left) else None,
+        agreement=agreement([(one.estimate_s, one.iteration_s) for one in ran]),
+        estimated_in_s=estimated - begun,
+        simulated_in_s=ended - estimated,
+    )
+
+
+def _finalist(
+    model: Model, cluster: Cluster, plan: ParallelPlan, place: int, estimate_s: float, engine: str
+) -> Finalist:
+    step = iteration(model, cluster, plan, engine=engine)
+    return Finalist(
+        plan=plan,
+        estimate_rank=place,
+        estimate_s=float(estimate_s),
+        iteration_s=step.iteration_s,
+        breakdown_s=step.breakdown_s,
+        memory=step.memory,
+        tokens_per_s=step.tokens_per_s,
+        mfu=step.mfu,
+        hfu=step.hfu,
+    )
+
+
+def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:
+    """Agreement of pairs of an estimated and a simulated time.
+
+    Examples
+    --------
+    >>> agreement([(1.0, 1.0), (2.2, 2.0), (3.0, 4.0)]).kendall_tau
+    1.0
+    """
+    from scipy.stats import kendalltau
+
+    estimated, simulated = np.array(pairs, float).T
+    errors = np.abs(estimated / simulated - 1)
+    tau = float(kendalltau(estimated, simulated).statistic) if len(pairs) > 1 else np.nan
+    return Agreement(
+        plans=len(pairs),
+        kendall_tau=tau if np.isfinite(tau) else None,
+        median_abs_error=float(np.median(errors)),
+        worst_abs_error=float(errors.max()),
+    )
