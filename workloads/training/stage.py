@@ -22,6 +22,7 @@ from workloads.training.memory import (
 from workloads.training.ops import Catalog, Ops, join, past_asynchronous, repeat
 from workloads.training.pipeline import order
 from workloads.training.steps import (
+    CC,
     CC_DP,
     ENGINE,
     HOST,
@@ -116,7 +117,8 @@ class Builder:
         dispatch_s = host_dispatch_s(self.shapes.chip, parts=self.shapes.parts)
         if dispatch_s < LEAST_HOST_S:
             return layers
-        kernels = int((self.catalog.column("stream")[layers.step] == ENGINE).sum())
+        streams = self.catalog.column("stream")[layers.step]
+        kernels = int(np.isin(streams, (ENGINE, CC)).sum())
         issue = self.catalog.ops([Step("host.issue", "host", HOST, kernels * dispatch_s)])
         taken_up = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
         beside = layers.back.copy()
