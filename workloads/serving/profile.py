@@ -23,12 +23,11 @@ from topologies.catalogue import Catalogue, catalogue
 from topologies.clusters import Cluster
 from topologies.errors import InputError
 from workloads.model import Model
-from workloads.serving.rank_share import RANKS_PER_CHIP, RankShare
+from workloads.serving.rank_share import RANKS_PER_CHIP, WEIGHT_BYTES, RankShare
 
 FloatArray = npt.NDArray[np.float64]
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
-WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,13 @@ import numpy.typing as npt
 from cluster_sim.collectives import Group, duration_ps
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
-from workloads.kernel_times import attention_s, gemm_s
-from workloads.model import Model, attention_parameters
+from workloads.kernel_times import attention_s, elementwise_s, gemm_s
+from workloads.model import Model, attention_parameters, expert_parameters
 
 FloatArray = npt.NDArray[np.float64]
 PS_PER_S = 1e12
+WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
+"""Of one weight, by precision."""
 KV_BYTES = 2.0
 """Of one cached element: keys and values stay in bf16."""
 LARGE_BYTES = 2**28
@@ -59,14 +61,13 @@ class RankShare:
         """KV heads on a rank: replicated where there are more ranks than heads."""
         return max(1.0, self.model.kv_heads / self.ranks)
 
-    def _gemm_s(self, m: FloatArray, n: float, k: int, batch: npt.ArrayLike = 1) -> FloatArray:
+    def _gemm_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
         seconds = gemm_s(
             self.cluster.chip,
             np.maximum(m, 1),
             max(1, round(n)),
             max(1, k),
             precision=self.precision,
-            batch=batch,
             ranks_per_chip=self.per_chip,
             parts=self.book,
         )
@@ -90,21 +91,30 @@ class RankShare:
         head = self._gemm_s(np.minimum(tokens, 256.0), model.vocab / ranks, model.hidden)
         return np.asarray(layers + head)
 
-    def _mlp_s(self, tokens: FloatArray, ffn: int, batch: npt.ArrayLike = 1) -> FloatArray:
+    def _mlp_s(self, tokens: FloatArray, ffn: int) -> FloatArray:
         up = (2 if self.model.gated_mlp else 1) * ffn / self.ranks
-        first = self._gemm_s(tokens, up, self.model.hidden, batch)
-        return first + self._gemm_s(tokens, self.model.hidden, round(ffn / self.ranks), batch)
+        first = self._gemm_s(tokens, up, self.model.hidden)
+        return first + self._gemm_s(tokens, self.model.hidden, round(ffn / self.ranks))
 
     def _experts_s(self, tokens: FloatArray) -> FloatArray:
-        """Grouped products of the experts that balanced routing touches, and the shared one."""
+        """Grouped products of the experts that balanced routing touches, and the shared one.
+
+        A grouped kernel streams the weights of every touched expert once, or computes all rows as
+        fast as one product of that many rows, whichever takes longer.
+        """
         some = self.model.experts
         if some is None:
             return np.zeros_like(tokens)
-        chance = some.per_token / some.count
-        touched = np.maximum(1, np.rint(some.count * (1 - (1 - chance) ** tokens)))
-        each = np.maximum(1, np.rint(tokens * some.per_token / touched))
-        routed = self._mlp_s(each, some.ffn, touched)
-        return routed + (self._mlp_s(tokens, some.shared_ffn) if some.shared_ffn else 0.0)
+        touched = some.count * (1 - (1 - some.per_token / some.count) ** tokens)
+        element = WEIGHT_BYTES[self.precision]
+        weights = touched * expert_parameters(self.model) / self.ranks * element
+        streamed = elementwise_s(
+            self.cluster.chip, weights, ranks_per_chip=self.per_chip, parts=self.book
+        )
+        computed = self._mlp_s(tokens * some.per_token, some.ffn)
+        routed = np.maximum(np.asarray(streamed, float), computed)
+        shared = self._mlp_s(tokens, some.shared_ffn) if some.shared_ffn else np.zeros_like(tokens)
+        return np.asarray(routed + shared)
 
     def reduces_s(self, tokens: FloatArray, family: str) -> FloatArray:
         """Two all-reduces a layer: a floor, and the rate of a large message between the chips."""
