@@ -10,9 +10,10 @@ import simpy
 
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.reference.phases import FAULTS, Phase, scaled
-from cluster_sim.engine.reference.run import Run, within_horizon
+from cluster_sim.engine.reference.run import Run
 from cluster_sim.engine.reference.server import LOST, Server
-from cluster_sim.engine.times import DOOMED, FAILED, NEVER
+from cluster_sim.engine.times import DOOMED, FAILED, NEVER, HorizonError
+from cluster_sim.schedule import HORIZON_PS
 
 FOREVER = 2**30
 """Edges that a doomed op waits for."""
@@ -72,7 +73,9 @@ class Disturbance:
         for slot in server.slots:
             if slot.op >= 0 and slot.op not in run.sharing.in_flight:
                 remaining = run.end[slot.op] - run.env.now
-                end = within_horizon(slot.op, run.env.now + scaled(remaining, factor))
+                end = run.env.now + scaled(remaining, factor)
+                if end > HORIZON_PS:
+                    raise HorizonError.of(slot.op)
                 run.end[slot.op] = end
                 slot.process.interrupt(end)
 

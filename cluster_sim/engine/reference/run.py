@@ -16,7 +16,6 @@ from cluster_sim.engine.reference.sharing import Sharing
 from cluster_sim.engine.times import NEVER, UNKNOWN_PS, HorizonError
 from cluster_sim.schedule import FLOW, HORIZON_PS, JOIN, IntArray, Schedule
 
-
 NO_RESOURCES = np.empty(0, np.int32)
 
 
@@ -96,7 +95,9 @@ class Run:
         number = self.resource[op]
         if number >= 0 and self.servers[number].speed is not NOMINAL:
             duration = scaled(duration, 1 / self.servers[number].speed)
-        self.end[op] = within_horizon(op, now + duration)
+        self.end[op] = end = now + duration
+        if end > HORIZON_PS:
+            raise HorizonError.of(op)
         if self.from_start:
             self.count_start_edges(op, late=max(0, duration - self.duration[op]))
         return self.env.timeout(duration)
@@ -127,7 +128,9 @@ class Run:
     def count(self, op: int, elapsed: int) -> None:
         """Count one edge of an op, which will have elapsed at this instant."""
         if elapsed > self.ready[op]:
-            self.ready[op] = within_horizon(op, elapsed)
+            self.ready[op] = elapsed
+            if elapsed > HORIZON_PS:
+                raise HorizonError.of(op)
         self.pending[op] -= 1
         if not self.pending[op]:
             self.arrive(op)
@@ -140,10 +143,3 @@ class Run:
     def _stop(self, event: Any) -> None:
         self.stopped_ps = self.env.now
         raise StopSimulation(None)
-
-
-def within_horizon(op: int, instant_ps: int) -> int:
-    """Refuse an instant that is too far (rule 6)."""
-    if instant_ps > HORIZON_PS:
-        raise HorizonError.of(op)
-    return instant_ps

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from cluster_sim.engine.reference.phases import STARTS, Phase
-from cluster_sim.schedule import FLOW
+from cluster_sim.schedule import FLOW, HORIZON_PS
 
 if TYPE_CHECKING:
     from cluster_sim.engine.reference.run import Run
 
 NO_OP = -1
+NO_TURN = HORIZON_PS + 1
+"""Time of the next turn while nothing is on its way."""
 LOST = "lost"
 """Cause of an interrupt: the op in flight is lost. Any other cause is its new end [ps]."""
 
@@ -29,7 +31,7 @@ class Slot:
     def __init__(self, server: Server, name: str):
         self.server = server
         self.op = NO_OP
-        self.when: int | None = None  # next turn while idle, None while nothing is on its way
+        self.when = NO_TURN  # next turn while idle
         self.turn = Phase(server.run.env)
         generator = self.serve()
         generator.__name__ = name  # type: ignore[attr-defined]
@@ -84,24 +86,21 @@ class Server:
     def expect(self, op: int, ready: int) -> None:
         """Queue an op that is ready at ``ready``, now or later."""
         heappush(self.coming, (ready, self.run.priority[op], op))
-        late: list[Slot] = []
-        for slot in self.idle:
-            if slot.when is None:
-                slot.when = ready
-                slot.turn.plan(self.phase, max(0, ready - self.run.env.now))
-                return
-            if slot.when > ready:
-                late.append(slot)
-        if late:
-            slot = max(late, key=lambda slot: slot.when or 0)
+        if not self.idle:
+            return
+        slot = max(self.idle, key=_turn) if len(self.idle) > 1 else self.idle[0]
+        if slot.when == NO_TURN:
+            slot.when = ready
+            slot.turn.plan(self.phase, max(0, ready - self.run.env.now))
+        elif slot.when > ready:
             slot.when = ready
             slot.process.interrupt()
 
     def wait(self, slot: Slot) -> None:
         """Plan the next turn of an idle slot: the next starts with an op for this resource."""
         slot.turn = turn = Phase(self.run.env)
-        slot.when = None
-        if self.speed and (self.waiting or self.coming):
+        slot.when = NO_TURN
+        if (self.waiting or self.coming) and self.speed:
             now = self.run.env.now
             slot.when = now if self.waiting else max(now, self.coming[0][0])
             turn.plan(self.phase, slot.when - now)
@@ -109,13 +108,14 @@ class Server:
 
     def take(self) -> int:
         """Pick the smallest (priority, ready time, op) of the ops that are ready and can start."""
-        now, coming, waiting = self.run.env.now, self.coming, self.waiting
+        run, coming, waiting = self.run, self.coming, self.waiting
+        now = run.env.now
         while coming and coming[0][0] <= now:
             ready, priority, op = heappop(coming)
             heappush(waiting, (priority, ready, op))
-        while self.speed and waiting:
+        while waiting and (self.speed is NOMINAL or self.speed):
             op = heappop(waiting)[2]
-            if self.run.kind[op] != FLOW or self.run.can_start(op):
+            if run.kind[op] != FLOW or run.can_start(op):
                 return op
         return NO_OP
 
@@ -124,3 +124,7 @@ class Server:
         self.speed = speed
         for slot in self.idle:
             slot.process.interrupt()
+
+
+def _turn(slot: Slot) -> int:
+    return slot.when
