@@ -217,3 +217,9 @@ def test_averages_and_whole_requests_keep_the_sum(values: list[float], minutes: 
     assert averaged.requests.sum() == pytest.approx(made.requests.sum(), abs=1e-6)
     assert abs(whole_requests(made).sum() - made.requests.sum()) <= 0.5
     assert period_means(made.requests, len(values)).std() == pytest.approx(0, abs=1e-9)
+
+
+def test_a_rate_is_load_on_its_own_scale(tmp_path: Path) -> None:
+    made = read_demand(_file(tmp_path, "datetime,qps\n2024-01-01 00:00,5\n2024-01-01 01:00,10\n"))
+    assert made.minutes == 120
+    assert made.requests.max() / made.requests.min() == pytest.approx(2.0)

@@ -256,10 +256,10 @@ def test_an_slo_that_an_idle_replica_misses_is_refused(served_70b: Profile) -> N
 def test_fluid_fleet_against_token_level_replicas(served_70b: Profile, load: float) -> None:
     """The same hour of the published log: throughput within 5 %, p99 of TTFT within 20 %.
 
-    The hour's own lengths arrive on five replicas of one fleet, routed at random; the fluid fleet
+    The hour's own lengths arrive on three replicas of one fleet, routed at random; the fluid fleet
     sees only requests by the minute and the table.
     """
-    replicas, batching = 5, Batching(chunk_tokens=512)
+    replicas, batching = 3, Batching(chunk_tokens=512)
     lengths = azure_lengths("conv")
     table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=6000)
     rate = load * table.rate_max_per_s * replicas

@@ -116,7 +116,7 @@ def demand(text: str, *, service: str | None = None) -> Demand:
     if text in BUNDLED:
         made = BUNDLED[text]()
         return made if service is None else made.only(service)
-    looks_like_a_path = text.endswith((".csv", ".gz")) or "/" in text or Path(text).exists()
+    looks_like_a_path = text.endswith(".csv") or "/" in text or Path(text).exists()
     if not looks_like_a_path:
         raise InputError(
             f"unknown demand {text!r}; give a CSV file or one of {', '.join(BUNDLED)}."

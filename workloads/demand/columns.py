@@ -28,6 +28,13 @@ ALIASES = {
     "prompt_tokens_est": "prompt_tokens",
     "output_tokens_est": "output_tokens",
     "load_share_of_peak": "load_share",
+    "load": "load_share",
+    "rate": "load_share",
+    "rps": "load_share",
+    "qps": "load_share",
+    "requests_per_s": "load_share",
+    "datetime": "time",
+    "date": "time",
 }
 """Other spellings, as public traces have them, in lower case."""
 

@@ -40,7 +40,7 @@ def read_demand(
     ``day`` and ``hour``                or both of these
     ``service``                         optional; one time series for each
     ``requests``                        requests in the period
-    ``load_share``                      or load on any scale, such as a share of the peak
+    ``load_share`` / ``rate`` / …       or load on any scale, such as a share of the peak
     ``chat_requests``                   or one such column for each service
     ``prompt_tokens``                   optional, tokens of all requests of the row
     ``output_tokens``                   the same
@@ -99,7 +99,7 @@ def _table(file: Path) -> pd.DataFrame:
             "aggregate it to minutes first."
         )
     try:
-        table = pd.read_csv(file, dtype=str, skip_blank_lines=True, encoding="utf-8-sig")
+        table = pd.read_csv(file, dtype=str, encoding="utf-8-sig", compression=None)
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as fault:
         raise InputError(f"demand file {file} is not a readable CSV: {fault}.") from None
     if table.empty:

@@ -195,7 +195,7 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
             f"training file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
         )
     try:
-        table = pd.read_csv(file, dtype=str, keep_default_na=False)
+        table = pd.read_csv(file, dtype=str, keep_default_na=False, compression=None)
     except ValueError as fault:
         raise InputError(f"training file {file} is not a readable CSV: {fault}.") from None
     for column in table.columns:

@@ -127,7 +127,7 @@ def read_requests(path: str | Path, *, service: str | None = None) -> Requests:
             f"requests file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
         )
     try:
-        table = pd.read_csv(file, encoding="utf-8-sig")
+        table = pd.read_csv(file, encoding="utf-8-sig", compression=None)
     except (ValueError, pd.errors.ParserError) as fault:
         raise InputError(f"requests file {file} is not a readable CSV: {fault}.") from None
     table = table.rename(columns=meanings([str(name) for name in table.columns], str(file)))
