@@ -121,7 +121,7 @@ def _refuse(bad: BoolArray, values: IntArray, column: str, why: str) -> None:
 
 def _check_slots(made: Schedule) -> None:
     holds = made.resource >= 0
-    if holds.any():
+    if made.resources.slots.min(initial=1) < 1 and holds.any():
         slots = np.where(holds, made.resources.slots[made.resource], 1)
         _refuse(slots < 1, made.resource, "resource", "has no slots, it can only be shared")
 
