@@ -317,6 +317,9 @@ def test_a_users_policy_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def policy(view):\n    return view.load[:, -1] * 2\n")
     assert np.asarray(load_policy(path)(_view())).tolist() == [2.0]
+    path.write_text("def policy(view):\n    return view.lod\n")
+    with pytest.raises(InputError, match="minute 0: AttributeError"):
+        load_policy(path)(_view())
     path.write_text("x = 1\n")
     with pytest.raises(InputError, match="defines no function policy"):
         load_policy(path)

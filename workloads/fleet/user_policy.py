@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import numpy.typing as npt
+
 from topologies.errors import InputError
-from workloads.fleet.view import Policy
+from workloads.fleet.view import Policy, View
 
 MAX_BYTES = 10**6
 
@@ -44,5 +46,18 @@ def load_policy(path: str | Path) -> Policy:
     policy = getattr(module, "policy", None)
     if not callable(policy):
         raise InputError(f"policy file {file} defines no function policy(view); add one.")
-    made: Policy = policy
-    return made
+    return _guarded(policy, file)
+
+
+def _guarded(policy: Policy, file: Path) -> Policy:
+    """Turn an error of the user's function into one line that names the file and the minute."""
+
+    def guarded(view: View) -> npt.ArrayLike | None:
+        try:
+            return policy(view)
+        except Exception as fault:
+            raise InputError(
+                f"policy file {file}, minute {view.minute}: {type(fault).__name__}: {fault}."
+            ) from fault
+
+    return guarded
