@@ -84,14 +84,7 @@ def fit(
     InputError
         When the operation or the ranks are not known, and for fewer than two sizes.
     """
-    operation = collective or measured.collective
-    if operation is None:
-        raise InputError("the text does not name the operation. Add --collective all-reduce.")
-    count = ranks or measured.ranks
-    if count is None:
-        raise InputError("the text does not tell the number of ranks. Add --ranks N.")
-    if len(np.unique(measured.size_bytes)) < 2:
-        raise InputError("one size cannot tell latency from bandwidth. Measure at least two.")
+    operation, count = _told(measured, collective, ranks)
     used = chips or count
     start = machines_for(machine, used, numbers)
     chosen = constants_of(start)
@@ -127,6 +120,18 @@ def fit(
         predicted(first) / measured.time_s - 1,
         predicted(best.x) / measured.time_s - 1,
     )
+
+
+def _told(measured: Measured, collective: str | None, ranks: int | None) -> tuple[str, int]:
+    """Operation and ranks, from the text or from the user."""
+    operation, count = collective or measured.collective, ranks or measured.ranks
+    if operation is None:
+        raise InputError("the text does not name the operation. Add --collective all-reduce.")
+    if count is None:
+        raise InputError("the text does not tell the number of ranks. Add --ranks N.")
+    if len(np.unique(measured.size_bytes)) < 2:
+        raise InputError("one size cannot tell latency from bandwidth. Measure at least two.")
+    return operation, count
 
 
 def constants_of(machine: Cluster) -> list[tuple[str, str]]:

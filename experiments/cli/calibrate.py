@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from experiments.cli.common import Json, Overlay, Variant, print_json
+
+if TYPE_CHECKING:
+    from cluster_sim.measured import Measured
+    from experiments.calibration.own import Fitted
 
 
 def calibrate(
@@ -38,8 +42,6 @@ def calibrate(
     Prints the rows of a catalogue overlay, to be used with --catalogue; times are used, never the
     printed bandwidths, whose GB may be GiB.
     """
-    import numpy as np
-
     from cluster_sim.files import whole_file
     from cluster_sim.measured import read_measured
     from experiments.calibration.own import fit
@@ -57,34 +59,31 @@ def calibrate(
     if overlay:
         with whole_file(overlay) as part:
             part.write_text(fitted.csv(), encoding="utf-8")
-    before, after = (float(np.median(np.abs(error))) for error in (fitted.before, fitted.after))
     if json:
-        rows = [
-            {
-                "part": entry.part,
-                "quantity": entry.quantity,
-                "value": entry.value,
-                "unit": entry.unit,
-                "low": entry.low,
-                "high": entry.high,
-            }
-            for entry in fitted.entries
-        ]
-        print_json(
-            {
-                "rows": rows,
-                "measurements": len(measured),
-                "bandwidth_unit": measured.bandwidth_unit,
-                "median_abs_error_before": before,
-                "median_abs_error": after,
-            }
-        )
+        print_json(_document(measured, fitted))
         return
     if not overlay:
         typer.echo(fitted.csv(), nl=False)
     printed = f", printed in {measured.bandwidth_unit}" if measured.bandwidth_unit else ""
     typer.echo(
-        f"{len(measured)} measurements{printed}: median error {before:.1%} before, "
-        f"{after:.1%} with the fitted rows.",
+        f"{len(measured)} measurements{printed}: median error {_median(fitted.before):.1%} before, "
+        f"{_median(fitted.after):.1%} with the fitted rows.",
         err=True,
     )
+
+
+def _median(errors: Any) -> float:
+    import numpy as np
+
+    return float(np.median(np.abs(errors)))
+
+
+def _document(measured: Measured, fitted: Fitted) -> dict[str, Any]:
+    names = ("part", "quantity", "value", "unit", "low", "high")
+    return {
+        "rows": [{name: getattr(entry, name) for name in names} for entry in fitted.entries],
+        "measurements": len(measured),
+        "bandwidth_unit": measured.bandwidth_unit,
+        "median_abs_error_before": _median(fitted.before),
+        "median_abs_error": _median(fitted.after),
+    }

@@ -9,17 +9,17 @@ from experiments.validation.compare import Predict
 def predictor(kind: Kind) -> Predict:
     """Return the predictor of a kind of rows; its imports wait until it is asked for."""
     if kind.name == "kernel":
-        from experiments.validation import kernels
+        from experiments.validation.kernels import predict as predict_kernel
 
-        return kernels.predict
+        return predict_kernel
     if kind.name == "collective":
-        from experiments.validation import collectives
+        from experiments.validation.collectives import predict as predict_collective
 
-        return collectives.predict
+        return predict_collective
     if kind.name == "serving":
-        from experiments.validation import serving
+        from experiments.validation.serving import predict as predict_serving
 
-        return serving.predict
-    from experiments.validation import training
+        return predict_serving
+    from experiments.validation.training import predict as predict_training
 
-    return training.predict
+    return predict_training
