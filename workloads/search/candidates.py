@@ -24,6 +24,17 @@ DOMINATED = ("gpipe",)
 """Schedules that are not tried unasked: 1F1B has the same bubble and holds fewer activations."""
 USUAL = {"overlap": "all", "cp": 1, "ep": 1, "vpp": 1}
 """Fields that are not varied, and what they are unless stated."""
+ALONE = (
+    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
+    "recompute",
+)  # fmt: skip
+"""Fields that can be wrong by themselves."""
+SHARED = ("global_batch", "seq", "precision", "overlap", "attention", "ranks_per_chip")
+"""Fields that are the same in all candidates."""
+VARIED = ("microbatch", "zero", "schedule", "recompute", "sequence_parallel", "order")
+"""Fields that are varied for the same degrees."""
+
+Stated = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +56,29 @@ class Candidates:
         return len(self.plans)
 
 
+@dataclass(frozen=True)
+class Degrees:
+    """How one replica of a model is divided, and how many replicas fill the cluster.
+
+    Attributes
+    ----------
+    tp, pp, dp : int
+    sequence_parallel : tuple of bool
+        What the model allows.
+    """
+
+    tp: int
+    pp: int
+    dp: int
+    sequence_parallel: tuple[bool, ...]
+
+
 def candidates(
     model: Model,
     cluster: Cluster,
     global_batch: int,
     *,
-    stated: Mapping[str, Any] | None = None,
+    stated: Stated | None = None,
     lnc: int | None = None,
 ) -> Candidates:
     """Return every plan that uses all of a cluster and divides the model and the batch.
@@ -62,7 +90,8 @@ def candidates(
     global_batch : int
         Sequences of one optimizer step.
     stated : mapping, optional
-        Fields of :class:`~workloads.training.plan.ParallelPlan` that are not to be varied.
+        Fields of :class:`~workloads.training.plan.ParallelPlan` that are not to be varied; None
+        counts as not stated.
     lnc : int, optional
         Physical cores of a logical one, which says how many ranks a chip has.
 
@@ -86,94 +115,89 @@ def candidates(
         )
     known = {name: value for name, value in (stated or {}).items() if value is not None}
     base = _base(model, cluster, global_batch, known, lnc)
-    ranks = cluster.chips * base.ranks_per_chip
-    replicas = list(_replicas(model, base, known, ranks))
-    found = tuple(plan for one in replicas for plan in _variants(one, known, ranks))
+    degrees = _degrees(model, cluster, base, known)
+    found = tuple(plan for one in degrees for plan in _variants(base, one, known))
     if not found:
-        raise InputError(_nothing_divides(model, cluster, base, replicas, ranks))
+        raise InputError(_no_batch(base, degrees, known))
     return Candidates(model, cluster, found)
 
 
 def _base(
-    model: Model, cluster: Cluster, global_batch: int, known: Mapping[str, Any], lnc: int | None
+    model: Model, cluster: Cluster, global_batch: int, known: Stated, lnc: int | None
 ) -> ParallelPlan:
     """What all candidates share; refuses a stated field that is wrong whatever the others are."""
     alone = {name: known[name] for name in ALONE if name in known}
     once = _positive(known.get("dp")) * _positive(known.get("microbatch"))
     ParallelPlan(**{**alone, "order": _order(known) or ORDER, "global_batch": once})
     # A replica of one rank on every rank of the cluster is a plan of any cluster.
-    per_chip = {name: known[name] for name in ("seq", "ranks_per_chip") if name in known}
-    usual = complete(per_chip, model, cluster, lnc=lnc)
-    return ParallelPlan(
+    sizes = {name: known[name] for name in ("seq", "ranks_per_chip") if name in known}
+    usual = complete(sizes, model, cluster, lnc=lnc)
+    base = ParallelPlan(
         seq=usual.seq,
         ranks_per_chip=usual.ranks_per_chip,
         global_batch=global_batch,
         overlap=known.get("overlap", USUAL["overlap"]),
         sequence_parallel=False,
+        **{name: known.get(name, USUAL[name]) for name in ("cp", "ep", "vpp")},
         **{name: known[name] for name in ("attention", "precision") if name in known},
     )
-
-
-def _order(known: Mapping[str, Any]) -> tuple[str, ...] | None:
-    stated = known.get("order")
-    return tuple(stated.split("-")) if isinstance(stated, str) else stated
-
-
-ALONE = (
-    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
-    "recompute",
-)  # fmt: skip
-"""Fields that can be wrong by themselves."""
+    check_model(base, model)
+    return base
 
 
 def _positive(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-@dataclass(frozen=True)
-class _Replica:
-    """Degrees of one replica of the model that divide it and the cluster."""
-
-    base: ParallelPlan
-    tp: int
-    pp: int
-    dp: int
-    fixed: tuple[tuple[str, int], ...]
-    sequence_parallel: tuple[bool, ...]
+def _order(known: Stated) -> tuple[str, ...] | None:
+    stated = known.get("order")
+    return tuple(stated.split("-")) if isinstance(stated, str) else stated
 
 
-def _replicas(
-    model: Model, base: ParallelPlan, known: Mapping[str, Any], ranks: int
-) -> Iterator[_Replica]:
-    fixed = {name: known.get(name, USUAL[name]) for name in ("cp", "ep", "vpp")}
-    inner = ranks // fixed["cp"] if ranks % fixed["cp"] == 0 else 0
-    for tp, pp in product(_degrees(known, "tp", inner), _degrees(known, "pp", inner)):
-        if inner % (tp * pp) or known.get("dp", inner // (tp * pp)) != inner // (tp * pp):
-            continue
-        kinds = _flag(known) if tp > 1 else (False,)
-        kinds = tuple(kind for kind in kinds if _divides(model, base, tp, pp, fixed, kind))
-        if kinds:
-            yield _Replica(base, tp, pp, inner // (tp * pp), tuple(fixed.items()), kinds)
+def _degrees(
+    model: Model, cluster: Cluster, base: ParallelPlan, known: Stated
+) -> tuple[Degrees, ...]:
+    """All tp × pp × dp that divide the model and make up the cluster's ranks."""
+    ranks = cluster.chips * base.ranks_per_chip
+    inner = ranks // base.cp if ranks % base.cp == 0 else 0
+    sides = [
+        [
+            d
+            for d in divisors(inner)
+            if known.get(name, d) == d and _flags(model, base, known, name, d)
+        ]
+        for name in ("tp", "pp")
+    ]
+    found = [
+        Degrees(tp, pp, inner // (tp * pp), _flags(model, base, known, "tp", tp))
+        for tp, pp in product(*sides)
+        if inner % (tp * pp) == 0
+    ]
+    wanted = tuple(one for one in found if one.dp == known.get("dp", one.dp))
+    if not wanted:
+        raise InputError(_no_degrees(model, cluster, base, known))
+    return wanted
 
 
-def _divides(
-    model: Model, base: ParallelPlan, tp: int, pp: int, fixed: Mapping[str, int], split: bool
-) -> bool:
-    how = {"tp": tp, "pp": pp, "global_batch": 1, "seq": base.seq, "sequence_parallel": split}
-    try:
-        check_model(ParallelPlan(**{**fixed, **how}), model)  # type: ignore[arg-type]
-    except InputError:
-        return False
-    return True
-
-
-def _degrees(known: Mapping[str, Any], name: str, size: int) -> list[int]:
-    return [known[name]] if name in known else divisors(size)
-
-
-def _flag(known: Mapping[str, Any]) -> tuple[bool, ...]:
+def _flags(
+    model: Model, base: ParallelPlan, known: Stated, name: str, degree: int
+) -> tuple[bool, ...]:
+    """With and without sequence parallelism, as far as a degree divides the model so."""
     stated = known.get("sequence_parallel")
-    return (True, False) if stated is None else (bool(stated),)
+    kinds = (True, False) if stated is None else (bool(stated),)
+    if name != "tp" or degree == 1:
+        kinds = (False,)
+    return tuple(kind for kind in kinds if not _mistake(model, base, name, degree, kind))
+
+
+def _mistake(model: Model, base: ParallelPlan, name: str, degree: int, split: bool) -> str:
+    """What the trainer says to a degree; nothing where the model can be divided so."""
+    try:
+        how = {name: degree, "seq": base.seq, "sequence_parallel": split}
+        check_model(ParallelPlan(vpp=base.vpp, cp=base.cp, ep=base.ep, **how), model)  # type: ignore[arg-type]
+    except InputError as mistake:
+        return str(mistake)
+    return ""
 
 
 def divisors(size: int) -> list[int]:
@@ -188,33 +212,32 @@ def divisors(size: int) -> list[int]:
     return sorted({*low, *(size // part for part in low)})
 
 
-def _variants(one: _Replica, known: Mapping[str, Any], ranks: int) -> Iterator[ParallelPlan]:
+def _variants(base: ParallelPlan, one: Degrees, known: Stated) -> Iterator[ParallelPlan]:
     """All plans with these degrees."""
-    base, batch = one.base, one.base.global_batch
-    if batch % one.dp:
+    if base.global_batch % one.dp:
         return
-    each = batch // one.dp
-    microbatches = [size for size in _degrees(known, "microbatch", each) if each % size == 0]
-    schedules: Sequence[Any] = [
-        name for name in CHOICES["schedule"] if name not in DOMINATED and name != "interleaved"
-    ]
-    written = _order(known)
+    sizes = divisors(base.global_batch // one.dp)
+    order = _order(known)
     choices = (
-        microbatches,
-        _choices(known, "zero", CHOICES["zero"], 1, varied=one.dp > 1),
-        _choices(known, "schedule", schedules, "1f1b", varied=one.pp > 1),
-        _choices(known, "recompute", _recompute(base), "selective", varied=True),
+        [size for size in sizes if known.get("microbatch", size) == size],
+        _choices(known, "zero", CHOICES["zero"] if one.dp > 1 else (1,)),
+        _choices(known, "schedule", _schedules() if one.pp > 1 else ("1f1b",)),
+        _choices(known, "recompute", _recompute(base)),
         one.sequence_parallel,
-        [written] if written else ORDERS if one.dp > 1 and one.pp > 1 else ORDERS[:1],
+        [order] if order else ORDERS if one.dp > 1 and one.pp > 1 else ORDERS[:1],
     )
-    shared = {name: getattr(base, name) for name in SHARED} | dict(one.fixed)
-    degrees = {"tp": one.tp, "pp": one.pp, "dp": one.dp}
+    same = {name: getattr(base, name) for name in (*SHARED, "cp", "ep", "vpp")}
+    same |= {"tp": one.tp, "pp": one.pp, "dp": one.dp}
     for values in product(*choices):
-        yield ParallelPlan(**{**shared, **degrees, **dict(zip(VARIED, values, strict=True))})
+        yield ParallelPlan(**{**same, **dict(zip(VARIED, values, strict=True))})
 
 
-VARIED = ("microbatch", "zero", "schedule", "recompute", "sequence_parallel", "order")
-SHARED = ("global_batch", "seq", "precision", "overlap", "attention", "ranks_per_chip")
+def _choices(known: Stated, name: str, choices: Sequence[Any]) -> Sequence[Any]:
+    return [known[name]] if name in known else choices
+
+
+def _schedules() -> Sequence[Any]:
+    return [name for name in CHOICES["schedule"] if name not in DOMINATED]
 
 
 def _recompute(base: ParallelPlan) -> Sequence[Any]:
@@ -223,27 +246,32 @@ def _recompute(base: ParallelPlan) -> Sequence[Any]:
     return [kind for kind in CHOICES["recompute"] if kind != useless]
 
 
-def _choices(
-    known: Mapping[str, Any], name: str, choices: Sequence[Any], usual: Any, *, varied: bool
-) -> Sequence[Any]:
-    if name in known:
-        return [known[name]]
-    return choices if varied else [usual]
-
-
-def _nothing_divides(
-    model: Model, cluster: Cluster, base: ParallelPlan, replicas: Sequence[_Replica], ranks: int
-) -> str:
-    what = f"no plan divides {model.name} over the {ranks:,} ranks of {cluster.name}"
-    if not replicas:
-        return (
-            f"{what}: no tp × pp × dp of the degrees that are allowed makes {ranks:,}. "
-            "State fewer degrees, or use another number of chips."
-        )
-    fewest = min(one.dp for one in replicas)
-    below = base.global_batch // fewest * fewest
-    near = f"{below:,} or {below + fewest:,}" if below else f"{fewest:,}"
+def _no_degrees(model: Model, cluster: Cluster, base: ParallelPlan, known: Stated) -> str:
+    """Why no degrees are left: what the trainer says of a stated one, or that they do not fill."""
+    split = bool(known.get("sequence_parallel", False))
+    for name in ("tp", "pp"):
+        said = _mistake(model, base, name, known.get(name, 1), split and name == "tp")
+        if said:
+            return said
+    ranks = cluster.chips * base.ranks_per_chip
+    stated = " × ".join(
+        f"{name} {known[name]}" for name in ("tp", "pp", "dp", "cp") if name in known
+    )
+    some = divisors(ranks)
+    shown = ", ".join(map(str, some[:12])) + " …" * (len(some) > 12)
     return (
-        f"{what} with a global batch of {base.global_batch:,}: a multiple of the data parallel "
-        f"degree, {fewest:,} or more, is needed. Use {near}."
+        f"{stated} cannot be completed to the {ranks:,} ranks of {cluster.name} with degrees that "
+        f"divide {model.name}. Use divisors of {ranks:,} ({shown}) or state fewer degrees."
+    )
+
+
+def _no_batch(base: ParallelPlan, degrees: Sequence[Degrees], known: Stated) -> str:
+    """Which batch would do, with the fewest replicas that the cluster can hold."""
+    fewest, each = min(one.dp for one in degrees), known.get("microbatch", 1)
+    once = fewest * each
+    below = base.global_batch // once * once
+    near = f"{below:,} or {below + once:,}" if below else f"{once:,}"
+    return (
+        f"global batch {base.global_batch:,} is not a multiple of dp × microbatch for any plan: "
+        f"the fewest replicas are dp {fewest:,} with microbatch {each} = {once:,}. Use {near}."
     )
