@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
@@ -169,17 +167,6 @@ def oracle(
         return wanted
 
     return policy
-
-
-def demand_response(policy: Policy, *, from_hour: float, to_hour: float, share: float) -> Policy:
-    """Within some hours of the day, see a smaller fleet: the rest is left to what draws less."""
-
-    def limited(view: View) -> npt.ArrayLike | None:
-        if from_hour <= view.hour < to_hour:
-            return policy(replace(view, units=int(view.units * (1 - share))))
-        return policy(view)
-
-    return limited
 
 
 def best_static(need: FloatArray, *, headroom: float = 0.0) -> FloatArray:
