@@ -155,7 +155,11 @@ class Fabric:
 
 
 def fabric(
-    cluster: Cluster, domains: npt.ArrayLike | None = None, *, ideal: bool = False
+    cluster: Cluster,
+    domains: npt.ArrayLike | None = None,
+    *,
+    ideal: bool = False,
+    costs: Wire | None = None,
 ) -> Fabric:
     """Number the resources of these domains of a cluster, all of them by default.
 
@@ -166,10 +170,12 @@ def fabric(
         Global numbers of scale-up domains.
     ideal : bool
         Link rates and latencies only: no efficiencies and no cost of a step.
+    costs : Wire, optional
+        In place of those of the cluster.
     """
     picked = np.unique(np.arange(cluster.domains) if domains is None else np.asarray(domains))
     links = domain_links(cluster.shape)
-    costs = wire(cluster, ideal=ideal)
+    costs = costs or wire(cluster, ideal=ideal)
     chips = (
         picked[:, None] * cluster.chips_per_domain + np.arange(cluster.chips_per_domain)
     ).ravel()

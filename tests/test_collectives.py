@@ -142,7 +142,7 @@ def test_a_folded_ring_equals_the_whole_one(monkeypatch):
     group = Group(machine, 16 * np.arange(5))
     made = run(build("all-reduce", group, 5 * 2**20, "ring")).total_ps
     monkeypatch.setattr(folding, "FOLD_FROM", 4)
-    folded = folding.folded_ring("all-reduce", group, 5 * 2**20, "ring")
+    folded = folding.folded_ps("all-reduce", group, 5 * 2**20, "ring")
     assert folded is not None
     assert abs(folded - made) <= 0.001 * made
 

@@ -1,68 +1,158 @@
-"""Rings in which every hop is alike, run on a few ranks that stand for all.
+"""Collectives between many scale-up domains, run on a few ranks that stand for all.
 
-In a ring over one chip of each domain all ranks do the same at the same time, so a ring of three
-ranks that runs as many rounds with the same blocks has the same clock as one of thousands.
+Where every domain does the same at the same time, two that send to each other as many rounds of
+the same blocks have the same clock as thousands. Rounds that only repeat are counted, not run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms import slices_for
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.cycles import cycles
 from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.hierarchical import inner_parts, over_domains, rank_table
 from cluster_sim.collectives.lower import lower
 from cluster_sim.collectives.ring import RING_OPS, ring_rounds
+from cluster_sim.collectives.sends import Sends
+from cluster_sim.collectives.stages import Leg, staged_by_few
 from cluster_sim.fabric import fabric
+from cluster_sim.schedule import IntArray, Schedule
 from cluster_sim.trace import run
-from cluster_sim.wire import wire
-from topologies.scale_out import ScaleOut
+from cluster_sim.wire import Wire, wire
+from topologies.clusters import Cluster
 from topologies.scale_out_routing import scale_out_paths
 
-FOLD_FROM = 512
-"""Ranks from which a ring between domains is folded; a smaller one is run as it is."""
-STAND_FOR_ALL = 3
-"""Ranks that are run; with two, a ring and its reverse would be the same."""
+FOLD_FROM = 16
+"""Domains from which a collective between them is folded; over fewer it is run as it is."""
+FEW = 2
+"""Domains that are run."""
+RING_OF_FEW = 3
+"""Ranks of a ring that are run; with two, a ring and its reverse would be the same."""
+ROUNDS = 8
+"""Rounds that are run at first; what as many more cost is then looked at, twice."""
 
 
-def folded_ring(
+def folded_ps(
     op: str, group: Group, size_bytes: int, algorithm: str, *, ideal: bool = False
 ) -> int | None:
-    """Time of a ring over the adapters of different domains [ps], or None where hops differ.
+    """Time of a collective over many domains [ps], or None where these do not do the same.
 
     Blocks that differ by a byte are all given the larger size, and hops that climb further up the
-    scale-out fabric are charged as if no bandwidth hid their latency: exact where neither occurs.
+    scale-out fabric than others all the mean latency of the chain of rounds that meets most of
+    them: exact where neither occurs.
     """
-    ranks = group.ranks
-    alike = len(np.unique(group.domain)) == ranks >= FOLD_FROM
-    if op not in RING_OPS or algorithm != "ring" or not alike:
+    domains = len(np.unique(group.domain))
+    if domains < FOLD_FROM or op not in RING_OPS or group.cluster.scale_out is None:
         return None
+    costs = wire(group.cluster, ideal=ideal)
+    if algorithm == "hierarchical":
+        return _hierarchical_ps(op, group, slices_for(group, size_bytes, costs), size_bytes, costs)
+    if domains == group.ranks and algorithm in ("ring", "rdh"):
+        fold = _ring_ps if algorithm == "ring" else _halving_doubling_ps
+        return fold(op, group, costs.slices, size_bytes, costs)
+    return None
+
+
+def _ring_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+    ranks = group.ranks
+    ways = 2 if op == "all-reduce" else 1
+    blocks = cut(-(-size_bytes // ranks), slices)
+    chunks = Chunks.table(np.repeat(blocks, RING_OF_FEW), EVERY, EVERY)
+    few = cycles(np.arange(RING_OF_FEW))
+    level = levelled(group, group.chips, ways * (ranks - 1))
+    chips = level.chips_per_domain * np.arange(RING_OF_FEW)
+
+    def after(rounds: int) -> Schedule:
+        sends = ring_rounds(few, slices, chunks, ways * rounds, reduces=op != "all-gather")
+        return _lowered(sends, level, chips, costs)
+
+    return after_rounds_ps(after, ranks - 1)
+
+
+def _halving_doubling_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+    """All pairs of a dimension exchange at once; one pair stands for them."""
+    dimensions = group.ranks.bit_length() - 1
+    level = levelled(group, group.chips, 1)
+    legs = [Leg(np.arange(FEW, dtype=np.int32)[None, :], 2, 1)] * dimensions
+    sends = staged_by_few(op, FEW, [(legs, 1)] * dimensions, size_bytes, slices)
+    return run(_lowered(sends, level, level.chips_per_domain * np.arange(FEW), costs)).total_ps
+
+
+def _hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+    table = rank_table(group)
+    if table is None:
+        raise ValueError("the group is not symmetric over its domains")
+    chip = group.chip_of_rank[table]
+    ways = 2 if op == "all-reduce" else 1
+    level = levelled(group, chip[:, 0], ways * (len(table) - 1))
+    local = chip[0] % level.chips_per_domain
+    chips = (level.chips_per_domain * np.arange(FEW)[:, None] + local).ravel()
+    ranks = np.arange(chips.size).reshape(FEW, -1)
+    across = np.ascontiguousarray(ranks.T).astype(np.int32)
+    inner = [
+        ([over_domains(lines, ranks) for lines in part.lines], part.weight)
+        for part in inner_parts(group)
+    ]
+
+    def after(rounds: int) -> Schedule:
+        last = Leg(across, len(table), rounds)
+        parts = [
+            ([*(Leg(one, one.shape[1], one.shape[1] - 1) for one in lines), last], weight)
+            for lines, weight in inner
+        ]
+        return _lowered(
+            staged_by_few(op, ranks.size, parts, size_bytes, slices), level, chips, costs
+        )
+
+    return after_rounds_ps(after, len(table) - 1)
+
+
+def levelled(group: Group, ring: IntArray, rounds: int) -> Cluster:
+    """The cluster with one latency for all steps between domains, from the hops of a ring.
+
+    Each block travels on from chip to chip, so that the chain of rounds which starts at the worst
+    place sets the end; its mean latency stands for all.
+    """
     cluster, scale_out = group.cluster, group.cluster.scale_out
     if scale_out is None:
-        return None
-    costs = wire(cluster, ideal=ideal)
-    block = cut(int(cut(size_bytes, ranks).max()), costs.slices)
-    chunks = Chunks.table(np.repeat(block, STAND_FOR_ALL), EVERY, EVERY)
-    rounds = (ranks - 1) * (2 if op == "all-reduce" else 1)
-    few = cycles(np.arange(STAND_FOR_ALL))
-    sends = ring_rounds(few, costs.slices, chunks, rounds, reduces=op != "all-gather")
-    flat = replace(cluster, scale_out=replace(scale_out, climb_ps=(0,)))
-    picked = fabric(flat, group.domain[:STAND_FOR_ALL], ideal=ideal)
-    made = lower(sends, group.chips[:STAND_FOR_ALL], picked, {})
-    return run(made).total_ps + _climbs_ps(group, scale_out, rounds)
+        raise ValueError(f"{cluster.name} has no scale-out fabric")
+    paths = scale_out_paths(cluster, ring, np.roll(ring, -1))
+    laps, rest = divmod(rounds, len(ring))
+    before = np.concatenate([[0], np.cumsum(np.tile(paths.latency_ps, 2))])
+    windows = before[rest : rest + len(ring)] - before[: len(ring)]
+    longest = int(laps * paths.latency_ps.sum() + windows.max())
+    level = replace(scale_out, latency_ps=-(-longest // rounds), climb_ps=(0,))
+    return replace(cluster, scale_out=level)
 
 
-def _climbs_ps(group: Group, scale_out: ScaleOut, rounds: int) -> int:
-    """Latency that the longest chain of rounds meets in the layers of the fabric [ps].
+def after_rounds_ps(after: Callable[[int], Schedule], rounds: int) -> int:
+    """Time of a schedule of many equal rounds [ps], from runs of a few of them if these suffice.
 
-    Each block travels on from rank to rank, once round and on, so the chain that starts at the
-    worst place sets the end.
+    They do once as many rounds more take the same time more, twice in a row, and this no less
+    than what they keep the busiest resource busy: nothing hides them any longer.
     """
-    paths = scale_out_paths(group.cluster, group.chips, np.roll(group.chips, -1))
-    extra = paths.latency_ps - scale_out.latency_ps
-    laps, rest = divmod(rounds, len(extra))
-    before = np.concatenate([[0], np.cumsum(np.concatenate([extra, extra]))])
-    windows = before[rest : rest + len(extra)] - before[: len(extra)]
-    return int(laps * extra.sum() + windows.max())
+    few = ROUNDS
+    while 4 * few < rounds:
+        (first, _), (second, busy), (third, busier) = (_run(after(n * few)) for n in (1, 2, 3))
+        more = third - second
+        if more == second - first and more >= int((busier - busy).max()):
+            whole, rest = divmod(rounds - 3 * few, few)
+            return third + whole * more + -(-rest * more // few)
+        few *= 2
+    return run(after(rounds)).total_ps
+
+
+def _run(made: Schedule) -> tuple[int, IntArray]:
+    """Time that a schedule takes, and for which a slot of each resource is held [ps]."""
+    busy = np.bincount(made.resource + 1, made.duration_ps, len(made.resources) + 1)[1:]
+    return run(made).total_ps, busy.astype(np.int64) // np.maximum(1, made.resources.slots)
+
+
+def _lowered(sends: Sends, cluster: Cluster, chips: IntArray, costs: Wire) -> Schedule:
+    domains = np.unique(chips // cluster.chips_per_domain)
+    return lower(sends, chips, fabric(cluster, domains, costs=costs), {})

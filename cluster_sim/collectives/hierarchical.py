@@ -22,13 +22,10 @@ def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     ranks = rank_table(group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
-    inside = Group(
-        group.cluster, group.chips[group.domain == group.domain[0]], group.ranks_per_chip
-    )
     across = np.ascontiguousarray(ranks.T).astype(np.int32)
     made = [
-        Part((*(_everywhere(lines, ranks) for lines in part.lines), across), part.weight)
-        for part in _inside(inside)
+        Part((*(over_domains(lines, ranks) for lines in part.lines), across), part.weight)
+        for part in inner_parts(group)
     ]
     return staged(op, group.ranks, made, size_bytes, slices)
 
@@ -56,13 +53,16 @@ def rank_table(group: Group) -> IntArray | None:
     return (order[:, :, None] * group.ranks_per_chip + cores).reshape(len(found), -1)
 
 
-def _inside(inside: Group) -> list[Part]:
+def inner_parts(group: Group) -> list[Part]:
+    """Parts of the payload as they are reduced inside one domain; ranks as in the first one."""
+    first = group.chips[group.domain == group.domain[0]]
+    inside = Group(group.cluster, first, group.ranks_per_chip)
     found = box(inside) if inside.ranks_per_chip == 1 else None
     if found is not None and found.sizes:
         return parts(found)
     return [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
 
 
-def _everywhere(lines: IntArray, ranks: IntArray) -> IntArray:
+def over_domains(lines: IntArray, ranks: IntArray) -> IntArray:
     """The lines of one domain in all of them."""
     return np.concatenate([ranks[domain][lines] for domain in range(len(ranks))]).astype(np.int32)

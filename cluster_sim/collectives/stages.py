@@ -10,11 +10,11 @@ before it has ended, which a join of the rank with itself marks; there is no bar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.collectives.chunks import EVERY, Chunks, shards
+from cluster_sim.collectives.chunks import EVERY, Chunks, shards, share
 from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
 from cluster_sim.schedule import Edges, IntArray
 
@@ -39,17 +39,38 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
+class Leg:
+    """A stage of which a few ranks stand for many that do the same at the same time.
+
+    Attributes
+    ----------
+    lines : int32 array (lines, ranks of a line)
+        The few, each in one line.
+    length : int
+        Ranks of a line that they stand for: blocks of the buffer, and rounds but for one.
+    rounds : int
+        Rounds that are run.
+    """
+
+    lines: IntArray
+    length: int
+    rounds: int
+
+
+@dataclass(frozen=True, eq=False)
 class _Stage:
     """One stage of one part, slices included.
 
-    ``low`` is the first chunk of each line's interval within the part, ``width`` the chunks of one
-    block of it.
+    ``base`` is the first chunk of the part, ``low`` of each line's interval within the part,
+    ``width`` the chunks of one block of it.
     """
 
     lines: IntArray
     low: IntArray
     width: int
     reduces: bool
+    rounds: int
+    base: int = 0
 
 
 @dataclass(eq=False)
@@ -97,10 +118,46 @@ def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: 
     table = Table({name: [] for name in COLUMNS}, [])
     channels = _Channels(ranks)
     for number, part in enumerate(parts):
-        down, up = _stages(part, ranks)
-        base = number * slices * ranks
-        _add_part(table, channels, [*down] * reduces + [*up] * gathers, ranks, slices, base)
+        down, up = _stages(part, ranks, number * slices * ranks)
+        _add_part(table, channels, [*down] * reduces + [*up] * gathers, ranks, slices)
     return gathered(table, channels.table(), chunks, ranks)
+
+
+def staged_by_few(
+    op: str,
+    ranks: int,
+    parts: Sequence[tuple[Sequence[Leg], int]],
+    size_bytes: int,
+    slices: int,
+) -> Sends:
+    """The stages of many ranks, all of which do the same, as sends of a few of them.
+
+    Parameters
+    ----------
+    op : str
+    ranks : int
+        The few.
+    parts : sequence of (legs, weight)
+        As :class:`Part`, with legs in place of lines.
+    size_bytes : int
+        Of the collective of the many [B]; blocks that differ by a byte all get the larger size.
+    slices : int
+    """
+    pieces = share(size_bytes, np.repeat([weight for _, weight in parts], slices))
+    reduces, gathers = op != "all-gather", op != "reduce-scatter"
+    table, channels = Table({name: [] for name in COLUMNS}, []), _Channels(ranks)
+    blocks: list[IntArray] = []
+    for (legs, _), piece in zip(parts, pieces.reshape(-1, slices), strict=True):
+        down, left = [], piece
+        for leg in legs:
+            left = -(-left // leg.length)
+            low, base = np.zeros(len(leg.lines), np.int64), len(blocks) * slices * ranks
+            down.append(_Stage(leg.lines, low, 1, True, leg.rounds, base))
+            blocks.append(left)
+        up = [replace(stage, reduces=False) for stage in down[::-1]]
+        _add_part(table, channels, down * reduces + up * gathers, ranks, slices)
+    chunks = Chunks.table(np.repeat(np.concatenate(blocks), ranks), EVERY, EVERY)
+    return gathered(table, channels.table(), replace(chunks, known=False), ranks)
 
 
 def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
@@ -120,7 +177,7 @@ def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
     if size == 1:
         return no_sends(chunks, ranks)
     rows = np.ascontiguousarray(lines).reshape(ways * count, size)
-    stage = _Stage(rows, np.arange(ways * count) * size, 1, reduces)
+    stage = _Stage(rows, np.arange(ways * count) * size, 1, reduces, size - 1)
     table, channels = Table({name: [] for name in COLUMNS}, []), _Channels(ranks)
     _add_stage(
         table,
@@ -128,7 +185,6 @@ def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
         stage,
         ranks=ranks,
         slices=1,
-        base=0,
         step=0,
         following=None,
         onward=False,
@@ -158,16 +214,17 @@ def _places(part: Part, ranks: int) -> IntArray:
     return number
 
 
-def _stages(part: Part, ranks: int) -> tuple[list[_Stage], list[_Stage]]:
+def _stages(part: Part, ranks: int, base: int) -> tuple[list[_Stage], list[_Stage]]:
     """Stages of the reduce-scatter, and of the all-gather, in the order in which they run."""
     down, up, width = [], [], ranks
     number = _places(part, ranks)
     for lines in part.lines:
         low = number[lines[:, 0]] // width * width
         width //= lines.shape[1]
-        if lines.shape[1] > 1:
-            down.append(_Stage(lines, low, width, True))
-            up.append(_Stage(lines, low, width, False))
+        rounds = lines.shape[1] - 1
+        if rounds:
+            down.append(_Stage(lines, low, width, True, rounds, base))
+            up.append(_Stage(lines, low, width, False, rounds, base))
     return down, up[::-1]
 
 
@@ -197,7 +254,7 @@ class _Channels:
 
 
 def _add_part(
-    table: Table, channels: _Channels, stages: Sequence[_Stage], ranks: int, slices: int, base: int
+    table: Table, channels: _Channels, stages: Sequence[_Stage], ranks: int, slices: int
 ) -> None:
     step = 0
     for number, stage in enumerate(stages):
@@ -207,12 +264,11 @@ def _add_part(
             stage,
             ranks=ranks,
             slices=slices,
-            base=base,
             step=step,
             following=stages[number + 1] if number + 1 < len(stages) else None,
             onward=number + 2 < len(stages),
         )
-        step += stage.lines.shape[1] - 1
+        step += stage.rounds
 
 
 def _add_stage(
@@ -222,20 +278,19 @@ def _add_stage(
     *,
     ranks: int,
     slices: int,
-    base: int,
     step: int,
     following: _Stage | None,
     onward: bool,
 ) -> None:
     """Rounds of a stage (rounds, slices, lines, places), and the join after it (slices, ranks)."""
     count, size = stage.lines.shape
-    rounds = size - 1
+    rounds = stage.rounds
     shape = (rounds, slices, count, size)
     round_ = np.arange(rounds, dtype=np.int32)[:, None, None, None]
     slice_ = np.arange(slices, dtype=np.int32)[None, :, None, None]
     place = np.arange(size, dtype=np.int32)
     block = (place - np.int32(stage.reduces) - round_) % np.int32(size)
-    first = base + slice_ * np.int32(ranks) + stage.low.astype(np.int32)[:, None]
+    first = stage.base + slice_ * np.int32(ranks) + stage.low.astype(np.int32)[:, None]
     start = table.count
     exits = start + int(np.prod(shape))
     table.add(
@@ -254,7 +309,6 @@ def _add_stage(
             following,
             ranks=ranks,
             slices=slices,
-            base=base,
             step=step,
             onward=onward,
         )
@@ -269,7 +323,7 @@ def _stage_edges(
     in an all-gather every arrival completes a part of what the rank then holds.
     """
     count, size = stage.lines.shape
-    rounds = size - 1
+    rounds = stage.rounds
     at = np.arange(slices * count * size, dtype=np.int32).reshape(slices, count, size)
     onward = np.roll(at, -1, axis=2).ravel()
     starts = start + np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(at.size)
@@ -292,7 +346,6 @@ def _add_joins(
     *,
     ranks: int,
     slices: int,
-    base: int,
     step: int,
     onward: bool,
 ) -> None:
@@ -312,20 +365,20 @@ def _add_joins(
     where = np.empty(ranks, np.int32)
     where[following.lines] = np.arange(ranks, dtype=np.int32).reshape(rows, columns)
     slice_ = np.arange(slices, dtype=np.int32)[:, None]
-    rounds = columns - 1 if following.reduces else 1
+    rounds = following.rounds if following.reduces else 1
     a_round = np.int32(slices * ranks)
     first_round = (start + slice_ * np.int32(ranks) + where)[:, :, None]
     targets = first_round + np.arange(rounds, dtype=np.int32) * a_round
     if onward:
-        after = start + (columns - 1) * a_round + np.arange(a_round).reshape(slices, ranks, 1)
+        after = start + following.rounds * a_round + np.arange(a_round).reshape(slices, ranks, 1)
         targets = np.concatenate([targets, after], axis=2)
     table.add(
         targets.reshape(slices * ranks, -1).astype(np.int32),
         channel=np.broadcast_to(np.arange(ranks, dtype=np.int32), shape),
-        first=base + slice_ * np.int32(ranks) + held,
+        first=stage.base + slice_ * np.int32(ranks) + held,
         count=np.full(shape, width, np.int32),
         reduce=np.zeros(shape, np.int32),
-        step=np.full(shape, step + size - 2, np.int32),
+        step=np.full(shape, step + stage.rounds - 1, np.int32),
         priority=np.broadcast_to(slice_, shape),
     )
 

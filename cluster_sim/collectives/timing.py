@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from cluster_sim.collectives.algorithms import chosen, compose
-from cluster_sim.collectives.folding import folded_ring
+from cluster_sim.collectives.folding import folded_ps
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.nccl import covers, nccl_ps
 from cluster_sim.schedule import IntArray
@@ -68,7 +68,7 @@ def _duration_ps(
     ideal: bool,
 ) -> int:
     group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
-    folded = folded_ring(op, group, size_bytes, algorithm, ideal=ideal)
+    folded = folded_ps(op, group, size_bytes, algorithm, ideal=ideal)
     if folded is not None:
         return folded
     return run(compose(op, group, size_bytes, algorithm, ideal=ideal).schedule).total_ps
