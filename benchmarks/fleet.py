@@ -16,7 +16,8 @@ def main() -> None:
     """Print how long the week takes, the speed over real time, and over the per-unit loop."""
     from topologies.machines import cluster
     from workloads.demand import azure_code
-    from workloads.fleet.scenario import policy_of, run, scenario
+    from workloads.fleet.choose import policy_of
+    from workloads.fleet.scenario import run, scenario
     from workloads.huggingface import named
 
     begun = time.perf_counter()

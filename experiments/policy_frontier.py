@@ -73,7 +73,7 @@ KEPT = (
 
 
 def _policies(made: Scenario, headrooms: tuple[float, ...]) -> Iterator[tuple[str, float, Policy]]:
-    from workloads.fleet.scenario import policy_of
+    from workloads.fleet.choose import policy_of
 
     for name in ("static", "threshold", "forecast", "oracle"):
         for headroom in headrooms:

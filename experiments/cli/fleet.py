@@ -165,7 +165,8 @@ def _scenario(inputs: Mapping[str, Any]) -> Scenario:
 
 
 def _run(made: Scenario, name: str, inputs: Mapping[str, Any]) -> FleetRun:
-    from workloads.fleet.scenario import policy_of, run
+    from workloads.fleet.choose import policy_of
+    from workloads.fleet.scenario import run
 
     chosen = policy_of(
         name,
