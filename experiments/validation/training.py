@@ -39,8 +39,8 @@ USUAL: Mapping[str, int | str] = {
 """What an empty cell is taken to be: the usual default of Megatron-like frameworks."""
 
 
-FEWEST = 8
-"""Microbatches from which two runs stand for a longer one."""
+FEWEST = 4
+"""Least microbatches of the period from which two runs stand for a longer one."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteratio
     float
         Time of the plan's own number of microbatches [s].
     """
-    base, period = max(FEWEST, 2 * plan.pp), max(FEWEST, plan.pp)
+    period = plan.pp * -(-FEWEST // plan.pp)  # whole rounds of an interleaved schedule
+    base = 2 * period
     if plan.microbatches <= base + 2 * period:
         step = iteration(model, machine, plan, allow_oversized=True, partial=True)
         return step, step.iteration_s
