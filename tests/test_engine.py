@@ -220,13 +220,19 @@ def test_every_slot_has_a_simpy_process_named_as_its_resource() -> None:
             Resources.table("hbm", [0], slots=0, capacity=100),
         ]
     )
-    made = schedule(kind=[FIXED], resource=3, duration_ps=1, edges=no_edges(1), resources=resources)
+    made = schedule(
+        kind=[FIXED] * 3,
+        resource=[3, 2, 2],
+        duration_ps=1,
+        edges=no_edges(3),
+        resources=resources,
+    )
     run = reference.Run(made)
     assert [process.name for process in run.processes] == [
         *("engine:0", "engine:1", "cc:0", "cc:0", "link:0-1", "link:1-0", "link:0-1.1")
     ]
     run.env.run()
-    assert run.end == [1]
+    assert run.end == [1, 1, 1]
     assert all(process.is_alive for process in run.processes)
 
 

@@ -38,7 +38,9 @@ class Run:
             self.from_start = edges.from_start.tolist()
         self.pending = np.bincount(edges.dst, minlength=ops).tolist()
         self.ready, self.start, self.end = [0] * ops, [NEVER] * ops, [NEVER] * ops
-        rows = zip(resources.names(), resources.slots.tolist(), strict=True)
+        on_it = np.bincount(schedule.resource[schedule.resource >= 0], minlength=len(resources))
+        used = np.minimum(resources.slots, np.maximum(1, on_it))  # no process would do the rest
+        rows = zip(resources.names(), used.tolist(), strict=True)
         self.servers = [Server(self, number, *row) for number, row in enumerate(rows)]
         self.sharing = Sharing(self, schedule, faulty)
         self.parked: dict[int, list[int]] = defaultdict(list)  # flows, by the dead resource
@@ -51,7 +53,7 @@ class Run:
 
     @property
     def processes(self) -> list[simpy.Process]:
-        """Every slot's process, named as its resource is printed."""
+        """A process for each slot, as far as ops can use them, named as its resource is printed."""
         return [slot.process for server in self.servers for slot in server.slots]
 
     def arrive(self, op: int) -> None:
