@@ -7,9 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from cluster_sim.engine.times import DONE
+from cluster_sim.instants import PS_PER_S
 from cluster_sim.metrics import Stretches, stretches
-from cluster_sim.schedule import FIXED, JOIN, BoolArray, IntArray
+from cluster_sim.schedule import FIXED, HORIZON_PS, JOIN, BoolArray, IntArray
 from cluster_sim.trace import Trace
+
+ROUNDING = 1 + 1e-9
+"""Slack of what is reckoned in floating point."""
 
 
 def violations(trace: Trace, *, faults: bool = False) -> list[str]:
@@ -17,13 +21,16 @@ def violations(trace: Trace, *, faults: bool = False) -> list[str]:
 
     Checked are: ready is the latest of the edges (rule 2); nothing starts before it is ready;
     joins end when ready and fixed ops last their duration (rule 5); no slot is used twice and none
-    is free while an op is ready for it (rule 3); an op ended if and only if its status says so.
+    is free while an op is ready for it (rule 3); of equal priority the first to be ready starts
+    first (rule 4); no flow is faster than its cap and its path, and no shared resource carried more
+    than its capacity (rule 7); an op ended if and only if its status says so.
 
     Parameters
     ----------
     trace : Trace
     faults : bool
-        The run had faults: durations and free slots are not held against it.
+        The run had faults: durations, free slots, the order of starts, rates and edges from starts
+        are not held against it.
 
     Examples
     --------
@@ -34,8 +41,10 @@ def violations(trace: Trace, *, faults: bool = False) -> list[str]:
     ...     edges=Edges.from_pairs(1, [], []), resources=Resources.table("engine", [0]))))
     []
     """
-    found = [*_readiness(trace), *_order(trace), *_slots(trace)]
-    return found if faults else [*found, *_durations(trace), *_idle_slots(trace)]
+    found = [*_readiness(trace, faults), *_order(trace), *_slots(trace)]
+    if faults:
+        return found
+    return [*found, *_durations(trace), *_idle_slots(trace), *_turns(trace), *_rates(trace)]
 
 
 def _first(bad: BoolArray, text: str) -> Iterator[str]:
@@ -43,7 +52,7 @@ def _first(bad: BoolArray, text: str) -> Iterator[str]:
         yield f"{np.count_nonzero(bad):,} ops, first op {int(np.argmax(bad))}: {text}"
 
 
-def _readiness(trace: Trace) -> Iterator[str]:
+def _readiness(trace: Trace, faults: bool) -> Iterator[str]:
     made, times = trace.schedule, trace.times
     edges, source = made.edges, made.edges.sources()
     since = times.end_ps[source]
@@ -52,10 +61,12 @@ def _readiness(trace: Trace) -> Iterator[str]:
     expected = np.zeros(len(made), np.int64)
     np.maximum.at(expected, edges.dst, since + edges.lag_ps)
     was_ready = times.ready_ps >= 0
-    unmet = np.zeros(len(made), np.bool_)
+    unmet, excused = np.zeros((2, len(made)), np.bool_)
+    if faults and edges.from_start is not None:  # a start may have been lost, or slow
+        excused[edges.dst[edges.from_start]] = True
     unmet[edges.dst[since < 0]] = True
-    yield from _first(was_ready & unmet, "ready although an edge never elapsed")
-    late = was_ready & ~unmet & (times.ready_ps != expected)
+    yield from _first(was_ready & unmet & ~excused, "ready although an edge never elapsed")
+    late = was_ready & ~unmet & ~excused & (times.ready_ps != expected)
     yield from _first(late, "not ready at the latest of its edges")
 
 
@@ -103,6 +114,44 @@ def _idle_slots(trace: Trace) -> Iterator[str]:
     idle = np.zeros(len(made), np.bool_)
     idle[ops] = waited[1] > waited[0]
     yield from _first(idle, "waits although a slot of its resource is free")
+
+
+def _turns(trace: Trace) -> Iterator[str]:
+    """Rule 4: among ops of one resource and priority those ready first have started first."""
+    made, times = trace.schedule, trace.times
+    ops = np.flatnonzero((made.resource >= 0) & (times.ready_ps >= 0))
+    order = np.lexsort((ops, times.ready_ps[ops], made.priority[ops], made.resource[ops]))
+    ops = ops[order]
+    start = np.where(times.start_ps[ops] >= 0, times.start_ps[ops], HORIZON_PS)
+    alike = (made.resource[ops[1:]] == made.resource[ops[:-1]]) & (
+        made.priority[ops[1:]] == made.priority[ops[:-1]]
+    )
+    overtaken = np.zeros(len(made), np.bool_)
+    overtaken[ops[:-1]] = alike & (start[1:] < start[:-1])
+    yield from _first(overtaken, "starts after one of its priority that was ready later")
+
+
+def _rates(trace: Trace) -> Iterator[str]:
+    """Rule 7, as far as starts and ends tell: work done, against caps and capacities."""
+    made, times, flows = trace.schedule, trace.times, trace.schedule.flows
+    row = np.flatnonzero(times.end_ps[flows.op] >= 0)
+    if not len(row):
+        return
+    share = np.flatnonzero(np.isin(np.repeat(np.arange(len(flows)), np.diff(flows.ptr)), row))
+    flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))[share]
+    resource, weight = flows.resource[share], flows.weight[share]
+    most = flows.cap_bytes_per_s.astype(np.float64)
+    np.minimum.at(most, flow, made.resources.capacity[resource] / weight)
+    op = flows.op[row]
+    lasted = (times.end_ps - times.start_ps)[op]
+    hasty = np.zeros(len(made), np.bool_)
+    hasty[op] = made.size_bytes[op] * (PS_PER_S / most[row]) > lasted * ROUNDING
+    yield from _first(hasty, "is faster than its cap or its path")
+    carried = np.bincount(resource, made.size_bytes[flows.op[flow]] * weight, len(made.resources))
+    span = (times.end_ps[op].max() - times.start_ps[op].min()) / PS_PER_S
+    for number in np.flatnonzero(carried > made.resources.capacity * span * ROUNDING)[:1]:
+        name = made.resources.names(np.array([number]))[0]
+        yield f"{name}: carried {carried[number]:.0f} bytes, more than its capacity"
 
 
 def _holding(trace: Trace) -> Stretches:
