@@ -92,11 +92,14 @@ def _counts(trace: Trace, ranks: IntArray) -> IntArray:
 def mean_s(parts: pd.DataFrame) -> dict[str, float]:
     """Mean over all ranks, equal ones counted [s]; sums to the iteration."""
     weight = parts["count"].to_numpy()
+    return {part: _mean_ps(weight, parts[f"{part}_ps"].to_numpy()) / PS_PER_S for part in PARTS}
+
+
+def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
+    """Weighted mean; the sum itself would pass 2⁶³ ps for half a million ranks of 20 s."""
     ranks = int(weight.sum())
-    return {
-        part: int((weight * parts[f"{part}_ps"].to_numpy()).sum()) / ranks / PS_PER_S
-        for part in PARTS
-    }
+    whole, rest = np.divmod(values_ps, ranks)
+    return (int((weight * whole).sum()) * ranks + int((weight * rest).sum())) / ranks
 
 
 def overlapped_s(trace: Trace) -> float:
@@ -105,4 +108,4 @@ def overlapped_s(trace: Trace) -> float:
     talks = found[~found["category"].isin(["optimizer", "compute", "other"])]
     hidden = talks.groupby("rank")["overlapped_ps"].sum()
     weight = _counts(trace, hidden.index.to_numpy())
-    return float((weight * hidden.to_numpy()).sum() / weight.sum() / PS_PER_S)
+    return _mean_ps(weight, hidden.to_numpy()) / PS_PER_S
