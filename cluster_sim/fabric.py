@@ -52,6 +52,24 @@ class Paths:
             np.insert(self.latency_ps, at, 0),
         )
 
+    def or_else(self, own: BoolArray, other: Paths) -> Paths:
+        """These paths for the pairs that have their ``own``, those of another table for the rest.
+
+        Parameters
+        ----------
+        own : bool array (pairs,)
+            The other pairs have empty paths here.
+        other : Paths
+            Of the other pairs, in order.
+        """
+        hops = np.diff(self.ptr)
+        hops[~own] = np.diff(other.ptr)
+        here = np.repeat(own, hops)
+        resource, latency = np.empty(len(here), np.int64), np.empty(len(here), np.int64)
+        resource[here], resource[~here] = self.resource, other.resource
+        latency[here], latency[~here] = self.latency_ps, other.latency_ps
+        return Paths(np.concatenate([[0], np.cumsum(hops)]), resource, latency)
+
 
 @dataclass(frozen=True, eq=False)
 class Fabric:

@@ -14,17 +14,19 @@ import numpy as np
 from cluster_sim.collectives.algorithms import slices_for
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.cycles import cycles
-from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.hierarchical import inner_parts, over_domains, rank_table
 from cluster_sim.collectives.lower import lower
 from cluster_sim.collectives.ring import RING_OPS, ring_rounds
 from cluster_sim.collectives.sends import Sends
 from cluster_sim.collectives.stages import Leg, staged_by_few
+from cluster_sim.collectives.torus import parts as shared_out
 from cluster_sim.fabric import fabric
 from cluster_sim.schedule import IntArray, Schedule
 from cluster_sim.trace import run
 from cluster_sim.wire import Wire, wire
 from topologies.clusters import Cluster
+from topologies.routing import routes
 from topologies.scale_out_routing import scale_out_paths
 
 FOLD_FROM = 16
@@ -33,6 +35,10 @@ FEW = 2
 """Domains that are run."""
 RING_OF_FEW = 3
 """Ranks of a ring that are run; with two, a ring and its reverse would be the same."""
+MOST_OPS = 2_000_000
+"""Ops of a run; where more would be needed, slices are fewer, and then rounds charged unseen."""
+HOPS = 3
+"""Ops of a send between domains: its issue, and the two adapters."""
 ROUNDS = 8
 """Rounds that are run at first; what as many more cost is then looked at, twice."""
 
@@ -51,7 +57,7 @@ def folded_ps(
         return None
     costs = wire(group.cluster, ideal=ideal)
     if algorithm == "hierarchical":
-        return _hierarchical_ps(op, group, slices_for(group, size_bytes, costs), size_bytes, costs)
+        return hierarchical_ps(op, group, slices_for(group, size_bytes, costs), size_bytes, costs)
     if domains == group.ranks and algorithm in ("ring", "rdh"):
         fold = _ring_ps if algorithm == "ring" else _halving_doubling_ps
         return fold(op, group, costs.slices, size_bytes, costs)
@@ -83,33 +89,65 @@ def _halving_doubling_ps(op: str, group: Group, slices: int, size_bytes: int, co
     return run(_lowered(sends, level, level.chips_per_domain * np.arange(FEW), costs)).total_ps
 
 
-def _hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
     table = rank_table(group)
     if table is None:
         raise ValueError("the group is not symmetric over its domains")
     chip = group.chip_of_rank[table]
     ways = 2 if op == "all-reduce" else 1
     level = levelled(group, chip[:, 0], ways * (len(table) - 1))
+    alike = _any_chip(group)
     local = chip[0] % level.chips_per_domain
+    local = local[:1] if alike else local
     chips = (level.chips_per_domain * np.arange(FEW)[:, None] + local).ravel()
     ranks = np.arange(chips.size).reshape(FEW, -1)
     across = np.ascontiguousarray(ranks.T).astype(np.int32)
-    inner = [
-        ([over_domains(lines, ranks) for lines in part.lines], part.weight)
+    inner = alike or [
+        ([_leg(over_domains(lines, ranks)) for lines in part.lines], part.weight)
         for part in inner_parts(group)
     ]
 
+    ops = HOPS * ways * ranks.size * len(inner) * len(table)
+    slices = min(slices, max(1, MOST_OPS // ops))
+
     def after(rounds: int) -> Schedule:
         last = Leg(across, len(table), rounds)
-        parts = [
-            ([*(Leg(one, one.shape[1], one.shape[1] - 1) for one in lines), last], weight)
-            for lines, weight in inner
-        ]
-        return _lowered(
-            staged_by_few(op, ranks.size, parts, size_bytes, slices), level, chips, costs
-        )
+        parts = [([*legs, last], weight) for legs, weight in inner]
+        sends = staged_by_few(op, ranks.size, parts, size_bytes, slices)
+        return _lowered(sends, level, chips, costs)
 
     return after_rounds_ps(after, len(table) - 1)
+
+
+def _leg(lines: IntArray) -> Leg:
+    return Leg(lines, lines.shape[1], lines.shape[1] - 1)
+
+
+def _any_chip(group: Group) -> list[tuple[list[Leg], int]]:
+    """Legs of the first chip of each domain, where any chip may stand for all; else none.
+
+    So it is where the chips of a domain fill a torus: shifted along an axis it is the same.
+    """
+    first = Group(group.cluster, group.chips[group.domain == group.domain[0]])
+    found = box(first)
+    if group.ranks_per_chip > 1 or found is None or not all(found.wraps) or not found.sizes:
+        return []
+    legs: dict[int, Leg] = {}
+    made = []
+    for part in shared_out(found):
+        own = [_to_itself(first, lines) for lines in part.lines]
+        made.append(([legs.setdefault(key, leg) for key, leg in own], part.weight))
+    return made
+
+
+def _to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
+    """Leg of a chip that stands for the whole lines, over its link to the next one."""
+    line, place = (int(one[0]) for one in np.nonzero(lines == 0))
+    local = group.chips % group.cluster.chips_per_domain
+    there = lines[line, (place + 1) % lines.shape[1]]
+    link = int(routes(group.cluster.shape, local[:1], local[[there]]).link[0])
+    each = np.arange(FEW, dtype=np.int32)[:, None]
+    return link, Leg(each, lines.shape[1], lines.shape[1] - 1, link)
 
 
 def levelled(group: Group, ring: IntArray, rounds: int) -> Cluster:
@@ -134,23 +172,28 @@ def after_rounds_ps(after: Callable[[int], Schedule], rounds: int) -> int:
     """Time of a schedule of many equal rounds [ps], from runs of a few of them if these suffice.
 
     They do once as many rounds more take the same time more, twice in a row, and this no less
-    than what they keep the busiest resource busy: nothing hides them any longer.
+    than what they keep the busiest resource busy: nothing hides them any longer. Where that takes
+    more than ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
     """
     few = ROUNDS
     while 4 * few < rounds:
-        (first, _), (second, busy), (third, busier) = (_run(after(n * few)) for n in (1, 2, 3))
-        more = third - second
-        if more == second - first and more >= int((busier - busy).max()):
-            whole, rest = divmod(rounds - 3 * few, few)
-            return third + whole * more + -(-rest * more // few)
+        (first, _, _), (second, busy, _), (third, busier, ops) = (
+            _run(after(count * few)) for count in (1, 2, 3)
+        )
+        more, least = third - second, int((busier - busy).max())
+        settled = more == second - first and more >= least
+        if settled or (2 * ops > MOST_OPS and ops * rounds > 6 * few * MOST_OPS):
+            left = rounds - 3 * few
+            return third + -(-left * max(more, least) // few)
         few *= 2
     return run(after(rounds)).total_ps
 
 
-def _run(made: Schedule) -> tuple[int, IntArray]:
-    """Time that a schedule takes, and for which a slot of each resource is held [ps]."""
+def _run(made: Schedule) -> tuple[int, IntArray, int]:
+    """Time that a schedule takes, and for which each resource's slots are held [ps]; its ops."""
     busy = np.bincount(made.resource + 1, made.duration_ps, len(made.resources) + 1)[1:]
-    return run(made).total_ps, busy.astype(np.int64) // np.maximum(1, made.resources.slots)
+    slots = np.maximum(1, made.resources.slots)
+    return run(made).total_ps, busy.astype(np.int64) // slots, len(made)
 
 
 def _lowered(sends: Sends, cluster: Cluster, chips: IntArray, costs: Wire) -> Schedule:

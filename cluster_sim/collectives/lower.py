@@ -135,16 +135,20 @@ def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
     """What each channel crosses; between the cores of one chip a hop over nothing."""
     channels = sends.channels
     src, dst = chip_of_rank[channels.src], chip_of_rank[channels.dst]
-    if channels.ptr is not None and channels.link is not None:
-        return fabric.along(src, channels.ptr, channels.link)
-    return fabric.route(src, dst).never_empty()
+    if channels.ptr is None or channels.link is None:
+        return fabric.route(src, dst).never_empty()
+    along = fabric.along(src, channels.ptr, channels.link)
+    given = np.diff(channels.ptr) > 0
+    if given.all():
+        return along
+    return along.or_else(given, fabric.route(src[~given], dst[~given]).never_empty())
 
 
 def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
     if not issued and hops.max(initial=1) == 1:
         each = np.arange(len(sends), dtype=np.int32)
         return _Ops(len(sends), each, each, None, None)
-    joins = (sends.channels.src == sends.channels.dst)[sends.channel]
+    joins = sends.channels.joins[sends.channel]
     width = hops[sends.channel] + (issued & ~joins)
     end = np.cumsum(width)
     count = int(end[-1]) if len(end) else 0
@@ -257,7 +261,7 @@ def _labels(sends: Sends, ops: _Ops) -> dict[str, Label]:
 def _what(sends: Sends, ops: _Ops) -> IntArray:
     """Which kind of hop each op is, uint8 (ops,)."""
     arrives = np.where(sends.reduce, np.uint8(REDUCE), np.uint8(COPY))
-    joins = sends.channels.src == sends.channels.dst
+    joins = sends.channels.joins
     if joins.any():
         arrives[joins[sends.channel]] = JOINED
     if ops.hop is None:

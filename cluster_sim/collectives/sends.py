@@ -29,7 +29,8 @@ class Channels:
     lane : int16 array (channels,)
         Which of several parallel cables, where the two are joined by more than one.
     ptr : int64 array (channels + 1,) or None
-        Where given, channel c is routed over ``link[ptr[c]:ptr[c + 1]]``; else the fabric routes.
+        Where given, channel c is routed over ``link[ptr[c]:ptr[c + 1]]``; else, and where that is
+        empty, the fabric routes.
     link : int32 array or None
         Link numbers of the domain.
     """
@@ -42,6 +43,14 @@ class Channels:
 
     def __len__(self) -> int:
         return len(self.src)
+
+    @property
+    def joins(self) -> BoolArray:
+        """Channels of a rank to itself that cross no link, bool (channels,)."""
+        joins: BoolArray = self.src == self.dst
+        if self.ptr is not None:
+            joins &= np.diff(self.ptr) == 0
+        return joins
 
     @classmethod
     def table(
@@ -102,7 +111,7 @@ class Sends:
             offsets = self.chunks.offsets()
             np.take(offsets, self.first + self.count, out=size, mode="clip")
             size -= offsets[self.first]
-        joins = self.channels.src == self.channels.dst
+        joins = self.channels.joins
         if joins.any():
             size[joins[self.channel]] = 0
         return size

@@ -18,6 +18,7 @@ from cluster_sim.collectives.chunks import EVERY, Chunks, shards, share
 from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
 from cluster_sim.schedule import Edges, IntArray
 
+NO_LINK = -1
 COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
 
 
@@ -50,11 +51,14 @@ class Leg:
         Ranks of a line that they stand for: blocks of the buffer, and rounds but for one.
     rounds : int
         Rounds that are run.
+    link : int, optional
+        Of the domain, over which a rank that stands for a whole line sends to itself.
     """
 
     lines: IntArray
     length: int
     rounds: int
+    link: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +75,7 @@ class _Stage:
     reduces: bool
     rounds: int
     base: int = 0
+    link: int | None = None
 
 
 @dataclass(eq=False)
@@ -152,7 +157,7 @@ def staged_by_few(
         for leg in legs:
             left = -(-left // leg.length)
             low, base = np.zeros(len(leg.lines), np.int64), len(blocks) * slices * ranks
-            down.append(_Stage(leg.lines, low, 1, True, leg.rounds, base))
+            down.append(_Stage(leg.lines, low, 1, True, leg.rounds, base, leg.link))
             blocks.append(left)
         up = [replace(stage, reduces=False) for stage in down[::-1]]
         _add_part(table, channels, down * reduces + up * gathers, ranks, slices)
@@ -235,22 +240,29 @@ class _Channels:
         # A rank's channel to itself carries its joins.
         self._src: list[IntArray] = [np.arange(ranks, dtype=np.int32)]
         self._dst: list[IntArray] = [np.arange(ranks, dtype=np.int32)]
+        self._link: list[IntArray] = [np.full(ranks, NO_LINK)]
         self._known: dict[int, int] = {}
         self._count = ranks
 
-    def of(self, lines: IntArray) -> IntArray:
-        """Channels from each rank of each line to the next."""
+    def of(self, lines: IntArray, link: int | None = None) -> IntArray:
+        """Channels from each rank of each line to the next, over one link if it is given."""
         if id(lines) not in self._known:
             self._known[id(lines)] = self._count
             self._src.append(lines.ravel())
             self._dst.append(np.roll(lines, -1, axis=1).ravel())
+            self._link.append(np.full(lines.size, NO_LINK if link is None else link))
             self._count += lines.size
         first = self._known[id(lines)]
         return np.arange(first, first + lines.size, dtype=np.int32).reshape(lines.shape)
 
     def table(self) -> Channels:
         """All of them."""
-        return Channels.table(np.concatenate(self._src), np.concatenate(self._dst))
+        src, dst, link = (np.concatenate(one) for one in (self._src, self._dst, self._link))
+        given = link != NO_LINK
+        if not given.any():
+            return Channels.table(src, dst)
+        ptr = np.concatenate([[0], np.cumsum(given)])
+        return Channels.table(src, dst, ptr=ptr, link=link[given].astype(np.int32))
 
 
 def _add_part(
@@ -260,7 +272,7 @@ def _add_part(
     for number, stage in enumerate(stages):
         _add_stage(
             table,
-            channels.of(stage.lines),
+            channels.of(stage.lines, stage.link),
             stage,
             ranks=ranks,
             slices=slices,
