@@ -100,6 +100,22 @@ def frame(found: Search, top: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+BRIEF = (
+    "tp", "pp", "dp", "microbatch", "zero", "sequence_parallel", "schedule", "recompute", "order",
+    "overlap", "global_batch", "seq", "estimate_s", "iteration_s", "mfu", "memory_total_bytes",
+    *(f"{part}_s" for part in PARTS),
+)  # fmt: skip
+"""Columns that say most about a plan."""
+
+
+def brief(found: Search, top: int) -> pd.DataFrame:
+    """The columns of :func:`frame` that say most, after ``model`` and ``cluster``."""
+    rows = frame(found, top)[[*BRIEF]]
+    rows.insert(0, "cluster", found.cluster.name)
+    rows.insert(0, "model", found.model.name)
+    return rows
+
+
 def headline(found: Search) -> str:
     """What was asked, in one line."""
     plan = found.finalists[0].plan
@@ -206,12 +222,13 @@ def figure(rows: pd.DataFrame, title: str = "") -> Figure:
     labels = [plan_label(one) for one in rows.to_dict("records")]
     parts = [{part: one[f"{part}_s"] for part in PARTS} for one in rows.to_dict("records")]
     notes = [
-        f"MFU {mfu:.0%}, {format_bytes(int(size))}"
+        f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
         for mfu, size in zip(rows["mfu"], rows["memory_total_bytes"], strict=True)
     ]
     drawn = stacked(labels, parts, notes)
     axes = drawn.axes[0]
-    axes.plot(rows["estimate_s"], range(len(rows)), "|", color="black", ms=22, mew=1.5, zorder=3)
+    marks = axes.plot(rows["estimate_s"], range(len(rows)), "|k", ms=22, mew=1.5, zorder=3)
+    axes.legend(marks, ["estimate"], loc="upper right", frameon=False, markerscale=0.5)
     if title:
         axes.set_title(title, loc="left", fontsize=10)
     return drawn
@@ -219,6 +236,6 @@ def figure(rows: pd.DataFrame, title: str = "") -> Figure:
 
 def plan_label(one: Any) -> str:
     """A plan in two short lines."""
-    words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']}"]
+    words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
     words.append(f"microbatch {one['microbatch']}, recompute {one['recompute']}")
     return "\n".join(words)

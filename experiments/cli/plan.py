@@ -40,6 +40,10 @@ def plan(
     finalists: Annotated[
         Degree, typer.Option("--finalists", min=1, help="Plans to simulate; default twice --top.")
     ] = None,
+    each: Annotated[
+        str | None,
+        typer.Option("--each", metavar="FIELDS", help="Best plan of each, as tp,pp or recompute."),
+    ] = None,
     tp: Annotated[Degree, _option("--tp", "Only this tensor parallel degree.")] = None,
     pp: Annotated[Degree, _option("--pp", "Only this pipeline parallel degree.")] = None,
     vpp: Annotated[Degree, _option("--vpp", "Model chunks of a stage, default 1.")] = None,
@@ -95,6 +99,7 @@ def plan(
         stated={name: given[name] for name in STATED},
         lnc=lnc,
         finalists=finalists or 2 * top,
+        each=[name.strip().replace("-", "_") for name in each.split(",")] if each else (),
         engine=engine,
         watch=watch,
     )
@@ -113,7 +118,8 @@ STATED = (
 """Options that are fields of a plan: what is given is not varied."""
 
 ASKED = (
-    "model", "cluster", "global_batch", "top", "finalists", "lnc", "variant", "catalogue", "engine",
+    "model", "cluster", "global_batch", "top", "finalists", "each", "lnc", "variant", "catalogue",
+    "engine",
 )  # fmt: skip
 """Other options that results depend on."""
 

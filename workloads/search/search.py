@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from cluster_sim.schedule import IntArray
 from topologies.clusters import Cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 from workloads.model import Model
 from workloads.search.candidates import candidates
 from workloads.search.estimate import estimate
@@ -117,6 +117,7 @@ def search(
     stated: Mapping[str, Any] | None = None,
     lnc: int | None = None,
     finalists: int = SIMULATED * TOP,
+    each: Sequence[str] = (),
     engine: str = "fast",
     watch: Watch = iter,
 ) -> Search:
@@ -135,6 +136,9 @@ def search(
         Physical cores of a logical one.
     finalists : int
         How many of the best estimates are simulated in full.
+    each : sequence of str
+        Fields of a plan: of plans that agree in all of these only the best estimate counts, such
+        as ``("tp", "pp")`` for one plan of each way to divide the model.
     engine : {"fast", "reference"}
     watch : function
         Wraps the sequence of finalists while they are simulated, to show progress.
@@ -159,7 +163,7 @@ def search(
     found = candidates(model, cluster, global_batch, stated=stated, lnc=lnc)
     plans = [found.plans[row] for row in np.flatnonzero(fit(found).fits).tolist()]
     estimated_s = estimate(model, cluster, plans).iteration_s
-    order: IntArray = np.argsort(estimated_s, kind="stable")
+    order = _first_of_each(np.argsort(estimated_s, kind="stable"), plans, each)
     estimated = time.perf_counter()
     chosen = order[:finalists].tolist()
     ran = []
@@ -179,6 +183,22 @@ def search(
         estimated_in_s=estimated - begun,
         simulated_in_s=ended - estimated,
     )
+
+
+def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
+    """Rows in order, of those that agree in all of some fields only the first."""
+    names = [one.name for one in fields(ParallelPlan)]
+    for name in each:
+        if name not in names:
+            raise InputError(
+                f"a plan has no {name!r}.{suggestion(name, names)} It has {', '.join(names)}."
+            )
+    if not each:
+        return order
+    seen: dict[tuple[Any, ...], int] = {}
+    for row in order.tolist():
+        seen.setdefault(tuple(getattr(plans[row], name) for name in each), row)
+    return np.array(list(seen.values()), np.int64)
 
 
 def _finalist(

@@ -1,0 +1,138 @@
+"""Figures of plans side by side: shares of the step, and how a plan scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from cluster_sim.palette import colors
+from experiments.training_figures import NAMES
+from workloads.training.breakdown import PARTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SMALLEST_LABEL = 0.045
+"""Share from which a part is wide enough for its number."""
+DARK = ("compute", "optimizer", "exposed_tp", "exposed_pp", "exposed_ep")
+"""Parts on which white letters are read better."""
+
+
+def shares(labels: Sequence[str], frame: pd.DataFrame, notes: Sequence[str], title: str) -> Figure:
+    """One bar a row, as long as all others, cut into the shares of its step.
+
+    Parameters
+    ----------
+    labels : list of str
+    frame : DataFrame
+        With ``iteration_s`` and ``<part>_s`` [s].
+    notes : list of str
+        Written behind each bar.
+    title : str
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 1.9 + 0.55 * len(labels)), layout="constrained")
+    axes = figure.subplots()
+    shade, at = colors(PARTS), np.arange(len(labels))
+    left = np.zeros(len(labels))
+    for part in PARTS:
+        width = (frame[f"{part}_s"] / frame["iteration_s"]).to_numpy()
+        if not width.any():
+            continue
+        axes.barh(at, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
+        for row in np.flatnonzero(width > SMALLEST_LABEL).tolist():
+            ink = "white" if part in DARK else "black"
+            middle = left[row] + width[row] / 2
+            axes.text(middle, row, f"{width[row]:.0%}", ha="center", va="center", color=ink)
+        left += width
+    for row, note in enumerate(notes):
+        axes.text(1.01, row, note, va="center", fontsize=9)
+    axes.set_yticks(at, labels)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.2)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_xlabel("share of one iteration, mean over ranks")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+SCHEDULES = {
+    "none": "gradients all at once, after the backward pass",
+    "dp": "gradients layer by layer, beside the backward pass",
+    "all": "gradients layer by layer, beside the backward pass",
+}
+"""What an overlap means for what replicas exchange."""
+
+
+def scaling(frame: pd.DataFrame, title: str) -> Figure:
+    """Parts of the step against chips for each overlap, and below what a chip trains on a second.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row an overlap and size, sizes ascending: ``overlap``, ``chips``, ``dp``,
+        ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
+    title : str
+    """
+    from matplotlib.figure import Figure
+
+    kinds = list(frame.groupby("overlap", sort=False))
+    figure = Figure(figsize=(6.2 * len(kinds) + 0.8, 6.8), layout="constrained")
+    grid = figure.subplots(
+        2, len(kinds), height_ratios=(1.8, 1), sharex="col", sharey="row", squeeze=False
+    )
+    for column, (kind, rows) in enumerate(kinds):
+        _parts_of_step(grid[0, column], rows)
+        _throughput(grid[1, column], rows)
+        grid[0, column].set_title(f"overlap {kind}: {SCHEDULES[str(kind)]}", fontsize=10)
+    grid[0, 0].set_ylabel("time of one iteration [s],\nmean over ranks")
+    grid[1, 0].set_ylabel("tokens a second\nand chip")
+    highest = float(frame["tokens_per_s_per_chip"].max())
+    grid[1, 0].set_ylim(0, 1.25 * highest)
+    grid[0, 0].set_ylim(0, 1.1 * float(frame["iteration_s"].max()))
+    figure.suptitle(title, fontsize=11)
+    drawn = dict(zip(*grid[0, 0].get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(
+        drawn.values(), drawn.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=9
+    )
+    return figure
+
+
+def _parts_of_step(axes: Axes, rows: pd.DataFrame) -> None:
+    shade, at, base = colors(PARTS), np.arange(len(rows)), np.zeros(len(rows))
+    for part in PARTS:
+        height = rows[f"{part}_s"].to_numpy()
+        if height.any():
+            axes.bar(at, height, bottom=base, color=shade[part], label=NAMES[part], width=0.72)
+            base += height
+    for place, seconds in enumerate(rows["iteration_s"]):
+        axes.text(place, seconds, f"{seconds:.3g} s", ha="center", va="bottom", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
+    rates = rows["tokens_per_s_per_chip"].tolist()
+    axes.plot(np.arange(len(rows)), rates, "o-", color="#222255")
+    for place, (rate, share) in enumerate(zip(rates, rows["efficiency"], strict=True)):
+        axes.annotate(
+            f"{share:.1%}",
+            (place, rate),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
+    sizes = zip(rows["chips"].tolist(), rows["dp"].tolist(), strict=True)
+    axes.set_xticks(np.arange(len(rows)), [f"{chips:,}\n{dp:,}" for chips, dp in sizes])
+    axes.set_xlabel("chips (above), replicas of the model (below); per cent: beside the smallest")
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)

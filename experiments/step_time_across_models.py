@@ -1,0 +1,76 @@
+"""Where a step's time goes across models, each with the best plan that a search finds for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODELS = (
+    "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",
+    "llama-3.1-405b",
+)  # fmt: skip
+
+
+def run(
+    models: tuple[str, ...] = MODELS,
+    cluster: str = "trn2-ultraserver:16",
+    global_batch: int = 1024,
+    seq: int = 4096,
+    overlap: str = "all",
+    finalists: int = 3,
+) -> pd.DataFrame:
+    """Search plans for every model, all with the same batch on the same cluster.
+
+    Parameters
+    ----------
+    models : tuple of str
+        Names, or paths of ``config.json`` files.
+    cluster : str
+    global_batch, seq : int
+    overlap : str
+    finalists : int
+        Plans that are simulated for each model; the fastest is kept.
+
+    Returns
+    -------
+    DataFrame
+        One row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
+        ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
+    """
+    from experiments.plan_report import brief
+    from topologies.machines import cluster as machine
+    from workloads.huggingface import model as read_model
+    from workloads.search import search
+
+    made, stated = machine(cluster), {"seq": seq, "overlap": overlap}
+    rows = []
+    for text in models:
+        model = read_model(text)
+        found = search(model, made, global_batch, stated=stated, finalists=finalists)
+        rows.append(brief(found, 1).assign(tokens_per_s=found.finalists[0].tokens_per_s))
+    return pd.concat(rows, ignore_index=True)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the shares of every model's step as one bar, with its plan, length and MFU."""
+    from experiments.plan_figures import shares
+    from topologies.quantities import format_seconds
+
+    labels = [
+        f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}, microbatch {row.microbatch}"
+        for row in frame.itertuples()
+    ]
+    notes = [
+        f"{format_seconds(seconds)}, MFU {mfu:.0%}"
+        for seconds, mfu in zip(frame["iteration_s"], frame["mfu"], strict=True)
+    ]
+    first = frame.iloc[0]
+    title = (
+        f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, "
+        "each model with its best plan"
+    )
+    return shares(labels, frame, notes, title)
