@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from cluster_sim.engine.fast.agenda import empty_agenda
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
     ATTEMPTS,
+    ENDED,
     FAULT,
     NO_OP,
     NOTES,
@@ -29,7 +31,7 @@ from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.fast.streams import Streams
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.jit import version
-from cluster_sim.engine.times import NEVER, Attempts, HorizonError, Times, settle
+from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
 from cluster_sim.schedule import HORIZON_PS, IntArray, Schedule
 
 
@@ -51,20 +53,20 @@ def simulate(
         raise HorizonError.of(int(moving.min()))
     rows = run.speeds.attempts[: state.notes[ATTEMPTS]]
     rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
-    return settle(
-        Times(
-            ready_ps=state.ready,
-            start_ps=state.start,
-            end_ps=state.end,
-            status=run.speeds.lost if len(faults) else np.zeros(len(schedule), np.uint8),
-            attempts=Attempts(rows[:, 0].astype(np.int32), rows[:, 1], rows[:, 2]),
-            dead=np.flatnonzero(run.speeds.top == 0).astype(np.int32),
-            stopped_ps=stopped,
-        ),
-        state.pending,
-        now=now,
-        on_its_way=len(moving) > 0 or state.notes[FAULT] < len(faults),
+    times = Times(
+        ready_ps=state.ready,
+        start_ps=state.start,
+        end_ps=state.end,
+        status=run.speeds.lost if len(faults) else np.zeros(len(schedule), np.uint8),
+        attempts=Attempts(rows[:, 0].astype(np.int32), rows[:, 1], rows[:, 2]),
+        dead=np.flatnonzero(run.speeds.top == 0).astype(np.int32),
+        stopped_ps=stopped,
     )
+    faults_ahead = bool(state.notes[FAULT] < len(faults))
+    if state.notes[ENDED] == len(schedule) and not faults_ahead:
+        times.status.fill(DONE)
+        return replace(times, stopped_ps=None)
+    return settle(times, state.pending, now=now, on_its_way=len(moving) > 0 or faults_ahead)
 
 
 def _run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:

@@ -62,8 +62,8 @@ class Speeds(NamedTuple):
     reached: IntArray  # ops to look at behind one that failed
 
 
-ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH = range(9)
-NOTES = 9
+ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH = range(10)
+NOTES = 10
 """Places in ``State.notes``: the ends of the chain of arrivals, an op that would pass the horizon
-or -1, whether to stop after this instant, and how many attempts, faults that happened, resources
-touched, flows in flight and flows started at this instant there are."""
+or -1, whether to stop after this instant, and how many ops ended, attempts, faults that happened,
+resources touched, flows in flight and flows started at this instant there are."""

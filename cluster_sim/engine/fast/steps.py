@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from cluster_sim.engine.fast.agenda import Agenda, push
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
+    ENDED,
     LAST_ARRIVED,
     NO_OP,
     STOP,
@@ -66,6 +67,7 @@ def finish(run: Run, op: int, now: int) -> None:
     """End an op: its slot is free, and the edges from its end begin to elapse."""
     ops, state = run.ops, run.state
     state.end[op] = now
+    state.notes[ENDED] += 1
     resource = wide(ops.resource[op])
     if resource >= 0:
         free_slot(run.queues, state, resource)
