@@ -18,17 +18,18 @@ from topologies.routing import Routes, routes
 from topologies.shapes import Torus
 
 
-def direct(group: Group, size_bytes: int) -> Sends:
+def direct(group: Group, size_bytes: int | IntArray) -> Sends:
     """One message from each rank to each other, nearest number first.
 
     Parameters
     ----------
     group : Group
-    size_bytes : int
-        Whole buffer of one rank, its own part included, as in nccl-tests [B].
+    size_bytes : int or int array (ranks, ranks)
+        Whole buffer of one rank, its own part included, as in nccl-tests; or what each rank has
+        for each other, of which nothing is not sent [B].
     """
-    src, dst, step = _pairs(group.ranks)
-    chunks = Chunks.table(_sizes(size_bytes, group.ranks)[dst], src, dst)
+    src, dst, step, size = _messages_of(group.ranks, size_bytes)
+    chunks = Chunks.table(size, src, dst)
     if not len(src):
         return no_sends(chunks, group.ranks)
     each = np.arange(len(src), dtype=np.int32)
@@ -43,7 +44,7 @@ def direct(group: Group, size_bytes: int) -> Sends:
     )
 
 
-def dimension_ordered(group: Group, found: Box, size_bytes: int) -> Sends:
+def dimension_ordered(group: Group, found: Box, size_bytes: int | IntArray) -> Sends:
     """Messages that travel axis by axis, hop by hop, without a barrier between the axes.
 
     Parameters
@@ -52,22 +53,22 @@ def dimension_ordered(group: Group, found: Box, size_bytes: int) -> Sends:
         One rank a chip.
     found : Box
         The box that it fills.
-    size_bytes : int
-        Whole buffer of one rank [B].
+    size_bytes : int or int array (ranks, ranks)
+        As in :func:`direct` [B].
     """
-    src, dst, step = _pairs(group.ranks)
+    src, dst, step, whole = _messages_of(group.ranks, size_bytes)
     if not len(src):
         return no_sends(Chunks.table([], src, dst), group.ranks)
     shape, local = group.cluster.shape, group.chips % group.cluster.chips_per_domain
     tied = _tied(group, src, dst)
     orders = [np.roll(found.axes[::-1], -turn).tolist() for turn in range(len(found.axes))]
     every = [axis for axis in range(len(group.cluster.shape.sizes)) if axis not in found.axes]
-    parts = cut(cut(size_bytes, group.ranks), len(orders))
+    parts = cut(whole, len(orders))
     legs, pair, size = [], [], []
     for turn, order in enumerate(orders):
-        halves = cut(parts[dst, turn], 2)
+        halves = cut(parts[:, turn], 2)
         for tie, picked, share in (
-            (1, ~tied, parts[dst, turn]),
+            (1, ~tied, parts[:, turn]),
             (1, tied, halves[:, 0]),
             (-1, tied, halves[:, 1]),
         ):
@@ -131,9 +132,16 @@ def _pairs(ranks: int) -> tuple[IntArray, IntArray, IntArray]:
     return spread(src, dst.shape).ravel(), dst.ravel(), spread(step - 1, dst.shape).ravel()
 
 
-def _sizes(size_bytes: int, ranks: int) -> IntArray:
-    """Bytes that every rank has for each rank, int64 (ranks,)."""
-    return cut(size_bytes, ranks)
+def _messages_of(
+    ranks: int, size_bytes: int | IntArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Source, destination, round and bytes of every message."""
+    src, dst, step = _pairs(ranks)
+    if isinstance(size_bytes, np.ndarray):
+        size = size_bytes[src, dst]
+        sent = size > 0
+        return src[sent], dst[sent], step[sent], size[sent]
+    return src, dst, step, cut(size_bytes, ranks)[dst]
 
 
 def _no_edges(count: int) -> Edges:

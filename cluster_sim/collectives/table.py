@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from cluster_sim.collectives.algorithms import algorithms, compose
-from cluster_sim.collectives.bounds import lower_bound
+from cluster_sim.collectives.bounds import Bound, lower_bound
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.proof import LARGEST_RANKS, NOT_CHECKED, prove
@@ -102,7 +102,7 @@ def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) ->
 
 def measure(
     op: str,
-    group: Group,
+    groups: Group | Sequence[Group],
     size_bytes: int,
     algorithm: str = "auto",
     *,
@@ -110,41 +110,72 @@ def measure(
     engine: str = "fast",
     proof: bool | None = None,
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove one collective; the row of :func:`rows`, and the trace."""
+    """Build, run and prove one collective; the row of :func:`rows`, and the trace.
+
+    Of several groups at once, which are of one size, ``ranks`` and busbw are those of one group
+    and the time is that of the last to end.
+    """
+    many = [groups] if isinstance(groups, Group) else list(groups)
+    names = algorithms(op, many[0]) if algorithm == BEST else [algorithm]
+    bound = max((lower_bound(op, one, size_bytes) for one in many), key=lambda one: one.time_ps)
+    factor = bus_factor(op, many[0].ranks)
+
+    def tried(name: str) -> tuple[dict[str, Any], Trace]:
+        def make() -> Collective:
+            return compose(op, many, size_bytes, name, ideal=ideal)
+
+        return measure_made(
+            make, many[0], size_bytes, bound, factor=factor, engine=engine, proof=proof
+        )
+
+    return min(map(tried, names), key=lambda one: int(one[1].total_ps))
+
+
+def measure_made(
+    make: Callable[[], Collective],
+    group: Group,
+    size_bytes: int,
+    bound: Bound,
+    *,
+    factor: float,
+    engine: str = "fast",
+    proof: bool | None = None,
+) -> tuple[dict[str, Any], Trace]:
+    """Build with ``make``, run and prove; the row and the trace.
+
+    Parameters
+    ----------
+    make : function that returns a Collective
+        Its time is the row's ``build_s``.
+    group : Group
+        Whose ranks the row counts.
+    size_bytes : int
+        Over time, algbw [B].
+    bound : Bound
+    factor : float
+        busbw over algbw.
+    engine, proof
+        As in :func:`rows`.
+    """
     if engine not in ENGINES:
         raise InputError(
             f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
         )
-    names = algorithms(op, group) if algorithm == BEST else [algorithm]
-    tried = [_measure_one(op, group, size_bytes, name, ideal, engine, proof) for name in names]
-    return min(tried, key=lambda one: int(one[1].total_ps))
-
-
-def _measure_one(
-    op: str,
-    group: Group,
-    size_bytes: int,
-    algorithm: str,
-    ideal: bool,
-    engine: str,
-    proof: bool | None,
-) -> tuple[dict[str, Any], Trace]:
     begun = time.perf_counter()
-    made = compose(op, group, size_bytes, algorithm, ideal=ideal)
+    made = make()
     built = time.perf_counter()
     trace = run(made.schedule, engine=engine)
     done = time.perf_counter()
-    bound = lower_bound(op, group, size_bytes)
     seconds = trace.total_s
     return {
-        "collective": op,
+        "collective": made.op,
         "algorithm": made.algorithm,
         "cluster": group.cluster.name,
         "ranks": group.ranks,
         "size_bytes": int(size_bytes),
         "time_s": seconds,
         "algbw_bytes_per_s": size_bytes / seconds if seconds else 0.0,
-        "busbw_bytes_per_s": bus_factor(op, group.ranks) * size_bytes / seconds if seconds else 0.0,
+        "busbw_bytes_per_s": factor * size_bytes / seconds if seconds else 0.0,
         "lower_bound_s": bound.time_ps / 1e12,
         "bound": bound.what,
         "steps": made.steps,
@@ -152,7 +183,7 @@ def _measure_one(
         "engine": engine,
         "build_s": built - begun,
         "simulate_s": done - built,
-        "semantics": _semantics(made, group.ranks, proof),
+        "semantics": _semantics(made, len(made.chip_of_rank), proof),
     }, trace
 
 
