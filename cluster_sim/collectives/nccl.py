@@ -8,7 +8,8 @@ of slices fills; the constants are catalogue rows ``nccl.<chip>`` and ``nccl.<fa
     time = launch + steps + slowest port + filling + copy of a rank's own shard
 
 Filling is 2 √(slice · wire time): with slices of the best length, k hops behind one another cost
-the square root of what the wire itself takes.
+the square root of what the wire itself takes. Ports work side by side, so the slowest counts; but
+what fills the adapters runs through the NVLinks first, so that filling adds to either.
 """
 
 from __future__ import annotations
@@ -113,21 +114,26 @@ def nccl_ps(op: str, group: Group, size_bytes: int) -> int:
     if group.ranks == 1 or size_bytes == 0:
         return 0
     costs, load = constants(group.cluster), load_of(op, group, size_bytes)
-    inside = _port_ps(load.inside, costs.inside) + load.shard * PS_PER_S // costs.copy_rate
+    wire = _wire_ps(load.inside, costs.inside)
+    inside = wire + _filling_ps(wire, costs.inside) + load.shard * PS_PER_S // costs.copy_rate
     far = 0
     start = costs.launch_ps + load.steps * costs.inside.step_ps
     if load.in_switch and costs.in_switch_rate:
         direct = load.in_switch * PS_PER_S // costs.in_switch_rate + costs.in_switch_ps
         inside = min(inside, direct)
     if costs.outside is not None and load.far_steps:
-        far = _port_ps(load.outside, costs.outside)
+        far = _wire_ps(load.outside, costs.outside)
+        start += _filling_ps(far, costs.outside)
         start += load.far_steps * costs.outside.step_ps + load.messages * costs.outside.message_ps
     return start + max(inside, far)
 
 
-def _port_ps(size: int, port: Port) -> int:
-    wire = -(-size * PS_PER_S // port.rate)
-    return wire + 2 * math.isqrt(port.slice_ps * wire)
+def _wire_ps(size: int, port: Port) -> int:
+    return -(-size * PS_PER_S // port.rate)
+
+
+def _filling_ps(wire_ps: int, port: Port) -> int:
+    return 2 * math.isqrt(port.slice_ps * wire_ps)
 
 
 def load_of(op: str, group: Group, size_bytes: int) -> Load:

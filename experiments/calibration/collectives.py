@@ -104,10 +104,9 @@ def modelled(chip: Mapping[str, float], fabric: Mapping[str, float], rows: Loads
     start = chip["launch"] + rows.steps * chip["step"]
     if not fabric:
         return np.asarray(start + near)
-    wire = rows.outside / (fabric["efficiency"] * rows.adapter)
-    far = wire + 2 * np.sqrt(fabric["slice"] * wire)
+    far = np.where(rows.far_steps > 0, rows.outside / (fabric["efficiency"] * rows.adapter), 0.0)
     start = start + rows.far_steps * fabric["step"] + rows.messages * fabric["message"]
-    return np.asarray(start + np.maximum(near, np.where(rows.far_steps > 0, far, 0)))
+    return np.asarray(start + 2 * np.sqrt(fabric["slice"] * far) + np.maximum(near, far))
 
 
 @dataclass(frozen=True)
