@@ -105,6 +105,7 @@ COLLECTIVE = Kind(
         Column("algorithm", "text"),
         Column("size_bytes", "count", required=True, least=0),
         Column("time_s", "number", least=0),
+        Column("source", "text"),
     ),
     published=("time_s",),
 )

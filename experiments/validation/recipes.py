@@ -1,4 +1,4 @@
-"""What a framework does that a row does not say: attention kernels, fusion, power limits.
+"""What a framework does that a row does not say: attention kernels, fusion, power, libraries.
 
 A recipe is found by the row's ``source``, and is a set of named catalogue variants; it is counted
 as assumed. A row of an unknown source gets the defaults: fused attention, tuned kernels.
@@ -24,6 +24,9 @@ class Recipe:
         Text in a source by which it is recognised; empty for the default.
     attention : str
         ``fused`` or ``unfused``.
+    collectives : str
+        Through what a collective was measured: ``nccl``, as by its own tests, ``pytorch`` or
+        ``nvshmem``.
     variants : tuple of (path, name)
         Catalogue variants, ``PART.QUANTITY`` and the alternative's name.
     note : str
@@ -31,6 +34,7 @@ class Recipe:
 
     match: str
     attention: str
+    collectives: str
     variants: tuple[tuple[str, str], ...]
     note: str
 
@@ -39,7 +43,7 @@ class Recipe:
         return _numbers(self.variants)
 
 
-DEFAULT = Recipe("", "fused", (), "usual choices of today")
+DEFAULT = Recipe("", "fused", "nccl", (), "usual choices of today")
 
 
 @cache
@@ -55,7 +59,8 @@ def recipes() -> tuple[Recipe, ...]:
     for row in csv.DictReader(text.splitlines()):
         pairs = [pair.split("=") for pair in row["variants"].split(";") if pair]
         variants = tuple((path, name) for path, name in pairs)
-        made.append(Recipe(row["match"], row["attention"], variants, row["note"]))
+        how = (row["match"], row["attention"], row["collectives"])
+        made.append(Recipe(*how, variants, row["note"]))
     return tuple(made)
 
 
@@ -69,4 +74,4 @@ def recipe(source: str) -> Recipe:
     >>> recipe("my own cluster").attention
     'fused'
     """
-    return next((one for one in recipes() if one.match in source), DEFAULT)
+    return next((one for one in recipes() if one.match.lower() in source.lower()), DEFAULT)

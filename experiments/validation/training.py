@@ -59,7 +59,7 @@ class Stated:
 
 
 def predict(values: Mapping[str, Any]) -> Outcome:
-    """Time of an optimizer step [s] and peak memory [B] of one row.
+    """Time of an optimizer step [s] and peak memory [B] of one row, without what is set aside.
 
     A row that states a measured time did run, so it is run here too when the memory model finds it
     too large; one that does not is infeasible then.
@@ -69,7 +69,8 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     used = recipe(str(values.get("source") or ""))
     machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
     step, seconds = steady(model, machine, plan)
-    predicted = {"iteration_s": seconds, "memory_bytes": float(step.memory.total)}
+    peak = step.memory.total - step.memory.margin
+    predicted = {"iteration_s": seconds, "memory_bytes": float(peak)}
     known = _provenance(step, row, used.match)
     if step.memory.total > step.memory.capacity and values.get("iteration_s") is None:
         return infeasible(_too_large(step), predicted)
