@@ -109,7 +109,7 @@ def test_options_go_before_the_plans_file(
         (["--dp", "3"], "dp 3 × tp 4 × pp 2 = 24 ranks, but the cluster has 16 chips. Reduce dp"),
         (["--global-batch", "3"], "global batch 3 is not a multiple"),
         (["--jitter", "0.01"], "--jitter 0.01 is not supported yet. Leave it out"),
-        (["--cp", "2"], "cp 2 is not supported yet"),
+        (["--vpp", "3", "--schedule", "gpipe"], "gpipe has one chunk a stage, not vpp 3"),
         (["--recompute", "ful"], r"Did you mean full\?"),
     ],
 )

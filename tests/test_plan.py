@@ -20,8 +20,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": True}, "tp is True"),
     ({"schedule": "1f1"}, r"schedule is '1f1'; .* Did you mean 1f1b\?"),
     ({"zero": 4}, "zero is 4; it must be one of 0, 1"),
-    ({"zero": 3}, "zero 3 is not supported yet"),
-    ({"cp": 2}, "cp 2 is not supported yet. Use cp 1"),
+    ({"vpp": 2}, "vpp 2 divides the stages of a pipeline, but pp is 1. Use vpp 1"),
+    ({"pp": 2, "vpp": 2, "schedule": "gpipe"}, "gpipe has one chunk a stage, not vpp 2. Use vpp 1"),
+    ({"pp": 2, "stage_layers": (8,)}, "stage_layers names 1 chunks, but pp 2 × vpp 1 = 2"),
+    ({"ep": 3, "dp": 8}, r"ep 3 × etp 1 = 3 does not divide the tp 1 × cp 1 × dp 8 = 8 .* ep 2"),
+    ({"routing_skew": 0.5}, "routing_skew is 0.5; it must be at least 1"),
+    ({"dp": 16, "global_batch": 8}, "global batch 8 is not a multiple .* = 16. Use 16\\.$"),
     ({"dp": 3, "global_batch": 8}, "global batch 8 is not a multiple of dp 3 × .* = 3. Use 6 or 9"),
     ({"order": ("tp", "dp")}, "rank order tp-dp does not name each of"),
 ]
@@ -35,7 +39,10 @@ def test_a_bad_field_is_named(changes: dict[str, Any], message: str) -> None:
 
 DIVIDES: list[tuple[dict[str, Any], str]] = [
     ({"tp": 3}, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
-    ({"pp": 3}, "8 layers of toy are not divisible by pp × vpp 3. Use pp × vpp 2"),
+    ({"ep": 2, "dp": 2}, "ep 2 divides experts, but toy has none. Use ep 1"),
+    ({"cp": 2, "attention": "unfused"}, "cp 2 needs fused attention"),
+    ({"cp": 3}, "1,024 tokens of a sequence of toy are not divisible by 2 × cp 6"),
+    ({"pp": 2, "stage_layers": (4, 5)}, "stage_layers sum to 9, but toy has 8 layers"),
     ({"pp": 16}, "16 stages, but toy has 8 layers. Use pp 8 or less"),
     ({"tp": 16, "seq": 1000}, "1,000 tokens .* are not divisible by tp 16. Use tp 8"),
 ]
@@ -52,11 +59,6 @@ def test_key_value_heads_replicate_but_do_not_break() -> None:
     odd = replace(TOY, heads=12, kv_heads=6, hidden=960, ffn=3840)
     with pytest.raises(InputError, match="tp 4 neither divides the 6 key-value heads"):
         check_model(plan(tp=4), odd)
-
-
-def test_experts_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match="mixtral-8x7b has experts, which training does not"):
-        check_model(plan(), named("mixtral-8x7b"))
 
 
 def test_ranks_must_be_those_of_the_cluster() -> None:

@@ -71,7 +71,7 @@ def test_what_is_stated_is_not_varied() -> None:
 
 REFUSED: list[tuple[int, dict[str, Any], str]] = [
     (32, {"tp": 3}, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
-    (32, {"pp": 3}, "8 layers of toy are not divisible by pp"),
+    (32, {"pp": 16}, "pp 16 × vpp 1 = 16 stages, but toy has 8 layers. Use pp 8 or less"),
     (32, {"tp": 4, "pp": 8}, r"tp 4 × pp 8 cannot be completed to the 16 ranks .* Use divisors"),
     (32, {"dp": 5}, "dp 5 cannot be completed to the 16 ranks"),
     (6, {"dp": 4}, "global batch 6 is not a multiple of .* dp 4 .* Use 4 or 8"),

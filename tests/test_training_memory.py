@@ -10,14 +10,9 @@ from toy_training import TOY, plan
 from topologies.catalogue import catalogue
 from topologies.errors import InputError
 from workloads.huggingface import named
-from workloads.training.memory import (
-    check_memory,
-    in_flight,
-    layer_activations,
-    memory,
-    stage_parameters,
-    worst,
-)
+from workloads.training.activations import in_flight, layer_activations
+from workloads.training.memory import check_memory, memory, worst
+from workloads.training.shares import stage_share
 
 GPT = replace(named("gpt3-175b"), dropout=True)
 
@@ -52,7 +47,7 @@ def test_selective_recomputation_drops_the_scores_and_full_all_but_the_input() -
 def test_parameters_of_all_ranks_sum_to_the_model() -> None:
     how = plan(tp=4, pp=2)
     norms = 3 * TOY.layers * 2 * TOY.hidden + 3 * TOY.hidden
-    owned = 4 * sum(stage_parameters(TOY, how, stage) for stage in (0, 1))
+    owned = 4 * sum(stage_share(TOY, how, stage).total for stage in (0, 1))
     assert owned == TOY.parameters + norms
 
 
@@ -60,7 +55,7 @@ def test_replicated_key_value_heads_are_counted() -> None:
     how = plan(tp=16)
     replicated = TOY.layers * 12 * 2 * TOY.head_dim * TOY.hidden
     norms = 15 * (2 * TOY.layers + 1) * TOY.hidden
-    assert 16 * stage_parameters(TOY, how, 0) == TOY.parameters + norms + replicated
+    assert 16 * stage_share(TOY, how, 0).total == TOY.parameters + norms + replicated
 
 
 def test_bytes_a_parameter() -> None:

@@ -7,13 +7,22 @@ from typing import Any
 from topologies.catalogue import catalogue
 from topologies.clusters import Cluster
 from topologies.machines import cluster
-from workloads.model import Model
-from workloads.training.layer import Shapes
+from workloads.model import Experts, LatentAttention, Model
 from workloads.training.placement import place
 from workloads.training.plan import ParallelPlan
 from workloads.training.program import Program, program
+from workloads.training.shapes import Shapes
 
 TOY = Model("toy", 8, 1024, 16, 4, 64, 4096, 32_000)
+
+SPARSE = Model(
+    "sparse", 8, 1024, 16, 4, 64, 4096, 32_000, experts=Experts(16, 2, 1024, 2048, dense_layers=1)
+)
+LATENT = Model(
+    "latent", 4, 1024, 16, 16, 96, 4096, 32_000,
+    experts=Experts(16, 4, 512, 512, dense_layers=1, router_bias=True),
+    latent=LatentAttention(256, 128, 64, 32, 64),
+)  # fmt: skip
 
 
 def plan(**changes: Any) -> ParallelPlan:

@@ -20,8 +20,11 @@ from workloads.training.plan_options import complete
 
 ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
 """Orders of the axes that are tried: replicas or pipeline stages next to each other."""
-DOMINATED = ("gpipe",)
-"""Schedules that are not tried unasked: 1F1B has the same bubble and holds fewer activations."""
+ZERO = (0, 1)
+"""What is tried of ZeRO unasked; the estimate knows no gathering within a pass."""
+SCHEDULES = ("1f1b",)
+"""Schedules that are tried unasked: GPipe has the same bubble and holds more activations, and the
+others are not estimated."""
 USUAL = {"overlap": "all", "cp": 1, "ep": 1, "vpp": 1}
 """Fields that are not varied, and what they are unless stated."""
 ALONE = (
@@ -220,8 +223,8 @@ def _variants(base: ParallelPlan, one: Degrees, known: Stated) -> Iterator[Paral
     order = _order(known)
     choices = (
         [size for size in sizes if known.get("microbatch", size) == size],
-        _choices(known, "zero", CHOICES["zero"] if one.dp > 1 else (1,)),
-        _choices(known, "schedule", _schedules() if one.pp > 1 else ("1f1b",)),
+        _choices(known, "zero", ZERO if one.dp > 1 else (1,)),
+        _choices(known, "schedule", SCHEDULES if one.pp > 1 else ("1f1b",)),
         _choices(known, "recompute", _recompute(base)),
         one.sequence_parallel,
         [order] if order else ORDERS if one.dp > 1 and one.pp > 1 else ORDERS[:1],
@@ -234,10 +237,6 @@ def _variants(base: ParallelPlan, one: Degrees, known: Stated) -> Iterator[Paral
 
 def _choices(known: Stated, name: str, choices: Sequence[Any]) -> Sequence[Any]:
     return [known[name]] if name in known else choices
-
-
-def _schedules() -> Sequence[Any]:
-    return [name for name in CHOICES["schedule"] if name not in DOMINATED]
 
 
 def _recompute(base: ParallelPlan) -> Sequence[Any]:

@@ -52,8 +52,23 @@ class Placement:
         return found
 
     def groups(self, axis: str) -> IntArray:
-        """Ranks that differ along one axis only, int64 (groups, degree)."""
-        return np.moveaxis(self.grid, self._axis(axis), -1).reshape(-1, getattr(self.plan, axis))
+        """Ranks that talk to each other along an axis, int64 (groups, degree).
+
+        Of ``tp``, ``cp`` and ``pp`` they differ in that place of the plan only; ``dp`` joins all
+        that hold the same parameters, whatever part of the sequence they have. Experts divide the
+        ranks of a stage anew, from the fastest changing on: ``etp``, ``ep``, and ``edp`` for those
+        that hold the same experts.
+        """
+        plan = self.plan
+        if axis in ("etp", "ep", "edp"):
+            grid = np.moveaxis(self.grid, self._axis("pp"), 0)
+            anew = grid.reshape(plan.pp, plan.expert_replicas, plan.ep, plan.expert_tp)
+            along = ("edp", "ep", "etp").index(axis) + 1
+            return np.moveaxis(anew, along, -1).reshape(-1, anew.shape[along])
+        if axis == "dp":
+            among = sorted((self._axis("dp"), self._axis("cp")))
+            return np.moveaxis(self.grid, among, (-2, -1)).reshape(-1, plan.replicas)
+        return np.moveaxis(self.grid, self._axis(axis), -1).reshape(-1, getattr(plan, axis))
 
     def _axis(self, axis: str) -> int:
         return len(self.plan.order) - 1 - self.plan.order.index(axis)

@@ -12,22 +12,18 @@ from workloads.model import Model
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Recompute = Literal["none", "selective", "full"]
 Overlap = Literal["none", "dp", "all"]
+CpExchange = Literal["ring", "all-gather"]
 
 CHOICES = {
-    "schedule": ("gpipe", "1f1b"),
+    "schedule": ("gpipe", "1f1b", "interleaved", "zero-bubble"),
     "recompute": ("none", "selective", "full"),
     "overlap": ("none", "dp", "all"),
     "precision": ("bf16", "fp8"),
     "attention": ("fused", "unfused"),
-    "zero": (0, 1),
+    "zero": (0, 1, 2, 3),
+    "cp_exchange": ("ring", "all-gather"),
 }
 """What each field may be."""
-
-LATER = {
-    "schedule": ("interleaved", "zero-bubble"),
-    "zero": (2, 3),
-}
-"""Known to the field and not built yet: refused as such."""
 
 ORDER = ("tp", "cp", "dp", "pp")
 
@@ -38,8 +34,11 @@ class ParallelPlan:
 
     Attributes
     ----------
-    tp, pp, dp, cp, ep : int
-        Tensor, pipeline, data, context, expert parallel degree.
+    tp, pp, dp, cp : int
+        Tensor, pipeline, data, context parallel degree: their product is the number of ranks.
+    ep, etp : int
+        Expert parallel degree and tensor parallel degree of experts, which divide the tp · cp · dp
+        ranks of a stage anew; etp 0 is that of tp.
     vpp : int
         Model chunks of one pipeline stage.
     microbatch : int
@@ -49,10 +48,12 @@ class ParallelPlan:
     seq : int
         Tokens of a sequence.
     zero : int
-        What is sharded over dp: 0 nothing, 1 the optimizer's state (arXiv 1910.02054).
+        What is sharded over dp and cp: 0 nothing, 1 the optimizer's state, 2 also gradients,
+        3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
     sequence_parallel : bool
         Whether norms and residuals are split along the sequence over tp (arXiv 2205.05198).
-    schedule : {"gpipe", "1f1b"}
+    schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble"}
+        With vpp above 1 1F1B is interleaved.
     recompute : {"none", "selective", "full"}
         ``selective``: the attention core; ``full``: whole layers.
     precision : {"bf16", "fp8"}
@@ -66,6 +67,13 @@ class ParallelPlan:
         Ranks (logical cores) of one chip.
     order : tuple of str
         Axes from the fastest changing rank number to the slowest.
+    cp_exchange : {"ring", "all-gather"}
+        How ranks of one sequence see each other's keys and values: in a ring, beside attention
+        (arXiv 2310.01889), or all of them before it (arXiv 2407.21783, section 3.3.2).
+    routing_skew : float
+        Tokens that the busiest expert-parallel rank receives over the mean.
+    stage_layers : tuple of int
+        Layers of each chunk in order of the model; as even as possible where it is empty.
     """
 
     tp: int = 1
@@ -73,6 +81,7 @@ class ParallelPlan:
     dp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     vpp: int = 1
     microbatch: int = 1
     global_batch: int = 1
@@ -86,6 +95,9 @@ class ParallelPlan:
     attention: str = "fused"
     ranks_per_chip: int = 1
     order: tuple[str, ...] = ORDER
+    cp_exchange: CpExchange = "ring"
+    routing_skew: float = 1.0
+    stage_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"):
@@ -93,11 +105,10 @@ class ParallelPlan:
         _positive("ranks_per_chip", self.ranks_per_chip)
         for name, known in CHOICES.items():
             _choice(name, getattr(self, name), known)
-        for name in ("cp", "ep", "vpp"):
-            if getattr(self, name) > 1:
-                raise InputError(
-                    f"{name} {getattr(self, name)} is not supported yet. Use {name} 1."
-                )
+        if self.etp != 0:
+            _positive("etp", self.etp)
+        self._check_pipeline()
+        self._check_experts()
         if sorted(self.order) != sorted(ORDER):
             raise InputError(
                 f"rank order {'-'.join(self.order)} does not name each of {', '.join(ORDER)} "
@@ -109,15 +120,66 @@ class ParallelPlan:
         once = self.dp * self.microbatch
         if self.global_batch % once:
             below = self.global_batch // once * once
+            near = f"{below} or {below + once}" if below else f"{once}"
             raise InputError(
                 f"global batch {self.global_batch} is not a multiple of dp {self.dp} × microbatch "
-                f"{self.microbatch} = {once}. Use {below or once} or {below + once}."
+                f"{self.microbatch} = {once}. Use {near}."
             )
+
+    def _check_pipeline(self) -> None:
+        if self.vpp > 1 and self.pp == 1:
+            raise InputError(
+                f"vpp {self.vpp} divides the stages of a pipeline, but pp is 1. Use vpp 1."
+            )
+        if self.vpp > 1 and self.schedule in ("gpipe", "zero-bubble"):
+            raise InputError(
+                f"schedule {self.schedule} has one chunk a stage, not vpp {self.vpp}. "
+                "Use vpp 1 or --schedule interleaved."
+            )
+        chunks = self.pp * self.vpp
+        if self.stage_layers and len(self.stage_layers) != chunks:
+            raise InputError(
+                f"stage_layers names {len(self.stage_layers)} chunks, but pp {self.pp} × vpp "
+                f"{self.vpp} = {chunks}. Name the layers of each."
+            )
+        for number in self.stage_layers:
+            _positive("stage_layers", number)
+
+    def _check_experts(self) -> None:
+        inner, room = self.ep * self.expert_tp, self.tp * self.cp * self.dp
+        if self.ep > 1 and room % inner:
+            raise InputError(
+                f"ep {self.ep} × etp {self.expert_tp} = {inner} does not divide the tp {self.tp} × "
+                f"cp {self.cp} × dp {self.dp} = {room} ranks of a stage. "
+                f"Use ep {nearest(self.ep, room // math.gcd(room, self.expert_tp))}."
+            )
+        if not 1.0 <= self.routing_skew < float("inf"):
+            raise InputError(f"routing_skew is {self.routing_skew}; it must be at least 1.")
 
     @property
     def ranks(self) -> int:
         """Ranks in all."""
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallel degree of experts."""
+        return self.etp or self.tp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters, experts aside, and share what ZeRO shards."""
+        return self.dp * self.cp
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts."""
+        return max(1, self.tp * self.cp * self.dp // (self.ep * self.expert_tp))
+
+    @property
+    def local_seq(self) -> int:
+        """Tokens of a sequence on one rank."""
+        return self.seq // self.cp
 
     @property
     def microbatches(self) -> int:
@@ -141,9 +203,6 @@ def _positive(name: str, value: object) -> None:
 
 
 def _choice(name: str, value: object, known: tuple[object, ...]) -> None:
-    if value in LATER.get(name, ()):
-        built = ", ".join(map(str, known))
-        raise InputError(f"{name} {value} is not supported yet. Use one of {built}.")
     if value not in known:
         texts = [str(one) for one in known]
         near = suggestion(str(value), texts)
@@ -158,26 +217,31 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
     InputError
         With the numbers and the nearest that works.
     """
-    if model.experts or model.latent:
-        what = "experts" if model.experts else "latent attention"
-        raise InputError(f"{model.name} has {what}, which training does not support yet.")
     _check_tp(plan, model)
+    _check_cp(plan, model)
+    _check_model_experts(plan, model)
     stages = plan.pp * plan.vpp
     if stages > model.layers:
         raise InputError(
             f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
-            f"{model.layers} layers. Use pp {_nearest(plan.pp, model.layers)} or less."
+            f"{model.layers} layers. Use pp {nearest(plan.pp, model.layers)} or less."
         )
-    _divides("pp × vpp", stages, "layers", model.layers, model)
+    if plan.stage_layers and sum(plan.stage_layers) != model.layers:
+        raise InputError(
+            f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
+            "layers. Correct them or leave them out."
+        )
 
 
 def _check_tp(plan: ParallelPlan, model: Model) -> None:
     """Refuse a tensor parallel degree that leaves a remainder anywhere."""
-    sizes = {"attention heads": model.heads, "feed-forward columns": model.ffn}
+    sizes = {"attention heads": model.heads}
+    if model.moe_layers < model.layers:
+        sizes["feed-forward columns"] = model.ffn
     if plan.sequence_parallel:
-        sizes["tokens of a sequence (sequence parallel)"] = plan.seq
+        sizes["tokens of a sequence (sequence parallel)"] = plan.local_seq
     common = math.gcd(*sizes.values())
-    near = _nearest(plan.tp, common, model.kv_heads)
+    near = nearest(plan.tp, common, model.kv_heads)
     for what, size in sizes.items():
         if size % plan.tp:
             raise InputError(
@@ -190,20 +254,40 @@ def _check_tp(plan: ParallelPlan, model: Model) -> None:
         )
 
 
+def _check_cp(plan: ParallelPlan, model: Model) -> None:
+    """Refuse a context parallel degree that does not cut a causal sequence into equal work."""
+    if plan.cp == 1:
+        return
+    _divides("2 × cp", 2 * plan.cp, "tokens of a sequence", plan.seq, model)
+    if plan.attention == "unfused":
+        raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
+
+
+def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
+    some = model.experts
+    if some is None:
+        if plan.ep > 1:
+            raise InputError(f"ep {plan.ep} divides experts, but {model.name} has none. Use ep 1.")
+        return
+    _divides("ep", plan.ep, "experts of a layer", some.count, model)
+    _divides("etp", plan.expert_tp, "columns of an expert", some.ffn, model)
+    _divides("tp", plan.tp, "columns of the shared expert", some.shared_ffn, model)
+
+
 def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None:
     if size % degree:
         raise InputError(
             f"{size:,} {what} of {model.name} are not divisible by {name} {degree}. "
-            f"Use {name} {_nearest(degree, size)}."
+            f"Use {name} {nearest(degree, size)}."
         )
 
 
-def _nearest(degree: int, size: int, heads: int = 1) -> int:
+def nearest(degree: int, size: int, heads: int = 1) -> int:
     """Divisor of a size nearest to a degree, the smaller of two; it divides some heads or they it.
 
     Examples
     --------
-    >>> _nearest(3, 8), _nearest(6, 24, 8)
+    >>> nearest(3, 8), nearest(6, 24, 8)
     (2, 4)
     """
     divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
@@ -250,7 +334,7 @@ def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> in
     """
     room, replica = chips * ranks_per_chip, tp * pp * cp
     if replica > room or room % replica:
-        near = _nearest(replica, room)
+        near = nearest(replica, room)
         raise InputError(
             f"tp {tp} × pp {pp} × cp {cp} = {replica:,} ranks of one replica do not divide the "
             f"{room:,} ranks of the cluster. Use a product of {near:,}, or state dp."

@@ -75,6 +75,8 @@ def complete(
     known = {name: value for name, value in stated.items() if value is not None}
     if isinstance(known.get("order"), str):
         known["order"] = tuple(known["order"].split("-"))
+    if isinstance(known.get("stage_layers"), list):
+        known["stage_layers"] = tuple(known["stage_layers"])
     known.setdefault("ranks_per_chip", _ranks_per_chip(cluster, lnc))
     usual, told = _ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
     if lnc is not None and told != usual:
@@ -91,7 +93,8 @@ def complete(
     probe = {**known, "global_batch": dp * sizes[-1]}
     check_ranks(ParallelPlan(**probe), cluster.chips)
     known.setdefault("global_batch", dp * sizes[-1] * USUAL_MICROBATCHES)
-    known.setdefault("sequence_parallel", sizes[0] > 1 and known["seq"] % sizes[0] == 0)
+    tp, _, cp, *_ = sizes
+    known.setdefault("sequence_parallel", tp > 1 and known["seq"] % (cp * tp) == 0)
     return ParallelPlan(**known)
 
 

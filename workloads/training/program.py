@@ -7,7 +7,7 @@ a Schedule; :mod:`workloads.training.fold` keeps one of each kind of equal ranks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,13 +15,16 @@ import numpy as np
 
 from cluster_sim.collectives import Group
 from cluster_sim.collectives.timing import duration_ps
-from cluster_sim.schedule import IntArray
+from cluster_sim.schedule import BoolArray, IntArray
 from topologies.clusters import Cluster
-from workloads.training.layer import Shapes
 from workloads.training.ops import Catalog, Ops, edges
 from workloads.training.placement import Placement, geometries
+from workloads.training.shapes import Shapes
 from workloads.training.stage import stage_ops
-from workloads.training.steps import CC_DP, Step
+from workloads.training.steps import CC_DP, ENGINE, Step
+
+WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
+"""Axes whose groups lie within one stage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +107,10 @@ class Program:
         return len(self.stage)
 
 
-def program(shapes: Shapes, placement: Placement) -> Program:
-    """Return the program of one iteration on placed ranks."""
+def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Program:
+    """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
-    all_ops = [stage_ops(shapes, stage, catalog) for stage in range(plan.pp)]
+    all_ops = [stage_ops(shapes, stage, catalog, iterations) for stage in range(plan.pp)]
     stream_of = catalog.column("stream")
     streams = tuple(_stream(ops, stream_of, catalog) for ops in all_ops)
     found = _Exchanges(placement, catalog, streams)
@@ -135,18 +138,32 @@ def _stream(ops: Ops, stream_of: IntArray, catalog: Catalog) -> Stream:
 
 
 def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray, IntArray]:
-    """What runs beside and is needed later: gathered parameters, and all gradients."""
-    beside = np.flatnonzero(stream_of[ops.step] == CC_DP)
-    optimizer = np.array([step.what == "optimizer" for step in catalog.steps])[ops.step]
-    update = int(np.flatnonzero(optimizer)[0])
-    begun = int(np.flatnonzero(ops.microbatch >= 0)[0])
-    before = beside[beside < update][-1:]
-    src, dst = [before], [np.full(len(before), update)]
-    first = np.flatnonzero(ops.microbatch == 0)
-    layers, at = np.unique(ops.layer[first], return_index=True)
-    gathered = beside[beside < begun]
-    user = first[at[np.searchsorted(layers, ops.layer[gathered])]]
-    return np.concatenate([*src, gathered]), np.concatenate([*dst, user])
+    """What runs beside and is needed later: gathered parameters, and all gradients.
+
+    An update waits for the last reduction before it, as the stream is in order; gathered parameters
+    are needed by the next kernel of their layer, those outside of layers by the next of no layer.
+    """
+    stream = stream_of[ops.step]
+    beside = np.flatnonzero(stream == CC_DP)
+    updates = np.flatnonzero(_is(catalog, ops, lambda step: step.what == "optimizer"))
+    before = np.searchsorted(beside, updates)
+    late = before > 0
+    gathers = _is(catalog, ops, lambda step: step.name.startswith("parameters."))
+    gathered, kernels = np.flatnonzero(gathers), np.flatnonzero(stream == ENGINE)
+    span = np.int64(len(ops))
+    layer = ops.layer.astype(np.int64) + 1
+    users = np.sort(layer[kernels] * span + kernels)
+    at = np.searchsorted(users, layer[gathered] * span + gathered)
+    user = users[np.minimum(at, len(users) - 1)]
+    used = (at < len(users)) & (user // span == layer[gathered])
+    src = [beside[before[late] - 1], gathered[used]]
+    return np.concatenate(src), np.concatenate([updates[late], user[used] % span])
+
+
+def _is(catalog: Catalog, ops: Ops, what: Callable[[Step], bool]) -> BoolArray:
+    """Which ops are of steps that are so."""
+    known: BoolArray = np.array([what(step) for step in catalog.steps], np.bool_)[ops.step]
+    return known
 
 
 class _Exchanges:
@@ -160,17 +177,24 @@ class _Exchanges:
     def all(self) -> Iterator[Exchange]:
         """Every exchange that has a call."""
         stages = len(self.streams)
-        pipes = self.placement.groups("pp")
-        for axis in ("tp", "dp"):
-            groups = self.placement.groups(axis)
-            stage = self.placement.stage[groups[:, 0]]
-            for s in range(stages):
-                yield from self._within(axis, groups[stage == s], s)
-        for s in range(stages - 1):
-            yield from self._between("forward", pipes[:, [s, s + 1]], (s, s + 1))
-            yield from self._between("backward", pipes[:, [s + 1, s]], (s + 1, s))
+        for axis in WITHIN:
+            if any(step.axis == axis for step in self.steps):
+                groups = self.placement.groups(axis)
+                stage = self.placement.stage[groups[:, 0]]
+                for s in range(stages):
+                    yield from self._within(axis, groups[stage == s], s)
         if stages > 1:
-            yield from self._between("tie", pipes[:, [0, -1]], (0, stages - 1))
+            yield from self._pipeline(stages)
+
+    def _pipeline(self, stages: int) -> Iterator[Exchange]:
+        """What stages tell the next and the one before; with several chunks it goes round."""
+        pipes = self.placement.groups("pp")
+        round_about = stages if self.placement.plan.vpp > 1 else stages - 1
+        for s in range(round_about):
+            after = (s + 1) % stages
+            yield from self._between("forward", pipes[:, [s, after]], (s, after))
+            yield from self._between("backward", pipes[:, [after, s]], (after, s))
+        yield from self._between("tie", pipes[:, [0, -1]], (0, stages - 1))
 
     def _within(self, axis: str, groups: IntArray, stage: int) -> Iterator[Exchange]:
         op = self._ops(axis, stage)
@@ -186,9 +210,15 @@ class _Exchanges:
             yield self._exchange(axis, pairs, np.arange(2), (sent, taken), stages[0])
 
     def _ops(self, axis: str, stage: int, ending: str = "") -> IntArray:
-        """Ops of an axis in a stage, in order of microbatch where they belong to one."""
+        """Ops of an axis in a stage; of the pipeline by microbatch.
+
+        Of one microbatch a stage takes its chunks in the same order as its neighbours do.
+        """
         step = np.array([one.axis == axis and one.name.endswith(ending) for one in self.steps])
-        return np.flatnonzero(step[self.streams[stage].ops.step])
+        ops = self.streams[stage].ops
+        found = np.flatnonzero(step[ops.step])
+        by_microbatch = np.argsort(ops.microbatch[found], kind="stable")
+        return found[by_microbatch] if axis in ("forward", "backward") else found
 
     def _exchange(
         self,
@@ -221,7 +251,7 @@ def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> 
         chips = chips[np.sort(np.unique(chips, return_index=True)[1])]
     ranks_per_chip = int(per_chip.max())
     if op == "send":
-        op, size_bytes = "all-gather", 2 * size_bytes
+        op = "permute"
     return max(1, duration_ps(op, Group(cluster, chips, ranks_per_chip), size_bytes))
 
 

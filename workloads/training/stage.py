@@ -7,20 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from cluster_sim.schedule import IntArray
 from workloads.kernel_rank import Timing
 from workloads.kernel_times import host_dispatch_s
-from workloads.training.layer import Shapes, column_backward, enter, forward, leave, norm
+from workloads.training.chunks import chunk_layers, is_moe
+from workloads.training.ends import embedding, embedding_backward, output, output_backward
+from workloads.training.layer import Shapes, data_half, forward, weight_half
 from workloads.training.layer import backward as layer_backward
-from workloads.training.memory import (
-    GRADIENT_BYTES,
-    OPTIMIZER_BYTES,
-    WEIGHT_BYTES,
-    rank_layer_parameters,
-    stage_layers,
-    stage_parameters,
-)
 from workloads.training.ops import Catalog, Ops, join, past_asynchronous, repeat
-from workloads.training.pipeline import order
+from workloads.training.pipeline import FORWARD, WEIGHT, order
+from workloads.training.shares import layer_share, stage_share
+from workloads.training.states import edges_of, gather_parameters, reduce_gradients, tie, update
 from workloads.training.steps import (
     CC,
     CC_DP,
@@ -31,34 +28,34 @@ from workloads.training.steps import (
     RECEIVE_BACK,
     SEND,
     Step,
-    collective,
     kernel,
 )
 
 LEAST_HOST_S = 1e-6
 """Time to issue a step below which a host never holds a chip up [s]."""
-LOSS_PASSES = 7
-"""Over the logits in fp32, one kernel a step: written by the cast, read for the maximum, read and
-written by the difference and the exponential, read for the sum (Megatron-LM's cross entropy)."""
-LOSS_GRADIENT_BYTES = 22
-"""A logit: the division and the target's difference read and written in fp32, read by the cast,
-written in bf16."""
 
 
-def stage_ops(shapes: Shapes, stage: int, catalog: Catalog) -> Ops:
-    """Ops of a rank of a stage, gradients and optimizer included."""
+def stage_ops(shapes: Shapes, stage: int, catalog: Catalog, iterations: int = 1) -> Ops:
+    """Ops of a rank of a stage, gradients and optimizer included.
+
+    Microbatches number on from one iteration to the next.
+    """
     plan = shapes.plan
     make = Builder(shapes, stage, catalog)
-    backward, microbatch = order(plan.schedule, plan.pp, stage, plan.microbatches)
-    there, again = make.forward(), make.backward()
-    last = make.last_backward() if plan.overlap != "none" else again
-    blocks = [make.start()]
-    for goes_back, number in zip(backward.tolist(), microbatch.tolist(), strict=True):
-        one = there if not goes_back else last if number == plan.microbatches - 1 else again
-        blocks.append(one.of_microbatch(number))
-    blocks.append(make.finish())
-    ops = join(blocks)
-    beside = {"none": (), "dp": (CC_DP,), "all": (CC_DP, SEND)}[plan.overlap]
+    made = order(plan.schedule, plan.pp, stage, plan.microbatches, plan.vpp)
+    passes = list(zip(*(column.tolist() for column in made), strict=True))
+    blocks: dict[tuple[int, int, bool], Ops] = {}
+    parts = []
+    for iteration in range(iterations):
+        parts.append(make.start())
+        for phase, number, chunk in passes:
+            key = (phase, chunk, number == plan.microbatches - 1)
+            if key not in blocks:
+                blocks[key] = make.one(*key)
+            parts.append(blocks[key].of_microbatch(iteration * plan.microbatches + number))
+        parts.append(make.finish())
+    ops = join(parts)
+    beside = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
     return past_asynchronous(ops, np.isin(catalog.column("stream")[ops.step], beside))
 
 
@@ -71,43 +68,132 @@ class Builder:
     stage : int
     catalog : Catalog
         Numbers the steps.
+    chunks : list of int64 array
+        Layers of each of the stage's chunks.
     """
 
     def __init__(self, shapes: Shapes, stage: int, catalog: Catalog):
         self.shapes = shapes
         self.stage = stage
         self.catalog = catalog
-        self.first = stage == 0
-        self.last = stage == shapes.plan.pp - 1
-        count = stage_layers(shapes.model, shapes.plan)
-        self.layers = np.arange(stage * count, (stage + 1) * count)
+        self.chunks = chunk_layers(shapes.model, shapes.plan, stage)
+        self.splits = shapes.plan.schedule == "zero-bubble"
 
-    def forward(self) -> Ops:
+    def one(self, phase: int, chunk: int, last: bool) -> Ops:
+        """One microbatch through a chunk in a phase; ``last`` is the last microbatch."""
+        if phase == FORWARD:
+            return self.forward(chunk)
+        if phase == WEIGHT:
+            return self._weights(self._reduces(last))
+        return self.backward(chunk, self._reduces(last) and not self.splits)
+
+    def forward(self, chunk: int = 0) -> Ops:
         """One microbatch forward."""
-        s = self.shapes
-        begin = _embedding(s) if self.first else [self._receive("forward", RECEIVE)]
-        end = _output(s) if self.last else [self._send("forward")]
-        layers = repeat(self.catalog.ops(forward(s)), self.layers)
-        return join([self.catalog.ops(begin), self._issued(layers), self.catalog.ops(end)])
+        s, first, last = self.shapes, self._first(chunk), self._last(chunk)
+        begin = embedding(s) if first else [self._receive("forward", RECEIVE)]
+        end = output(s) if last else [self._send("forward")]
+        blocks = [forward(s, moe=moe) for moe in (False, True)]
+        return self._pass(begin, blocks, self.chunks[chunk], end, rest=first or last)
 
-    def backward(self) -> Ops:
-        """One microbatch backward."""
-        layers = repeat(self.catalog.ops(layer_backward(self.shapes)), self.layers[::-1])
-        return join([self._begin_backward(), self._issued(layers), self._end_backward()])
+    def backward(self, chunk: int = 0, reduces: bool = False) -> Ops:
+        """One microbatch backward; gradients of layers leave as soon as they are whole."""
+        s, first, last = self.shapes, self._first(chunk), self._last(chunk)
+        begin = output_backward(s) if last else [self._receive("backward", RECEIVE_BACK)]
+        blocks = [layer_backward(s, moe=moe) for moe in (False, True)]
+        if self.splits:
+            begin, *blocks = (data_half(block) for block in (begin, *blocks))
+        blocks = [self._reduced(block, moe, reduces) for moe, block in enumerate(blocks)]
+        end = embedding_backward(s) if first else [self._send("backward")]
+        rest = self._rest() if reduces and (first or last) else []
+        return self._pass(begin, blocks, self.chunks[chunk][::-1], [*end, *rest])
 
     def last_backward(self) -> Ops:
-        """The last microbatch backward: each layer's gradients leave as soon as they are whole."""
-        block = [*layer_backward(self.shapes), *self._reduce("layer", self._layer_parameters())]
-        layers = repeat(self.catalog.ops(block), self.layers[::-1])
-        rest = self._reduce("rest", self._other_parameters())
+        """The last microbatch of the first chunk backward, gradients leaving beside."""
+        return self.backward(0, reduces=True)
+
+    def _weights(self, reduces: bool) -> Ops:
+        """Gradients of weights of one microbatch, where the backward pass is split."""
+        s = self.shapes
+        begin = weight_half(output_backward(s)) if self._last(0) else []
+        blocks = [weight_half(layer_backward(s, moe=moe)) for moe in (False, True)]
+        blocks = [self._reduced(block, moe, reduces) for moe, block in enumerate(blocks)]
+        rest = self._rest() if reduces else []
         return join(
             [
-                self._begin_backward(),
-                self._issued(layers),
-                self._end_backward(),
+                self.catalog.ops(begin),
+                self._layers(blocks, self.chunks[0][::-1]),
                 self.catalog.ops(rest),
             ]
         )
+
+    def _first(self, chunk: int) -> bool:
+        return self.stage == 0 and chunk == 0
+
+    def _last(self, chunk: int) -> bool:
+        plan = self.shapes.plan
+        return self.stage == plan.pp - 1 and chunk == plan.vpp - 1
+
+    def _reduces(self, last: bool) -> bool:
+        """Whether gradients leave during a backward pass: always under ZeRO-2 and 3."""
+        plan = self.shapes.plan
+        return plan.zero >= 2 or (last and plan.overlap != "none")
+
+    def _reduced(self, block: Sequence[Step], moe: int, reduces: bool) -> list[Step]:
+        share = layer_share(self.shapes.model, self.shapes.plan, moe=bool(moe))
+        return [*block, *(reduce_gradients(self.shapes, "layer", share) if reduces else [])]
+
+    def _rest(self) -> list[Step]:
+        return reduce_gradients(self.shapes, "rest", edges_of(self.shapes, self.stage))
+
+    def _pass(
+        self,
+        begin: Sequence[Step],
+        blocks: Sequence[Sequence[Step]],
+        layers: IntArray,
+        end: Sequence[Step],
+        *,
+        rest: bool = False,
+    ) -> Ops:
+        """Begin, layers and end; under ZeRO-3 each layer is gathered beside the one before it.
+
+        Embedding and output layer are gathered before the forward pass and kept for the backward.
+        """
+        if self.shapes.plan.zero < 3:
+            before, worked = self.catalog.ops([]), self._layers(blocks, layers)
+        else:
+            edges = self.catalog.ops(self._gather_rest() if rest else [])
+            before = join([edges, *self._gathered(layers[:1])])
+            worked = self._prefetching(blocks, layers)
+        return join([before, self.catalog.ops(begin), self._issued(worked), self.catalog.ops(end)])
+
+    def _layers(self, blocks: Sequence[Sequence[Step]], layers: IntArray) -> Ops:
+        """The block of each layer, which is one for dense layers and one for those with experts."""
+        if not len(layers):
+            return self.catalog.ops([])
+        made = [self.catalog.ops(block) for block in blocks]
+        moe = is_moe(self.shapes.model, layers)
+        runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(moe)) + 1)
+        return join([repeat(made[moe[run[0]]], layers[run]) for run in runs])
+
+    def _gathered(self, layers: IntArray) -> list[Ops]:
+        """Gather the parameters of layers, each on its own."""
+        shares = [
+            layer_share(self.shapes.model, self.shapes.plan, moe=moe) for moe in (False, True)
+        ]
+        made = [self.catalog.ops(gather_parameters(self.shapes, "layer", one)) for one in shares]
+        moe = is_moe(self.shapes.model, layers).tolist()
+        return [
+            repeat(made[kind], [layer]) for kind, layer in zip(moe, layers.tolist(), strict=True)
+        ]
+
+    def _prefetching(self, blocks: Sequence[Sequence[Step]], layers: IntArray) -> Ops:
+        """Layers, each after the gathering of the next."""
+        nexts = [*self._gathered(layers[1:]), self.catalog.ops([])]
+        each = [self._layers(blocks, layers[k : k + 1]) for k in range(len(layers))]
+        return join([part for pair in zip(nexts, each, strict=True) for part in pair])
+
+    def _gather_rest(self) -> list[Step]:
+        return gather_parameters(self.shapes, "rest", edges_of(self.shapes, self.stage))
 
     def _issued(self, layers: Ops) -> Ops:
         """Let a pass over the layers end no sooner than an eager host has issued its kernels.
@@ -126,74 +212,25 @@ class Builder:
         back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=beside), replace(taken_up, back=back)])
 
-    def _begin_backward(self) -> Ops:
-        begin = (
-            _output_backward(self.shapes)
-            if self.last
-            else [self._receive("backward", RECEIVE_BACK)]
-        )
-        return self.catalog.ops(begin)
-
-    def _end_backward(self) -> Ops:
-        end = _embedding_backward(self.shapes) if self.first else [self._send("backward")]
-        return self.catalog.ops(end)
-
     def start(self) -> Ops:
-        """With overlap and ZeRO-1: gather what the step before has updated, layer by layer."""
-        if self.shapes.plan.overlap == "none":
+        """With overlap and ZeRO-1 or 2: gather what the step before has updated, by layers."""
+        plan = self.shapes.plan
+        if plan.overlap == "none" or plan.zero not in (1, 2):
             return self.catalog.ops([])
-        rest = self.catalog.ops(self._gather("rest", self._other_parameters()))
-        block = self.catalog.ops(self._gather("layer", self._layer_parameters()))
-        return join([rest, repeat(block, self.layers)])
+        rest = self.catalog.ops(self._gather_rest())
+        return join([rest, *(one for layers in self.chunks for one in self._gathered(layers))])
 
     def finish(self) -> Ops:
         """Reduce gradients, update parameters, gather them where the update was sharded."""
         plan = self.shapes.plan
-        owned = stage_parameters(self.shapes.model, plan, self.stage)
-        tied = self._tied()
-        update = self._update(owned)
-        if plan.overlap != "none":
-            return self.catalog.ops([*tied, *update])
-        return self.catalog.ops(
-            [*tied, *self._reduce("all", owned), *update, *self._gather("all", owned)]
-        )
-
-    def _layer_parameters(self) -> int:
-        return rank_layer_parameters(self.shapes.model, self.shapes.plan)
-
-    def _other_parameters(self) -> int:
-        owned = stage_parameters(self.shapes.model, self.shapes.plan, self.stage)
-        return owned - len(self.layers) * self._layer_parameters()
-
-    def _reduce(self, what: str, parameters: int) -> list[Step]:
-        plan = self.shapes.plan
-        if plan.dp * plan.cp == 1 or not parameters:
-            return []
-        op = "reduce-scatter" if plan.zero else "all-reduce"
-        size = GRADIENT_BYTES * parameters
-        return [collective(f"gradients.{what}", "dp", op, size, stream=CC_DP)]
-
-    def _gather(self, what: str, parameters: int) -> list[Step]:
-        plan = self.shapes.plan
-        if plan.dp * plan.cp == 1 or not plan.zero or not parameters:
-            return []
-        size = WEIGHT_BYTES * parameters
-        return [collective(f"parameters.{what}", "dp", "all-gather", size, stream=CC_DP)]
-
-    def _update(self, owned: int) -> list[Step]:
-        """Adam: gradient, master copy, mean and variance read, all but the gradient written."""
-        plan = self.shapes.plan
-        sharded = owned // (plan.dp * plan.cp) if plan.zero else owned
-        touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, sharded)
-        return [kernel("optimizer.step", self.shapes.stream(touched), "optimizer")]
-
-    def _tied(self) -> list[Step]:
-        """Sum the gradients of an embedding that the first and the last stage both hold."""
-        model, plan = self.shapes.model, self.shapes.plan
-        if not model.tied_embeddings or plan.pp == 1 or not (self.first or self.last):
-            return []
-        size = GRADIENT_BYTES * -(-model.vocab // plan.tp) * model.hidden
-        return [Step("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]
+        owned = stage_share(self.shapes.model, plan, self.stage)
+        tied, updated = tie(self.shapes, self.stage), update(self.shapes, self.stage)
+        reduced, gathered = [], []
+        if plan.overlap == "none" and plan.zero < 2:
+            reduced = reduce_gradients(self.shapes, "all", owned)
+        if plan.overlap == "none" and plan.zero < 3:
+            gathered = gather_parameters(self.shapes, "all", owned)
+        return self.catalog.ops([*tied, *reduced, updated, *gathered])
 
     def _send(self, way: str) -> Step:
         return Step(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")
@@ -206,43 +243,3 @@ class Builder:
     def _carried(self) -> int:
         """Activations between stages; with sequence parallelism each rank sends its part."""
         return self.shapes.wide_bytes // self.shapes.plan.sp
-
-
-def _vocabulary(shapes: Shapes) -> int:
-    return -(-shapes.model.vocab // shapes.plan.tp)
-
-
-def _embedding(shapes: Shapes) -> list[Step]:
-    """Look up; ranks of a tensor-parallel group hold parts of the vocabulary."""
-    return [
-        kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes)),
-        *leave(shapes, "embedding"),
-    ]
-
-
-def _embedding_backward(shapes: Shapes) -> list[Step]:
-    return [
-        *enter(shapes, "embedding.gradient"),
-        kernel("embedding.add", shapes.gather(2 * shapes.wide_bytes)),
-    ]
-
-
-def _output(shapes: Shapes) -> list[Step]:
-    """Final norm, logits of this rank's part of the vocabulary, and the loss."""
-    t, h, columns = shapes.tokens, shapes.model.hidden, _vocabulary(shapes)
-    sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
-    return [
-        norm(shapes, "output.norm"),
-        *enter(shapes, "output"),
-        kernel("output.logits", shapes.gemm(t, columns, h)),
-        kernel("loss", shapes.stream(LOSS_PASSES * 4 * t * columns)),
-        *sums,
-    ]
-
-
-def _output_backward(shapes: Shapes) -> list[Step]:
-    columns = _vocabulary(shapes)
-    gradient: Sequence[Step] = [
-        kernel("loss.data", shapes.stream(LOSS_GRADIENT_BYTES * shapes.tokens * columns))
-    ]
-    return [*gradient, *column_backward(shapes, "output", "output.logits", columns)]

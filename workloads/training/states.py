@@ -1,0 +1,80 @@
+"""What ranks that hold the same parameters tell each other: gradients, and updated parameters.
+
+Experts have groups of their own, ``edp``. ZeRO-1 and 2 reduce gradients to the rank that updates
+them and gather parameters after; ZeRO-2 does so in every backward pass, as nobody has room for all
+gradients; ZeRO-3 also gathers parameters before every pass.
+"""
+
+from __future__ import annotations
+
+from workloads.training.shapes import Shapes
+from workloads.training.shares import (
+    GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
+    WEIGHT_BYTES,
+    Share,
+    edge_share,
+    part,
+    stage_share,
+)
+from workloads.training.steps import CC_DP, Step, collective, kernel
+
+
+def reduce_gradients(shapes: Shapes, what: str, share: Share) -> list[Step]:
+    """Sum gradients of replicated parameters."""
+    op = "reduce-scatter" if shapes.plan.zero else "all-reduce"
+    return _talk(shapes, f"gradients.{what}", share, op, GRADIENT_BYTES)
+
+
+def gather_parameters(shapes: Shapes, what: str, share: Share) -> list[Step]:
+    """Gather parameters of which each rank has updated, or holds, a part."""
+    if not shapes.plan.zero:
+        return []
+    return _talk(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
+
+
+def _talk(shapes: Shapes, name: str, share: Share, op: str, element_bytes: int) -> list[Step]:
+    groups = (
+        (name, "dp", shapes.plan.replicas, share.dense),
+        (f"{name}.experts", "edp", shapes.plan.expert_replicas, share.experts),
+    )
+    return [
+        collective(called, axis, op, element_bytes * parameters, stream=CC_DP)
+        for called, axis, ranks, parameters in groups
+        if ranks > 1 and parameters
+    ]
+
+
+def update(shapes: Shapes, stage: int) -> Step:
+    """Adam: gradient, master copy, mean and variance read, all but the gradient written."""
+    plan, owned = shapes.plan, stage_share(shapes.model, shapes.plan, stage)
+    updated = sharded(plan.zero >= 1, owned, plan.replicas, plan.expert_replicas)
+    touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, updated)
+    return kernel("optimizer.step", shapes.stream(touched), "optimizer")
+
+
+def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
+    """Parameters that one rank keeps of a share, divided among those that hold the same or not.
+
+    Examples
+    --------
+    >>> sharded(True, Share(80, 10), 8, 2), sharded(False, Share(80, 10), 8, 2)
+    (15, 90)
+    """
+    if not divided:
+        return share.total
+    return part(share.dense, replicas) + part(share.experts, expert_replicas)
+
+
+def tie(shapes: Shapes, stage: int) -> list[Step]:
+    """Sum the gradients of an embedding that the first and the last stage both hold."""
+    model, plan = shapes.model, shapes.plan
+    if not model.tied_embeddings or plan.pp == 1 or stage not in (0, plan.pp - 1):
+        return []
+    size = GRADIENT_BYTES * part(model.vocab, plan.tp) * model.hidden
+    return [Step("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]
+
+
+def edges_of(shapes: Shapes, stage: int) -> Share:
+    """Embedding, final norm and output layer of a stage as a share."""
+    return Share(edge_share(shapes.model, shapes.plan, stage), 0)
