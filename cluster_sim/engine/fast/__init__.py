@@ -25,7 +25,7 @@ from cluster_sim.engine.fast.columns import (
     Speeds,
     State,
 )
-from cluster_sim.engine.fast.loop import advance
+from cluster_sim.engine.fast.loop import play
 from cluster_sim.engine.fast.queues import empty_queues
 from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.fast.streams import Streams
@@ -43,7 +43,7 @@ def simulate(
 ) -> Times:
     """Run a schedule in compiled code; see :func:`cluster_sim.engine.simulate`."""
     run = _run(schedule, faults, until_ops)
-    now = advance(run, 0, HORIZON_PS if until_ps is None else until_ps)
+    now = play(run, HORIZON_PS if until_ps is None else until_ps)
     state = run.state
     if state.notes[TROUBLE] != NO_OP:
         raise HorizonError.of(int(state.notes[TROUBLE]))

@@ -7,7 +7,7 @@ from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, STREAMS, TRO
 from cluster_sim.engine.fast.queues import free_slot, touch
 from cluster_sim.engine.fast.steps import Run, arrive, scaled
 from cluster_sim.engine.fast.streams import leave
-from cluster_sim.engine.jit import inlined, internal, wide
+from cluster_sim.engine.jit import compiled, inlined, wide
 from cluster_sim.engine.rates import touch as touch_rates
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule import FLOW, HORIZON_PS
@@ -16,7 +16,7 @@ FOREVER = 2**30
 """Edges that a doomed op waits for."""
 
 
-@internal
+@compiled
 def happen(run: Run, now: int) -> None:
     """Let the faults of this instant happen."""
     speeds, notes = run.speeds, run.state.notes

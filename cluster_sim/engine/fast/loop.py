@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_sim.engine.fast.agenda import next_time, take_instant
+from cluster_sim.engine.fast.agenda import Agenda, next_time, take_instant
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
     FAULT,
@@ -11,6 +11,8 @@ from cluster_sim.engine.fast.columns import (
     STREAMS,
     TOUCHED,
     TROUBLE,
+    Ops,
+    State,
 )
 from cluster_sim.engine.fast.disturb import happen
 from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
@@ -21,38 +23,50 @@ from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule import FLOW, HORIZON_PS, JOIN
 
 
-@compiled
-def advance(run: Run, now: int, until: int) -> int:
-    """Let everything happen from one instant up to and including another; returns the last one."""
-    notes = run.state.notes
-    _arrive_first(run, now)
-    while notes[TROUBLE] == NO_OP:
-        if notes[FAULT] < len(run.speeds.time):
+def play(run: Run, until: int) -> int:
+    """Let everything happen up to and including the instant ``until``; returns the last instant."""
+    notes, faults = run.state.notes, run.speeds.time
+    now = 0
+    arrive_first(run.ops, run.state, run.agenda, now)
+    while True:
+        if notes[FAULT] < len(faults) and faults[notes[FAULT]] == now:
             happen(run, now)
-        _settle_arrivals(run, now)
-        _start(run, now)
-        if len(run.streams.op):
-            solve(run.streams, run.state, now)
-        if notes[STOP]:
-            break
-        ahead = _next_instant(run)
-        if ahead > until:
-            now = until
-            break
-        now = ahead
-        _end(run, now)
-    return now
+        now = advance(run, now, until)
+        if notes[FAULT] == len(faults) or faults[notes[FAULT]] != now:
+            return now
 
 
-@inlined
-def _arrive_first(run: Run, now: int) -> None:
+@compiled
+def arrive_first(ops: Ops, state: State, agenda: Agenda, now: int) -> None:
     """Count the edges of each op; those without any arrive."""
-    ops, state = run.ops, run.state
     for edge in range(len(ops.dst)):
         state.pending[ops.dst[edge]] += 1
     for op in range(len(ops.kind)):
         if state.pending[op] == 0:
-            arrive(state, run.agenda, op, now)
+            arrive(state, agenda, op, now)
+
+
+@compiled
+def advance(run: Run, now: int, until: int) -> int:
+    """Go on from readiness at one instant up to and including another; returns the last instant.
+
+    Where faults happen it returns after the ends of that instant, with the rest of it to come.
+    """
+    notes, faults = run.state.notes, run.speeds.time
+    while True:
+        _settle_arrivals(run, now)
+        _start(run, now)
+        if len(run.streams.op):
+            solve(run.streams, run.state, now)
+        ahead = _next_instant(run)
+        if notes[TROUBLE] != NO_OP or notes[STOP]:
+            return now
+        if ahead > until:
+            return until
+        now = ahead
+        _end(run, now)
+        if notes[FAULT] < len(faults) and faults[notes[FAULT]] == now:
+            return now
 
 
 @inlined
