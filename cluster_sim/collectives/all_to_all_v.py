@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_text import read_text
 from cluster_sim.collectives.lower import Facts, lower
+from cluster_sim.collectives.table import BEST, measure_made
 from cluster_sim.fabric import fabric
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import IntArray
+from cluster_sim.trace import Trace
 from topologies.errors import InputError, suggestion
 from topologies.links import domain_links
 from topologies.quantities import parse_bytes
@@ -76,6 +79,33 @@ def compose_v(
     owner = np.zeros(group.ranks, np.int32)
     steps = int(sends.step.max(initial=-1)) + 1
     return Collective(OP, name, made, sends.chunks, group.chip_of_rank, owner, steps)
+
+
+def measure_v(
+    group: Group,
+    sent_bytes: IntArray,
+    algorithm: str = "auto",
+    *,
+    ideal: bool = False,
+    engine: str = "fast",
+) -> tuple[dict[str, Any], Trace]:
+    """Build, run and prove an all-to-all-v; the row as for every collective, and the trace.
+
+    ``size_bytes`` is the mean buffer of a rank and busbw counts what leaves the ranks, so that an
+    even matrix gives the row of the all-to-all.
+    """
+    check_matrix(sent_bytes, group.ranks)
+    bound = lower_bound_v(group, sent_bytes)
+
+    def tried(name: str) -> tuple[dict[str, Any], Trace]:
+        def make() -> Collective:
+            return compose_v(group, sent_bytes, name, ideal=ideal)
+
+        size, factor = buffer_bytes(sent_bytes), bus_factor_v(sent_bytes)
+        return measure_made(make, group, size, bound, factor=factor, engine=engine)
+
+    names = algorithms_v(group) if algorithm == BEST else [algorithm]
+    return min(map(tried, names), key=lambda one: int(one[1].total_ps))
 
 
 def algorithms_v(group: Group) -> list[str]:

@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from cluster_sim.collectives import Group
+    from cluster_sim.measured import Measured
     from cluster_sim.trace import Trace
+    from topologies.clusters import Cluster
 
 NO_INPUT = ("json", "out", "quiet", "seed")
 """Options on which no result depends, and the seed, which is recorded by itself."""
-OPS = "all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or permute."
+OPS = "all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, broadcast or permute."
 Op = Annotated[str, typer.Argument(metavar="OP", help=OPS)]
 Size = Annotated[
-    str, typer.Option("--size", metavar="SIZE[,SIZE…]", help="1GiB, or 1KiB:1GiB:4 for a range.")
+    str | None,
+    typer.Option("--size", metavar="SIZE[,SIZE…]", help="1GiB, or 1KiB:1GiB:4 for a range."),
 ]
 Algorithm = Annotated[
     str, typer.Option("--algorithm", help="A name; auto as the runtime does; best of all.")
@@ -43,6 +47,31 @@ Algorithm = Annotated[
 Ranks = Annotated[int | None, typer.Option("--ranks", help="The first so many; by default all.")]
 RanksPerChip = Annotated[
     int, typer.Option("--ranks-per-chip", help="Logical cores that take part on a chip.")
+]
+GroupText = Annotated[
+    str | None,
+    typer.Option(
+        "--group", metavar="CHIPS", help="0-15,32-47; several at once with a semicolon: 0-3;4-7."
+    ),
+]
+Order = Annotated[
+    str | None,
+    typer.Option("--order", metavar="FILE|LIST", help="Chips in the order of their ranks."),
+]
+Compare = Annotated[
+    Path | None,
+    typer.Option("--compare", metavar="FILE", help="What nccom-test or nccl-tests printed."),
+]
+Bytes = Annotated[
+    Path | None,
+    typer.Option("--bytes", metavar="FILE.csv", help="Of all-to-all-v: a row of sizes each rank."),
+]
+Skew = Annotated[
+    float | None,
+    typer.Option("--skew", help="Of all-to-all-v: rank j gets in proportion to (j + 1)^-SKEW."),
+]
+Unrestricted = Annotated[
+    bool, typer.Option("--unrestricted", help="Also run what the Neuron runtime refuses.")
 ]
 Ideal = Annotated[
     bool, typer.Option("--ideal", help="Link rates and latencies only, no efficiencies.")
@@ -62,13 +91,30 @@ SHOWN = (
 """Columns of the printed table."""
 
 
+MEASURED_SHOWN = (
+    *SHOWN[:3],
+    ("measured_time_s", "measured"),
+    ("error", "error"),
+    ("busbw_bytes_per_s", "busbw"),
+    ("measured_busbw_bytes_per_s", "measured busbw"),
+    *SHOWN[5:],
+)
+"""With ``--compare``."""
+
+
 def collective(
     op: Op,
     cluster: ClusterText,
-    size: Size,
+    size: Size = None,
     algorithm: Algorithm = "auto",
     ranks: Ranks = None,
     ranks_per_chip: RanksPerChip = 1,
+    group: GroupText = None,
+    order: Order = None,
+    compare: Compare = None,
+    matrix: Bytes = None,
+    skew: Skew = None,
+    unrestricted: Unrestricted = False,
     ideal: Ideal = False,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
@@ -84,47 +130,111 @@ def collective(
     given = dict(locals())
     import pandas as pd
 
-    from cluster_sim.collectives.sizes import parse_sizes
-    from cluster_sim.collectives.table import first_ranks, measure
+    from cluster_sim.collectives.restrictions import along_ring, refuse_restricted
+    from experiments.cli.collective_groups import check_bytes, groups_for, how_to_measure
+    from experiments.measured_beside import agreement, beside
     from experiments.run_directory import refuse_foreign
     from topologies.catalogue import choose
     from topologies.machines import cluster as named
 
     if out:
         refuse_foreign(out)
-    sizes = parse_sizes(size)
+    check_bytes(op, size, matrix, skew)
     numbers = choose(variant or (), catalogue)
     machine = named(cluster, bandwidth=bandwidth, latency=latency, catalogue=numbers)
-    group = first_ranks(machine, ranks, ranks_per_chip)
-    results = [
-        measure(op, group, one, algorithm, ideal=ideal, engine=engine)
-        for one in progress(sizes, f"{op} on {cluster}", quiet=quiet)
-    ]
+    groups = groups_for(machine, ranks, ranks_per_chip, group, order)
+    if not unrestricted:
+        groups = [along_ring(one) for one in groups] if op == "permute" else groups
+        refuse_restricted(op, groups)
+    measured = _read(compare, op, groups[0].ranks)
+    sizes, measure = how_to_measure(
+        op, groups, algorithm, matrix=matrix, skew=skew, ideal=ideal, engine=engine
+    )
+    wanted = sizes or _sizes(size, measured)
+    results = [measure(one) for one in progress(wanted, f"{op} on {cluster}", quiet=quiet)]
     frame = pd.DataFrame([row for row, _ in results])
+    found: dict[str, Any] = {}
+    if measured is not None:
+        frame = beside(frame, measured, str(compare))
+        found["summary"] = agreement(frame)
     if out:
         inputs = {name: value for name, value in given.items() if name not in NO_INPUT}
-        _write(out, inputs, seed, frame, results[-1][1])
+        _write(out, inputs, seed, frame, results[-1][1], machine)
     if json:
-        print_json({"rows": frame.to_dict(orient="records")})
+        print_json({"rows": frame.to_dict(orient="records"), **found})
     else:
-        _print(frame, op, cluster, group.ranks)
+        _print(f"{op} on {cluster}, {_who(groups)}", frame, **found)
 
 
-def _print(frame: pd.DataFrame, op: str, cluster: str, ranks: int) -> None:
+def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
+    """What was measured, if it is what is simulated."""
+    if compare is None:
+        return None
+    from cluster_sim.measured import read_measured
+    from experiments.measured_beside import check_same
+
+    measured = read_measured(compare)
+    check_same(measured, op, ranks, str(compare))
+    return measured
+
+
+def _sizes(size: str | None, measured: Measured | None) -> list[int]:
+    """Sizes asked for; by default those that were measured."""
+    from cluster_sim.collectives.sizes import parse_sizes
+    from experiments.measured_beside import measured_sizes
+    from topologies.errors import InputError
+
+    if size is not None:
+        return parse_sizes(size)
+    if measured is None:
+        raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
+    return measured_sizes(measured)
+
+
+def _who(groups: list[Group]) -> str:
+    each = f"{groups[0].ranks:,} ranks"
+    return each if len(groups) == 1 else f"{len(groups):,} groups of {each}"
+
+
+def _print(title: str, frame: pd.DataFrame, summary: Mapping[str, Any] | None = None) -> None:
     from experiments.display import value_text
 
-    cells = [[value_text(name, row[name]) for name, _ in SHOWN] for row in frame.to_dict("records")]
-    title = f"{op} on {cluster}, {ranks:,} ranks"
-    print_table(title, [heading for _, heading in SHOWN], cells)
+    shown = SHOWN if summary is None else MEASURED_SHOWN
+    cells = [
+        [
+            _signed(row[name]) if name == "error" else value_text(name, row[name])
+            for name, _ in shown
+        ]
+        for row in frame.to_dict("records")
+    ]
+    print_table(title, [heading for _, heading in shown], cells)
+    if summary is not None:
+        median, ninth, bias = (
+            f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
+        )
+        typer.echo(
+            f"{summary['rows']} rows compared: median error {median}, 90th percentile {ninth}, "
+            f"mean {bias} (simulated over measured time, less one)"
+        )
+
+
+def _signed(error: float) -> str:
+    return f"{100 * error:+.1f} %" if error == error else "-"
 
 
 def _write(
-    out: Path, inputs: Mapping[str, Any], seed: int, frame: pd.DataFrame, trace: Trace
+    out: Path,
+    inputs: Mapping[str, Any],
+    seed: int,
+    frame: pd.DataFrame,
+    trace: Trace,
+    machine: Cluster,
 ) -> None:
-    from experiments.busbw_vs_size import plot
+    from experiments.collective_figures import figures
     from experiments.run_directory import run_directory
 
     with run_directory(out, command="collective", inputs=inputs, seed=seed) as run:
         run.table("metrics", frame, title="Results")
-        run.figure("busbw", plot(frame), title="Bus bandwidth against size")
+        for name, (figure, title, note) in figures(frame, trace, machine).items():
+            run.figure(name, figure, title=title, note=note)
         run.trace(trace)

@@ -1,0 +1,95 @@
+"""What ``cluster-sim collective`` is asked to run: its groups, and the bytes of an all-to-all-v."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from cluster_sim.collectives import Group
+    from cluster_sim.trace import Trace
+    from topologies.clusters import Cluster
+
+    Measure = Callable[[int], tuple[dict[str, Any], Trace]]
+    """From a size to the row and the trace."""
+
+
+def groups_for(
+    machine: Cluster,
+    ranks: int | None,
+    ranks_per_chip: int,
+    group: str | None,
+    order: str | None,
+) -> list[Group]:
+    """Groups that the options name: by default one of all chips.
+
+    Raises
+    ------
+    InputError
+        When the options contradict each other, or name chips that are not there.
+    """
+    from cluster_sim.collectives.group_text import ordered, parse_groups
+    from cluster_sim.collectives.table import first_ranks
+
+    if group is None:
+        found = [first_ranks(machine, ranks, ranks_per_chip)]
+    elif ranks is not None:
+        raise InputError(
+            f"--ranks {ranks} and --group {group[:40]} both say who takes part; give one of them"
+        )
+    else:
+        found = parse_groups(group, machine, ranks_per_chip)
+    if order is None:
+        return found
+    if len(found) > 1:
+        raise InputError(
+            f"--order is for one group, --group names {len(found)}; "
+            "write each group's chips in their order instead"
+        )
+    return [ordered(found[0], order)]
+
+
+def check_bytes(op: str, size: str | None, matrix: Path | None, skew: float | None) -> None:
+    """Refuse bytes of pairs where there are none, and an all-to-all-v without them."""
+    from cluster_sim.collectives.all_to_all_v import OP
+
+    given = "--bytes" if matrix is not None else "--skew" if skew is not None else None
+    if op != OP and given:
+        raise InputError(f"{given} is for {OP}, not for {op}; leave it out or ask for {OP}")
+    if matrix is not None and (skew is not None or size is not None):
+        other = "--skew" if skew is not None else "--size"
+        raise InputError(f"--bytes {matrix} and {other} both say how much is sent; give one")
+    if op == OP and matrix is None and skew is None:
+        raise InputError(f"{OP} needs --bytes FILE, or --size with --skew 0 (even) or more")
+
+
+def how_to_measure(
+    op: str,
+    groups: list[Group],
+    algorithm: str,
+    *,
+    matrix: Path | None,
+    skew: float | None,
+    ideal: bool,
+    engine: str,
+) -> tuple[list[int], Measure]:
+    """What measures one size; and the sizes, where a byte matrix and not ``--size`` gives them."""
+    from cluster_sim.collectives.all_to_all_v import OP, buffer_bytes, measure_v, read_matrix
+    from cluster_sim.collectives.all_to_all_v import skewed as skewed_matrix
+    from cluster_sim.collectives.table import measure
+
+    if op != OP:
+        return [], lambda size: measure(op, groups, size, algorithm, ideal=ideal, engine=engine)
+    if len(groups) > 1:
+        raise InputError(f"{OP} runs in one group, --group names {len(groups)}; give one")
+    group = groups[0]
+    given = None if matrix is None else read_matrix(matrix)
+
+    def measured(size: int) -> tuple[dict[str, Any], Trace]:
+        sent = skewed_matrix(group.ranks, size, skew or 0.0) if given is None else given
+        return measure_v(group, sent, algorithm, ideal=ideal, engine=engine)
+
+    return ([] if given is None else [buffer_bytes(given)]), measured

@@ -1,0 +1,51 @@
+"""The pictures of one collective: bandwidth against size, load of the links, who works when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cluster_sim.link_map import link_map
+from cluster_sim.timeline import timeline
+from experiments.busbw_vs_size import plot
+from topologies.quantities import format_bytes
+from topologies.shapes import Torus
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from cluster_sim.trace import Trace
+    from topologies.clusters import Cluster
+
+
+def figures(
+    frame: pd.DataFrame, trace: Trace, cluster: Cluster
+) -> dict[str, tuple[Figure, str, str]]:
+    """Draw all that there is to see.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Rows of all sizes, as :func:`cluster_sim.collectives.rows` returns them.
+    trace : Trace
+        Of the last of them.
+    cluster : Cluster
+
+    Returns
+    -------
+    dict of str to (Figure, str, str)
+        Figure, title and note by file name. Links are drawn of rings, grids and tori only.
+    """
+    last = frame.iloc[-1]
+    what = f"{last.collective} of {format_bytes(int(last.size_bytes))}, {last.algorithm}"
+    found = {"busbw": (plot(frame), "Bus bandwidth against size", "")}
+    if not len(trace) or trace.total_ps == 0:
+        return found
+    if isinstance(cluster.shape, Torus):
+        drawn = link_map(trace, cluster, title=f"{what} on {cluster.name}")
+        found["links"] = (drawn, "Load of the links", f"{what}: one line each way of a cable.")
+    if (trace.schedule.resource >= 0).any():
+        title = f"{what} on {cluster.name}: what each resource does when"
+        note = f"{what}: a lane for each resource, coloured by what it does."
+        found["timeline"] = (timeline(trace, title=title), "CC-Cores and links over time", note)
+    return found
