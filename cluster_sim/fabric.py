@@ -18,8 +18,9 @@ from topologies.links import Links, domain_links
 from topologies.routing import routes
 from topologies.scale_out_routing import scale_out_paths
 
-KINDS = ("link", "cc", "engine", "tx", "rx")
-"""Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, ``tx:0`` and ``rx:0`` of the adapter."""
+KINDS = ("link", "cc", "engine", "tx", "rx", "hbm", "dma")
+"""Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, ``tx:0`` and ``rx:0`` of the adapter;
+and, shared, ``hbm:0`` and ``dma:0`` where the wire says what messages cost in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +125,14 @@ class Fabric:
         """Receiving side of a chip's network adapter."""
         return self._of_chip(4, chip)
 
+    def hbm(self, chip: npt.ArrayLike) -> IntArray:
+        """Memory of a chip."""
+        return self._of_chip(5, chip)
+
+    def dma(self, chip: npt.ArrayLike) -> IntArray:
+        """DMA engines of a chip."""
+        return self._of_chip(6, chip)
+
     def _row(self, domain: npt.ArrayLike) -> IntArray:
         return np.searchsorted(self.domains, np.asarray(domain))
 
@@ -204,16 +213,22 @@ def fabric(
         Resources.table("tx", chips),
         Resources.table("rx", chips),
     ]
+    first_nic = sum(map(len, tables[:-2]))
+    if costs.hbm_bytes_per_s:
+        tables += [
+            Resources.table("hbm", chips, slots=0, capacity=costs.hbm_bytes_per_s),
+            Resources.table("dma", chips, slots=0, capacity=costs.dma_bytes_per_s),
+        ]
     resources = Resources.concat(tables)
-    first_nic = len(resources) - 2 * len(chips)
+    nics = slice(first_nic, first_nic + 2 * len(chips))
     rate = np.zeros(len(resources), np.int64)
     latency = np.zeros(len(resources), np.int64)
     usable = costs.scale_up(links.bandwidth_bytes_per_s)
     rate[: len(picked) * len(links)] = np.tile(usable, len(picked))
     latency[: len(picked) * len(links)] = np.tile(links.latency_ps, len(picked))
-    rate[first_nic:] = costs.scale_out_bytes_per_s
+    rate[nics] = costs.scale_out_bytes_per_s
     forwards = (resources.peer >= cluster.chips) | (not costs.stores)
-    forwards[first_nic:] = True
+    forwards[nics] = True
     return Fabric(cluster, picked, links, costs, rate, latency, forwards, resources)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +11,7 @@ from cluster_sim.schedule import IntArray
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
 
+RUNTIME = "neuron-runtime"
 PACKET_BYTES = 2**16
 """Packet of collective copies on chips for which the catalogue states none [B]."""
 
@@ -33,6 +34,15 @@ class Wire:
         Pieces that a ring step is cut into so that issue and reduction overlap the wire.
     packet_bytes : int
         Smallest piece worth sending by itself [B].
+    hbm_bytes_per_s : int
+        What collectives can draw from the memory of a chip [B/s]; 0 where that is left out.
+    copy_bytes_per_s, dma_bytes_per_s : int
+        What a rank can receive from another rank of its chip, moved by DMA engines; what all ranks
+        of the chip can [B/s].
+    copy_accesses, reduce_accesses : int
+        Times that a byte of a message is read or written in memory.
+    fused_copy_accesses, fused_reduce_accesses : int
+        The same where it stays within a pair of ranks that share what one of them received.
     stores : bool
         Whether chips on the way store a message before they forward it, as the α–β model says.
     """
@@ -44,6 +54,13 @@ class Wire:
     engine_slots: int = 1
     slices: int = 1
     packet_bytes: int = PACKET_BYTES
+    hbm_bytes_per_s: int = 0
+    copy_bytes_per_s: int = 1
+    dma_bytes_per_s: int = 1
+    copy_accesses: int = 0
+    reduce_accesses: int = 0
+    fused_copy_accesses: int = 0
+    fused_reduce_accesses: int = 0
     stores: bool = True
 
     def scale_up(self, rate_bytes_per_s: IntArray) -> IntArray:
@@ -54,21 +71,57 @@ class Wire:
         return np.array(usable, np.int64)[where]
 
 
-def wire(cluster: Cluster, *, ideal: bool = False) -> Wire:
-    """Look up what communication costs on the chips of a cluster."""
+def wire(cluster: Cluster, *, ideal: bool = False, memory: bool = False) -> Wire:
+    """Look up what communication costs on the chips of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    ideal : bool
+        Link rates and latencies only.
+    memory : bool
+        Whether messages also cross the memory of the chips, where its use is known.
+    """
     scale_out, chip, numbers = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
     if cluster.plain or ideal or numbers is None or not chip:
         return Wire(scale_out_bytes_per_s=rate, stores=cluster.plain)
     issue = numbers.ps(chip, "collective_step") if numbers.has(chip, "collective_step") else 0
     outside = scale_out.name if scale_out else ""
-    return Wire(
+    made = Wire(
         efficiency=_efficiency(numbers, chip, "collective_efficiency"),
         scale_out_bytes_per_s=max(1, int(rate * _efficiency(numbers, outside, "efficiency"))),
         issue_ps=issue,
         cc_slots=numbers.integer(chip, "cc_cores") if numbers.has(chip, "cc_cores") else 16,
-        slices=numbers.integer("neuron-runtime", "ring_slices"),
+        slices=numbers.integer(RUNTIME, "ring_slices"),
         stores=False,
+    )
+    return _with_memory(made, numbers, chip) if memory else made
+
+
+def _with_memory(costs: Wire, numbers: Catalogue, chip: str) -> Wire:
+    """Accesses of a message, from those of a chunk and two ranks that the vendor states."""
+    if not numbers.has(chip, "hbm_in_collectives") or not numbers.has(chip, "collective_copy"):
+        return costs
+    ring, pair = (
+        [
+            numbers.integer(RUNTIME, f"{name}_{op}_hbm_accesses")
+            for op in ("all_gather", "reduce_scatter")
+        ]
+        for name in ("ring", "kangaring")
+    )
+    share, copy = (
+        numbers.entry(chip, name).exact for name in ("hbm_in_collectives", "collective_copy")
+    )
+    return replace(
+        costs,
+        hbm_bytes_per_s=int(share * numbers.entry(chip, "hbm_bandwidth").exact),
+        copy_bytes_per_s=int(copy),
+        dma_bytes_per_s=int(copy * numbers.integer(chip, "ranks_per_chip")),
+        copy_accesses=ring[0] // 2,
+        reduce_accesses=ring[1] // 2,
+        fused_copy_accesses=pair[0] - ring[0] // 2,
+        fused_reduce_accesses=pair[1] - ring[1] // 2,
     )
 
 

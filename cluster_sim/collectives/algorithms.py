@@ -208,7 +208,7 @@ def compose(
     name = chosen(op, many[0], size_bytes, algorithm)
     for group in many[1:]:
         chosen(op, group, size_bytes, name)
-    costs = wire(cluster, ideal=ideal)
+    costs = costs_of(many, ideal=ideal)
     sends = side_by_side([ALGORITHMS[name].sends(op, one, size_bytes, costs) for one in many])
     chips = np.concatenate([group.chip_of_rank for group in many])
     domains = np.unique(chips // cluster.chips_per_domain)
@@ -222,7 +222,7 @@ def compose(
         "ideal": ideal or cluster.plain,
     }
     steps = int(sends.step.max(initial=-1)) + 1
-    made = lower(sends, chips, fabric(cluster, domains, ideal=ideal), facts)
+    made = lower(sends, chips, fabric(cluster, domains, costs=costs), facts)
     owner = np.repeat(np.arange(len(many), dtype=np.int32), [group.ranks for group in many])
     return Collective(op, name, made, sends.chunks, chips, owner, steps)
 
@@ -246,6 +246,15 @@ def build(
     8
     """
     return compose(op, groups, size_bytes, algorithm, ideal=ideal).schedule
+
+
+def costs_of(groups: Sequence[Group], *, ideal: bool = False) -> Wire:
+    """What their communication costs; memory counts where several ranks share that of a chip.
+
+    One rank a chip cannot draw what its memory gives: three accesses a byte of its links.
+    """
+    shared = any(group.ranks_per_chip > 1 for group in groups)
+    return wire(groups[0].cluster, ideal=ideal, memory=shared)
 
 
 def _check(groups: Sequence[Group], size_bytes: int) -> None:

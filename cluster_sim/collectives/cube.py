@@ -8,6 +8,8 @@ half of the payload.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cluster_sim.collectives.cycles import all_rings
@@ -78,7 +80,9 @@ def kangaring(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
         primaries = np.ravel(order[:, None] * each + half)
         rings = np.stack([primaries, primaries + 1]).astype(np.int32)
         made.append(Part((ranks, rings), weight))
-    return staged(op, group.ranks, made, size_bytes, slices)
+    sends = staged(op, group.ranks, made, size_bytes, slices)
+    ends = sends.channels
+    return replace(sends, channels=replace(ends, fused=ends.src // 2 == ends.dst // 2))
 
 
 def has_pairs(group: Group) -> bool:

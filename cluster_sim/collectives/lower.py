@@ -19,11 +19,13 @@ from cluster_sim.fabric import Fabric, Paths
 from cluster_sim.instants import transfer_ps
 from cluster_sim.schedule import (
     FIXED,
+    FLOW,
     JOIN,
     NO_RESOURCE,
     BoolArray,
     Codes,
     Edges,
+    Flows,
     IntArray,
     Label,
     Schedule,
@@ -80,7 +82,9 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         (from, to), ``chunk`` and ``chunks`` (the range sent), ``step``, ``what``.
     """
     paths = _paths(sends, chip_of_rank, fabric)
-    ops = _lay_out(np.diff(paths.ptr), sends, issued=fabric.wire.issue_ps > 0)
+    hops = np.diff(paths.ptr)
+    stored = fabric.wire.hbm_bytes_per_s > 0
+    ops = _lay_out(hops, sends, issued=fabric.wire.issue_ps > 0, stored=stored)
     hop = _hops(sends, paths, ops)
     resource, held = _column(ops, sends.ranks, np.int32, NO_RESOURCE)
     np.take(paths.resource.astype(np.int32), hop, out=held, mode="clip")
@@ -90,6 +94,8 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         source = chip_of_rank[sends.channels.src][sends.channel]
         held[issue] = fabric.cc(ops.spread(source)[issue])
         lag[issue] = 0
+    memory = _memory_ops(ops, sends) if stored else np.empty(0, np.int64)
+    held[memory], lag[memory] = NO_RESOURCE, 0
     size, sent = _column(ops, sends.ranks, np.int64, 0)
     if ops.send is None:
         sends.size_bytes(out=sent)
@@ -101,6 +107,8 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
     kind = np.full(len(duration), FIXED, np.uint8)
     empty = duration == 0
     kind[empty], resource[empty] = JOIN, NO_RESOURCE
+    memory = memory[size[memory] > 0]
+    kind[memory] = FLOW
     return schedule(
         kind=kind,
         resource=resource,
@@ -109,6 +117,7 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         priority=_with_joins(ops.spread(sends.priority), 0, sends.ranks),
         edges=edges,
         resources=fabric.resources,
+        flows=_flows(memory, ops, sends, chip_of_rank, fabric),
         labels=_labels(sends, ops),
         facts=facts,
     )
@@ -144,12 +153,12 @@ def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
     return along.or_else(given, fabric.route(src[~given], dst[~given]).never_empty())
 
 
-def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
-    if not issued and hops.max(initial=1) == 1:
+def _lay_out(hops: IntArray, sends: Sends, *, issued: bool, stored: bool) -> _Ops:
+    if not issued and not stored and hops.max(initial=1) == 1:
         each = np.arange(len(sends), dtype=np.int32)
         return _Ops(len(sends), each, each, None, None)
     joins = sends.channels.joins[sends.channel]
-    width = hops[sends.channel] + (issued & ~joins)
+    width = hops[sends.channel] + (issued & ~joins) + (stored & ~joins)
     end = np.cumsum(width)
     count = int(end[-1]) if len(end) else 0
     send = np.repeat(np.arange(len(sends), dtype=np.int32), width)
@@ -158,10 +167,49 @@ def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
     return _Ops(count, first, (end - 1).astype(np.int32), send, hop)
 
 
+def _memory_ops(ops: _Ops, sends: Sends) -> IntArray:
+    """Last op of every message: what it costs in the memory of the chip that it arrives at."""
+    joins = sends.channels.joins
+    return ops.last[~joins[sends.channel]].astype(np.int64)
+
+
+def _flows(
+    memory: IntArray, ops: _Ops, sends: Sends, chip_of_rank: IntArray, fabric: Fabric
+) -> Flows:
+    """Reads and writes of each message as one flow at the chip that it arrives at.
+
+    Chips of a collective send as much as they receive, so that the sender's reads are charged at
+    the receiver. From another chip a message comes as fast as memory takes it; between two ranks
+    of one it is moved by DMA engines, and no faster than these do.
+    """
+    if ops.send is None or not len(memory):
+        return Flows.none()
+    costs, channels = fabric.wire, sends.channels
+    send = ops.send[memory]
+    channel, reduces = sends.channel[send], sends.reduce[send]
+    fused = np.zeros(len(channels), np.bool_) if channels.fused is None else channels.fused
+    weight = np.where(
+        fused[channel],
+        np.where(reduces, costs.fused_reduce_accesses, costs.fused_copy_accesses),
+        np.where(reduces, costs.reduce_accesses, costs.copy_accesses),
+    )
+    src, dst = chip_of_rank[channels.src], chip_of_rank[channels.dst]
+    inside = (src == dst)[channel]
+    ptr = np.concatenate([[0], np.cumsum(1 + inside)])
+    resource, weights = np.empty(int(ptr[-1]), np.int32), np.ones(int(ptr[-1]), np.int32)
+    resource[ptr[:-1]], weights[ptr[:-1]] = fabric.hbm(dst)[channel], weight
+    resource[ptr[:-1][inside] + 1] = fabric.dma(dst)[channel[inside]]
+    cap = np.where(inside, costs.copy_bytes_per_s, costs.hbm_bytes_per_s).astype(np.int64)
+    return Flows(memory.astype(np.int32), cap, ptr, resource, weights)
+
+
 def _hops(sends: Sends, paths: Paths, ops: _Ops) -> IntArray:
     """Row of the paths that each op stands for; of an issue the first."""
     first = paths.ptr[:-1].astype(np.int32)[sends.channel]
-    return first if ops.hop is None else ops.spread(first) + np.maximum(0, ops.hop)
+    if ops.hop is None:
+        return first
+    row: IntArray = ops.spread(first) + np.maximum(0, ops.hop)
+    return np.minimum(row, len(paths.resource) - 1, out=row)
 
 
 def _set_durations(
@@ -230,6 +278,7 @@ def _cut_through(
         return None
     passes = np.append(ops.send[1:] == ops.send[:-1], False) & (ops.hop >= 0)
     passes &= np.append(fabric.forwards, False)[resource] & (duration > 0)
+    passes &= np.append(resource[1:] >= 0, False)
     if not passes.any():
         return None
     at = np.flatnonzero(passes)

@@ -111,8 +111,10 @@ def _check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     same = (rank[inner] == rank[following]) & (peer[inner] == peer[following])
     _refuse_ops(alone | ~same, inner, "does not lead on to the next hop of its message")
     # A hop's near end is the owner of its resource; the far end of an adapter is left open.
-    holds = schedule.resource >= 0
-    held = np.where(holds, schedule.resource, 0)
+    resource, flows = schedule.resource.copy(), schedule.flows
+    resource[flows.op] = flows.resource[flows.ptr[:-1]]
+    holds = resource >= 0
+    held = np.where(holds, resource, 0)
     near = np.where(holds, resources.owner[held], -1)
     far = np.where(holds, resources.peer[held], -1)
     passes = inner[what[inner] == PASS]

@@ -33,6 +33,8 @@ class Channels:
         empty, the fabric routes.
     link : int32 array or None
         Link numbers of the domain.
+    fused : bool array (channels,) or None
+        Channels within a pair of ranks of one chip that share what one of them received.
     """
 
     src: IntArray
@@ -40,6 +42,7 @@ class Channels:
     lane: IntArray
     ptr: IntArray | None = None
     link: IntArray | None = None
+    fused: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.src)
@@ -237,8 +240,10 @@ def _join_channels(tables: Sequence[Channels], ranks_before: IntArray) -> Channe
     dst = np.concatenate([table.dst + shift for table, shift in pairs])
     lane = np.concatenate([table.lane for table in tables])
     links = [table.link for table in tables if table.link is not None]
+    fused = [table.fused for table in tables if table.fused is not None]
     if not links:
-        return Channels.table(src, dst, lane)
+        made = Channels.table(src, dst, lane)
+        return replace(made, fused=np.concatenate(fused)) if fused else made
     hops = np.concatenate([np.diff(table.ptr) for table in tables if table.ptr is not None])
     return Channels.table(
         src, dst, lane, np.concatenate([[0], np.cumsum(hops)]), np.concatenate(links)
