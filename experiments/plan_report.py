@@ -23,11 +23,11 @@ FIELDS = (
 
 SHOWN_PARTS = {
     "compute": "compute",
-    "exposed_tp": "tp",
-    "exposed_pp": "pp",
-    "exposed_dp": "dp",
-    "exposed_cp": "cp",
-    "exposed_ep": "ep",
+    "exposed_tp": "exposed tp",
+    "exposed_pp": "exposed pp",
+    "exposed_dp": "exposed dp",
+    "exposed_cp": "exposed cp",
+    "exposed_ep": "exposed ep",
     "bubble": "bubble",
     "optimizer": "optimizer",
     "other": "other",

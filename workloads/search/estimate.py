@@ -23,7 +23,6 @@ from workloads.search.passes import Passes, Talk, passes
 from workloads.search.pipeline import Pipelines, pipeline_s, streamed_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.talk import FloatArray, talk_s
-from workloads.training.memory import stage_layers
 from workloads.training.plan import ParallelPlan
 from workloads.training.steps import Step
 
@@ -94,7 +93,7 @@ class _Columns:
     def __init__(self, model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]):
         self.model, self.cluster, self.plans = model, cluster, plans
         self.parts, self.chip = cluster.catalogue or catalogue(), cluster.chip
-        self.layers = self.of(lambda plan: stage_layers(model, plan))
+        self.layers = self.of(lambda plan: -(-model.layers // plan.pp))
         self.stages = self.of(lambda plan: plan.pp)
         self.passes = self._once(PASS_FIELDS, self._passes)
 
