@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -219,7 +220,9 @@ def figure(rows: pd.DataFrame, title: str = "") -> Figure:
     """
     from experiments.training_figures import stacked
 
-    labels = [plan_label(one) for one in rows.to_dict("records")]
+    finer = ("microbatch", "recompute", "zero", "sequence_parallel", "schedule", "order")
+    telling = [name for name in finer if len(rows[name].unique()) > 1]
+    labels = [plan_label(one, telling) for one in rows.to_dict("records")]
     parts = [{part: one[f"{part}_s"] for part in PARTS} for one in rows.to_dict("records")]
     notes = [
         f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
@@ -228,14 +231,34 @@ def figure(rows: pd.DataFrame, title: str = "") -> Figure:
     drawn = stacked(labels, parts, notes)
     axes = drawn.axes[0]
     marks = axes.plot(rows["estimate_s"], range(len(rows)), "|k", ms=22, mew=1.5, zorder=3)
-    axes.legend(marks, ["estimate"], loc="upper right", frameon=False, markerscale=0.5)
+    axes.legend(
+        marks,
+        ["estimate"],
+        loc="upper right",
+        bbox_to_anchor=(1.0, -0.04),
+        frameon=False,
+        markerscale=0.4,
+    )
     if title:
         axes.set_title(title, loc="left", fontsize=10)
     return drawn
 
 
-def plan_label(one: Any) -> str:
-    """A plan in two short lines."""
+def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
+    """A plan in short lines: its degrees, and those of its fields that tell it from others.
+
+    Examples
+    --------
+    >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
+    'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
+    """
     words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
-    words.append(f"microbatch {one['microbatch']}, recompute {one['recompute']}")
+    rest = []
+    for name in telling:
+        text, value = name.replace("_", " "), one[name]
+        rest.append(
+            ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
+        )
+    for first in range(0, len(rest), 2):
+        words.append(", ".join(rest[first : first + 2]))
     return "\n".join(words)
