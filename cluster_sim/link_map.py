@@ -23,6 +23,8 @@ MOST_CHIPS = 1024
 BOW = 0.055
 """How far a line keeps to the right of the way between two chips one apart."""
 STUB = 0.42
+WIDTH = 3.2
+"""Of a line of the fastest links; slower ones are thinner."""
 GAP = 1.3
 """Between layers."""
 DIRECTIONS = ((1.0, 0.0), (0.0, -1.0), (0.7, 0.7), (-0.7, 0.7))
@@ -132,13 +134,16 @@ def _draw_links(axes: Axes, shape: Torus, links: Links, load: Floats, at: Floats
     """Draw every directed link, the busiest on top; what the scale of colours belongs to."""
     curves: list[Curve] = []
     shares: list[float] = []
+    widths: list[float] = []
+    rate = links.bandwidth_bytes_per_s / links.bandwidth_bytes_per_s.max(initial=1)
     for link in np.argsort(load, kind="stable").tolist():
         pieces = _curves(shape, links, link, at)
         curves += pieces
         shares += [float(load[link])] * len(pieces)
+        widths += [WIDTH * float(rate[link]) ** 0.7] * len(pieces)
     colours = LinearSegmentedColormap.from_list("load", COLD_TO_HOT)
     drawn = LineCollection(
-        curves, array=np.array(shares), cmap=colours, linewidths=2.6, capstyle="butt", zorder=1
+        curves, array=np.array(shares), cmap=colours, linewidths=widths, capstyle="butt", zorder=1
     )
     drawn.set_clim(0.0, 1.0)
     axes.add_collection(drawn)
@@ -196,6 +201,8 @@ def _summary(shape: Torus, links: Links, load: Floats) -> str:
     slower = [axis.name for axis in shape.axes[:-2] if axis.size > 1]
     if any(axis.wrap and axis.size > 2 for axis in shape.axes):
         how += "; stubs go round to the other end"
+    if len(np.unique(links.bandwidth_bytes_per_s)) > 1:
+        how += "; thinner is slower"
     if slower:
         how += f", slanting ones along {' and '.join(slower)} to the next layer"
     return " · ".join(words) + "\n" + how

@@ -57,11 +57,10 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw bus bandwidth against size, with the bound that no algorithm can pass."""
+    """Draw bus bandwidth against size, with the limit that no algorithm can pass."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    from cluster_sim.collectives import bus_factor
     from topologies.quantities import format_bytes
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
@@ -69,17 +68,25 @@ def plot(frame: pd.DataFrame) -> Figure:
     first = frame.iloc[0]
     moved = frame[(frame.size_bytes > 0) & (frame.time_s > 0)]
     bounded = moved[moved.lower_bound_s > 0].drop_duplicates("size_bytes").sort_values("size_bytes")
-    factor = bus_factor(str(first.collective), int(first.ranks))
-    limit = factor * bounded.size_bytes / bounded.lower_bound_s / 1e9
-    axes.plot(bounded.size_bytes, limit, "--", color="0.45", label="lower bound on time")
+    # Bus bandwidth of a run that took no longer than the lower bound.
+    limit = bounded.busbw_bytes_per_s * bounded.time_s / bounded.lower_bound_s / 1e9
+    mark = "_" if len(bounded) == 1 else ""
+    axes.plot(
+        bounded.size_bytes, limit, "--", color="0.45", marker=mark, label="limit of the links"
+    )
     for name, rows in moved.groupby("algorithm", sort=False):
         ordered = rows.sort_values("size_bytes")
         axes.plot(ordered.size_bytes, ordered.busbw_bytes_per_s / 1e9, marker="o", ms=3, label=name)
+    if "measured_busbw_bytes_per_s" in moved:
+        seen = moved.dropna(subset="measured_busbw_bytes_per_s").sort_values("size_bytes")
+        measured = seen.measured_busbw_bytes_per_s / 1e9
+        axes.plot(seen.size_bytes, measured, "kx", ms=5, label="measured")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
-    axes.set_xlabel("size")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
+    axes.set_xlabel("size of the buffer, as nccl-tests counts it")
     axes.set_ylabel("bus bandwidth [GB/s]")
     axes.set_title(f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks")
     axes.grid(alpha=0.3)

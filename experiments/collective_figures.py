@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from topologies.clusters import Cluster
 
 
+WORDS = (
+    "A lane for each link and CC-Core. issue: the CC-Core starts a message; pass: a message "
+    "crosses a link to a chip on its way; copy, reduce: it crosses the last link, and replaces "
+    "what the receiver holds or is added to it."
+)
+"""What the timeline's colours mean."""
+
+
 def figures(
     frame: pd.DataFrame, trace: Trace, cluster: Cluster
 ) -> dict[str, tuple[Figure, str, str]]:
@@ -42,10 +50,9 @@ def figures(
     if not len(trace) or trace.total_ps == 0:
         return found
     if isinstance(cluster.shape, Torus):
-        drawn = link_map(trace, cluster, title=f"{what} on {cluster.name}")
+        drawn = link_map(trace, cluster, title=f"Load of the links: {what} on {cluster.name}")
         found["links"] = (drawn, "Load of the links", f"{what}: one line each way of a cable.")
     if (trace.schedule.resource >= 0).any():
-        title = f"{what} on {cluster.name}: what each resource does when"
-        note = f"{what}: a lane for each resource, coloured by what it does."
-        found["timeline"] = (timeline(trace, title=title), "CC-Cores and links over time", note)
+        title = f"{what} on {cluster.name}: what each link and CC-Core does when"
+        found["timeline"] = (timeline(trace, title=title), "CC-Cores and links over time", WORDS)
     return found
