@@ -35,7 +35,9 @@ def sixteen(machine: str = "trn2.48xlarge") -> Cluster:
     return cluster(machine)
 
 
-def toy_program(how: ParallelPlan, made: Cluster, model: Model = TOY, chips: Any = None) -> Program:
+def toy_program(
+    how: ParallelPlan, made: Cluster, model: Model = TOY, chips: Any = None, iterations: int = 1
+) -> Program:
     """The program of an iteration of the toy model."""
     shapes = Shapes(model, how, made.chip, made.catalogue or catalogue())
-    return program(shapes, place(how, made, chips))
+    return program(shapes, place(how, made, chips), iterations)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Degree = int | None
 LEVELS = ("auto", "collective")
-BUILT_LATER = ("chunk", "rank-vector")
-OPTIONS_LATER = ("etp", "jitter", "straggler", "fault", "iterations")
+BUILT_LATER = ("rank-vector",)
+OPTIONS_LATER = ("jitter", "straggler")
 
 
 def _option(name: str, text: str) -> Any:
@@ -41,12 +41,16 @@ def train(
     dp: Annotated[Degree, _option("--dp", "Data parallel degree; what fills the cluster.")] = None,
     cp: Annotated[Degree, _option("--cp", "Context parallel degree.")] = None,
     ep: Annotated[Degree, _option("--ep", "Expert parallel degree.")] = None,
-    zero: Annotated[Degree, _option("--zero", "Shard over dp: 0 nothing, 1 optimizer.")] = None,
+    zero: Annotated[
+        Degree, _option("--zero", "0 to 3: shard nothing, optimizer, gradients, all.")
+    ] = None,
     sequence_parallel: Annotated[
         bool | None,
         _option("--sequence-parallel/--no-sequence-parallel", "Default with tp above 1."),
     ] = None,
-    schedule: Annotated[str | None, _option("--schedule", "gpipe or 1f1b.")] = None,
+    schedule: Annotated[
+        str | None, _option("--schedule", "gpipe, 1f1b, interleaved, zero-bubble.")
+    ] = None,
     microbatch: Annotated[Degree, _option("--microbatch", "Sequences at once on a rank.")] = None,
     global_batch: Annotated[
         Degree, _option("--global-batch", "Sequences a step; default 16 microbatches.")
@@ -74,11 +78,23 @@ def train(
     explain: Annotated[
         bool, _option("--explain", "Show every step and the source of every number.")
     ] = False,
-    etp: Annotated[Degree, _option("--etp", "Tensor parallel degree of experts.")] = None,
+    etp: Annotated[Degree, _option("--etp", "Tensor parallel degree of experts; tp.")] = None,
+    cp_exchange: Annotated[
+        str | None, _option("--cp-exchange", "Keys and values: ring or all-gather.")
+    ] = None,
+    routing_skew: Annotated[
+        float | None, _option("--routing-skew", "Tokens of the busiest rank over the mean.")
+    ] = None,
     jitter: Annotated[float | None, _option("--jitter", "Spread of kernel times.")] = None,
     straggler: Annotated[str | None, _option("--straggler", "RANK:FACTOR.")] = None,
-    fault: Annotated[str | None, _option("--fault", "RESOURCE@TIME:dead|slow=P/Q.")] = None,
-    iterations: Annotated[int | None, _option("--iterations", "Steps in a row.")] = None,
+    fault: Annotated[
+        list[str] | None,
+        _option("--fault", "RESOURCE@TIME:dead|slow=P/Q; may be repeated."),
+    ] = None,
+    iterations: Annotated[
+        int,
+        typer.Option("--iterations", min=1, max=1000, help="Steps in a row; results are of one."),
+    ] = 1,
     variant: Variant = None,
     catalogue: Overlay = None,
     engine: Engine = "fast",
@@ -95,6 +111,7 @@ def train(
     from topologies.catalogue import choose
     from topologies.machines import cluster as machine
     from workloads.huggingface import model as read_model
+    from workloads.training.faults import parse_fault
     from workloads.training.iteration import iteration
     from workloads.training.plan_options import complete, read_plan
 
@@ -106,7 +123,14 @@ def train(
     made = machine(cluster, catalogue=choose(variant or (), catalogue))
     whole = complete({**(read_plan(plan) if plan else {}), **stated}, shape, made, lnc=lnc)
     run = iteration(
-        shape, made, whole, engine=engine, folded=not unfolded, allow_oversized=allow_oversized
+        shape,
+        made,
+        whole,
+        engine=engine,
+        folded=not unfolded,
+        allow_oversized=allow_oversized,
+        iterations=iterations,
+        faults=[parse_fault(text) for text in fault or ()],
     )
     if out:
         inputs = {name: given[name] for name in (*ASKED, *PLAN)}
@@ -121,13 +145,13 @@ def train(
 PLAN = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "zero", "sequence_parallel", "schedule", "microbatch",
     "global_batch", "seq", "recompute", "precision", "overlap", "attention", "ranks_per_chip",
-    "order",
+    "order", "etp", "cp_exchange", "routing_skew",
 )  # fmt: skip
 """Options that are fields of a plan."""
 
 ASKED = (
     "model", "cluster", "lnc", "plan", "level", "unfolded", "allow_oversized", "variant",
-    "catalogue", "engine",
+    "catalogue", "engine", "fault", "iterations",
 )  # fmt: skip
 """Other options that results depend on."""
 
@@ -136,11 +160,17 @@ def _check(level: str, later: dict[str, Any]) -> None:
     from topologies.errors import InputError, suggestion
 
     for name, value in later.items():
-        if value not in (None, 0, 1):
+        if value not in (None, 0):
             raise InputError(f"--{name} {value} is not supported yet. Leave it out.")
 
     if level in BUILT_LATER:
         raise InputError(f"--level {level} is not supported yet. Use {' or '.join(LEVELS)}.")
+    if level == "chunk":
+        raise InputError(
+            f"--level {level} is not supported: collectives are timed chunk by chunk on their own "
+            f"and enter an iteration as one op. Use --level {' or '.join(LEVELS)}, or "
+            "cluster-sim collective for the chunks of one."
+        )
     if level not in LEVELS:
         near = suggestion(level, LEVELS)
         raise InputError(f"--level {level!r} is none of {', '.join(LEVELS)}.{near}")

@@ -11,6 +11,7 @@ from cluster_sim.instants import PS_PER_S
 from topologies.catalogue import Catalogue, catalogue
 from workloads.kernel_rank import family
 from workloads.training.iteration import Iteration
+from workloads.training.plan import ParallelPlan
 from workloads.training.steps import Step
 
 
@@ -37,7 +38,6 @@ def steps(run: Iteration) -> pd.DataFrame:
 
 
 def _row(run: Iteration, stage: int, step: Step, calls: int, each: float) -> dict[str, Any]:
-    axis = step.axis if step.axis in ("tp", "dp") else "pp"
     return {
         "stage": stage,
         "step": step.name,
@@ -47,9 +47,24 @@ def _row(run: Iteration, stage: int, step: Step, calls: int, each: float) -> dic
         "total_s": calls * each,
         "operation": step.collective,
         "size_bytes": step.size_bytes,
-        "ranks": getattr(run.plan, axis) if step.collective not in ("", "send") else 1,
+        "ranks": _ranks(run.plan, step),
         "provenance": step.provenance or run.provenance["collectives"],
     }
+
+
+def _ranks(plan: ParallelPlan, step: Step) -> int:
+    """Ranks that meet in a step."""
+    if step.collective in ("", "send"):
+        return 1
+    groups = {
+        "tp": plan.tp,
+        "cp": plan.cp,
+        "dp": plan.replicas,
+        "etp": plan.expert_tp,
+        "ep": plan.ep,
+        "edp": plan.expert_replicas,
+    }
+    return groups.get(step.axis, 2)
 
 
 def _talk_s(run: Iteration, stage: int, number: int) -> float:

@@ -15,9 +15,16 @@ from cluster_sim.schedule import IntArray
 from workloads.training.program import Exchange, Program
 
 
-def fold(program: Program) -> Program:
-    """Return the program with one row for each kind of equal ranks."""
-    classes = equal_ranks(program)
+def fold(program: Program, apart: IntArray | None = None) -> Program:
+    """Return the program with one row for each kind of equal ranks.
+
+    Parameters
+    ----------
+    program : Program
+    apart : int array, optional
+        Rows that are equal to no other, as a fault strikes them.
+    """
+    classes = equal_ranks(program, apart)
     _, first = np.unique(classes, return_index=True)
     count = np.bincount(classes, weights=program.count).astype(np.int64)
     exchanges = [_fold_exchange(exchange, classes) for exchange in program.exchanges]
@@ -25,9 +32,12 @@ def fold(program: Program) -> Program:
     return replace(program, count=count, exchanges=tuple(exchanges), **kept)
 
 
-def equal_ranks(program: Program) -> IntArray:
+def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
     """Class of each rank, numbered by first rank, int64 (ranks,)."""
-    classes = _numbered(program.stage)
+    begun = np.asarray(program.stage, np.int64).copy()
+    if apart is not None and len(apart):
+        begun[apart] = len(program.streams) + np.arange(len(apart))
+    classes = _numbered(begun)
     while True:
         finer = classes
         for exchange in program.exchanges:

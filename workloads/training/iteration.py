@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,13 +17,14 @@ from topologies.errors import InputError
 from workloads.flops import attention_flops, forward_flops, training_flops
 from workloads.model import Model
 from workloads.training.breakdown import breakdown, mean_s, overlapped_s
+from workloads.training.faults import Fault, struck, table
 from workloads.training.fold import fold
-from workloads.training.layer import Shapes
 from workloads.training.lower import lower
 from workloads.training.memory import Memory, check_memory, worst
 from workloads.training.placement import place
 from workloads.training.plan import ParallelPlan, check_model, check_ranks
 from workloads.training.program import Program, program
+from workloads.training.shapes import Shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,10 @@ class Iteration:
         Wall-clock time of building the schedule and of running it [s].
     peak_flops_per_s : float
         Headline of a chip in the plan's precision: what MFU divides by.
+    iterations : int
+        Optimizer steps that were run in a row; results are of one, in the mean.
+    undisturbed : Trace or None
+        The same run without its faults.
     """
 
     model: Model
@@ -54,11 +59,13 @@ class Iteration:
     build_s: float = field(compare=False)
     simulate_s: float = field(compare=False)
     peak_flops_per_s: float
+    iterations: int = 1
+    undisturbed: Trace | None = None
 
     @property
     def iteration_s(self) -> float:
         """Length of the iteration [s]."""
-        return self.trace.total_s
+        return self.trace.total_s / self.iterations
 
     @property
     def chips(self) -> int:
@@ -96,17 +103,17 @@ class Iteration:
     @cached_property
     def ranks(self) -> pd.DataFrame:
         """Time of each rank by category, see :func:`workloads.training.breakdown.breakdown`."""
-        return breakdown(self.trace)
+        return breakdown(self.trace, self.undisturbed)
 
     @property
     def breakdown_s(self) -> dict[str, float]:
         """Mean over all ranks by category [s]."""
-        return mean_s(self.ranks)
+        return {part: total / self.iterations for part, total in mean_s(self.ranks).items()}
 
     @property
     def overlapped_s(self) -> float:
         """Communication hidden behind compute, mean over all ranks [s]."""
-        return overlapped_s(self.trace)
+        return overlapped_s(self.trace) / self.iterations
 
     @property
     def provenance(self) -> Mapping[str, str]:
@@ -124,6 +131,8 @@ def iteration(
     folded: bool = True,
     allow_oversized: bool = False,
     partial: bool = False,
+    iterations: int = 1,
+    faults: Sequence[Fault] = (),
 ) -> Iteration:
     """Simulate one optimizer step.
 
@@ -141,6 +150,10 @@ def iteration(
         Run a plan that does not fit in memory.
     partial : bool
         Allow a plan that leaves chips of the cluster idle.
+    iterations : int
+        Optimizer steps in a row, which overlap where the plan lets them.
+    faults : sequence of Fault
+        Resources that slow down or die; the ranks that they strike are not folded.
 
     Raises
     ------
@@ -165,14 +178,27 @@ def iteration(
     if not allow_oversized:
         check_memory(needed, plan)
     begun = time.perf_counter()
-    made = program(Shapes(model, plan, cluster.chip, parts), place(plan, cluster, chips))
-    made = fold(made) if folded else made
+    shapes = Shapes(model, plan, cluster.chip, parts)
+    made = program(shapes, place(plan, cluster, chips), iterations)
+    made = fold(made, struck(made, faults)) if folded else made
     schedule = lower(made)
+    strikes = table(schedule, faults) if faults else None
     built = time.perf_counter()
-    trace = run(schedule, engine=engine)
+    trace = run(schedule, engine=engine, faults=strikes)
     ran = time.perf_counter()
-    peak = parts.value(cluster.chip, f"{plan.precision}_peak")
-    return Iteration(model, plan, cluster, made, trace, needed, built - begun, ran - built, peak)
+    return Iteration(
+        model,
+        plan,
+        cluster,
+        made,
+        trace,
+        needed,
+        built - begun,
+        ran - built,
+        peak_flops_per_s=parts.value(cluster.chip, f"{plan.precision}_peak"),
+        iterations=iterations,
+        undisturbed=run(schedule, engine=engine) if faults else None,
+    )
 
 
 def _numbers(cluster: Cluster) -> Catalogue:
@@ -198,11 +224,14 @@ def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
 
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")
 KERNELS = {
-    "gemm": ("attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits"),
+    "gemm": (
+        "attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits", "attention.down",
+        "attention.queries", "attention.keys-values", "experts.up", "experts.down",
+    ),
     "attention": ("attention.core",),
     "elementwise": ("attention.norm", "mlp.norm", "mlp.activation"),
     "optimizer": ("optimizer.step",),
-}
+}  # fmt: skip
 
 
 def provenance(made: Program, cluster: Cluster) -> dict[str, str]:

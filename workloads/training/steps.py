@@ -27,6 +27,8 @@ STREAM_KINDS = (
     ("host", 0),
 )
 """Kind of resource of each stream, and its number among those of a kind."""
+TOLD_AS = {"etp": "tp", "edp": "dp"}
+"""Category of communication in groups of experts that have a counterpart outside of them."""
 PREVIOUS = "previous"
 NOTHING = ""
 
@@ -76,7 +78,7 @@ def collective(
     name: str, axis: str, op: str, size_bytes: int, *, after: str = PREVIOUS, stream: int = CC
 ) -> Step:
     """Return a step in which all ranks of the axis' group take part."""
-    return Step(name, axis, stream, 0.0, size_bytes, axis, op, after)
+    return Step(name, TOLD_AS.get(axis, axis), stream, 0.0, size_bytes, axis, op, after)
 
 
 def prefixed(steps: Sequence[Step], prefix: str) -> list[Step]:
