@@ -6,7 +6,9 @@ of that compute rate which a run of hours keeps under its power limit.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -57,8 +59,18 @@ def gemm(
     >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
     True
     """
-    rank = rank_of(chip, precision, ranks_per_chip, parts)
-    sides = np.broadcast_arrays(*(np.asarray(side, float) for side in (batch, m, n, k)))
+    given = (batch, m, n, k)
+    how = (chip, precision, ranks_per_chip, parts)
+    if all(isinstance(side, int) for side in given):
+        return _one(cast(tuple[int, ...], given), how)
+    return _many(given, how)
+
+
+def _many(given: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | None]) -> Timing:
+    """Products of shapes that broadcast: batch, m, n and k."""
+    precision = how[1]
+    rank = rank_of(*how)
+    sides = np.broadcast_arrays(*(np.asarray(side, float) for side in given))
     if rank.kin.name == "trainium":
         return Timing(plain(systolic_s(rank, *sides)), "assumed")
     grid, factors, known = _factors(rank.kin, precision)
@@ -66,6 +78,12 @@ def gemm(
     factor = np.exp(interpolate(grid, factors, *at))
     seconds = factor * roofline_s(rank, *sides, sustained=_sustained(rank, precision))
     return Timing(plain(seconds), worst(rank.kin.provenance, known, place(grid, *at)))
+
+
+@lru_cache(maxsize=2**16)
+def _one(given: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) -> Timing:
+    """Product of one shape: a training iteration asks for few, many times over."""
+    return _many(given, how)
 
 
 def _sustained(rank: Rank, precision: str) -> float:
