@@ -170,7 +170,7 @@ class Fabric:
         latency = self.latency_ps[resource]
         if len(outside):
             between = scale_out_paths(self.cluster, sources[~inside], targets[~inside])
-            after = np.maximum(0, between.latency_ps - self.wire.issue_ps)
+            after = np.maximum(0, between.latency_ps - self.wire.step_ps)
             latency[~in_domain] = np.stack([after, np.zeros_like(after)], axis=1).ravel()
         return Paths(ptr, resource, latency)
 

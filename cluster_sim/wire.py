@@ -28,6 +28,11 @@ class Wire:
         Usable rate of one chip's adapter, one direction [B/s]; 1 where there is none.
     issue_ps : int
         CC-Core time that issues one send [ps]; 0 for none.
+    step_ps : int
+        From the start of its issue until a send is on the wire [ps].
+    launch_ps, handshake_ps : int
+        Before the first sends of a collective [ps]; and, between chips, until they know of one
+        another [ps].
     cc_slots, engine_slots : int
         CC-Cores of a chip; compute streams of a chip.
     slices : int
@@ -50,6 +55,9 @@ class Wire:
     efficiency: Fraction = Fraction(1)
     scale_out_bytes_per_s: int = 1
     issue_ps: int = 0
+    step_ps: int = 0
+    launch_ps: int = 0
+    handshake_ps: int = 0
     cc_slots: int = 1
     engine_slots: int = 1
     slices: int = 1
@@ -86,12 +94,19 @@ def wire(cluster: Cluster, *, ideal: bool = False, memory: bool = False) -> Wire
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
     if cluster.plain or ideal or numbers is None or not chip:
         return Wire(scale_out_bytes_per_s=rate, stores=cluster.plain)
-    issue = numbers.ps(chip, "collective_step") if numbers.has(chip, "collective_step") else 0
+
+    def known_ps(quantity: str, otherwise: int = 0) -> int:
+        return numbers.ps(chip, quantity) if numbers.has(chip, quantity) else otherwise
+
+    step = known_ps("collective_step")
     outside = scale_out.name if scale_out else ""
     made = Wire(
         efficiency=_efficiency(numbers, chip, "collective_efficiency"),
         scale_out_bytes_per_s=max(1, int(rate * _efficiency(numbers, outside, "efficiency"))),
-        issue_ps=issue,
+        issue_ps=min(step, known_ps("collective_issue", step)),
+        step_ps=step,
+        launch_ps=known_ps("collective_launch"),
+        handshake_ps=known_ps("collective_handshake"),
         cc_slots=numbers.integer(chip, "cc_cores") if numbers.has(chip, "cc_cores") else 16,
         slices=numbers.integer(RUNTIME, "ring_slices"),
         stores=False,

@@ -97,7 +97,8 @@ def test_a_step_between_neighbours_costs_the_core_the_hop_and_the_wire():
     machine = cluster("trn2.48xlarge")
     group = Group(machine, [0, 1])
     rate = int(128 * 10**9 * machine.catalogue.entry("trn2", "collective_efficiency").exact)
-    expected = 1_200_000 + 300_000 + int(transfer_ps(1, rate))
+    start = 900_000 + 2_800_000
+    expected = start + 1_200_000 + 300_000 + int(transfer_ps(1, rate))
     assert run(build("all-gather", group, 2, "ring")).total_ps == expected
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from cluster_sim.collectives.group import Group
 from cluster_sim.instants import PS_PER_S
+from cluster_sim.wire import wire
 from topologies.links import domain_links
 from topologies.shapes import Torus
 
@@ -61,7 +62,8 @@ def _one_step_wins(group: Group, size_bytes: int) -> bool:
         return False
     step_ps = numbers.ps(chip, "collective_step")
     links = domain_links(group.cluster.shape)
-    out = int(links.bandwidth_bytes_per_s[links.src == 0].sum())
+    usable = wire(group.cluster).scale_up(links.bandwidth_bytes_per_s)
+    out = int(usable[links.src == 0].sum())
     return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
 
 

@@ -30,6 +30,7 @@ from cluster_sim.schedule import (
     Label,
     Schedule,
 )
+from cluster_sim.wire import Wire
 
 WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
 """Label of an op: a CC-Core's step; a hop to a chip on the way; the last hop, whose message
@@ -93,7 +94,7 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         issue = ops.hop < 0
         source = chip_of_rank[sends.channels.src][sends.channel]
         held[issue] = fabric.cc(ops.spread(source)[issue])
-        lag[issue] = 0
+        lag[issue] = ops.spread(_before_wire_ps(sends, chip_of_rank, fabric.wire))[issue]
     memory = _memory_ops(ops, sends) if stored else np.empty(0, np.int64)
     held[memory], lag[memory] = NO_RESOURCE, 0
     size, sent = _column(ops, sends.ranks, np.int64, 0)
@@ -121,6 +122,19 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         labels=_labels(sends, ops),
         facts=facts,
     )
+
+
+def _before_wire_ps(sends: Sends, chip_of_rank: IntArray, costs: Wire) -> IntArray:
+    """From the end of the issue of each send until it is on the wire [ps].
+
+    The first ones also wait for the start of the collective, and between chips until these know
+    of one another.
+    """
+    waits = np.zeros(len(sends), np.bool_)
+    waits[sends.edges.dst] = True
+    several = len(chip_of_rank) > 0 and bool((chip_of_rank != chip_of_rank[0]).any())
+    start = costs.launch_ps + costs.handshake_ps * several
+    return costs.step_ps - costs.issue_ps + np.where(waits, 0, start)
 
 
 def _column(
