@@ -1,0 +1,181 @@
+"""Layers: FLOPs of all products, bytes of all communication, and shares of parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_training import LATENT, SPARSE, TOY, plan
+
+from topologies.catalogue import catalogue
+from workloads.flops import attention_flops, layer_flops
+from workloads.kernel_rank import Timing
+from workloads.model import Model
+from workloads.training.chunks import chunk_layers, layer_counts, stage_layers
+from workloads.training.layer import backward, data_half, forward, weight_half
+from workloads.training.plan import ParallelPlan
+from workloads.training.shapes import Shapes
+from workloads.training.shares import edge_share, layer_share, stage_share
+from workloads.training.steps import Step
+
+
+class Counted(Shapes):
+    """Shapes whose products take as many seconds as they have FLOPs, and all else none."""
+
+    def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
+        return Timing(2.0 * m * n * k * batch, "assumed")
+
+    def stream(self, size_bytes: int) -> Timing:
+        return Timing(0.0, "assumed")
+
+
+def counted(model: Model, **changes: Any) -> Counted:
+    return Counted(model, plan(**changes), "h100", catalogue())
+
+
+def flops(steps: list[Step]) -> float:
+    """Of all products; the attention core apart."""
+    return sum(step.seconds for step in steps if ".core" not in step.name)
+
+
+PLANS: list[dict[str, Any]] = [
+    {},
+    {"tp": 4},
+    {"tp": 4, "sequence_parallel": False},
+    {"cp": 4},
+    {"tp": 2, "dp": 4, "ep": 8, "etp": 1},
+    {"tp": 2, "dp": 4, "ep": 4, "etp": 2},
+]
+
+
+@pytest.mark.parametrize("changes", PLANS)
+@pytest.mark.parametrize(("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False)])
+def test_products_are_the_flops_of_the_layer(
+    model: Model, moe: bool, changes: dict[str, Any]
+) -> None:
+    """Forward two a weight and token, backward twice that; every rank does its part."""
+    if not model.experts:
+        changes = {name: size for name, size in changes.items() if name not in ("ep", "etp")}
+    shapes = counted(model, **changes)
+    per_token = layer_flops(model, 1024, moe=moe) - attention_flops(model, 1024)
+    expected = per_token * 1024 / (shapes.plan.tp * shapes.plan.cp)
+    assert flops(forward(shapes, moe=moe)) == pytest.approx(expected, rel=1e-9)
+    assert flops(backward(shapes, moe=moe)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("query_rank", [0, 256])
+def test_products_of_latent_attention(query_rank: int) -> None:
+    assert LATENT.latent is not None
+    model = replace(LATENT, latent=replace(LATENT.latent, query_rank=query_rank))
+    shapes = counted(model)
+    expected = 1024 * (layer_flops(model, 1024, moe=True) - attention_flops(model, 1024))
+    assert flops(forward(shapes, moe=True)) == pytest.approx(expected, rel=1e-9)
+    assert flops(backward(shapes, moe=True)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("overlap", ["none", "all"])
+@pytest.mark.parametrize("model", [TOY, SPARSE, LATENT])
+def test_a_split_backward_pass_does_the_same_work(model: Model, overlap: str) -> None:
+    steps = backward(counted(model, tp=2, overlap=overlap), moe=bool(model.experts))
+    halves = [*data_half(steps), *weight_half(steps)]
+    assert Counter(s.name for s in halves) == Counter(s.name for s in steps)
+    assert not any(".weight" in s.name for s in data_half(steps))
+
+
+def test_experts_exchange_every_copy_twice_each_way() -> None:
+    shapes = counted(SPARSE, dp=8, ep=8)
+    copies = 2 * 1024 * 2 * SPARSE.hidden
+    talks = [s for s in (*forward(shapes, moe=True), *backward(shapes, moe=True)) if s.axis == "ep"]
+    assert [(s.collective, s.size_bytes) for s in talks] == [("all-to-all", copies)] * 4
+    skewed = counted(SPARSE, dp=8, ep=8, routing_skew=1.25)
+    there = [s for s in forward(skewed, moe=True) if s.axis == "ep"]
+    assert there[0].size_bytes == 1.25 * copies
+    products = [flops(forward(one, moe=True)) for one in (shapes, skewed)]
+    routed = 2 * 3 * SPARSE.hidden * 1024 * 1024 * 2
+    assert products[1] - products[0] == pytest.approx(0.25 * routed)
+
+
+def test_experts_of_one_rank_talk_to_nobody() -> None:
+    assert not [s for s in forward(counted(SPARSE, dp=8), moe=True) if s.axis]
+
+
+@pytest.mark.parametrize("way", ["ring", "all-gather"])
+def test_context_parallelism_moves_keys_and_values_round(way: Any) -> None:
+    shapes = counted(TOY, cp=4, cp_exchange=way)
+    own = 2 * 2 * TOY.kv_heads * TOY.head_dim * 1024 // 4
+    there = [(s.collective, s.size_bytes) for s in forward(shapes) if s.axis == "cp"]
+    back = Counter((s.collective, s.size_bytes) for s in backward(shapes) if s.axis == "cp")
+    if way == "ring":
+        assert there == [("permute", own)] * 3
+        assert back == {("permute", own): 3 + 4}
+    else:
+        assert there == [("all-gather", 4 * own)]
+        assert back == {("all-gather", 4 * own): 1, ("reduce-scatter", 4 * own): 1}
+
+
+@pytest.mark.parametrize("direction", [forward, backward])
+def test_a_ring_of_ranks_does_the_work_of_one(direction: Any) -> None:
+    """Its blocks are balanced, so four ranks have a quarter of the core each, small ones cost more.
+
+    That only a quarter is left of the square of scores shows where sequences are long.
+    """
+    model = replace(TOY, heads=32, head_dim=128, hidden=4096)
+    core = [
+        sum(s.seconds for s in direction(counted(model, cp=cp, seq=65536)) if ".core" in s.name)
+        for cp in (1, 4)
+    ]
+    assert core[1] == pytest.approx(core[0] / 4, rel=0.1)
+
+
+SHARES: list[tuple[Model, dict[str, Any]]] = [
+    (TOY, {"tp": 4, "pp": 2}),
+    (TOY, {"tp": 2, "pp": 4, "vpp": 2}),
+    (TOY, {"tp": 2, "pp": 3}),
+    (SPARSE, {"tp": 2, "pp": 2, "dp": 4, "ep": 8, "etp": 1}),
+    (SPARSE, {"tp": 4, "dp": 2, "ep": 2}),
+    (LATENT, {"tp": 4, "pp": 2, "dp": 4, "ep": 4}),
+]
+
+
+@pytest.mark.parametrize(("model", "changes"), SHARES)
+def test_shares_of_all_ranks_are_the_model(model: Model, changes: dict[str, Any]) -> None:
+    """What tensor parallelism does not divide is on each of its ranks; experts are on one."""
+    how = plan(**changes)
+    shares = [stage_share(model, how, stage) for stage in range(how.pp)]
+    experts = sum(share.experts for share in shares) * how.ep * how.expert_tp
+    alone = [stage_share(model, plan(), 0)]
+    assert experts == alone[0].experts
+    whole = model.norm_parameters + sum(
+        layers * _undivided(model, moe=moe)
+        for moe, layers in ((False, model.layers - model.moe_layers), (True, model.moe_layers))
+    )
+    dense = sum(share.dense for share in shares) * how.tp
+    assert dense == alone[0].dense + (how.tp - 1) * whole
+    assert alone[0].total == model.parameters
+
+
+def _undivided(model: Model, *, moe: bool) -> int:
+    """Parameters of a layer that all ranks of a group have: twice what two ranks have too many."""
+    one, two = (layer_share(model, plan(tp=tp), moe=moe).dense for tp in (1, 2))
+    return 2 * two - one
+
+
+def test_layers_are_spread_evenly_and_the_ends_have_fewer() -> None:
+    assert layer_counts(126, 64) == (1, *[2] * 62, 1)
+    assert layer_counts(32, 8) == (4,) * 8
+    assert sum(layer_counts(61, 16)) == 61
+    how = ParallelPlan(pp=2, vpp=2, seq=1024)
+    held = [chunk_layers(TOY, how, stage) for stage in (0, 1)]
+    assert [layers.tolist() for layers in held[1]] == [[2, 3], [6, 7]]
+    assert np.sort(np.concatenate([*held[0], *held[1]])).tolist() == [*range(8)]
+    stated = replace(how, stage_layers=(1, 3, 3, 1))
+    assert [layers.tolist() for layers in chunk_layers(TOY, stated, 0)] == [[0], [4, 5, 6]]
+    assert stage_layers(TOY, stated) == 4
+
+
+def test_edges_are_on_the_first_and_the_last_stage() -> None:
+    how = plan(pp=4)
+    assert [edge_share(TOY, how, stage) > 0 for stage in range(4)] == [True, False, False, True]
