@@ -27,6 +27,17 @@ KEYS = {
 RING = {"bandwidth": "100GB/s", "latency": "1us"}
 
 
+SHAPE = {"size": "1MiB", "cluster": "trn2.48xlarge"}
+
+
+def on(**options):
+    return {"op": "all-reduce", **SHAPE, **options}
+
+
+def uneven(**options):
+    return {"op": "all-to-all-v", "unrestricted": True, **SHAPE, **options}
+
+
 def printed(capsys, *arguments, **options):
     collective(*arguments, json=True, quiet=True, **options)
     return jsons.loads(capsys.readouterr().out)["rows"]
@@ -64,6 +75,110 @@ def test_a_run_directory_has_metrics_figure_and_trace(tmp_path: Path, capsys):
     printed(capsys, "all-to-all", "ring:4", size="1KiB:1MiB:32", out=out, **RING)
     names = {path.name for path in out.iterdir()}
     assert names >= {"run.json", "metrics.csv", "busbw.png", "busbw.svg", "trace.parquet"}
+    assert names >= {"links.png", "links.svg", "timeline.png", "timeline.svg"}
+
+
+def test_groups_at_once_share_nothing_and_take_the_time_of_one(capsys):
+    (one,) = printed(capsys, "all-reduce", "trn2-ultraserver", size="1MiB", group="0-15")
+    (four,) = printed(
+        capsys, "all-reduce", "trn2-ultraserver", size="1MiB", group="0-15;16-31;32-47;48-63"
+    )
+    assert four["time_s"] == one["time_s"]
+    assert (one["ranks"], four["ranks"], four["ops"]) == (16, 16, 4 * one["ops"])
+
+
+def test_an_order_against_the_fabric_is_slower(capsys, tmp_path: Path):
+    ring = {"size": "1MiB", "algorithm": "ring", **RING}
+    (straight,) = printed(capsys, "all-reduce", "ring:8", **ring)
+    path = tmp_path / "order.txt"
+    path.write_text("# chips by rank\n0 2 4 6\n1,3,5,7\n")
+    (crossed,) = printed(capsys, "all-reduce", "ring:8", order=str(path), **ring)
+    (same,) = printed(capsys, "all-reduce", "ring:8", order="0,2,4,6,1,3,5,7", **ring)
+    assert crossed["time_s"] == same["time_s"] > straight["time_s"]
+
+
+def test_a_permute_runs_along_the_ring_of_the_runtime(capsys):
+    (row,) = printed(capsys, "permute", "trn2.48xlarge", size="1MiB", ideal=True)
+    assert row["ops"] == 2 * 16  # one hop each, and a join
+    strange = {"size": "1MiB", "order": "0,5,1,4", "group": "0,1,4,5"}
+    with pytest.raises(InputError, match="permute from chip 0 to chip 5: no link joins them"):
+        collective("permute", "trn2.48xlarge", **strange)
+    (row,) = printed(capsys, "permute", "trn2.48xlarge", unrestricted=True, **strange)
+    assert row["semantics"] == "proven"
+
+
+MEASURED = """# nThread 1 nGpus 8
+# Collective test: all_reduce_perf
+#       size         count      type   redop    root     time   algbw   busbw
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    52.40   20.01   35.02
+     4194304       1048576     float     sum      -1    90.00   46.60   81.55
+"""
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    path = tmp_path / "nccl.txt"
+    path.write_text(MEASURED)
+    return path
+
+
+def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
+    arguments = {"algorithm": "ring", "compare": measured, **RING}
+    collective("all-reduce", "ring:8", json=True, **arguments)
+    document = jsons.loads(capsys.readouterr().out)
+    first, second = document["rows"]
+    assert [first["size_bytes"], second["size_bytes"]] == [2**20, 2**22]
+    assert first["measured_time_s"] == pytest.approx(52.4e-6)
+    assert first["measured_busbw_bytes_per_s"] == pytest.approx(1.75 * 2**20 / 52.4e-6)
+    simulated = 14 * (1e-6 + 2**17 / 1e11)
+    assert first["error"] == pytest.approx(simulated / 52.4e-6 - 1)
+    errors = [abs(first["error"]), abs(second["error"])]
+    assert document["summary"]["rows"] == 2
+    assert document["summary"]["median_abs_error"] == pytest.approx(sum(errors) / 2)
+    collective("all-reduce", "ring:8", **arguments)
+    assert "2 rows compared: median error" in capsys.readouterr().out
+
+
+def test_a_size_that_was_not_measured_has_no_error(capsys, measured):
+    rows = printed(capsys, "all-reduce", "ring:8", size="1MiB,2MiB", compare=measured, **RING)
+    assert rows[0]["error"] is not None
+    assert rows[1]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all-gather", "ring:8", {}), "measures all-reduce, the command simulates all-gather"),
+        (("all-reduce", "ring:4", {}), "measured on 8 ranks, the command simulates 4"),
+        (("all-reduce", "ring:8", {"size": "3KiB"}), "none of the sizes asked for"),
+    ],
+)
+def test_other_runs_than_measured_are_not_compared(measured, arguments, message):
+    op, cluster, options = arguments
+    with pytest.raises(InputError, match=message) as caught:
+        collective(op, cluster, compare=measured, **options, **RING)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_byte_matrix_sends_just_its_bytes(capsys, tmp_path: Path):
+    path = tmp_path / "sent.csv"
+    path.write_text("0,1MB,0\n0,0,0\n500kB,0,7\n")
+    (row,) = printed(capsys, "all-to-all-v", "ring:3", matrix=path, **RING)
+    assert row["time_s"] == pytest.approx(1e-6 + 1e6 / 1e11)
+    assert (row["size_bytes"], row["semantics"]) == (1_500_007 // 3, "proven")
+    assert row["lower_bound_s"] == pytest.approx(1e6 / 2e11)
+
+
+def test_a_popular_rank_slows_the_exchange_down(capsys):
+    chips = {"size": "1MiB", "unrestricted": True, "ideal": True}
+    (even,) = printed(capsys, "all-to-all-v", "trn2.48xlarge", skew=0.0, **chips)
+    (skewed,) = printed(capsys, "all-to-all-v", "trn2.48xlarge", skew=1.0, **chips)
+    (plain,) = printed(capsys, "all-to-all", "trn2.48xlarge", size="1MiB", ideal=True)
+    assert even["time_s"] == plain["time_s"]
+    assert even["busbw_bytes_per_s"] == pytest.approx(plain["busbw_bytes_per_s"])
+    assert skewed["time_s"] > 2 * even["time_s"]
+    assert skewed["semantics"] == "proven"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +196,37 @@ def test_a_run_directory_has_metrics_figure_and_trace(tmp_path: Path, capsys):
             {"op": "all-reduce", "cluster": "trn2.48xlarge", "size": "1GiB", "engine": "quick"},
             "engine",
         ),
+        ({"op": "all-reduce", "cluster": "trn2.48xlarge"}, "no size is given; add --size"),
+        (on(ranks=4, group="0-3"), "--ranks 4 and --group 0-3 both say"),
+        (on(ranks=17), "17 ranks on trn2.48xlarge"),
+        (on(ranks=6, ranks_per_chip=4), "6 ranks are not whole chips of 4 ranks; use 4"),
+        (on(ranks_per_chip=9), "9 ranks a chip; trn2 has 8 NeuronCores. Use 1 to 8"),
+        (on(ranks_per_chip=0), "0 ranks per chip; use 1 to 256"),
+        (on(ranks_per_chip=0, group="0-3"), "0 ranks per chip; use 1 to 256"),
+        (on(ranks_per_chip=10**9), "1000000000 ranks per chip; use 1 to 256"),
+        (on(group="0-16"), "chip 16 is not one of the 16 of trn2.48xlarge; the last is 15"),
+        (on(group="0-999999999"), "chip 999,999,999 is not one of"),
+        (on(group="5-2"), "the range 5-2 goes down; write 2-5"),
+        (on(group="0,x"), "'x' is no chip and no range"),
+        (on(group=""), "'' is no chip and no range"),
+        (on(group="0-3;"), "'' is no chip and no range"),
+        (on(group="0,0"), "chip 0 is named twice"),
+        (on(group="0-3;3-6"), "chip 3 is in two groups"),
+        (on(group="0-3;4-6"), "has groups of 3 and of 4 chips"),
+        (on(group="0-15,0-15"), "names 32 chips, trn2.48xlarge has 16"),
+        (on(group="0-3;4-7", order="0,1,2,3"), "--order is for one group, --group names 2"),
+        (on(group="0-3", order="0,1,2"), "lacks chip 3 and 0 more of the group's 4"),
+        (on(group="0-3", order="0,1,2,4"), "names chip 4, which is not in the group"),
+        (on(order="no-such-file.txt"), "--order no-such-file.txt cannot be read"),
+        (on(compare=Path("no-such.txt")), "no-such.txt cannot be read"),
+        (on(skew=1.0), "--skew is for all-to-all-v, not for all-reduce"),
+        (on(matrix=Path("m.csv")), "--bytes is for all-to-all-v, not for all-reduce"),
+        (uneven(), "all-to-all-v needs --bytes FILE, or --size with --skew"),
+        (uneven(skew=1.0, matrix=Path("m.csv")), "--bytes m.csv and --skew both say"),
+        (uneven(skew=-1.0), "--skew -1.0 is not between 0"),
+        (uneven(skew=float("nan")), "--skew nan is not between 0"),
+        (uneven(skew=1.0, algorithm="ring"), "These do: auto, best, dimension-ordered, direct"),
+        (uneven(skew=1.0, group="0-3;4-7"), "runs in one group, --group names 2"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
@@ -93,3 +239,22 @@ def test_mistakes_are_one_line(arguments, message):
 def test_sizes_that_are_none(text):
     with pytest.raises(InputError):
         parse_sizes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("1,2\n3\n", "row 2 has 1 sizes, row 1 has 2"),
+        ("1,2\n3,4\n", "the byte matrix is 2 x 2, the group has 3 ranks"),
+        ("1,2,3\n1,x,3\n1,2,3\n", "--bytes .*x"),
+        ("1,2,3\n1,-2,3\n1,2,3\n", "--bytes .*-2"),
+        ("1,2,3\n1,9999TiB,3\n1,2,3\n", "9999TiB is more than"),
+    ],
+)
+def test_byte_matrices_that_are_none(tmp_path: Path, text, message):
+    path = tmp_path / "m.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        collective("all-to-all-v", "ring:3", matrix=path, **RING)
+    assert "\n" not in str(caught.value)

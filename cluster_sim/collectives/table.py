@@ -20,6 +20,8 @@ from topologies.errors import InputError, suggestion
 
 BEST = "best"
 ENGINES = ("fast", "reference")
+MOST_PER_CHIP = 256
+"""More than any chip has cores."""
 
 
 def rows(
@@ -85,6 +87,8 @@ def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) ->
     InputError
         When the cluster has fewer, or a chip would be cut in two.
     """
+    if not 1 <= ranks_per_chip <= MOST_PER_CHIP:
+        raise InputError(f"{ranks_per_chip} ranks per chip; use 1 to {MOST_PER_CHIP}")
     most = cluster.chips * ranks_per_chip
     wanted = most if ranks is None else ranks
     if not 1 <= wanted <= most:

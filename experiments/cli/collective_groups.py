@@ -34,8 +34,9 @@ def groups_for(
     from cluster_sim.collectives.group_text import ordered, parse_groups
     from cluster_sim.collectives.table import first_ranks
 
+    everybody = first_ranks(machine, None if group else ranks, ranks_per_chip)
     if group is None:
-        found = [first_ranks(machine, ranks, ranks_per_chip)]
+        found = [everybody]
     elif ranks is not None:
         raise InputError(
             f"--ranks {ranks} and --group {group[:40]} both say who takes part; give one of them"
