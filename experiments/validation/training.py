@@ -204,6 +204,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         overlap=row["overlap"],
         attention=recipe(str(row.get("source") or "")).attention,
         ranks_per_chip=max(1, ranks_per_chip),
+        etp=row.get("etp") or 0,
     )
 
 
