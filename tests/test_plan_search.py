@@ -127,11 +127,12 @@ def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() ->
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("axis", ["tp", "dp", "pp"])
+@pytest.mark.parametrize("axis", ["tp", "cp", "dp", "pp", "etp", "ep", "edp"])
 @pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("pp", "dp", "tp", "cp")])
 def test_groups_are_those_of_the_placement(axis: str, order: tuple[str, ...]) -> None:
     for per_chip in (1, 2):
-        one = plan(tp=4, pp=2, dp=2 * per_chip, order=order, ranks_per_chip=per_chip)
+        degrees = {"tp": 2, "cp": 2, "pp": 2, "dp": 2 * per_chip, "ep": 4, "etp": 1}
+        one = plan(**degrees, order=order, ranks_per_chip=per_chip)
         placed = place(one, sixteen())
         chips = placed.chip[placed.groups(axis)]
         assert group(one, axis).tolist() in chips.tolist()

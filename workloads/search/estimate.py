@@ -77,14 +77,36 @@ def estimate(model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]) -> E
 def group(plan: ParallelPlan, axis: str) -> IntArray:
     """Chips of the first group of an axis, in order of rank, int64 (degree,).
 
+    The groups are those of :meth:`workloads.training.placement.Placement.groups`.
+
     Examples
     --------
     >>> group(ParallelPlan(tp=4, dp=4, global_batch=4), "dp").tolist()
     [0, 4, 8, 12]
     """
+    inner = plan.expert_tp * plan.ep
+    experts = {
+        "etp": (plan.expert_tp, 1),
+        "ep": (plan.ep, plan.expert_tp),
+        "edp": (plan.expert_replicas, inner),
+    }
+    walked = [axis]
+    if axis in experts:
+        walked = [name for name in plan.order if name != "pp"]
+    elif axis == "dp":
+        walked = [name for name in plan.order if name in ("dp", "cp")]
+    degree, step = experts.get(axis, (int(np.prod([getattr(plan, name) for name in walked])), 1))
+    left = np.arange(degree, dtype=np.int64) * step
+    ranks = np.zeros(degree, np.int64)
+    for name in walked:
+        left, place = np.divmod(left, getattr(plan, name))
+        ranks += place * _stride(plan, name)
+    return ranks // plan.ranks_per_chip
+
+
+def _stride(plan: ParallelPlan, axis: str) -> int:
     faster = plan.order[: plan.order.index(axis)]
-    stride = int(np.prod([getattr(plan, name) for name in faster], dtype=np.int64))
-    return np.arange(getattr(plan, axis), dtype=np.int64) * stride // plan.ranks_per_chip
+    return int(np.prod([getattr(plan, name) for name in faster], dtype=np.int64))
 
 
 class _Columns:
@@ -112,7 +134,7 @@ class _Columns:
         return found
 
     def _talk(self, plan: ParallelPlan) -> Talk:
-        groups = {axis: group(plan, axis) for axis in ("tp", "cp", "dp", "pp")}
+        groups = {axis: group(plan, axis) for axis in (*plan.order, "etp", "ep", "edp")}
         groups["tie"] = groups["pp"][[FIRST, LAST]]
 
         def time(step: Step) -> float:

@@ -73,7 +73,8 @@ def passes(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk: 
     talk : function of a step
         Time of its communication [s]; what is sent between stages is not asked for.
     """
-    alone = replace(plan, pp=3, dp=1, global_batch=plan.microbatch, schedule="1f1b")
+    once = plan.dp * plan.microbatch
+    alone = replace(plan, pp=3, vpp=1, global_batch=once, schedule="1f1b")
     one, two = (Shapes(replace(model, layers=3 * count), alone, chip, parts) for count in (1, 2))
     middle, longer = _both(one, 1, talk), _both(two, 1, talk)
     return Passes(
@@ -112,5 +113,5 @@ def span(ops: Ops, steps: list[Step], talk: Talk) -> Span:
     return Span(float(np.max(ends, initial=0.0)), busy)
 
 
-INSIDE = ("tp", "cp", "ep")
+INSIDE = ("tp", "cp", "ep", "etp")
 """Axes that communicate within a pass; what goes between stages is counted with the pipeline."""

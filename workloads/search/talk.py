@@ -84,16 +84,16 @@ def talk_s(cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike
     if covers(cluster):
         # There the simulated time is a closed form itself.
         return _each(lambda size: exchange_ps(cluster, chips, op, size) / PS_PER_S, sizes)
-    if op == "all-reduce":
-        return sum(
-            (talk_s(cluster, chips, half, sizes) for half in ("reduce-scatter", "all-gather")),
-            np.zeros(sizes.shape),
-        )
     domains, ranks = np.unique(chips // cluster.chips_per_domain, return_counts=True)
     if len(domains) == 1:
         return _curve(cluster, _key(cluster, chips), op).at(sizes)
     if op == "send":
         return _hop(cluster).at(sizes)
+    if op == "all-reduce":
+        return sum(
+            (talk_s(cluster, chips, half, sizes) for half in ("reduce-scatter", "all-gather")),
+            np.zeros(sizes.shape),
+        )
     return _across(cluster, chips, op, sizes, ranks)
 
 
@@ -103,6 +103,9 @@ def _across(
     """A collective over several domains, with the same number of ranks in each or in one ring."""
     each = int(ranks.min()) if ranks.min() == ranks.max() else 1
     rounds = len(chips) // each - 1
+    if op == "all-to-all":
+        # A rank has something of its own for each rank of the other domains.
+        rounds *= each
     between = rounds * _hop(cluster).at(sizes // len(chips))
     if each == 1:
         return between
