@@ -45,6 +45,7 @@ def schedule(
     --------
     Two transfers on one link, the second after the first:
 
+    >>> from cluster_sim.schedule import FIXED
     >>> link = Resources.table("link", [0], [1])
     >>> edges = Edges.from_pairs(2, [0], [1])
     >>> schedule(kind=[FIXED, FIXED], resource=0, duration_ps=5, edges=edges, resources=link)

@@ -31,11 +31,12 @@ def read_plan(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:
             content = stream.read(LARGEST_FILE_BYTES + 1)
-        if len(content) > LARGEST_FILE_BYTES:
-            raise InputError(f"{path} is over {LARGEST_FILE_BYTES:,} bytes. Name a plan's file.")
-        document = yaml.safe_load(content.decode("utf-8"))
     except OSError as mistake:
         raise InputError(f"{path} cannot be read: {mistake.strerror}.") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise InputError(f"{path} is over {LARGEST_FILE_BYTES:,} bytes. Name a plan's file.")
+    try:
+        document = yaml.safe_load(content.decode("utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as mistake:
         why = " ".join(str(mistake).split())[:100]
         raise InputError(f"{path} is not YAML ({why}). Write one field a line, as tp: 8.") from None
