@@ -150,7 +150,7 @@ def spread(paths: Paths, seats: Seats, filling: Filling) -> None:
 @compiled
 def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
     """Let the level rise until every listed class is settled."""
-    heap = _begin(paths, filling)
+    heap = _begin(paths, seats, filling)
     rising = filling.sizes[1]
     resources = len(paths.capacity)
     filling.sizes[2] = 0
@@ -168,8 +168,11 @@ def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
 
 
 @internal
-def _begin(paths: Paths, filling: Filling) -> int:
-    """Sum the weights, and put the first level of every resource and binding cap on the heap."""
+def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
+    """Sum the weights, and put the first level of whatever may become full on the heap.
+
+    A resource that one class has to itself only bounds that class, as its cap does.
+    """
     for index in range(filling.sizes[0]):
         resource = filling.resources[index]
         filling.spare[resource] = paths.capacity[resource]
@@ -177,17 +180,20 @@ def _begin(paths: Paths, filling: Filling) -> int:
     heap = wide(0)
     for index in range(filling.sizes[1]):
         number = wide(filling.classes[index])
-        alone = UNLIMITED  # the most that one flow's path could give to the class
+        own, common = paths.cap[number], UNLIMITED
         for share in range(paths.ptr[number], paths.ptr[number + 1]):
             resource = paths.resource[share]
             weight = paths.members[number] * paths.weight[share]
             filling.weight[resource] += weight
-            alone = min(alone, paths.capacity[resource] // weight)
-        if paths.cap[number] < alone or alone == UNLIMITED:
-            heap = _push(filling, heap, paths.cap[number], len(paths.capacity) + number)
+            if seats.taken[resource] == 1:
+                own = min(own, paths.capacity[resource] // weight)
+            else:
+                common = min(common, paths.capacity[resource] // weight)
+        if own < common or common == UNLIMITED:
+            heap = _push(filling, heap, own, len(paths.capacity) + number)
     for index in range(filling.sizes[0]):
         resource = wide(filling.resources[index])
-        if filling.weight[resource]:
+        if seats.taken[resource] > 1:
             level = filling.spare[resource] // filling.weight[resource]
             heap = _push(filling, heap, level, resource)
     return heap
@@ -205,11 +211,11 @@ def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, 
                 filling.full[full] = item
                 full += 1
         elif filling.weight[item]:
-            now = filling.spare[item] // filling.weight[item]
-            if now > filling.key[0]:
-                _sink(filling, heap, now, item)
+            beyond = filling.spare[item] - filling.key[0] * filling.weight[item]
+            if beyond >= filling.weight[item]:  # it has risen since
+                _sink(filling, heap, filling.spare[item] // filling.weight[item], item)
                 continue
-            level = now
+            level = filling.key[0]
             filling.full[full] = item
             full += 1
         heap -= 1
