@@ -197,6 +197,7 @@ def test_a_popular_rank_slows_the_exchange_down(capsys):
             "engine",
         ),
         ({"op": "all-reduce", "cluster": "trn2.48xlarge"}, "no size is given; add --size"),
+        (on(op="all-gather-v"), "Did you mean all-gather"),
         (on(ranks=4, group="0-3"), "--ranks 4 and --group 0-3 both say"),
         (on(ranks=17), "17 ranks on trn2.48xlarge"),
         (on(ranks=6, ranks_per_chip=4), "6 ranks are not whole chips of 4 ranks; use 4"),

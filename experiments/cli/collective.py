@@ -131,7 +131,7 @@ def collective(
     import pandas as pd
 
     from cluster_sim.collectives.restrictions import along_ring, refuse_restricted
-    from experiments.cli.collective_groups import check_bytes, groups_for, how_to_measure
+    from experiments.cli.collective_groups import check_op, groups_for, how_to_measure
     from experiments.measured_beside import agreement, beside
     from experiments.run_directory import refuse_foreign
     from topologies.catalogue import choose
@@ -139,7 +139,7 @@ def collective(
 
     if out:
         refuse_foreign(out)
-    check_bytes(op, size, matrix, skew)
+    check_op(op, size, matrix, skew)
     numbers = choose(variant or (), catalogue)
     machine = named(cluster, bandwidth=bandwidth, latency=latency, catalogue=numbers)
     groups = groups_for(machine, ranks, ranks_per_chip, group, order)
@@ -192,7 +192,7 @@ def _sizes(size: str | None, measured: Measured | None) -> list[int]:
 
 
 def _who(groups: list[Group]) -> str:
-    each = f"{groups[0].ranks:,} ranks"
+    each = f"{groups[0].ranks:,} rank{'s' * (groups[0].ranks > 1)}"
     return each if len(groups) == 1 else f"{len(groups):,} groups of {each}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     from cluster_sim.collectives import Group
@@ -53,10 +53,16 @@ def groups_for(
     return [ordered(found[0], order)]
 
 
-def check_bytes(op: str, size: str | None, matrix: Path | None, skew: float | None) -> None:
-    """Refuse bytes of pairs where there are none, and an all-to-all-v without them."""
+def check_op(op: str, size: str | None, matrix: Path | None, skew: float | None) -> None:
+    """Refuse an unknown operation, bytes of pairs for others than all-to-all-v, and it without."""
+    from cluster_sim.collectives import OPS
     from cluster_sim.collectives.all_to_all_v import OP
 
+    known = (*OPS, OP)
+    if op not in known:
+        raise InputError(
+            f"unknown collective {op[:40]!r}.{suggestion(op, known)} There are {', '.join(known)}."
+        )
     given = "--bytes" if matrix is not None else "--skew" if skew is not None else None
     if op != OP and given:
         raise InputError(f"{given} is for {OP}, not for {op}; leave it out or ask for {OP}")
