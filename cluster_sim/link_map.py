@@ -202,7 +202,7 @@ def _summary(shape: Torus, links: Links, load: Floats) -> str:
     if any(axis.wrap and axis.size > 2 for axis in shape.axes):
         how += "; stubs go round to the other end"
     if len(np.unique(links.bandwidth_bytes_per_s)) > 1:
-        how += "; thinner is slower"
+        how += "; thin lines are slower links"
     if slower:
-        how += f", slanting ones along {' and '.join(slower)} to the next layer"
+        how += f"; slanting stubs lead along {' and '.join(slower)} to the next layer"
     return " · ".join(words) + "\n" + how

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL = "all"
+MOST_TICKS = 8
+"""Sizes that are all named below the axis."""
 
 
 def run(
@@ -59,7 +61,7 @@ def run(
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw bus bandwidth against size, with the limit that no algorithm can pass."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     from topologies.quantities import format_bytes
 
@@ -82,8 +84,16 @@ def plot(frame: pd.DataFrame) -> Figure:
         measured = seen.measured_busbw_bytes_per_s / 1e9
         axes.plot(seen.size_bytes, measured, "kx", ms=5, label="measured")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
+    sizes = sorted(set(moved.size_bytes))
+    if len(sizes) > 1:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter("")
+    else:
+        axes.set_ylim(bottom=0)
+    few = len(sizes) <= MOST_TICKS
+    axes.xaxis.set_major_locator(FixedLocator(sizes) if few else LogLocator(base=16, numticks=12))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
     axes.set_xlabel("size of the buffer, as nccl-tests counts it")
