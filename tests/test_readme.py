@@ -1,0 +1,37 @@
+"""The README does what it says: its Python runs and prints what stands below it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from experiments.cli.main import app
+from experiments.scripts import experiments
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+CODE, OUTPUT = re.findall(r"```python\n(.*?)```\n+```\n(.*?)```", README, re.DOTALL)[0]
+
+
+def test_the_python_prints_what_the_readme_shows() -> None:
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(CODE, "README.md", "exec"), {})
+    assert printed.getvalue() == OUTPUT
+
+
+def test_commands_and_experiments_of_the_readme_exist() -> None:
+    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    named = set(re.findall(r"^cluster-sim ([a-z]+)", README, re.MULTILINE))
+    assert named
+    assert named <= known
+    asked = set(re.findall(r"python -m experiments ([a-z_]+)", README))
+    assert asked <= {experiment.name for experiment in experiments()}
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)", README))))
+def test_links_of_the_readme_lead_somewhere(path: str) -> None:
+    assert (Path(__file__).parents[1] / path).exists()
