@@ -1,0 +1,68 @@
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import Group, whole
+from cluster_sim.collectives.clos import exchange, exchange_ps, traffic
+from cluster_sim.trace import run
+from cluster_sim.wire import wire
+from topologies.machines import cluster
+
+MB = 10**6
+LATENCY = 20 * MB
+
+
+def racks(oversubscription, radix=128, servers=16):
+    machine = cluster(f"trn2.48xlarge:{servers}")
+    scale_out = replace(machine.scale_out, oversubscription=Fraction(oversubscription), radix=radix)
+    return replace(machine, scale_out=scale_out)
+
+
+def seconds(machine, src, dst, size):
+    return run(traffic(machine, src, dst, size)).total_s
+
+
+@pytest.mark.parametrize("senders", [2, 8])
+def test_incast_shares_the_adapter_of_the_receiver(senders):
+    machine = racks(1)
+    one = seconds(machine, [16], [0], 1000 * MB)
+    many = seconds(machine, 16 * np.arange(1, senders + 1), np.zeros(senders, int), 1000 * MB)
+    assert many == pytest.approx(senders * one, rel=1e-3)
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4])
+def test_oversubscribed_racks_cost_what_they_lack(ratio):
+    machine = racks(ratio, radix=16)
+    chips = 16  # below one switch of 16 ports
+    src = np.arange(chips)
+    out = seconds(machine, src, src + 128, 1000 * MB)
+    usable = wire(machine).scale_out_bytes_per_s
+    nominal = machine.scale_out.bandwidth_bytes_per_s / ratio
+    assert out == pytest.approx(10**9 / min(usable, nominal), rel=2e-3)
+
+
+@pytest.mark.parametrize("ratio", [1, 2])
+@pytest.mark.parametrize("servers", [4, 8])
+def test_flows_of_racks_counted_together_equal_all_messages(ratio, servers):
+    machine = racks(ratio, radix=16, servers=servers)
+    domain = np.arange(machine.chips) // 16
+    src, dst = np.nonzero(domain[:, None] != domain)
+    together = exchange_ps(whole(machine), machine.chips * MB)
+    assert together == pytest.approx(run(traffic(machine, src, dst, MB)).total_ps, rel=1e-4)
+
+
+def test_4096_chips_over_an_oversubscribed_clos():
+    machine = racks(4, servers=256)
+    made = exchange(whole(machine), 2**30)
+    crossing = 2**30 * (4096 - 128) / 4096
+    assert len(made) < 2 * (4096 // 64) ** 2
+    assert run(made).total_s >= crossing / (machine.scale_out.bandwidth_bytes_per_s / 4)
+
+
+def test_a_group_of_some_chips_of_each_rack():
+    machine = racks(1, servers=8)
+    group = Group(machine, np.add.outer(16 * np.arange(8), [0, 5]).ravel())
+    usable = wire(machine).scale_out_bytes_per_s
+    assert exchange_ps(group, 16 * MB) == pytest.approx(14 * MB / usable * 1e12 + LATENCY, rel=0.02)
