@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from toy_training import TOY, plan
+from toy_training import SPARSE, TOY, plan
 
 from topologies.catalogue import catalogue
 from topologies.errors import InputError
 from workloads.huggingface import named
 from workloads.training.activations import in_flight, layer_activations
 from workloads.training.memory import check_memory, memory, worst
-from workloads.training.shares import stage_share
+from workloads.training.shares import edge_share, layer_share, stage_share
 
 GPT = replace(named("gpt3-175b"), dropout=True)
 
@@ -65,6 +66,65 @@ def test_bytes_a_parameter() -> None:
     sharded = memory(TOY, plan(dp=4, zero=1), 0, catalogue(), "trn2")
     assert sharded.optimizer == 3 * TOY.parameters
     assert alone.total == sum(alone.parts().values())
+
+
+@pytest.mark.parametrize(
+    ("zero", "shares"),
+    [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))],
+)
+def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -> None:
+    """Layers at work are whole in buffers: gradients of one, and parameters of it and the next."""
+    how = plan(dp=4, cp=2, zero=zero)
+    found, parameters = memory(TOY, how, 0, catalogue(), "trn2"), TOY.parameters
+    kept = (found.weights / 2, found.gradients / 4, found.optimizer / 12)
+    assert kept == tuple(-(-parameters // share) for share in shares)
+    layer, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
+    more = found.buffers - memory(TOY, replace(how, zero=0), 0, catalogue(), "trn2").buffers
+    whole = 4 * (layer + edges) * (zero >= 2) + 2 * (2 * layer + edges) * (zero == 3)
+    assert more == whole
+
+
+def test_stages_of_a_pipeline_keep_parameters_whole() -> None:
+    sharded, usual = (memory(TOY, plan(pp=2, dp=4, zero=z), 0, catalogue(), "trn2") for z in (3, 1))
+    assert sharded == usual
+
+
+def test_experts_are_sharded_over_those_that_hold_the_same() -> None:
+    how = plan(tp=2, dp=8, ep=4, etp=1)
+    assert (how.replicas, how.expert_replicas) == (8, 4)
+    share = stage_share(SPARSE, how, 0)
+    found = memory(SPARSE, how, 0, catalogue(), "trn2")
+    assert found.optimizer == 12 * (-(-share.dense // 8) + -(-share.experts // 4))
+
+
+def test_context_parallelism_divides_activations() -> None:
+    whole, parts = (
+        layer_activations(TOY, plan(seq=8192, cp=cp, recompute="none")) for cp in (1, 4)
+    )
+    assert whole == 4 * parts
+
+
+def test_activations_of_experts_follow_the_visits() -> None:
+    """Sorted copies before and after the experts, and three widths of each that a token visits."""
+    how = plan(seq=1024, recompute="none")
+    dense, sparse = (layer_activations(SPARSE, how, moe=moe) for moe in (False, True))
+    copies = 2 * (2 * 2 * SPARSE.hidden + 3 * 2 * 1024)
+    shared, router = 2 * 3 * 2048, 2 * 4 * 16
+    assert sparse - dense == 1024 * (copies + shared + router - 2 * 3 * SPARSE.ffn)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "held"),
+    [
+        ({"pp": 4, "vpp": 2}, 0, 2 * 3 + 4 + 1),
+        ({"pp": 4, "vpp": 2}, 3, 4 + 1),
+        ({"pp": 4, "schedule": "zero-bubble"}, 0, 4),
+        ({"pp": 4, "schedule": "zero-bubble"}, 3, 4),
+    ],
+)
+def test_chunks_in_flight(changes: dict[str, Any], stage: int, held: int) -> None:
+    """Interleaving holds its warm-up and one more; ZB-H1 no more than 1F1B on its first stage."""
+    assert in_flight(plan(**changes), stage) == held
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def memory(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue, chip:
     """
     owned = stage_share(model, plan, stage)
     kept = [
-        sharded(plan.zero >= level, owned, plan.replicas, plan.expert_replicas)
+        sharded(plan.sharding >= level, owned, plan.replicas, plan.expert_replicas)
         for level in (3, 2, 1)
     ]
     usable = "hbm_usable_bytes" if parts.has(chip, "hbm_usable_bytes") else "hbm_bytes"
@@ -109,23 +109,17 @@ def _units(model: Model, plan: ParallelPlan, stage: int, moe: bool) -> int:
     """Whole parameters and gradients of the layers at work where ranks keep only parts [B]."""
     layer = layer_share(model, plan, moe=moe).total
     edges = edge_share(model, plan, stage)
-    parameters = WEIGHT_BYTES * (GATHERED_LAYERS * layer + edges) if plan.zero == 3 else 0
-    gradients = GRADIENT_BYTES * (layer + edges) if plan.zero >= 2 else 0
+    parameters = WEIGHT_BYTES * (GATHERED_LAYERS * layer + edges) if plan.sharding == 3 else 0
+    gradients = GRADIENT_BYTES * (layer + edges) if plan.sharding >= 2 else 0
     return parameters + gradients
 
 
 def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memory:
-    """Memory of the stage that needs most."""
-    return max((memory(model, plan, s, parts, chip) for s in _candidates(plan)), key=_total)
-
-
-def _candidates(plan: ParallelPlan) -> list[int]:
-    """Stages that may need most: those at the ends, and where layers differ all."""
-    return list(range(plan.pp))
-
-
-def _total(found: Memory) -> int:
-    return found.total
+    """Memory of the stage that needs most: one of the ends where layers are alike."""
+    even = model.layers % (plan.pp * plan.vpp) == 0 and not plan.stage_layers
+    ends = even and not model.experts
+    stages = sorted({0, plan.pp - 1}) if ends else range(plan.pp)
+    return max((memory(model, plan, s, parts, chip) for s in stages), key=lambda m: m.total)
 
 
 def check_memory(found: Memory, plan: ParallelPlan) -> None:

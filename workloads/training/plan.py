@@ -49,7 +49,8 @@ class ParallelPlan:
         Tokens of a sequence.
     zero : int
         What is sharded over dp and cp: 0 nothing, 1 the optimizer's state, 2 also gradients,
-        3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
+        3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after;
+        with a pipeline see ``sharding``.
     sequence_parallel : bool
         Whether norms and residuals are split along the sequence over tp (arXiv 2205.05198).
     schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble"}
@@ -165,6 +166,15 @@ class ParallelPlan:
     def expert_tp(self) -> int:
         """Tensor parallel degree of experts."""
         return self.etp or self.tp
+
+    @property
+    def sharding(self) -> int:
+        """ZeRO level in effect within an iteration.
+
+        Stages of a pipeline keep parameters and gradients whole from the first microbatch to the
+        last, as they would be gathered and reduced for each; so does PyTorch's FSDP.
+        """
+        return self.zero if self.pp == 1 else min(self.zero, 1)
 
     @property
     def replicas(self) -> int:

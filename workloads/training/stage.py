@@ -136,7 +136,7 @@ class Builder:
     def _reduces(self, last: bool) -> bool:
         """Whether gradients leave during a backward pass: always under ZeRO-2 and 3."""
         plan = self.shapes.plan
-        return plan.zero >= 2 or (last and plan.overlap != "none")
+        return plan.sharding >= 2 or (last and plan.overlap != "none")
 
     def _reduced(self, block: Sequence[Step], moe: int, reduces: bool) -> list[Step]:
         share = layer_share(self.shapes.model, self.shapes.plan, moe=bool(moe))
@@ -158,7 +158,7 @@ class Builder:
 
         Embedding and output layer are gathered before the forward pass and kept for the backward.
         """
-        if self.shapes.plan.zero < 3:
+        if self.shapes.plan.sharding < 3:
             before, worked = self.catalog.ops([]), self._layers(blocks, layers)
         else:
             edges = self.catalog.ops(self._gather_rest() if rest else [])
@@ -215,7 +215,7 @@ class Builder:
     def start(self) -> Ops:
         """With overlap and ZeRO-1 or 2: gather what the step before has updated, by layers."""
         plan = self.shapes.plan
-        if plan.overlap == "none" or plan.zero not in (1, 2):
+        if plan.overlap == "none" or plan.sharding not in (1, 2):
             return self.catalog.ops([])
         rest = self.catalog.ops(self._gather_rest())
         return join([rest, *(one for layers in self.chunks for one in self._gathered(layers))])
@@ -226,9 +226,9 @@ class Builder:
         owned = stage_share(self.shapes.model, plan, self.stage)
         tied, updated = tie(self.shapes, self.stage), update(self.shapes, self.stage)
         reduced, gathered = [], []
-        if plan.overlap == "none" and plan.zero < 2:
+        if plan.overlap == "none" and plan.sharding < 2:
             reduced = reduce_gradients(self.shapes, "all", owned)
-        if plan.overlap == "none" and plan.zero < 3:
+        if plan.overlap == "none" and plan.sharding < 3:
             gathered = gather_parameters(self.shapes, "all", owned)
         return self.catalog.ops([*tied, *reduced, updated, *gathered])
 

@@ -22,13 +22,13 @@ from workloads.training.steps import CC_DP, Step, collective, kernel
 
 def reduce_gradients(shapes: Shapes, what: str, share: Share) -> list[Step]:
     """Sum gradients of replicated parameters."""
-    op = "reduce-scatter" if shapes.plan.zero else "all-reduce"
+    op = "reduce-scatter" if shapes.plan.sharding else "all-reduce"
     return _talk(shapes, f"gradients.{what}", share, op, GRADIENT_BYTES)
 
 
 def gather_parameters(shapes: Shapes, what: str, share: Share) -> list[Step]:
     """Gather parameters of which each rank has updated, or holds, a part."""
-    if not shapes.plan.zero:
+    if not shapes.plan.sharding:
         return []
     return _talk(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
 
@@ -48,7 +48,7 @@ def _talk(shapes: Shapes, name: str, share: Share, op: str, element_bytes: int) 
 def update(shapes: Shapes, stage: int) -> Step:
     """Adam: gradient, master copy, mean and variance read, all but the gradient written."""
     plan, owned = shapes.plan, stage_share(shapes.model, shapes.plan, stage)
-    updated = sharded(plan.zero >= 1, owned, plan.replicas, plan.expert_replicas)
+    updated = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
     touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, updated)
     return kernel("optimizer.step", shapes.stream(touched), "optimizer")
 
