@@ -63,9 +63,10 @@ def share_tables(
     slot : int32 array (classes,)
         The faulty resource of which the flows of the class hold a slot, -1 for none.
     paths, seats, filling
-        Of the classes, none of which has a flow yet.
+        Of the classes, none of which has a flow yet; all empty for a schedule without flows.
     """
-    flows, resources = schedule.flows, len(schedule.resources)
+    flows = schedule.flows
+    resources = len(schedule.resources) if len(flows) else 0
     held = schedule.resource[flows.op]
     held = np.where(np.isin(held, faulty), held, NO_RESOURCE)
     number, example = classify(flows, held)
@@ -78,7 +79,7 @@ def share_tables(
         weight=flows.weight[share].astype(np.int32),
         owner=np.repeat(np.arange(len(example), dtype=np.int32), length),
         cap=flows.cap_bytes_per_s[example].astype(np.int64),
-        capacity=schedule.resources.capacity.astype(np.int64),
+        capacity=schedule.resources.capacity[:resources].astype(np.int64),
         members=np.zeros(len(example), np.int64),
         rate=np.zeros(len(example), np.int64),
     )

@@ -86,6 +86,8 @@ class Sharing:
 
     def set_speed(self, resource: int, speed: Fraction) -> None:
         """Scale what a resource divides, and the caps of the flows that hold a slot of it."""
+        if not self.row:
+            return
         top, bottom = speed.numerator, speed.denominator
         self.paths.capacity[resource] = int(self.nominal_capacity[resource]) * top // bottom
         touched = [resource]
