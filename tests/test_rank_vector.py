@@ -64,6 +64,22 @@ def test_recomputation(recompute: str) -> None:
         agree(program, how)
 
 
+OTHER_KINDS: tuple[dict[str, Any], ...] = (
+    {"pp": 4, "dp": 4, "vpp": 2, "schedule": "interleaved"},
+    {"tp": 4, "pp": 2, "dp": 2, "vpp": 2, "schedule": "interleaved", "overlap": "all"},
+    {"pp": 4, "dp": 4, "schedule": "zero-bubble", "overlap": "dp"},
+    {"tp": 4, "cp": 2, "dp": 2},
+    {"tp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "dp": 4, "zero": 2, "overlap": "all"},
+)
+
+
+@pytest.mark.parametrize("asked", OTHER_KINDS, ids=str)
+def test_other_kinds_of_plan(asked: dict[str, Any]) -> None:
+    for how in (CALM, WILD):
+        agree(toy_program(plan(**asked), sixteen()), how)
+
+
 def test_one_rank() -> None:
     agree(toy_program(plan(), sixteen()), NOISY)
 
