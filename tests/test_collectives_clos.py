@@ -4,7 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import Group, whole
+from cluster_sim.collectives import Group, duration_ps, whole
 from cluster_sim.collectives.clos import exchange, exchange_ps, traffic
 from cluster_sim.trace import run
 from cluster_sim.wire import wire
@@ -59,6 +59,13 @@ def test_4096_chips_over_an_oversubscribed_clos():
     crossing = 2**30 * (4096 - 128) / 4096
     assert len(made) < 2 * (4096 // 64) ** 2
     assert run(made).total_s >= crossing / (machine.scale_out.bandwidth_bytes_per_s / 4)
+
+
+def test_a_large_all_to_all_between_domains_is_run_as_flows():
+    machine = racks(2, servers=64)
+    across = exchange_ps(whole(machine), 2**30)
+    start = 900_000 + 2_800_000 + 1_200_000
+    assert duration_ps("all-to-all", whole(machine), 2**30) == across + start
 
 
 def test_a_group_of_some_chips_of_each_rack():

@@ -11,14 +11,19 @@ import functools
 import numpy as np
 
 from cluster_sim.collectives.algorithms import chosen, compose
+from cluster_sim.collectives.clos import exchange_ps
 from cluster_sim.collectives.folding import folded_ps
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.nccl import covers, nccl_ps
 from cluster_sim.schedule import IntArray
 from cluster_sim.trace import run
+from cluster_sim.wire import wire
 from topologies.clusters import Cluster
 from topologies.links import coordinates
 from topologies.shapes import Torus
+
+FLOWS_FROM = 512
+"""Ranks from which an all-to-all between domains is run as flows, not message by message."""
 
 
 def duration_ps(
@@ -68,10 +73,29 @@ def _duration_ps(
     ideal: bool,
 ) -> int:
     group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
+    several = len(np.unique(group.domain)) > 1
+    if op == "all-to-all" and several and group.ranks >= FLOWS_FROM:
+        return _all_to_all_ps(group, size_bytes, ideal=ideal)
     folded = folded_ps(op, group, size_bytes, algorithm, ideal=ideal)
     if folded is not None:
         return folded
     return run(compose(op, group, size_bytes, algorithm, ideal=ideal).schedule).total_ps
+
+
+def _all_to_all_ps(group: Group, size_bytes: int, *, ideal: bool) -> int:
+    """All messages at once: inside the fullest domain, and between domains by shared flows [ps].
+
+    The CC-Cores of a chip issue its messages one after the other.
+    """
+    domain, chips = np.unique(group.domain, return_counts=True)
+    fullest = group.chips[group.domain == domain[np.argmax(chips)]]
+    inside = Group(group.cluster, fullest, group.ranks_per_chip)
+    part = -(-size_bytes // group.ranks) * inside.ranks
+    costs = wire(group.cluster, ideal=ideal)
+    issue = costs.issue_ps * (group.ranks - 1) * group.ranks_per_chip // costs.cc_slots
+    across = max(issue, exchange_ps(group, size_bytes) if size_bytes else 0)
+    start = costs.launch_ps + costs.handshake_ps + costs.step_ps
+    return max(start + across, duration_ps("all-to-all", inside, part, ideal=ideal))
 
 
 def canonical(group: Group) -> IntArray:
