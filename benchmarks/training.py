@@ -1,9 +1,10 @@
-"""A training iteration: folded, all ranks by the engine, all ranks as a vector, and half a million."""
+"""A training iteration: folded, all ranks by the engine, all as a vector, and half a million."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from experiments.training_report import peak_rss_bytes
@@ -30,11 +31,9 @@ def main() -> None:
     print(f"equal times: {folded.total_ps == calm.total_ps == whole.total_ps}")
     for pp in (9, 14):
         rainier = made("rainier", pp=pp, overlap="dp")
-        measured(f"{len(rainier):,} chips, pp {pp}, folded", lambda p=rainier: by_engine(fold(p)))
-        measured(
-            f"{len(rainier):,} chips, pp {pp}, jitter {JITTER}",
-            lambda p=rainier: evaluate(p, noisy),
-        )
+        name = f"{len(rainier):,} chips, pp {pp}"
+        measured(f"{name}, folded", partial(lambda p: by_engine(fold(p)), rainier))
+        measured(f"{name}, jitter {JITTER}", partial(evaluate, rainier, noisy))
 
 
 def made(cluster: str, **asked: Any) -> Program:
