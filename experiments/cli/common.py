@@ -16,7 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout,
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Write a run directory there.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="The only source of randomness.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The only source of randomness.")]
 Engine = Annotated[
     str, typer.Option("--engine", help="reference (SimPy) or fast (compiled): the same integers.")
 ]

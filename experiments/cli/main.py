@@ -10,6 +10,7 @@ import typer
 from experiments.cli.calibrate import calibrate
 from experiments.cli.collective import collective
 from experiments.cli.fleet import fleet
+from experiments.cli.plan import plan
 from experiments.cli.report import report
 from experiments.cli.serve import serve
 from experiments.cli.sweep import sweep
@@ -37,7 +38,11 @@ UsageMistake: type[Exception] = next(
 def _root() -> None:
     """Keep the commands as subcommands even while there is only one."""
 
-for _command in (topology, collective, train, serve, fleet, sweep, validate, calibrate, report):
+
+for _command in (
+    *(topology, collective, train, plan, serve, fleet),
+    *(sweep, validate, calibrate, report),
+):
     app.command()(_command)
 
 
@@ -59,7 +64,20 @@ def _explain(mistake: Exception) -> int:
     if type(mistake).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(message + "\n")
         return 2
-    return _refuse(f"{message.rstrip('.')}. See cluster-sim --help.")
+    command = getattr(getattr(mistake, "ctx", None), "command_path", "cluster-sim")
+    return _refuse(f"{(_wrong_value(mistake) or message).rstrip('.')}. See {command} --help.")
+
+
+def _wrong_value(mistake: Exception) -> str:
+    """Option, value and what it must be; empty where the mistake is not a value's."""
+    parameter = getattr(mistake, "param", None)
+    errors = getattr(mistake.__cause__, "errors", None)
+    if parameter is None or errors is None:
+        return ""
+    first = errors()[0]
+    must = str(first["msg"]).removeprefix("Input should ").partition(",")[0]
+    name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
+    return f"{name} {first['input']!r} must {must}"
 
 
 def _refuse(message: str, status: int = 2) -> int:

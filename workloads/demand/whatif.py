@@ -9,6 +9,9 @@ import numpy as np
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, Demand, FloatArray, period_means
 
+LARGEST_NOISE = 10.0
+"""Relative spread beyond which nearly all minutes of a Gamma–Poisson are empty."""
+
 
 def spike(
     demand: Demand, *, at: str = "02:00", factor: float = 2.0, minutes: int = 10, day: int = 0
@@ -67,9 +70,10 @@ def with_noise(
         leaves plain Poisson counts.
     """
     spread = np.broadcast_to(np.asarray(relative_sd, float), (len(demand.services),))
-    if np.any(spread < 0):
+    if not np.all((spread >= 0) & (spread <= LARGEST_NOISE)):
         raise InputError(
-            f"a noise of {spread.min()} is below 0; give a relative spread such as 0.1."
+            f"a noise of {spread.max()} is not between 0 and {LARGEST_NOISE:g}; "
+            f"give a relative spread such as 0.1."
         )
     factors = np.ones_like(demand.requests)
     for row, sd in enumerate(spread.tolist()):

@@ -1,0 +1,49 @@
+"""The frame of the command line: what a mistake on it is answered with."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.cli.main import app, run
+
+COMMANDS = {
+    *("topology", "collective", "train", "plan", "serve", "fleet"),
+    *("sweep", "validate", "calibrate", "report"),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("collective all-reduce ring:8 --size 1MiB --ranks abc", ("--ranks 'abc'", "integer")),
+        ("fleet --seed -1", ("--seed '-1'", "equal to 0")),
+        ("fleet --weight x", ("--weight 'x'", "number")),
+        ("fleet --days nan", ("--days 'nan'", "equal to 36525")),
+        ("sweep study.yaml --workers 0", ("--workers '0'", "equal to 1")),
+        ("fleet --start-day inf", ("--start-day 'inf'", "equal to 36525")),
+        ("fleet --weight nan", ("--weight 'nan'", "equal to 1000000000")),
+        ("nope", ("'nope'", "--help")),
+        ("topology", ("CLUSTER", "--help")),
+        ("topology ring:8 --jsn", ("--jsn", "--json")),
+        ("topology ring:8 --graph=3", ("--graph", "does not take a value")),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_value(
+    line: str, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("cluster-sim: ")
+    assert told.err.count("\n") == 1
+    assert all(name in told.err for name in names), told.err
+
+
+def test_every_command_is_there() -> None:
+    assert {item.callback.__name__ for item in app.registered_commands if item.callback} == COMMANDS
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"Usage: cluster-sim {command} " in capsys.readouterr().out
