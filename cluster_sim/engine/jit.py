@@ -55,10 +55,15 @@ def version() -> Any:
     compiled anew after a change in any module of the engine; numba by itself looks at the module
     of that function alone.
     """
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return np.empty(0, [(f"source_{digest.hexdigest()[:16]}", np.uint8)])
+    return np.empty(0, [(f"source_{digest(Path(__file__).parent)}", np.uint8)])
+
+
+def digest(folder: Path) -> str:
+    """Sixteen hexadecimal digits that change with any Python source in a folder."""
+    sources = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        sources.update(path.read_bytes())
+    return sources.hexdigest()[:16]
 
 
 @inlined
