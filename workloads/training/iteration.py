@@ -172,6 +172,7 @@ def iteration(
     """
     parts = _numbers(cluster)
     check_model(plan, model)
+    peak = _peak(parts, cluster.chip, plan.precision)
     if not partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
         check_ranks(plan, cluster.chips)
     needed = worst(model, plan, parts, cluster.chip)
@@ -195,7 +196,7 @@ def iteration(
         needed,
         built - begun,
         ran - built,
-        peak_flops_per_s=parts.value(cluster.chip, f"{plan.precision}_peak"),
+        peak_flops_per_s=peak,
         iterations=iterations,
         undisturbed=run(schedule, engine=engine) if faults else None,
     )
@@ -208,6 +209,13 @@ def _numbers(cluster: Cluster) -> Catalogue:
             "Use a named machine such as trn2-ultraserver:16."
         )
     return cluster.catalogue or catalogue()
+
+
+def _peak(parts: Catalogue, chip: str, precision: str) -> float:
+    """Headline of a chip in a precision [FLOP/s]."""
+    if not parts.has(chip, f"{precision}_peak"):
+        raise InputError(f"{chip} has no matrix products in {precision}. Use --precision bf16.")
+    return parts.value(chip, f"{precision}_peak")
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan) -> float:

@@ -1,0 +1,149 @@
+"""Pipelines, prefetch, rings and exchanges as events of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
+
+from cluster_sim.trace import run
+from topologies.errors import InputError
+from topologies.machines import cluster
+from workloads.flops import forward_flops
+from workloads.training.fold import fold
+from workloads.training.iteration import iteration
+from workloads.training.lower import lower
+from workloads.training.pipeline import bubble_fraction, zero_bubble_s
+from workloads.training.program import exchange_ps
+
+WORK = 10**9
+
+
+def idle_and_work(**changes: Any) -> tuple[int, int]:
+    """Idle time and work of the longest stage when only attention's output product takes time.
+
+    Forward and both halves of the backward pass then take one unit a layer, transfers a picosecond.
+    """
+    made = fold(toy_program(plan(**changes), sixteen()))
+    names = np.array([step.name for step in made.steps]).astype(str)
+    units = np.char.startswith(names, "attention.out") * WORK
+    talks = [replace(one, duration_ps=np.ones_like(one.duration_ps)) for one in made.exchanges]
+    made = replace(made, step_ps=np.maximum(units, 1), exchanges=tuple(talks))
+    busy = max(int(made.step_ps[stream.ops.step].sum()) for stream in made.streams)
+    return run(lower(made)).total_ps - busy, busy
+
+
+@pytest.mark.parametrize("overlap", ["none", "all"])
+@pytest.mark.parametrize(("pp", "vpp", "microbatches"), [(2, 2, 4), (4, 2, 8), (2, 4, 6)])
+def test_the_interleaved_bubble(pp: int, vpp: int, microbatches: int, overlap: str) -> None:
+    idle, busy = idle_and_work(pp=pp, vpp=vpp, global_batch=microbatches, overlap=overlap)
+    assert idle / busy == pytest.approx(bubble_fraction(pp, microbatches, vpp), abs=1e-4)
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (8, 8)])
+def test_the_zero_bubble(pp: int, microbatches: int) -> None:
+    how = {"pp": pp, "global_batch": microbatches, "schedule": "zero-bubble", "overlap": "all"}
+    layers = TOY.layers // pp * WORK
+    idle, busy = idle_and_work(**how)
+    assert idle / busy == pytest.approx(zero_bubble_s(pp, layers, layers, layers) / busy, abs=1e-4)
+    usual = idle_and_work(**{**how, "schedule": "1f1b"})
+    assert idle < usual[0] / 2.9
+
+
+@pytest.mark.parametrize("microbatches", [3, 5, 7])
+def test_interleaved_stages_take_any_number_of_microbatches(microbatches: int) -> None:
+    idle, _ = idle_and_work(pp=4, vpp=2, global_batch=microbatches)
+    assert idle > 0
+
+
+def test_stages_of_unequal_length_wait_for_the_longest() -> None:
+    even = idle_and_work(pp=2, global_batch=8)
+    uneven = idle_and_work(pp=2, global_batch=8, stage_layers=(6, 2))
+    assert uneven[1] == pytest.approx(1.5 * even[1], rel=1e-4)
+
+
+def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None:
+    made = fold(toy_program(plan(dp=16, zero=3, overlap="dp"), sixteen()))
+    frame = run(lower(made)).frame()
+    own = frame[(frame["kind"] != "join") & (frame["microbatch"] == 2)]
+    names = own["name"].astype(str)
+    gathers = own[names == "parameters.layer"]
+    assert len(gathers) == 2 * TOY.layers
+    compute = own[(own["what"] == "compute") & (own["layer"] >= 0)]
+    starts = compute.groupby("layer", observed=True)["start_ps"]
+    for layer, start, end in zip(
+        gathers["layer"], gathers["start_ps"], gathers["end_ps"], strict=True
+    ):
+        used = compute[(compute["layer"] == layer) & (compute["start_ps"] >= start)]
+        assert used["start_ps"].min() >= end
+    forward = gathers.head(TOY.layers).set_index("layer")["start_ps"]
+    assert forward[5] >= starts.min()[3]
+    assert len(own[names == "gradients.layer"]) == TOY.layers
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_bytes_of_replicas_are_those_of_the_zero_paper(zero: int) -> None:
+    """Ψ gradients and Ψ parameters an iteration; ZeRO-3 gathers parameters twice a microbatch."""
+    made = toy_program(plan(dp=4, zero=zero, overlap="dp"), sixteen(), replace(TOY, vocab=4))
+    step = made.streams[0].ops.step
+    sent = {"gradients": 0, "parameters": 0}
+    for number in step.tolist():
+        kind = made.steps[number].name.split(".")[0]
+        if kind in sent:
+            sent[kind] += made.steps[number].size_bytes
+    layers = TOY.layers * 2 * 8 if zero == 3 else TOY.layers
+    per_layer = {"gradients": 4, "parameters": 2}
+    each = max(s.size_bytes for s in made.steps if s.name == "gradients.layer") // 4
+    edges = max(s.size_bytes for s in made.steps if s.name == "gradients.rest") // 4
+    passes = 8 if zero >= 2 else 1
+    assert sent["gradients"] == per_layer["gradients"] * passes * (TOY.layers * each + edges)
+    gathers = layers * each + edges * (8 if zero == 3 else 1)
+    assert sent["parameters"] == per_layer["parameters"] * gathers * (zero > 0)
+
+
+def test_experts_show_as_their_own_part() -> None:
+    how = plan(tp=2, dp=8, ep=8, etp=2, overlap="dp")
+    found = iteration(SPARSE, sixteen(), how)
+    assert found.breakdown_s["exposed_ep"] > 0
+    assert found.breakdown_s["bubble"] == 0
+    skewed = iteration(SPARSE, sixteen(), replace(how, routing_skew=2.0))
+    assert skewed.iteration_s > found.iteration_s
+    assert skewed.mfu < found.mfu
+
+
+def test_a_ring_hides_behind_long_sequences_and_gathering_does_not() -> None:
+    how = plan(cp=8, dp=2, seq=65536, global_batch=2, overlap="dp")
+    ring, gathered = (
+        iteration(TOY, cluster("dgx-h100:2"), replace(how, cp_exchange=way))
+        for way in ("ring", "all-gather")
+    )
+    assert ring.breakdown_s["exposed_cp"] < 0.01 * ring.iteration_s
+    assert gathered.breakdown_s["exposed_cp"] > 2 * ring.breakdown_s["exposed_cp"]
+    assert ring.overlapped_s > ring.breakdown_s["exposed_cp"]
+
+
+def test_fp8_is_faster_and_counts_against_its_own_peak() -> None:
+    model = replace(TOY, hidden=4096, heads=32, head_dim=128, ffn=16384)
+    made = cluster("dgx-h100:2")
+    slow, fast = (iteration(model, made, plan(dp=16, precision=p)) for p in ("bf16", "fp8"))
+    assert 1.1 < slow.iteration_s / fast.iteration_s < 2
+    assert fast.peak_flops_per_s == pytest.approx(2 * slow.peak_flops_per_s, rel=1e-3)
+    with pytest.raises(InputError, match="a100-80gb has no matrix products in fp8. Use --prec"):
+        iteration(model, cluster("dgx-a100:2"), plan(dp=16, precision="fp8"))
+
+
+def test_latent_attention_runs_and_its_work_is_counted() -> None:
+    found = iteration(LATENT, sixteen(), plan(tp=2, pp=2, dp=4, ep=4, etp=1, recompute="full"))
+    assert 0 < found.mfu < found.hfu < 1
+    per_token = forward_flops(LATENT, 1024)
+    assert found.model_flops_per_s_per_chip * found.iteration_s * 16 == pytest.approx(
+        3 * per_token * found.plan.tokens
+    )
+
+
+def test_a_transfer_is_a_permute_of_two() -> None:
+    ring = cluster("ring:4", bandwidth="100GB/s", latency="1us")
+    assert exchange_ps(ring, np.array([0, 1]), "send", 10**8) == 10**9 + 10**6
