@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from cluster_sim.collectives import closed_form
 from cluster_sim.collectives.algorithms import algorithms, compose
 from cluster_sim.collectives.bounds import Bound, lower_bound
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.nccl import covers
 from cluster_sim.collectives.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.trace import Trace, run
 from topologies.clusters import Cluster
@@ -117,12 +119,16 @@ def measure(
     """Build, run and prove one collective; the row of :func:`rows`, and the trace.
 
     Of several groups at once, which are of one size, ``ranks`` and busbw are those of one group
-    and the time is that of the last to end.
+    and the time is that of the last to end. ``auto`` on NVIDIA's machines is NCCL's measured
+    behaviour, as in :func:`cluster_sim.collectives.duration_ps`.
     """
+    check_engine(engine)
     many = [groups] if isinstance(groups, Group) else list(groups)
     names = algorithms(op, many[0]) if algorithm == BEST else [algorithm]
     bound = max((lower_bound(op, one, size_bytes) for one in many), key=lambda one: one.time_ps)
     factor = bus_factor(op, many[0].ranks)
+    if algorithm == "auto" and not ideal and len(many) == 1 and covers(many[0].cluster):
+        return _measure_nccl(op, many[0], size_bytes, bound, factor, engine)
 
     def tried(name: str) -> tuple[dict[str, Any], Trace]:
         def make() -> Collective:
@@ -161,19 +167,45 @@ def measure_made(
     engine, proof
         As in :func:`rows`.
     """
-    if engine not in ENGINES:
-        raise InputError(
-            f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
-        )
+    check_engine(engine)
     begun = time.perf_counter()
     made = make()
     built = time.perf_counter()
     trace = run(made.schedule, engine=engine)
     done = time.perf_counter()
+    row = _row(group, size_bytes, bound, factor, trace, engine, (begun, built, done))
+    proven = _semantics(made, len(made.chip_of_rank), proof)
+    named = {"collective": made.op, "algorithm": made.algorithm}
+    return {**named, **row, "steps": made.steps, "semantics": proven}, trace
+
+
+def _measure_nccl(
+    op: str, group: Group, size_bytes: int, bound: Bound, factor: float, engine: str
+) -> tuple[dict[str, Any], Trace]:
+    begun = time.perf_counter()
+    made = closed_form.one_op_a_rank(op, group, size_bytes)
+    built = time.perf_counter()
+    trace = run(made, engine=engine)
+    done = time.perf_counter()
+    least = closed_form.bound_with_switch(op, group, size_bytes, bound)
+    row = _row(group, size_bytes, least, factor, trace, engine, (begun, built, done))
+    named = {"collective": op, "algorithm": closed_form.NAME}
+    steps = closed_form.steps(op, group, size_bytes)
+    return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
+
+
+def _row(
+    group: Group,
+    size_bytes: int,
+    bound: Bound,
+    factor: float,
+    trace: Trace,
+    engine: str,
+    clock: tuple[float, float, float],
+) -> dict[str, Any]:
     seconds = trace.total_s
+    begun, built, done = clock
     return {
-        "collective": made.op,
-        "algorithm": made.algorithm,
         "cluster": group.cluster.name,
         "ranks": group.ranks,
         "size_bytes": int(size_bytes),
@@ -182,13 +214,20 @@ def measure_made(
         "busbw_bytes_per_s": factor * size_bytes / seconds if seconds else 0.0,
         "lower_bound_s": bound.time_ps / 1e12,
         "bound": bound.what,
-        "steps": made.steps,
-        "ops": len(made.schedule),
+        "steps": 0,
+        "ops": len(trace),
         "engine": engine,
         "build_s": built - begun,
         "simulate_s": done - built,
-        "semantics": _semantics(made, len(made.chip_of_rank), proof),
-    }, trace
+    }
+
+
+def check_engine(engine: str) -> None:
+    """Refuse an engine that does not exist."""
+    if engine not in ENGINES:
+        raise InputError(
+            f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
+        )
 
 
 def _semantics(made: Collective, ranks: int, proof: bool | None) -> str:
