@@ -312,11 +312,10 @@ def test_two_short_runs_give_the_time_of_a_long_one():
     assert seconds == pytest.approx(whole.iteration_s, rel=1e-3)
 
 
-def test_chips_become_whole_machines():
+def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
     assert machines_for("dgx-h100", 4).chips == 8
     assert machines_for("dgx-h100", 32).domains == 4
-    with pytest.raises(InputError, match=r"chips 12 are not whole dgx-h100 of 8. Use 8 or 16."):
-        machines_for("dgx-h100", 12)
+    assert machines_for("dgx-h100", 12).domains == 2
 
 
 def test_recipes_name_variants_that_exist():
@@ -344,3 +343,35 @@ def test_the_scatter_draws_every_predicted_row():
     plane = figure.axes[0]
     assert plane.collections[0].get_offsets().tolist() == [[1e-5, 2e-5]]
     assert scatter([], "nothing").axes
+
+
+def test_spellings_of_a_precision_run_at_one_rate():
+    spellings = ("fp16 mixed", "BFloat16", "mxfp8", "fp8-hybrid", "fp32")
+    rates = [filled(row(precision=text)).values["precision"] for text in spellings]
+    assert rates == ["bf16", "bf16", "fp8", "fp8", "fp32"]
+
+
+def test_rows_of_trn1_count_cores_where_dp_is_not_stated():
+    assert filled(row(cluster="trn1.32xlarge", chips=16, tp=8)).values["dp"] == 4
+    assert filled(row(cluster="trn2.48xlarge", chips=16, tp=8)).values["dp"] == 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("chips", 2**21), ("layers", 10**6)])
+def test_rows_beyond_every_machine_and_model_are_refused(name, value):
+    with pytest.raises(InputError, match=f"{name} {value:,} are over the limit"):
+        filled(row(**{name: value}))
+
+
+def test_other_libraries_are_told_apart_by_source():
+    values = {
+        "collective": "all-reduce",
+        "cluster": "dgx-h100",
+        "chips": 2,
+        "ranks": 2,
+        "algorithm": None,
+        "size_bytes": 2**10,
+    }
+    own = predict_collective(values).predicted["time_s"]
+    torch = predict_collective({**values, "source": "microsoft/vidur data/profiling/network"})
+    assert torch.predicted["time_s"] > own
+    assert predict_collective({**values, "source": "NVSHMEM all-to-all"}).status == "unsupported"

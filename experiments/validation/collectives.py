@@ -21,23 +21,16 @@ PS_PER_S = 10**12
 
 
 def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Cluster:
-    """As many machines of a name as hold that many chips.
+    """As many machines of a name as hold that many chips; the last one may be used in part.
 
     Raises
     ------
     InputError
-        For an unknown name, and for chips that do not fill whole machines when there are several.
+        For an unknown name.
     """
     one = cluster(name, catalogue=numbers)
-    if chips <= one.chips:
-        return one
-    count, rest = divmod(chips, one.chips)
-    if rest:
-        raise InputError(
-            f"chips {chips} are not whole {name} of {one.chips}. "
-            f"Use {count * one.chips} or {(count + 1) * one.chips}."
-        )
-    return cluster(f"{name}:{count}", catalogue=numbers)
+    count = -(-chips // one.chips)
+    return one if count <= 1 else cluster(f"{name}:{count}", catalogue=numbers)
 
 
 def time_s(

@@ -93,7 +93,7 @@ TRAINING = Kind(
         Column("memory_bytes", "number", least=0),
         Column("source", "text"),
     ),
-    published=("iteration_s",),
+    published=("iteration_s", "memory_bytes"),
 )
 COLLECTIVE = Kind(
     "collective",

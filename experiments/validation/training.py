@@ -9,6 +9,7 @@ from typing import Any
 from experiments.validation.collectives import machines_for
 from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
+from topologies.catalogue import catalogue
 from topologies.clusters import Cluster
 from topologies.errors import InputError
 from workloads.model import Experts, Model
@@ -39,6 +40,15 @@ USUAL: Mapping[str, int | str] = {
 """What an empty cell is taken to be: the usual default of Megatron-like frameworks."""
 
 
+SAME_RATE = {
+    "bf16": ("bf16", "bfloat16", "fp16", "float16", "half"),
+    "fp8": ("fp8", "float8", "mxfp8", "e4m3", "hybrid"),
+}
+"""Precisions that run at one rate, by how rows spell them before a blank or a dash."""
+COUNTED_BY_CORE = "trn1"
+"""Chip whose rows count cores in their degrees."""
+MOST = {"chips": 2**20, "layers": 2**12}
+"""Of one row: twice the largest machine there is, and thirty times the deepest model."""
 FEWEST = 4
 """Least microbatches of the period from which two runs stand for a longer one."""
 
@@ -61,8 +71,8 @@ class Stated:
 def predict(values: Mapping[str, Any]) -> Outcome:
     """Time of an optimizer step [s] and peak memory [B] of one row, without what is set aside.
 
-    A row that states a measured time did run, so it is run here too when the memory model finds it
-    too large; one that does not is infeasible then.
+    A row that states a measured time or peak did run, so it is run here too when the memory model
+    finds it too large; one that does not is infeasible then.
     """
     row = filled(values)
     model, plan = model_of(row.values), plan_of(row.values)
@@ -72,7 +82,8 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     peak = step.memory.total - step.memory.margin
     predicted = {"iteration_s": seconds, "memory_bytes": float(peak)}
     known = _provenance(step, row, used.match)
-    if step.memory.total > step.memory.capacity and values.get("iteration_s") is None:
+    ran = any(values.get(name) is not None for name in ("iteration_s", "memory_bytes"))
+    if step.memory.total > step.memory.capacity and not ran:
         return infeasible(_too_large(step), predicted)
     return Outcome(predicted, provenance=known)
 
@@ -119,8 +130,12 @@ def filled(values: Mapping[str, Any]) -> Stated:
         When the degrees do not divide the ranks.
     """
     row = {**values}
+    for name, limit in MOST.items():
+        if row[name] > limit:
+            raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")
     assumed = [name for name in USUAL if row.get(name) is None]
     row |= {name: USUAL[name] for name in assumed}
+    row["precision"] = _precision(str(row["precision"]))
     follows = {
         "kv_heads": row["heads"],
         "head_dim": row["hidden"] // row["heads"],
@@ -136,14 +151,23 @@ def filled(values: Mapping[str, Any]) -> Stated:
 
 
 def _replicas(row: Mapping[str, Any]) -> int:
-    """Data-parallel degree that fills the chips."""
+    """Data-parallel degree that fills the chips, or their cores where ranks are cores."""
     inner = row["tp"] * row["pp"] * row["cp"]
-    if row.get("dp") is None and row["chips"] % inner:
+    by_core = str(row["cluster"]).startswith(COUNTED_BY_CORE)
+    each = catalogue().integer(COUNTED_BY_CORE, "ranks_per_chip") if by_core else 1
+    room = row["chips"] * each
+    if row.get("dp") is None and room % inner:
         raise InputError(
-            f"chips {row['chips']} are not a multiple of tp {row['tp']} × pp {row['pp']} × "
-            f"cp {row['cp']} = {inner}. State dp or correct the degrees."
+            f"{room} ranks on {row['chips']} chips are not a multiple of tp {row['tp']} × "
+            f"pp {row['pp']} × cp {row['cp']} = {inner}. State dp or correct the degrees."
         )
-    return int(row["chips"] // inner) or 1
+    return int(room // inner) or 1
+
+
+def _precision(text: str) -> str:
+    """Rate at which a precision runs; what is not known is left for the plan to refuse."""
+    first = text.lower().replace("-", " ").split()[0]
+    return next((rate for rate, names in SAME_RATE.items() if first in names), text.lower())
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
@@ -199,7 +223,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         **{name: row[name] for name in names},
         sequence_parallel=bool(row["sequence_parallel"]) and row["tp"] > 1,
         schedule=row["schedule"],
-        precision=str(row["precision"]).lower(),
+        precision=row["precision"],
         recompute=row["recompute"],
         overlap=row["overlap"],
         attention=recipe(str(row.get("source") or "")).attention,
