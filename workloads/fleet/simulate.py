@@ -147,6 +147,7 @@ def simulate(
     """
     if not 1 <= units <= MAX_UNITS:
         raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
+    (limits or Limits()).check(units)
     whole = Demand(
         demand.services,
         demand.start,

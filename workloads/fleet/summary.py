@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -119,12 +121,16 @@ def _sizes(run: FleetRun) -> dict[str, Any]:
 
 def _chip_hours(run: FleetRun) -> dict[str, Any]:
     total = role_unit_ms(run)[-1]
-    groups = {
-        f"{name}_chip_hours": float(sum(int(total[role]) for role in roles))
-        * run.chips_per_unit
-        / HOUR_MS
-        for name, roles in GROUPS.items()
-    }
+    groups: dict[str, Any] = {}
+    # Every group is a whole number of the last place of the sum, and rounded as the difference of
+    # two running sums: so the floats add up to all chip-hours without an error, in any order.
+    place = Fraction(math.ulp(run.units * run.chips_per_unit * run.minutes / 60.0))
+    chip_ms, before = 0, 0
+    for name, roles in GROUPS.items():
+        chip_ms += sum(int(total[role]) for role in roles) * run.chips_per_unit
+        after = round(Fraction(chip_ms, HOUR_MS) / place)
+        groups[f"{name}_chip_hours"] = float((after - before) * place)
+        before = after
     return {**groups, "chip_hours_by_role": chip_hours(run)}
 
 

@@ -90,6 +90,19 @@ class Limits:
                 f"{self.cap}, changes_per_minute {self.changes_per_minute}, reserve {self.reserve} "
                 "at least 0."
             )
+        if 0 < self.cap < self.floor:
+            raise InputError(
+                f"a cap of {self.cap} serving units is below the floor of {self.floor}; "
+                f"raise the cap or lower the floor."
+            )
+
+    def check(self, units: int) -> None:
+        """Refuse a floor or reserve that a fleet of so many units does not have."""
+        for name, value in (("floor", self.floor), ("reserve", self.reserve)):
+            if value > units:
+                raise InputError(
+                    f"a {name} of {value:,} units: the fleet has {units:,}; choose fewer."
+                )
 
     def quantised(self, wanted: FloatArray, units: int) -> npt.NDArray[np.int64]:
         """Whole blocks above the floor that cover the wish, within the cap; (services,)."""
