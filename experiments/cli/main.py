@@ -28,6 +28,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+INTERRUPTED = 130
+
 # Newer typer carries its own copy of click, so the base of its errors is found from one of them.
 UsageMistake: type[Exception] = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
@@ -55,7 +57,9 @@ def run(arguments: Sequence[str]) -> int:
     except (InputError, OSError) as mistake:
         return _refuse(str(mistake))
     except (typer.Abort, KeyboardInterrupt):
-        return _refuse("interrupted; nothing half-written was left behind", status=130)
+        return _interrupted()
+    if status == INTERRUPTED:  # typer answers Ctrl-C itself, without a word
+        return _interrupted()
     return status if isinstance(status, int) else 0
 
 
@@ -78,6 +82,10 @@ def _wrong_value(mistake: Exception) -> str:
     must = str(first["msg"]).removeprefix("Input should ").partition(",")[0]
     name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
     return f"{name} {first['input']!r} must {must}"
+
+
+def _interrupted() -> int:
+    return _refuse("interrupted; nothing half-written was left behind", status=INTERRUPTED)
 
 
 def _refuse(message: str, status: int = 2) -> int:
