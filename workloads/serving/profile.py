@@ -131,7 +131,7 @@ def profile(
     chips = _chips(cluster, tp)
     if not 1 <= chips <= cluster.chips_per_domain:
         raise InputError(
-            f"tp {chips} chips; a replica lies within one scale-up domain of "
+            f"tp {tp} is {chips} chips; a replica lies within one scale-up domain of "
             f"{cluster.chips_per_domain} chips. Use 1 to {cluster.chips_per_domain}."
         )
     if precision not in WEIGHT_BYTES or not cluster.chip:
