@@ -22,6 +22,7 @@ from workloads.kernel_times import (
     gemm_s,
     host_dispatch_s,
     launch_s,
+    passes,
     unfused_attention,
 )
 
@@ -201,3 +202,9 @@ def test_families_by_the_longest_prefix():
 def test_an_unknown_chip_is_refused_with_a_suggestion():
     with pytest.raises(InputError, match="h100"):
         gemm("h10", 1, 1, 1)
+
+
+def test_passes_that_are_counted_do_not_pay_for_missing_fusion():
+    eager = catalogue().with_variants({"kernels.h100.elementwise_efficiency": "eager"})
+    assert passes("h100", 10**9, parts=eager).seconds == passes("h100", 10**9).seconds
+    assert elementwise("h100", 10**9, parts=eager).seconds > 2 * passes("h100", 10**9).seconds

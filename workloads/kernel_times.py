@@ -32,6 +32,7 @@ __all__ = [
     "gemm_s",
     "host_dispatch_s",
     "launch_s",
+    "passes",
     "unfused_attention",
     "worst",
 ]
@@ -57,6 +58,20 @@ def elementwise(
     'measured'
     """
     return _streamed("elementwise_efficiency", chip, size_bytes, ranks_per_chip, parts)
+
+
+def passes(
+    chip: str, size_bytes: npt.ArrayLike, *, ranks_per_chip: int = 1, parts: Catalogue | None = None
+) -> Timing:
+    """Time of kernels whose every pass over memory is counted in the bytes; as `elementwise`.
+
+    A framework that does not fuse moves more than `elementwise` is told of; here nothing is left
+    out, so the plain share of the bandwidth holds.
+    """
+    share = "pass_efficiency"
+    known = rank_of(chip, "bf16", ranks_per_chip, parts).knows(share)
+    used = share if known else "elementwise_efficiency"
+    return _streamed(used, chip, size_bytes, ranks_per_chip, parts)
 
 
 def gather(

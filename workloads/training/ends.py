@@ -42,7 +42,7 @@ def output(shapes: Shapes) -> list[Step]:
         norm(shapes, "output.norm"),
         *enter(shapes, "output"),
         kernel("output.logits", shapes.gemm(t, columns, h)),
-        kernel("loss", shapes.stream(LOSS_PASSES * 4 * t * columns)),
+        kernel("loss", shapes.passes(LOSS_PASSES * 4 * t * columns)),
         *sums,
     ]
 
@@ -50,5 +50,5 @@ def output(shapes: Shapes) -> list[Step]:
 def output_backward(shapes: Shapes) -> list[Step]:
     """Gradients of the loss, the output layer and the norm before it."""
     columns = _vocabulary(shapes)
-    gradient = [kernel("loss.data", shapes.stream(LOSS_GRADIENT_BYTES * shapes.tokens * columns))]
+    gradient = [kernel("loss.data", shapes.passes(LOSS_GRADIENT_BYTES * shapes.tokens * columns))]
     return [*gradient, *column_backward(shapes, "output", "output.logits", columns)]

@@ -69,6 +69,11 @@ class Shapes:
         per = self.plan.ranks_per_chip
         return kernel_times.elementwise(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
 
+    def passes(self, size_bytes: int) -> Timing:
+        """Time of kernels over these bytes, every pass of each counted, fused or not."""
+        per = self.plan.ranks_per_chip
+        return kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+
     def gather(self, size_bytes: int) -> Timing:
         """Time of a look-up over these bytes."""
         per = self.plan.ranks_per_chip
