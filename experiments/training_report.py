@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from cluster_sim.trace import Trace
 from experiments.training_figures import NAMES, stacked
 from topologies.quantities import format_bytes, format_seconds
 
@@ -40,7 +41,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "fits": memory.total <= memory.capacity,
         "breakdown_s": run.breakdown_s,
         "overlapped_s": run.overlapped_s,
-        "level": "collective",
+        "level": run.level,
         "folded": run.folded,
         "simulated_ranks": len(run.program),
         "engine": engine,
@@ -124,7 +125,6 @@ def write(out: Run, run: Iteration, engine: str, *, metrics_too: bool = True) ->
 
     ``metrics_too`` says whether the results are its ``metrics.csv`` as well.
     """
-    from cluster_sim.timeline import timeline
     from workloads.training.explain import inputs, steps
 
     told = document(run, engine)
@@ -132,13 +132,6 @@ def write(out: Run, run: Iteration, engine: str, *, metrics_too: bool = True) ->
         out.table("metrics", metrics(told), title="Results", note=headline(run))
     bar = stacked([run.model.name], [run.breakdown_s], [f"MFU {run.mfu:.0%}"])
     out.figure("step_time_breakdown", bar, title="Step-time breakdown", note=headline(run))
-    title = f"{run.model.name} on {run.cluster.name}"
-    out.figure(
-        "timeline",
-        timeline(run.trace, by="rank", what="what", ranks=_shown_ranks(run), title=title),
-        title="Timeline of one iteration",
-        note=f"Simulated {folding(run)}. Each stream of a rank is a lane of its own.",
-    )
     ranks = run.ranks.drop(columns="count").div(10**12)
     ranks.columns = ranks.columns.str.replace("_ps", "_s")
     ranks.insert(0, "count", run.ranks["count"])
@@ -146,8 +139,22 @@ def write(out: Run, run: Iteration, engine: str, *, metrics_too: bool = True) ->
     out.table("steps", steps(run), title="Steps", note="Calls and times on one rank of a stage.")
     out.table("inputs", inputs(run), title="Inputs", note="Numbers of the catalogue used.")
     out.json("results", told, title="Results")
-    if len(run.trace) <= LARGEST_TRACE_OPS:
-        out.trace(run.trace)
+    if isinstance(run.trace, Trace):
+        _write_trace(out, run, run.trace)
+
+
+def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
+    from cluster_sim.timeline import timeline
+
+    title = f"{run.model.name} on {run.cluster.name}"
+    out.figure(
+        "timeline",
+        timeline(trace, by="rank", what="what", ranks=_shown_ranks(run), title=title),
+        title="Timeline of one iteration",
+        note=f"Simulated {folding(run)}. Each stream of a rank is a lane of its own.",
+    )
+    if len(trace) <= LARGEST_TRACE_OPS:
+        out.trace(trace)
 
 
 def _shown_ranks(run: Iteration) -> list[int]:

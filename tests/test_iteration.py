@@ -15,7 +15,9 @@ from workloads.flops import training_flops
 from workloads.huggingface import named
 from workloads.training.breakdown import PARTS, breakdown
 from workloads.training.explain import inputs, steps
+from workloads.training.faults import parse_fault
 from workloads.training.iteration import iteration
+from workloads.training.jitter import Disturbance
 
 
 def test_parts_sum_to_the_iteration_exactly_rank_by_rank() -> None:
@@ -78,6 +80,29 @@ def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
     assert found.loc[0, "straggler_ps"] == 0
     assert (found.loc[[1, 2, 3], "straggler_ps"] > 0).all()
     assert (found.drop(columns="count").sum(axis=1) == simulate(late).total_ps).all()
+
+
+def test_both_levels_give_one_iteration_with_jitter_and_a_straggler() -> None:
+    how = Disturbance(0.02, seed=7, stragglers=((3, 1.25),))
+    made = plan(tp=4, dp=2, pp=2)
+    engine, vector = (
+        iteration(TOY, sixteen(), made, disturbed=how, level=level)
+        for level in ("collective", "rank-vector")
+    )
+    assert (engine.level, vector.level) == ("collective", "rank-vector")
+    assert vector.iteration_s == engine.iteration_s
+    assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
+    assert engine.breakdown_s["straggler"] > 0
+    calm = iteration(TOY, sixteen(), made)
+    assert calm.breakdown_s["straggler"] == 0
+    assert engine.iteration_s > calm.iteration_s
+    assert not engine.folded
+
+
+def test_a_fault_needs_the_engine() -> None:
+    slow = parse_fault("engine:0@1us:slow=1/2")
+    with pytest.raises(InputError, match="Use --level collective"):
+        iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[slow], level="rank-vector")
 
 
 @pytest.mark.slow

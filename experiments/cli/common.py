@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,3 +100,22 @@ def progress(items: Sequence[Any], what: str, *, quiet: bool) -> Iterator[Any]:
         yield item
     if shown:
         sys.stderr.write(f"\r{what}: {len(items)} of {len(items)}\n")
+
+
+def teller() -> Callable[[str, int, int], None]:
+    """Return a function of what is done, how much of it and of how much, for runs that report.
+
+    It is silent for two seconds, then writes to stderr.
+    """
+    begun = last = time.monotonic()
+
+    def tell(what: str, done: int, whole: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - begun > 2 and (now - last > 0.5 or done == whole):
+            end = "\n" if done == whole else ""
+            sys.stderr.write(f"\r{what}: {done} of {whole} ({now - begun:.0f} s) {end}")
+            sys.stderr.flush()
+            last = now
+
+    return tell

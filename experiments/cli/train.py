@@ -17,15 +17,14 @@ from experiments.cli.common import (
     Variant,
     print_json,
     print_table,
+    teller,
 )
 
 if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
 
 Degree = int | None
-LEVELS = ("auto", "collective")
-BUILT_LATER = ("rank-vector",)
-OPTIONS_LATER = ("jitter", "straggler")
+LEVELS = ("auto", "collective", "rank-vector")
 
 
 def _option(name: str, text: str) -> Any:
@@ -70,7 +69,7 @@ def train(
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE.yaml", help="Fields of a plan.")
     ] = None,
-    level: Annotated[str, _option("--level", "auto or collective.")] = "auto",
+    level: Annotated[str, _option("--level", "auto, collective or rank-vector.")] = "auto",
     unfolded: Annotated[bool, _option("--unfolded", "Run every rank, equal ones too.")] = False,
     allow_oversized: Annotated[
         bool, _option("--allow-oversized", "Run a plan that does not fit in memory.")
@@ -85,8 +84,13 @@ def train(
     routing_skew: Annotated[
         float | None, _option("--routing-skew", "Tokens of the busiest rank over the mean.")
     ] = None,
-    jitter: Annotated[float | None, _option("--jitter", "Spread of kernel times.")] = None,
-    straggler: Annotated[str | None, _option("--straggler", "RANK:FACTOR.")] = None,
+    jitter: Annotated[
+        float, _option("--jitter", "Standard deviation of kernel times over their mean.")
+    ] = 0.0,
+    straggler: Annotated[
+        list[str] | None,
+        _option("--straggler", "RANK:FACTOR, such as 17:1.2; may be repeated."),
+    ] = None,
     fault: Annotated[
         list[str] | None,
         _option("--fault", "RESOURCE@TIME:dead|slow=P/Q; may be repeated."),
@@ -113,9 +117,10 @@ def train(
     from workloads.huggingface import model as read_model
     from workloads.training.faults import parse_fault
     from workloads.training.iteration import iteration
+    from workloads.training.jitter import disturbance
     from workloads.training.plan_options import complete, read_plan
 
-    _check(level, {name: given[name] for name in OPTIONS_LATER})
+    _check(level)
     if out:
         refuse_foreign(out)
     stated = {name: given[name] for name in PLAN if given[name] is not None}
@@ -131,6 +136,9 @@ def train(
         allow_oversized=allow_oversized,
         iterations=iterations,
         faults=[parse_fault(text) for text in fault or ()],
+        disturbed=disturbance(jitter, seed, straggler or ()),
+        level=level,
+        progress=None if quiet else teller(),
     )
     if out:
         inputs = {name: given[name] for name in (*ASKED, *PLAN)}
@@ -151,20 +159,14 @@ PLAN = (
 
 ASKED = (
     "model", "cluster", "lnc", "plan", "level", "unfolded", "allow_oversized", "variant",
-    "catalogue", "engine", "fault", "iterations",
+    "catalogue", "engine", "fault", "iterations", "jitter", "straggler",
 )  # fmt: skip
 """Other options that results depend on."""
 
 
-def _check(level: str, later: dict[str, Any]) -> None:
+def _check(level: str) -> None:
     from topologies.errors import InputError, suggestion
 
-    for name, value in later.items():
-        if value not in (None, 0):
-            raise InputError(f"--{name} {value} is not supported yet. Leave it out.")
-
-    if level in BUILT_LATER:
-        raise InputError(f"--level {level} is not supported yet. Use {' or '.join(LEVELS)}.")
     if level == "chunk":
         raise InputError(
             f"--level {level} is not supported: collectives are timed chunk by chunk on their own "

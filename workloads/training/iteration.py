@@ -10,6 +10,8 @@ from functools import cached_property
 import numpy.typing as npt
 import pandas as pd
 
+from cluster_sim.engine.faults import Faults
+from cluster_sim.schedule import Schedule
 from cluster_sim.trace import Trace, run
 from topologies.catalogue import Catalogue, catalogue
 from topologies.clusters import Cluster
@@ -19,12 +21,17 @@ from workloads.model import Model
 from workloads.training.breakdown import breakdown, mean_s, overlapped_s
 from workloads.training.faults import Fault, struck, table
 from workloads.training.fold import fold
+from workloads.training.jitter import Disturbance, disturb
 from workloads.training.lower import lower
 from workloads.training.memory import Memory, check_memory, worst
 from workloads.training.placement import place
 from workloads.training.plan import ParallelPlan, check_model, check_ranks
 from workloads.training.program import Program, program
+from workloads.training.rank_vector import Progress, RankVector, evaluate
 from workloads.training.shapes import Shapes
+
+LARGEST_ENGINE_RANKS = 1024
+"""Ranks up to which the engine follows every op; beyond, the rank vector sums them up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +44,8 @@ class Iteration:
         What was asked for.
     program : Program
         As it was run, folded or not.
-    trace : Trace
+    trace : Trace or RankVector
+        A trace at the collective level; at the rank-vector level the sums over all ranks.
     memory : Memory
         Of the rank that needs most.
     build_s, simulate_s : float
@@ -54,7 +62,7 @@ class Iteration:
     plan: ParallelPlan
     cluster: Cluster
     program: Program
-    trace: Trace
+    trace: Trace | RankVector
     memory: Memory
     build_s: float = field(compare=False)
     simulate_s: float = field(compare=False)
@@ -76,6 +84,11 @@ class Iteration:
     def folded(self) -> bool:
         """Whether equal ranks were run once and counted."""
         return len(self.program) < self.plan.ranks
+
+    @property
+    def level(self) -> str:
+        """Level of detail at which it was run."""
+        return "rank-vector" if isinstance(self.trace, RankVector) else "collective"
 
     @property
     def tokens_per_s(self) -> float:
@@ -103,6 +116,8 @@ class Iteration:
     @cached_property
     def ranks(self) -> pd.DataFrame:
         """Time of each rank by category, see :func:`workloads.training.breakdown.breakdown`."""
+        if isinstance(self.trace, RankVector):
+            return self.trace.ranks
         return breakdown(self.trace, self.undisturbed)
 
     @property
@@ -113,6 +128,8 @@ class Iteration:
     @property
     def overlapped_s(self) -> float:
         """Communication hidden behind compute, mean over all ranks [s]."""
+        if isinstance(self.trace, RankVector):
+            return self.trace.overlapped_s / self.iterations
         return overlapped_s(self.trace) / self.iterations
 
     @property
@@ -133,6 +150,9 @@ def iteration(
     partial: bool = False,
     iterations: int = 1,
     faults: Sequence[Fault] = (),
+    disturbed: Disturbance | None = None,
+    level: str = "auto",
+    progress: Progress | None = None,
 ) -> Iteration:
     """Simulate one optimizer step.
 
@@ -154,6 +174,13 @@ def iteration(
         Optimizer steps in a row, which overlap where the plan lets them.
     faults : sequence of Fault
         Resources that slow down or die; the ranks that they strike are not folded.
+    disturbed : Disturbance, optional
+        Jitter and stragglers; every rank is then run.
+    level : {"auto", "collective", "rank-vector"}
+        ``auto`` takes the rank vector when more than ``LARGEST_ENGINE_RANKS`` ranks are run and no
+        fault strikes.
+    progress : function of (str, int, int), optional
+        Told how far a rank-vector run is.
 
     Raises
     ------
@@ -181,11 +208,23 @@ def iteration(
     begun = time.perf_counter()
     shapes = Shapes(model, plan, cluster.chip, parts)
     made = program(shapes, place(plan, cluster, chips), iterations)
-    made = fold(made, struck(made, faults)) if folded else made
-    schedule = lower(made)
-    strikes = table(schedule, faults) if faults else None
+    if folded and not disturbed:
+        made = fold(made, struck(made, faults))
+    vector = level == "rank-vector" or (
+        level == "auto" and len(made) > LARGEST_ENGINE_RANKS and not faults
+    )
+    if vector and faults:
+        raise InputError("a fault is followed by the engine alone. Use --level collective.")
+    lowered = None if vector else _lowered(made, disturbed, faults)
     built = time.perf_counter()
-    trace = run(schedule, engine=engine, faults=strikes)
+    trace: Trace | RankVector
+    undisturbed = None
+    if lowered is None:
+        trace = evaluate(made, disturbed, progress=progress)
+    else:
+        trace = run(lowered.schedule, engine=engine, faults=lowered.faults)
+        if lowered.calm is not None:
+            undisturbed = run(lowered.calm, engine=engine)
     ran = time.perf_counter()
     return Iteration(
         model,
@@ -198,8 +237,24 @@ def iteration(
         ran - built,
         peak_flops_per_s=peak,
         iterations=iterations,
-        undisturbed=run(schedule, engine=engine) if faults else None,
+        undisturbed=undisturbed,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """What the engine runs: the schedule, its faults, and the calm one to compare with."""
+
+    schedule: Schedule
+    faults: Faults | None
+    calm: Schedule | None
+
+
+def _lowered(made: Program, disturbed: Disturbance | None, faults: Sequence[Fault]) -> Lowered:
+    calm = lower(made)
+    schedule = disturb(calm, made, disturbed) if disturbed else calm
+    strikes = table(schedule, faults) if faults else None
+    return Lowered(schedule, strikes, calm if disturbed or faults else None)
 
 
 def _numbers(cluster: Cluster) -> Catalogue:
