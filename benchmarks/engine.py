@@ -29,7 +29,7 @@ REPEATS = 2
 def main() -> None:
     """Print the three tables."""
     assert_same_time()
-    print("SimPy engine [us an op], beside rings written by hand in SimPy, and times as fast as they")
+    print("SimPy engine [us an op], beside rings by hand in SimPy; how many times as fast")
     for ranks in (64, 128):
         beside_hand_written(ranks, "reference")
     print("Compiled engine, building included, beside the same rings")

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from cluster_sim.engine.rates import max_min_rates
+from cluster_sim.engine import max_min_rates
 from cluster_sim.schedule import IntArray
 from topologies.machines import cluster
 from topologies.routing import routes

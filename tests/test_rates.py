@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from cluster_sim.engine import max_min_rates
 from cluster_sim.engine.classes import classify
-from cluster_sim.engine.rates import UNLIMITED, max_min_rates
+from cluster_sim.engine.rates import UNLIMITED
 from cluster_sim.schedule import Flows
 
 GB = 10**9
@@ -108,6 +110,26 @@ def test_a_flow_over_nothing_runs_at_its_cap() -> None:
 
 def test_no_flow_at_all() -> None:
     assert max_min_rates([7], [0], np.empty(0, np.int32)).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"ptr": [0, 2]}, "ptr does not cut 1 shares into 1 flows"),
+        ({"ptr": [0, 2, 1]}, "ptr does not cut 1 shares into 2 flows"),
+        ({"resource": [1]}, "resource reaches from 1 to 1, outside 0 … 0"),
+        ({"resource": [-1]}, "resource reaches from -1 to -1, outside 0 … 0"),
+        ({"weight": 0}, "weight reaches from 0 to 0"),
+        ({"cap_bytes_per_s": -1}, "cap_bytes_per_s reaches from -1 to -1"),
+        ({"capacity_bytes_per_s": [-5]}, "capacity_bytes_per_s reaches from -5 to -5"),
+        ({"count": 0}, "count reaches from 0 to 0"),
+        ({"count": 2**62, "weight": 2}, "count reaches from 4611686018427387904"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(columns: dict, message: str) -> None:
+    common = {"capacity_bytes_per_s": [7], "ptr": [0, 1], "resource": [0]}
+    with pytest.raises(ValueError, match=message):
+        max_min_rates(**{**common, **columns})
 
 
 @settings(deadline=None)

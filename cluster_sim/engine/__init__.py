@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from cluster_sim.engine import fast, reference
 from cluster_sim.engine.faults import FaultError, Faults
+from cluster_sim.engine.max_min import max_min_rates
 from cluster_sim.engine.times import (
     DONE,
     DOOMED,
@@ -37,6 +38,7 @@ __all__ = [
     "Faults",
     "HorizonError",
     "Times",
+    "max_min_rates",
     "simulate",
 ]
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cluster_sim.engine.jit import compiled, inlined, internal, wide
 from cluster_sim.schedule import IntArray
 
 UNLIMITED = np.iinfo(np.int64).max
+"""A cap that bounds nothing [B/s]."""
 
 
 class Paths(NamedTuple):
@@ -271,86 +271,6 @@ def _sink(filling: Filling, heap: int, key: int, item: int) -> None:
         filling.key[place], filling.item[place] = filling.key[child], filling.item[child]
         place = child
     filling.key[place], filling.item[place] = key, item
-
-
-def max_min_rates(
-    capacity_bytes_per_s: npt.ArrayLike,
-    ptr: npt.ArrayLike,
-    resource: npt.ArrayLike,
-    *,
-    weight: npt.ArrayLike = 1,
-    cap_bytes_per_s: npt.ArrayLike = UNLIMITED,
-    count: npt.ArrayLike = 1,
-) -> IntArray:
-    """Max-min fair rates of flows that all run at the same time, exactly as the engines share.
-
-    Parameters
-    ----------
-    capacity_bytes_per_s : int array (resources,)
-        What each resource divides among its flows [B/s].
-    ptr : int array (flows + 1,)
-        Flow f crosses ``resource[ptr[f]:ptr[f + 1]]``, each once.
-    resource : int array (shares,)
-    weight : int array (shares,), default 1
-        Units of the resource's rate that one unit of the flow's rate takes.
-    cap_bytes_per_s : int array (flows,), default none
-        Own rate cap of each flow [B/s].
-    count : int array (flows,), default 1
-        A row stands for so many equal flows.
-
-    Returns
-    -------
-    int64 array (flows,)
-        Rate of each flow, of each of its ``count`` [B/s]. Rounded down, so up to
-        (weight on the resource - 1) B/s of a full resource stay unused.
-
-    Examples
-    --------
-    A parking lot: one flow over both links, one on each.
-
-    >>> max_min_rates([100, 60], [0, 2, 3, 4], [0, 1, 0, 1]).tolist()
-    [30, 70, 30]
-    """
-    ptrs, resources = np.asarray(ptr, np.int64), np.ascontiguousarray(resource, np.int32)
-    flows, shares = len(ptrs) - 1, len(resources)
-    capacity = np.ascontiguousarray(capacity_bytes_per_s, np.int64)
-
-    def column(values: npt.ArrayLike, dtype: npt.DTypeLike, length: int) -> IntArray:
-        return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype), length))
-
-    paths = Paths(
-        ptr=ptrs,
-        resource=resources,
-        weight=column(weight, np.int32, shares),
-        owner=np.repeat(np.arange(flows, dtype=np.int32), np.diff(ptrs)),
-        cap=column(cap_bytes_per_s, np.int64, flows),
-        capacity=capacity,
-        members=column(count, np.int64, flows),
-        rate=np.full(flows, -1, np.int64),
-    )
-    filling = working_space(flows, len(capacity))
-    filling.resources[:] = np.arange(len(capacity))
-    filling.classes[:] = np.arange(flows)
-    filling.rising[:] = 1
-    filling.sizes[:2] = len(capacity), flows
-    fill(paths, _all_seated(resources, len(capacity)), filling)
-    return paths.rate
-
-
-def _all_seated(resource: IntArray, resources: int) -> Seats:
-    taken = np.bincount(resource, minlength=resources)
-    ptr = np.concatenate([[0], np.cumsum(taken)]).astype(np.int64)
-    by_resource = np.empty(len(resource), np.int32)
-    _sort_by_resource(resource, ptr[:-1].copy(), by_resource)
-    return Seats(ptr, by_resource, taken.astype(np.int32), np.empty(0, np.int32))
-
-
-@compiled
-def _sort_by_resource(resource: IntArray, place: IntArray, shares: IntArray) -> None:
-    """Put each share in the next place of its resource."""
-    for share in range(len(resource)):
-        shares[place[resource[share]]] = share
-        place[resource[share]] += 1
 
 
 def working_space(classes: int, resources: int) -> Filling:
