@@ -11,9 +11,7 @@ from experiments.cli.main import run as run_line
 def run(name: str, command: Callable[..., int | None], arguments: Sequence[str]) -> int:
     """Exit status of ``cluster-sim NAME ARGUMENTS``."""
     registered = {
-        known.name or known.callback.__name__
-        for known in app.registered_commands
-        if known.callback
+        known.name or known.callback.__name__ for known in app.registered_commands if known.callback
     }
     if name not in registered:
         app.command(name)(command)

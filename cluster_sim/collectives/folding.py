@@ -90,6 +90,7 @@ def _halving_doubling_ps(op: str, group: Group, slices: int, size_bytes: int, co
 
 
 def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+    """Time of a hierarchical collective over equal domains, from a few that stand for all [ps]."""
     table = rank_table(group)
     if table is None:
         raise ValueError("the group is not symmetric over its domains")
