@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from experiments.cli.sweep import sweep
 from experiments.cli.topology import topology
 from experiments.cli.train import train
 from experiments.cli.validate import validate
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 
 app = typer.Typer(
     name="cluster-sim",
@@ -69,7 +70,18 @@ def _explain(mistake: Exception) -> int:
         sys.stdout.write(message + "\n")
         return 2
     command = getattr(getattr(mistake, "ctx", None), "command_path", "cluster-sim")
-    return _refuse(f"{(_wrong_value(mistake) or message).rstrip('.')}. See {command} --help.")
+    said = (_wrong_value(mistake) or message).rstrip(".")
+    stop = "" if said.endswith("?") else "."
+    return _refuse(f"{said}{stop}{_near_command(message)} See {command} --help.")
+
+
+def _near_command(message: str) -> str:
+    """What an unknown command may have meant, and those that there are."""
+    asked = re.fullmatch(r"No such command '(.*)'\.?", message)
+    if asked is None:
+        return ""
+    known = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    return f"{suggestion(asked[1], known)} There are {', '.join(known)}."
 
 
 def _wrong_value(mistake: Exception) -> str:
