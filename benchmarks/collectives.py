@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import resource
 import time
+from dataclasses import replace
 
 from cluster_sim.collectives import Group, algorithms, compose, whole
 from cluster_sim.collectives.phases import run_phases
 from cluster_sim.trace import run
 from topologies.machines import cluster
+from topologies.tiered import Tier, Tiered
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
 MOST_OPS = 20_000_000
@@ -31,6 +33,7 @@ def main() -> None:
     every_algorithm()
     per_axis_all_reduce()
     per_axis_all_to_all()
+    direct_all_to_all()
 
 
 def ring_of_1024() -> None:
@@ -92,6 +95,22 @@ def per_axis_all_to_all() -> None:
     total = run(made).total_s
     print(
         f"16x16x16 per-axis all-to-all: {len(made):,} ops built in {built - begun:.1f} s, run in "
+        f"{time.perf_counter() - built:.1f} s, simulated {total * 1e3:.3f} ms",
+        flush=True,
+    )
+
+
+def direct_all_to_all() -> None:
+    """All-to-all of 64 x 128 chips, directly from chip to chip along one axis after the other."""
+    plain = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    axes = (Tier("column", 128, 100 * 10**9, 10**6), Tier("row", 64, 100 * 10**9, 10**6))
+    chips = whole(replace(plain, name="64x128", shape=Tiered(axes), chips_per_server=8192))
+    begun = time.perf_counter()
+    made = compose("all-to-all", chips, GIB // 16, "torus").schedule
+    built = time.perf_counter()
+    total = run(made).total_s
+    print(
+        f"64x128 direct all-to-all: {len(made):,} ops built in {built - begun:.1f} s, run in "
         f"{time.perf_counter() - built:.1f} s, simulated {total * 1e3:.3f} ms",
         flush=True,
     )
