@@ -157,6 +157,20 @@ def test_what_cuts_through_a_failing_hop_is_lost_with_it(engine: str) -> None:
 
 
 @ENGINES
+@pytest.mark.parametrize("first", [0, 1])
+def test_all_that_a_dying_resource_holds_fails_together(engine: str, first: int) -> None:
+    # Two hops of one message on one resource with two slots, numbered either way round.
+    edges = Edges.from_pairs(2, [first], [1 - first], lag_ps=2, from_start=True)
+    times = simulate(
+        fixed([10, 10], edges=edges, slots=2),
+        engine=engine,
+        faults=Faults.table([5], 0, 0, fails=True),
+    )
+    assert times.status.tolist() == [FAILED, FAILED]
+    assert sorted(attempts_of(times)) == sorted([(first, 0, 5), (1 - first, 2, 5)])
+
+
+@ENGINES
 def test_a_slower_shared_resource_divides_less(engine: str) -> None:
     made = flow_schedule([10, 10], [[0], [0]], [2 * PS])
     times = simulate(made, engine=engine, faults=Faults.table([4], 0, 1, 2))
@@ -205,6 +219,7 @@ def test_rows_are_ordered_and_in_lowest_terms() -> None:
         (([1], 0, -1), r"speed -1/1\) has a numerator outside 0 … 32768"),
         (([1], 0, 1, 0), r"speed 1/0\) has a denominator outside 1 … 32768"),
         (([1], 0, 1, 2**15 + 1), r"has a denominator outside 1 … 32768"),
+        (([1], 0, 3, 2), r"speed 3/2\) is above nominal: give ops a shorter duration instead"),
         (([3, 4, 3], [0, 0, 0], 0), r"fault 2 .* is the second for its resource at its instant"),
     ],
 )
@@ -216,10 +231,3 @@ def test_faults_that_cannot_be_are_refused(rows: tuple, message: str) -> None:
 def test_a_fault_of_an_unknown_resource_is_refused() -> None:
     with pytest.raises(FaultError, match="fault 0: resource 4; the schedule has 1"):
         simulate(fixed([1]), faults=Faults.table([0], 4, 0))
-
-
-def test_cut_through_and_a_speed_above_nominal_are_refused_together() -> None:
-    made = fixed([4, 4], [0, 1], forwarded([4, 4], 1))
-    with pytest.raises(FaultError, match="speed 2/1 is above nominal"):
-        simulate(made, faults=Faults.table([0], 0, 2))
-    assert simulate(fixed([4]), faults=Faults.table([0], 0, 2)).end_ps.tolist() == [2]

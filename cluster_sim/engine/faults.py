@@ -28,7 +28,7 @@ class Faults:
     resource : int32 array (faults,)
         Number of the resource.
     numerator, denominator : int64 array (faults,)
-        Speed from then on as a fraction P/Q of nominal, in lowest terms; 0/1 is dead.
+        Speed from then on as a fraction P/Q of nominal, in lowest terms; 0/1 is dead, 1/1 healthy.
     fails : bool array (faults,)
         What happens to ops in flight on a resource that dies: True, they fail and all that they
         lead to never runs; False, they restart when the resource revives.
@@ -95,20 +95,13 @@ class Faults:
         Raises
         ------
         FaultError
-            For a resource that it has not, or a speed above nominal where something is forwarded
-            cut-through: it would leave before it had arrived (rule 2).
+            For a resource that it has not.
         """
         resources = len(schedule.resources)
         for row in np.flatnonzero((self.resource < 0) | (self.resource >= resources))[:1]:
             raise FaultError(
                 f"fault {row}: resource {self.resource[row]}; the schedule has {resources}"
             )
-        if schedule.edges.from_start is not None:
-            for row in np.flatnonzero(self.numerator > self.denominator)[:1]:
-                raise FaultError(
-                    f"fault {row}: speed {self.numerator[row]}/{self.denominator[row]} is above "
-                    f"nominal, which a schedule with edges from a start cannot have (rule 2)"
-                )
 
 
 def _check(time_ps: IntArray, resource: IntArray, top: IntArray, bottom: IntArray) -> None:
@@ -121,6 +114,7 @@ def _check(time_ps: IntArray, resource: IntArray, top: IntArray, bottom: IntArra
         (time_ps > HORIZON_PS, "is past the horizon of 2**62 ps"),
         ((top < 0) | (top > LARGEST_TERM), f"has a numerator outside 0 … {LARGEST_TERM}"),
         ((bottom < 1) | (bottom > LARGEST_TERM), f"has a denominator outside 1 … {LARGEST_TERM}"),
+        (top > bottom, "is above nominal: give ops a shorter duration instead"),
         (twice, "is the second for its resource at its instant"),
     ):
         for row in np.flatnonzero(bad)[:1]:

@@ -89,8 +89,11 @@ def _lose_all(run: Run, row: int, op: int, now: int) -> None:
         if _is_on(run, streams.fresh[place], resource):
             _lose(run, streams.op[streams.fresh[place]], now)
     if speeds.fails[row]:
-        for index in range(first, state.notes[ATTEMPTS]):
-            _fail(run, speeds.attempts[index, 0], now)
+        end = state.notes[ATTEMPTS]
+        for index in range(first, end):
+            speeds.lost[speeds.attempts[index, 0]] = FAILED
+        for index in range(first, end):
+            _doom_behind(run, speeds.attempts[index, 0], now)
 
 
 @inlined
@@ -128,12 +131,9 @@ def _lose(run: Run, op: int, now: int) -> None:
 
 
 @inlined
-def _fail(run: Run, op: int, now: int) -> None:
-    """Mark a lost op as failed, and all that it leads to as never run."""
+def _doom_behind(run: Run, op: int, now: int) -> None:
+    """Mark all that a failed op leads to as never run."""
     ops, state, lost, reached = run.ops, run.state, run.speeds.lost, run.speeds.reached
-    if lost[op]:
-        return
-    lost[op] = FAILED
     reached[0] = op
     length = 1
     while length:

@@ -96,7 +96,7 @@ def begin(run: Run, op: int, now: int) -> None:
     state.end[op] = now + duration
     push(run.agenda, state, op)
     if len(ops.from_start):
-        count_start_edges(run, op, max(0, duration - ops.duration[op]), now)
+        count_start_edges(run, op, duration - ops.duration[op], now)
 
 
 @inlined

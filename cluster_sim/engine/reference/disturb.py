@@ -48,12 +48,7 @@ class Disturbance:
         if speed == before:
             return
         if not speed:
-            for op in self.on(server, number):
-                self.lose(op)
-                if fails:
-                    self.fail(op)
-                else:
-                    self.run.arrive(op)
+            self.lose_all(self.on(server, number), fails)
         elif before:
             self.rescale(server, before / speed)
         server.set_speed(speed)
@@ -78,6 +73,18 @@ class Disturbance:
                     raise HorizonError.of(slot.op)
                 run.end[slot.op] = end
                 slot.process.interrupt(end)
+
+    def lose_all(self, ops: list[int], fails: bool) -> None:
+        """Lose ops in flight; they fail together, or are ready again."""
+        for op in ops:
+            self.lose(op)
+            if fails:
+                self.lost[op] = FAILED
+        for op in ops:
+            if fails:
+                self.doom_behind(op)
+            else:
+                self.run.arrive(op)
 
     def lose(self, op: int) -> None:
         """Take an op in flight off its resources; its edges that did not elapse count no more."""
@@ -104,10 +111,9 @@ class Disturbance:
                 queue[:] = [row for row in queue if row[2] != op]
                 heapify(queue)
 
-    def fail(self, op: int) -> None:
-        """Mark a lost op as failed, and all that it leads to as never run."""
+    def doom_behind(self, op: int) -> None:
+        """Mark all that a failed op leads to as never run."""
         run = self.run
-        self.lost[op] = FAILED
         reached = [op]
         while reached:
             op = reached.pop()

@@ -101,7 +101,7 @@ class Run:
         if end > HORIZON_PS:
             raise HorizonError.of(op)
         if self.from_start:
-            self.count_start_edges(op, late=max(0, duration - self.duration[op]))
+            self.count_start_edges(op, late=duration - self.duration[op])
         return self.env.timeout(duration)
 
     def finish(self, op: int) -> None:
