@@ -67,6 +67,8 @@ def parse_fault(text: str) -> Fault:
             f"fault {text[:60]!r}: P and Q of slow=P/Q must be from 1 to {LARGEST_TERM}. "
             "Use dead for a speed of 0."
         )
+    if numerator > denominator:
+        raise InputError(f"fault {text[:60]!r}: a speed of {top}/{bottom} is above nominal.")
     return Fault(resource, int(chip), time_ps, numerator, denominator)
 
 
