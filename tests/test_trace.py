@@ -264,7 +264,7 @@ def test_a_fault_that_blocks_work_names_the_dead_resource() -> None:
         run(on_one_link(3), faults=Faults.table([7], [9], [0]))
 
 
-@given(made=schedules(), at=st.integers(0, 20), speed=st.integers(0, 3), resource=st.integers(0, 2))
+@given(made=schedules(), at=st.integers(0, 20), speed=st.integers(0, 2), resource=st.integers(0, 2))
 def test_what_must_hold_holds_with_faults_too(
     made: Schedule, at: int, speed: int, resource: int
 ) -> None:
