@@ -196,7 +196,9 @@ def test_a_failed_rename_puts_the_earlier_run_back(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_killed_process_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     code = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        # A parent in the background of a shell ignores SIGINT, and its children with it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from experiments.run_directory import run_directory\n"
         "with run_directory(sys.argv[1], command='x', inputs={}) as run:\n"
         "    run.file('half', b'x'); print('ready', flush=True); time.sleep(60)\n"
