@@ -5,7 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import Group, build, compose, duration_ps, prove, whole
+from cluster_sim.collectives import (
+    OPS,
+    Group,
+    algorithms,
+    build,
+    compose,
+    duration_ps,
+    hbm_bytes,
+    hbm_bytes_per_s,
+    prove,
+    whole,
+)
 from cluster_sim.schedule import FLOW, NO_RESOURCE, Edges, Flows
 from cluster_sim.trace import run
 from topologies.catalogue import catalogue
@@ -125,3 +136,29 @@ def test_the_smallest_all_reduce_takes_what_it_was_measured_to(
 ):
     group = Group(cluster(machine), np.arange(chips), cores)
     assert duration_ps("all-reduce", group, 1024) / 1e6 == pytest.approx(floor_us, rel=within)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("machine", "cores"), [("trn1.32xlarge", 2), ("trn2.48xlarge", 4), ("trn2.48xlarge:2", 4)]
+)
+def test_bytes_of_memory_in_closed_form_are_those_of_the_schedule(machine, cores, op):
+    group, size = whole(cluster(machine), cores), 64 * 2**20
+    for name in algorithms(op, group):
+        made = build(op, group, size, name)
+        assert hbm_bytes(op, group, size, name) == accesses(made).sum()
+
+
+def test_mean_rate_at_a_memory_is_bytes_over_chips_and_time():
+    group, size = whole(cluster("trn2.48xlarge"), 4), GIB
+    seconds = duration_ps("all-gather", group, size) / 1e12
+    rate = hbm_bytes("all-gather", group, size) / 16 / seconds
+    assert hbm_bytes_per_s("all-gather", group, size) == pytest.approx(rate)
+    assert 1.2e12 < rate < 0.78 * 2.9e12
+
+
+def test_no_bytes_of_memory_are_claimed_where_none_are_known():
+    for machine in ("dgx-h100", "dgx-h100:2"):
+        assert hbm_bytes("all-reduce", whole(cluster(machine)), GIB) == 0
+    plain = whole(cluster("ring:8", bandwidth="1GB/s", latency="1us"))
+    assert hbm_bytes_per_s("all-reduce", plain, GIB) == 0
