@@ -13,7 +13,6 @@ from toy_training import plan, sixteen, toy_program
 from cluster_sim.schedule import ScheduleError
 from cluster_sim.trace import run
 from topologies.errors import InputError
-from workloads.training import rank_vector_blocks
 from workloads.training.breakdown import breakdown, overlapped_s
 from workloads.training.fold import fold
 from workloads.training.jitter import (
@@ -25,7 +24,7 @@ from workloads.training.jitter import (
 )
 from workloads.training.lower import lower
 from workloads.training.program import Program
-from workloads.training.rank_vector import evaluate
+from workloads.training.rank_vector import evaluate, layout
 
 CALM = Disturbance()
 NOISY = Disturbance(0.05, seed=3)
@@ -94,8 +93,8 @@ def test_any_rank_order() -> None:
 @pytest.mark.parametrize("overlap", ["none", "dp", "all"])
 def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small components data parallelism couples blocks, as it does for 500,000 chips."""
-    monkeypatch.setattr(rank_vector_blocks, "LARGEST_COMPONENT", 4)
-    monkeypatch.setattr(rank_vector_blocks, "BLOCK_RANKS", 4)
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
     for degrees, how in itertools.product(DEGREES, (CALM, WILD)):
         agree(toy_program(plan(**degrees, overlap=overlap, zero=1), sixteen()), how)
 

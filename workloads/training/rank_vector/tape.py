@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.schedule import BoolArray, IntArray
-from workloads.training.rank_vector_nodes import Nodes, allocating
+from workloads.training.rank_vector.nodes import Nodes, allocating
 
 
 class Tape(NamedTuple):

@@ -9,13 +9,13 @@ import numpy as np
 from cluster_sim.engine.jit import compiled, internal
 from cluster_sim.schedule import IntArray
 from workloads.training.jitter import KeyArray, quantile, scale
-from workloads.training.rank_vector_blocks import Layout
-from workloads.training.rank_vector_cover import IGNORE, Cover, clear, put, settle
-from workloads.training.rank_vector_tape import Tape
+from workloads.training.rank_vector.cover import IGNORE, Cover, clear, put, settle
+from workloads.training.rank_vector.layout import Layout
+from workloads.training.rank_vector.tape import Tape
 
 
 class Work(NamedTuple):
-    """Columns of the nodes, see :class:`workloads.training.rank_vector_nodes.Nodes`."""
+    """Columns of the nodes, see :class:`workloads.training.rank_vector.nodes.Nodes`."""
 
     exchange: IntArray
     call: IntArray

@@ -13,7 +13,7 @@ import numpy as np
 
 from cluster_sim.engine.jit import inlined, internal
 from cluster_sim.schedule import IntArray
-from workloads.training.rank_vector_nodes import IDLE
+from workloads.training.rank_vector.nodes import IDLE
 
 ROOM = 32
 """Segments that a row keeps at first."""

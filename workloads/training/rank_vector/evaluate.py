@@ -20,10 +20,10 @@ from workloads.training.breakdown import ORDER, PARTS
 from workloads.training.fold import equal_ranks, fold
 from workloads.training.jitter import GOLDEN, Disturbance
 from workloads.training.program import Program
-from workloads.training.rank_vector_blocks import Layout, layout
-from workloads.training.rank_vector_cover import COMPARE, IGNORE, RECORD, ROOM, new_cover
-from workloads.training.rank_vector_nodes import IDLE, Nodes, nodes
-from workloads.training.rank_vector_run import (
+from workloads.training.rank_vector.cover import COMPARE, IGNORE, RECORD, ROOM, new_cover
+from workloads.training.rank_vector.layout import Layout, layout
+from workloads.training.rank_vector.nodes import IDLE, Nodes, nodes
+from workloads.training.rank_vector.run import (
     Clocks,
     Kernels,
     Notes,
@@ -32,7 +32,7 @@ from workloads.training.rank_vector_run import (
     first_starts,
     follow,
 )
-from workloads.training.rank_vector_tape import Tape, phases_tape, timed_tape
+from workloads.training.rank_vector.tape import Tape, phases_tape, timed_tape
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
