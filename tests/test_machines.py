@@ -7,7 +7,7 @@ from small_shapes import GB
 
 from topologies.catalogue import catalogue
 from topologies.errors import InputError
-from topologies.machines import cluster
+from topologies.machines import cluster, machine
 from topologies.named_machines import MACHINES
 from topologies.shapes import Switch, Torus
 from topologies.tiered import Tiered
@@ -121,7 +121,8 @@ def test_plain_shapes_are_one_domain_without_a_chip() -> None:
     [
         ("trn2.48xlrge", "unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge?"),
         ("", "unknown cluster ''. There are trn1.32xlarge"),
-        ("trn2-ultraserver:", "the count must be a whole number of at least 1"),
+        ("trn2-ultraserver:", "the count must be a whole number of 1 to 16,777,216, as"),
+        ("ring:99999999999", "sizes must be whole numbers of 1 to 16,777,216, as ring:8"),
         ("trn2-ultraserver:two", "trn2-ultraserver:two: the count must be a whole number"),
         ("trn2-ultraserver:0", "trn2-ultraserver:0: a count of 0 is not between 1 and 16,777,216"),
         ("trn2-ultraserver:-1", "the count must be a whole number"),
@@ -146,3 +147,15 @@ def test_bad_names_are_refused_in_one_line(text: str, message: str) -> None:
 def test_rates_of_named_machines_are_not_the_command_lines() -> None:
     with pytest.raises(InputError, match="--bandwidth and --latency are for plain shapes"):
         cluster("trn2.48xlarge", bandwidth="100GB/s")
+    with pytest.raises(InputError, match="unknown cluster 'rong:4'"):
+        cluster("rong:4", bandwidth="100GB/s")
+
+
+def test_a_plain_shape_cannot_compute() -> None:
+    assert machine("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
+    with pytest.raises(InputError) as mistake:
+        machine("ring:8")
+    assert str(mistake.value) == (
+        "ring:8 is a plain shape without chips, so nothing can be computed on it; "
+        "name a machine such as trn2-ultraserver, or a YAML file."
+    )

@@ -102,6 +102,8 @@ def test_long_times_are_read_in_seconds() -> None:
         ("1GB/s", "size '1GB/s' is in B/s, not in B. Write it as 256MiB or 1GB."),
         ("5us", "size '5us' is in s, not in B. Write it as 256MiB or 1GB."),
         ("0.4B", "size '0.4B' is below the least, 1 B."),
+        ("1.5B", "size '1.5B' is 1.5 bytes. Write whole bytes."),
+        ("12bit", "size '12bit' is 1.5 bytes. Write whole bytes."),
         ("5EiB", "size '5EiB' is above the limit, 4.61e+18 B."),
         ("1e41B", "size '1e41B': 1e41 is beyond 1e±40."),
     ],

@@ -22,3 +22,15 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(value, list(choices), n=1)
     return f" Did you mean {close[0]}?" if close else ""
+
+
+def file_fault(fault: OSError) -> str:
+    """Which file the system refused, and why, as a sentence without its error number.
+
+    Examples
+    --------
+    >>> file_fault(OSError(28, "No space left on device", "out/run.json"))
+    'out/run.json: No space left on device.'
+    """
+    where = "" if fault.filename is None else f"{fault.filename}: "
+    return f"{where}{fault.strerror or fault}."

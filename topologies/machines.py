@@ -6,7 +6,7 @@ import re
 
 from topologies.catalogue import Catalogue
 from topologies.catalogue import catalogue as shipped
-from topologies.checks import check_chips, check_size
+from topologies.checks import MAX_CHIPS, check_chips, check_size
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.named_machines import MACHINES, chips_per_server, fabric_of
@@ -14,6 +14,7 @@ from topologies.plain_shapes import PLAIN, plain_shape
 
 RAINIER = "rainier"
 RAINIER_MACHINE = "trn2-ultraserver"
+FILES = (".yaml", ".yml")
 
 
 def cluster(
@@ -49,11 +50,13 @@ def cluster(
     (4, 4, 4)
     """
     numbers = shipped() if catalogue is None else catalogue
-    is_file = text.endswith((".yaml", ".yml"))
+    is_file = text.endswith(FILES)
     kind, colon, count = text.partition(":")
     if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
         return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=numbers)
+    if kind not in (*MACHINES, RAINIER) and not is_file:
+        raise InputError(_unknown(text, kind))
     if bandwidth is not None or latency is not None:
         raise InputError(
             f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
@@ -65,27 +68,49 @@ def cluster(
         return cluster_from_file(text, numbers)
     if kind == RAINIER:
         return _rainier(text, count if colon else None, numbers)
-    if kind in MACHINES:
-        domains = _whole(text, count, f"{kind}:16") if colon else 1
-        return _machines(text, kind, domains, numbers)
-    known = [*MACHINES, RAINIER, *PLAIN]
-    raise InputError(
-        f"unknown cluster {text[:80]!r}.{suggestion(kind, known)} "
-        f"There are {', '.join([*MACHINES, RAINIER])}, {', '.join(PLAIN.values())}, "
-        "NAME:COUNT, and YAML files."
+    domains = _whole(text, count, f"{kind}:16") if colon else 1
+    return _machines(text, kind, domains, numbers)
+
+
+def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
+    """Make a cluster of chips that can compute: any form of :func:`cluster` but a plain shape.
+
+    Raises
+    ------
+    InputError
+        As :func:`cluster`, and for a plain shape.
+
+    Examples
+    --------
+    >>> machine("trn2.48xlarge").chip
+    'trn2'
+    """
+    if text.partition(":")[0] in PLAIN and not text.endswith(FILES):
+        raise InputError(
+            f"{text[:80]} is a plain shape without chips, so nothing can be computed on it; "
+            f"name a machine such as {RAINIER_MACHINE}, or a YAML file."
+        )
+    return cluster(text, catalogue=catalogue)
+
+
+def _unknown(text: str, kind: str) -> str:
+    machines = [*MACHINES, RAINIER]
+    return (
+        f"unknown cluster {text[:80]!r}.{suggestion(kind, [*machines, *PLAIN])} "
+        f"There are {', '.join(machines)}, {', '.join(PLAIN.values())}, NAME:COUNT, and YAML files."
     )
 
 
-def _machines(name: str, machine: str, domains: int, catalogue: Catalogue) -> Cluster:
+def _machines(name: str, kind: str, domains: int, catalogue: Catalogue) -> Cluster:
     check_size(f"{name}: a count", domains)
-    made = MACHINES[machine]
+    made = MACHINES[kind]
     return Cluster(
         name=name,
-        shape=made.shape(catalogue, machine, made.chip),
+        shape=made.shape(catalogue, kind, made.chip),
         chip=made.chip,
         domains=domains,
-        scale_out=fabric_of(catalogue, machine),
-        chips_per_server=chips_per_server(catalogue, machine),
+        scale_out=fabric_of(catalogue, kind),
+        chips_per_server=chips_per_server(catalogue, kind),
         catalogue=catalogue,
     )
 
@@ -110,6 +135,6 @@ def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
 def _whole(text: str, count: str, example: str) -> int:
     if not re.fullmatch(r"\d{1,9}", count, re.ASCII):
         raise InputError(
-            f"{text[:80]}: the count must be a whole number of at least 1, as {example}"
+            f"{text[:80]}: the count must be a whole number of 1 to {MAX_CHIPS:,}, as {example}"
         )
     return int(count)

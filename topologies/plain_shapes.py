@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from topologies.checks import check_size
+from topologies.checks import MAX_CHIPS, check_size
 from topologies.clos import Clos
 from topologies.errors import InputError
 from topologies.quantities import parse_ps, parse_rate
@@ -72,7 +72,9 @@ def _sizes(text: str, kind: str, dims: str) -> tuple[list[int], list[int]]:
     example = PLAIN[kind]
     numbers = r"\d{1,9}(x\d{1,9})*" + (r":\d{1,9}(:\d{1,9})?" if kind == "clos" else "")
     if not re.fullmatch(numbers, dims, re.ASCII):
-        raise InputError(f"{text[:80]}: sizes must be whole numbers of at least 1, as {example}")
+        raise InputError(
+            f"{text[:80]}: sizes must be whole numbers of 1 to {MAX_CHIPS:,}, as {example}"
+        )
     along, *more = dims.split(":")
     sizes = [int(size) for size in along.split("x")]
     if len(sizes) > len(AXIS_NAMES):

@@ -59,6 +59,8 @@ _USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\D*?)\s*", re.ASCII)
 _LONGEST = 60
 _LARGEST_EXPONENT = 40
+_ROUNDING = Fraction(1, 2000)
+"""Share of a size by which rounding to whole bytes may change it: what four digits leave open."""
 
 
 @functools.cache
@@ -164,7 +166,7 @@ def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
 
 
 def parse_bytes(text: str, what: str = "size") -> int:
-    """Read a size: whole bytes, exact where the text is, else to the nearest byte.
+    """Read a size in whole bytes; where four digits cannot tell, as in ``1.1GiB``, the nearest.
 
     Parameters
     ----------
@@ -176,14 +178,19 @@ def parse_bytes(text: str, what: str = "size") -> int:
     Raises
     ------
     InputError
-        Without a unit, in another unit, negative, not a number, or over 2⁶² bytes.
+        Without a unit, in another unit, negative, not a number, over 2⁶² bytes, or with a fraction
+        of a byte that matters, as ``1.5B``.
 
     Examples
     --------
     >>> parse_bytes("256MiB"), parse_bytes("0.1GB")
     (268435456, 100000000)
     """
-    return _whole(_parse(text, what, "B", "256MiB or 1GB"), what, text, "B", least=0)
+    exact = _parse(text, what, "B", "256MiB or 1GB")
+    whole = _whole(exact, what, text, "B", least=0)
+    if abs(whole - exact) > _ROUNDING * exact:
+        raise InputError(f"{what} {text!r} is {float(exact):g} bytes. Write whole bytes.")
+    return whole
 
 
 def parse_rate(text: str, what: str = "bandwidth") -> int:
