@@ -18,6 +18,7 @@ from workloads.training.iteration import iteration
 from workloads.training.lower import lower
 from workloads.training.pipeline import bubble_fraction, zero_bubble_s
 from workloads.training.program import exchange_ps
+from workloads.training.shares import edge_share, layer_share
 
 WORK = 10**9
 
@@ -70,7 +71,7 @@ def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None
     frame = run(lower(made)).frame()
     own = frame[(frame["kind"] != "join") & (frame["microbatch"] == 2)]
     names = own["name"].astype(str)
-    gathers = own[names == "parameters.layer"]
+    gathers = own[names == "parameters.bucket"]
     assert len(gathers) == 2 * TOY.layers
     compute = own[(own["what"] == "compute") & (own["layer"] >= 0)]
     starts = compute.groupby("layer", observed=True)["start_ps"]
@@ -81,13 +82,14 @@ def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None
         assert used["start_ps"].min() >= end
     forward = gathers.head(TOY.layers).set_index("layer")["start_ps"]
     assert forward[5] >= starts.min()[3]
-    assert len(own[names == "gradients.layer"]) == TOY.layers
+    assert len(own[names == "gradients.bucket"]) == TOY.layers + 1
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_bytes_of_replicas_are_those_of_the_zero_paper(zero: int) -> None:
     """Ψ gradients and Ψ parameters an iteration; ZeRO-3 gathers parameters twice a microbatch."""
-    made = toy_program(plan(dp=4, zero=zero, overlap="dp"), sixteen(), replace(TOY, vocab=4))
+    how, model = plan(dp=4, zero=zero, overlap="dp"), replace(TOY, vocab=4)
+    made = toy_program(how, sixteen(), model)
     step = made.streams[0].ops.step
     sent = {"gradients": 0, "parameters": 0}
     for number in step.tolist():
@@ -96,12 +98,41 @@ def test_bytes_of_replicas_are_those_of_the_zero_paper(zero: int) -> None:
             sent[kind] += made.steps[number].size_bytes
     layers = TOY.layers * 2 * 8 if zero == 3 else TOY.layers
     per_layer = {"gradients": 4, "parameters": 2}
-    each = max(s.size_bytes for s in made.steps if s.name == "gradients.layer") // 4
-    edges = max(s.size_bytes for s in made.steps if s.name == "gradients.rest") // 4
+    each, edges = layer_share(model, how).total, edge_share(model, how, 0)
     passes = 8 if zero >= 2 else 1
     assert sent["gradients"] == per_layer["gradients"] * passes * (TOY.layers * each + edges)
     gathers = layers * each + edges * (8 if zero == 3 else 1)
     assert sent["parameters"] == per_layer["parameters"] * gathers * (zero > 0)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_gradients_leave_in_buckets_of_whole_layers(zero: int) -> None:
+    """Of eight layers a bucket of three takes two threes; two and the edges are left."""
+    how = plan(dp=16, zero=zero, overlap="dp", global_batch=32)
+    each, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
+    made = toy_program(replace(how, bucket_bytes=4 * 3 * each - 3), sixteen())
+    ops = made.streams[0].ops
+    names = np.array([step.name for step in made.steps])[ops.step]
+    sizes = np.array([step.size_bytes for step in made.steps])[ops.step]
+    reduced = names == "gradients.bucket"
+    assert sizes[reduced].tolist() == [4 * (3 * each), 4 * (3 * each), 4 * (2 * each + edges)]
+    gathered = names == "parameters.bucket"
+    assert ops.layer[gathered].tolist() == [0, 3, 6] * zero
+    assert sizes[gathered].tolist() == [2 * 3 * each, 2 * 3 * each, 2 * 2 * each] * zero
+    before = [ops.layer[:at].max(initial=-1) for at in np.flatnonzero(reduced)]
+    last = [ops.layer[:at][ops.layer[:at] >= 0][-1] for at in np.flatnonzero(reduced)]
+    assert before == [7] * 3
+    assert last == [5, 2, 0]
+
+
+def test_small_buckets_wait_for_the_latency_of_thousands_of_servers() -> None:
+    """A ring over 1,024 servers takes as many steps for the gradients of one layer as for all."""
+    how = plan(dp=65_536, overlap="dp", global_batch=65_536)
+    made = cluster("rainier:65536")
+    usual, small = (iteration(TOY, made, replace(how, bucket_bytes=b)) for b in (0, 1))
+    names = np.array([step.name for step in small.program.steps])
+    assert (names[small.program.streams[0].ops.step] == "gradients.bucket").sum() == 9
+    assert small.breakdown_s["exposed_dp"] > 4 * usual.breakdown_s["exposed_dp"]
 
 
 def test_experts_show_as_their_own_part() -> None:

@@ -75,6 +75,9 @@ class ParallelPlan:
         Tokens that the busiest expert-parallel rank receives over the mean.
     stage_layers : tuple of int
         Layers of each chunk in order of the model; as even as possible where it is empty.
+    bucket_bytes : int
+        Gradients that are reduced together beside the backward pass, at least [B]; 0 for
+        Megatron-LM's default, see :func:`workloads.training.states.bucket_parameters`.
     """
 
     tp: int = 1
@@ -99,6 +102,7 @@ class ParallelPlan:
     cp_exchange: CpExchange = "ring"
     routing_skew: float = 1.0
     stage_layers: tuple[int, ...] = ()
+    bucket_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"):
@@ -106,8 +110,9 @@ class ParallelPlan:
         _positive("ranks_per_chip", self.ranks_per_chip)
         for name, known in CHOICES.items():
             _choice(name, getattr(self, name), known)
-        if self.etp != 0:
-            _positive("etp", self.etp)
+        for name in ("etp", "bucket_bytes"):
+            if getattr(self, name) != 0:
+                _positive(name, getattr(self, name), most=2**50)
         self._check_pipeline()
         self._check_experts()
         if sorted(self.order) != sorted(ORDER):
@@ -207,8 +212,8 @@ class ParallelPlan:
         return self.tp if self.sequence_parallel else 1
 
 
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+def _positive(name: str, value: object, most: int = 2**31) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1.")
 
 

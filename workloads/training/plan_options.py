@@ -11,6 +11,7 @@ import yaml
 
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
+from topologies.quantities import parse_bytes
 from workloads.model import Model
 from workloads.training.plan import ParallelPlan, check_ranks, filling_dp
 
@@ -78,6 +79,8 @@ def complete(
         known["order"] = tuple(known["order"].split("-"))
     if isinstance(known.get("stage_layers"), list):
         known["stage_layers"] = tuple(known["stage_layers"])
+    if isinstance(known.get("bucket_bytes"), str):
+        known["bucket_bytes"] = parse_bytes(known["bucket_bytes"])
     known.setdefault("ranks_per_chip", _ranks_per_chip(cluster, lnc))
     usual, told = _ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
     if lnc is not None and told != usual:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from workloads.model import Model, expert_parameters, layer_parameters
@@ -26,6 +27,17 @@ class Share(NamedTuple):
     def total(self) -> int:
         """All of them."""
         return self.dense + self.experts
+
+
+def total(shares: Sequence[Share]) -> Share:
+    """Shares together.
+
+    Examples
+    --------
+    >>> total([Share(1, 2), Share(3, 4)])
+    Share(dense=4, experts=6)
+    """
+    return Share(sum(one.dense for one in shares), sum(one.experts for one in shares))
 
 
 def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -16,8 +17,16 @@ from workloads.training.layer import Shapes, data_half, forward, weight_half
 from workloads.training.layer import backward as layer_backward
 from workloads.training.ops import Catalog, Ops, join, past_asynchronous, repeat
 from workloads.training.pipeline import FORWARD, WEIGHT, order
-from workloads.training.shares import layer_share, stage_share
-from workloads.training.states import edges_of, gather_parameters, reduce_gradients, tie, update
+from workloads.training.shares import Share, layer_share, stage_share, total
+from workloads.training.states import (
+    bucket_parameters,
+    buckets,
+    edges_of,
+    gather_parameters,
+    reduce_gradients,
+    tie,
+    update,
+)
 from workloads.training.steps import (
     CC,
     CC_DP,
@@ -93,19 +102,26 @@ class Builder:
         begin = embedding(s) if first else [self._receive("forward", RECEIVE)]
         end = output(s) if last else [self._send("forward")]
         blocks = [forward(s, moe=moe) for moe in (False, True)]
-        return self._pass(begin, blocks, self.chunks[chunk], end, rest=first or last)
+        layers = self.chunks[chunk]
+        worked, _ = self._layers(blocks, layers)
+        return self._pass(begin, layers, worked, end, rest=first or last)
 
     def backward(self, chunk: int = 0, reduces: bool = False) -> Ops:
-        """One microbatch backward; gradients of layers leave as soon as they are whole."""
+        """One microbatch backward; gradients leave as soon as a bucket of them is whole."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
         begin = output_backward(s) if last else [self._receive("backward", RECEIVE_BACK)]
         blocks = [layer_backward(s, moe=moe) for moe in (False, True)]
         if self.splits:
             begin, *blocks = (data_half(block) for block in (begin, *blocks))
-        blocks = [self._reduced(block, moe, reduces) for moe, block in enumerate(blocks)]
-        end = embedding_backward(s) if first else [self._send("backward")]
-        rest = self._rest() if reduces and (first or last) else []
-        return self._pass(begin, blocks, self.chunks[chunk][::-1], [*end, *rest])
+        layers = self.chunks[chunk][::-1]
+        worked, left = self._layers(blocks, layers, reduces)
+        end = embedding_backward(s) if first else []
+        edges = edges_of(s, self.stage) if first or last else Share(0, 0)
+        if reduces:
+            end = [*end, *reduce_gradients(s, "bucket", total([left, edges]))]
+        if not first:
+            end = [*end, self._send("backward")]
+        return self._pass(begin, layers, worked, end)
 
     def last_backward(self) -> Ops:
         """The last microbatch of the first chunk backward, gradients leaving beside."""
@@ -116,15 +132,10 @@ class Builder:
         s = self.shapes
         begin = weight_half(output_backward(s)) if self._last(0) else []
         blocks = [weight_half(layer_backward(s, moe=moe)) for moe in (False, True)]
-        blocks = [self._reduced(block, moe, reduces) for moe, block in enumerate(blocks)]
-        rest = self._rest() if reduces else []
-        return join(
-            [
-                self.catalog.ops(begin),
-                self._layers(blocks, self.chunks[0][::-1]),
-                self.catalog.ops(rest),
-            ]
-        )
+        worked, left = self._layers(blocks, self.chunks[0][::-1], reduces)
+        rest = total([left, edges_of(s, self.stage)])
+        end = reduce_gradients(s, "bucket", rest) if reduces else []
+        return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
 
     def _first(self, chunk: int) -> bool:
         return self.stage == 0 and chunk == 0
@@ -138,18 +149,11 @@ class Builder:
         plan = self.shapes.plan
         return plan.sharding >= 2 or (last and plan.overlap != "none")
 
-    def _reduced(self, block: Sequence[Step], moe: int, reduces: bool) -> list[Step]:
-        share = layer_share(self.shapes.model, self.shapes.plan, moe=bool(moe))
-        return [*block, *(reduce_gradients(self.shapes, "layer", share) if reduces else [])]
-
-    def _rest(self) -> list[Step]:
-        return reduce_gradients(self.shapes, "rest", edges_of(self.shapes, self.stage))
-
     def _pass(
         self,
         begin: Sequence[Step],
-        blocks: Sequence[Sequence[Step]],
         layers: IntArray,
+        worked: Sequence[Ops],
         end: Sequence[Step],
         *,
         rest: bool = False,
@@ -158,39 +162,63 @@ class Builder:
 
         Embedding and output layer are gathered before the forward pass and kept for the backward.
         """
-        if self.shapes.plan.sharding < 3:
-            before, worked = self.catalog.ops([]), self._layers(blocks, layers)
-        else:
+        before = []
+        if self.shapes.plan.sharding == 3:
             edges = self.catalog.ops(self._gather_rest() if rest else [])
-            before = join([edges, *self._gathered(layers[:1])])
-            worked = self._prefetching(blocks, layers)
-        return join([before, self.catalog.ops(begin), self._issued(worked), self.catalog.ops(end)])
+            first, *nexts = self._gathered([layers[k : k + 1] for k in range(len(layers))])
+            before = [edges, first]
+            pairs = zip_longest(nexts, worked, fillvalue=self.catalog.ops([]))
+            worked = [part for pair in pairs for part in pair]
+        begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
+        return join([*before, begun, self._issued(join(worked)), ended])
 
-    def _layers(self, blocks: Sequence[Sequence[Step]], layers: IntArray) -> Ops:
+    def _layers(
+        self, blocks: Sequence[Sequence[Step]], layers: IntArray, reduces: bool = False
+    ) -> tuple[list[Ops], Share]:
+        """Layers in stretches that end with a bucket of gradients, and what no bucket has taken.
+
+        Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
+        """
+        plan, shares = self.shapes.plan, self._shares(layers)
+        least = 1 if plan.sharding >= 2 else bucket_parameters(plan)
+        runs = [range(len(layers))]
+        if reduces or plan.sharding == 3:
+            runs = buckets([share.total for share in shares], least)
+        made, left = [], Share(0, 0)
+        for run in runs:
+            made.append(self._repeated(blocks, layers[run.start : run.stop]))
+            own = total(shares[run.start : run.stop])
+            if reduces and own.total >= least:
+                leave = self.catalog.ops(reduce_gradients(self.shapes, "bucket", own))
+                made[-1] = join([made[-1], leave])
+            else:
+                left = own
+        return made, left
+
+    def _repeated(self, blocks: Sequence[Sequence[Step]], layers: IntArray) -> Ops:
         """The block of each layer, which is one for dense layers and one for those with experts."""
-        if not len(layers):
-            return self.catalog.ops([])
         made = [self.catalog.ops(block) for block in blocks]
         moe = is_moe(self.shapes.model, layers)
         runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(moe)) + 1)
         return join([repeat(made[moe[run[0]]], layers[run]) for run in runs])
 
-    def _gathered(self, layers: IntArray) -> list[Ops]:
-        """Gather the parameters of layers, each on its own."""
-        shares = [
-            layer_share(self.shapes.model, self.shapes.plan, moe=moe) for moe in (False, True)
-        ]
-        made = [self.catalog.ops(gather_parameters(self.shapes, "layer", one)) for one in shares]
-        moe = is_moe(self.shapes.model, layers).tolist()
-        return [
-            repeat(made[kind], [layer]) for kind, layer in zip(moe, layers.tolist(), strict=True)
-        ]
+    def _shares(self, layers: IntArray) -> list[Share]:
+        """Parameters of each of these layers on a rank."""
+        model, plan = self.shapes.model, self.shapes.plan
+        kinds = [layer_share(model, plan, moe=moe) for moe in (False, True)]
+        return [kinds[kind] for kind in is_moe(model, layers).tolist()]
 
-    def _prefetching(self, blocks: Sequence[Sequence[Step]], layers: IntArray) -> Ops:
-        """Layers, each after the gathering of the next."""
-        nexts = [*self._gathered(layers[1:]), self.catalog.ops([])]
-        each = [self._layers(blocks, layers[k : k + 1]) for k in range(len(layers))]
-        return join([part for pair in zip(nexts, each, strict=True) for part in pair])
+    def _gathered(self, runs: Sequence[IntArray]) -> list[Ops]:
+        """Gather the parameters of each of these stretches of layers, before the first of them."""
+        return [
+            repeat(
+                self.catalog.ops(
+                    gather_parameters(self.shapes, "bucket", total(self._shares(layers)))
+                ),
+                layers[:1],
+            )
+            for layers in runs
+        ]
 
     def _gather_rest(self) -> list[Step]:
         return gather_parameters(self.shapes, "rest", edges_of(self.shapes, self.stage))
@@ -213,12 +241,16 @@ class Builder:
         return join([issue, replace(layers, back=beside), replace(taken_up, back=back)])
 
     def start(self) -> Ops:
-        """With overlap and ZeRO-1 or 2: gather what the step before has updated, by layers."""
+        """With overlap and ZeRO-1 or 2: gather what the step before has updated, by buckets."""
         plan = self.shapes.plan
         if plan.overlap == "none" or plan.sharding not in (1, 2):
             return self.catalog.ops([])
-        rest = self.catalog.ops(self._gather_rest())
-        return join([rest, *(one for layers in self.chunks for one in self._gathered(layers))])
+        runs = [
+            layers[run.start : run.stop]
+            for layers in self.chunks
+            for run in buckets([one.total for one in self._shares(layers)], bucket_parameters(plan))
+        ]
+        return join([self.catalog.ops(self._gather_rest()), *self._gathered(runs)])
 
     def finish(self) -> Ops:
         """Reduce gradients, update parameters, gather them where the update was sharded."""

@@ -2,11 +2,15 @@
 
 Experts have groups of their own, ``edp``. ZeRO-1 and 2 reduce gradients to the rank that updates
 them and gather parameters after; ZeRO-2 does so in every backward pass, as nobody has room for all
-gradients; ZeRO-3 also gathers parameters before every pass.
+gradients; ZeRO-3 also gathers parameters before every pass. What travels beside compute goes in
+buckets of several layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from workloads.training.plan import ParallelPlan
 from workloads.training.shapes import Shapes
 from workloads.training.shares import (
     GRADIENT_BYTES,
@@ -18,6 +22,41 @@ from workloads.training.shares import (
     stage_share,
 )
 from workloads.training.steps import CC_DP, Step, collective, kernel
+
+LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
+"""Parameters of a bucket of gradients at least, and for each replica: the defaults of Megatron-LM's
+``DistributedDataParallel``, whose buckets grow so that pieces of a ring do not become small."""
+
+
+def bucket_parameters(plan: ParallelPlan) -> int:
+    """Parameters whose gradients are reduced together beside the backward pass, at least.
+
+    Examples
+    --------
+    >>> bucket_parameters(ParallelPlan(dp=64, global_batch=64))
+    64000000
+    >>> bucket_parameters(ParallelPlan(bucket_bytes=100_000_000))
+    25000000
+    """
+    usual = max(LEAST_BUCKET, BUCKET_OF_A_REPLICA * plan.replicas)
+    return part(plan.bucket_bytes, GRADIENT_BYTES) or usual
+
+
+def buckets(sizes: Sequence[int], least: int) -> list[range]:
+    """Stretches of layers of so many parameters, each of at least ``least``, but for the last.
+
+    Examples
+    --------
+    >>> buckets([3, 3, 3, 3, 3], 5)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    found, begin, held = [], 0, 0
+    for number, size in enumerate(sizes, start=1):
+        held += size
+        if held >= least or number == len(sizes):
+            found.append(range(begin, number))
+            begin, held = number, 0
+    return found
 
 
 def reduce_gradients(shapes: Shapes, what: str, share: Share) -> list[Step]:
