@@ -58,6 +58,9 @@ def train(
     recompute: Annotated[str | None, _option("--recompute", "none, selective or full.")] = None,
     precision: Annotated[str | None, _option("--precision", "bf16 or fp8.")] = None,
     overlap: Annotated[str | None, _option("--overlap", "none, dp or all.")] = None,
+    bucket_bytes: Annotated[
+        str | None, _option("--bucket", "Gradients reduced together, as 160MB; as Megatron-LM.")
+    ] = None,
     attention: Annotated[str | None, _option("--attention", "fused or unfused kernels.")] = None,
     lnc: Annotated[Degree, _option("--lnc", "Physical cores of a logical NeuronCore.")] = None,
     ranks_per_chip: Annotated[
@@ -153,7 +156,7 @@ def train(
 PLAN = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "zero", "sequence_parallel", "schedule", "microbatch",
     "global_batch", "seq", "recompute", "precision", "overlap", "attention", "ranks_per_chip",
-    "order", "etp", "cp_exchange", "routing_skew",
+    "order", "etp", "cp_exchange", "routing_skew", "bucket_bytes",
 )  # fmt: skip
 """Options that are fields of a plan."""
 
