@@ -321,10 +321,28 @@ def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
 def test_recipes_name_variants_that_exist():
     for one in recipes():
         one.numbers()
-    assert recipe("github VIA-Research/vTrain data").attention == "unfused"
-    titan = recipe("github pytorch/torchtitan benchmarks").numbers()
+    assert recipe({"source": "github VIA-Research/vTrain data"}).attention == "unfused"
+    titan = recipe({"source": "pytorch/torchtitan", "cluster": "dgx-h100"}).numbers()
     limited = titan.value("kernels.h100", "gemm_sustained")
     assert limited < catalogue().value("kernels.h100", "gemm_sustained")
+
+
+@pytest.mark.parametrize(
+    ("cluster_name", "gated", "zero", "attention", "selective"),
+    [
+        ("dgx-a100", 0, 1, "unfused", "attention"),
+        ("dgx-a100", 1, 1, "fused", "attention"),
+        ("p4de.24xlarge", 0, 3, "fused", "layers"),
+        ("dgx-h100", 1, 3, "fused", "layers"),
+        ("dgx-h100", 0, 1, "fused", "attention"),
+        ("trn2.48xlarge", 1, 3, "fused", "attention"),
+    ],
+)
+def test_rows_of_unknown_sources_get_the_recipe_of_their_kind(
+    cluster_name, gated, zero, attention, selective
+):
+    used = recipe({"cluster": cluster_name, "gated_mlp": gated, "zero": zero, "source": "mine"})
+    assert (used.match, used.attention, used.selective) == ("", attention, selective)
 
 
 def test_kernel_rows_say_what_they_need():

@@ -54,7 +54,7 @@ def predict(values: Mapping[str, Any]) -> Outcome:
 
     Timed through PyTorch it is at least the distance of two calls.
     """
-    through = recipe(str(values.get("source") or "")).collectives
+    through = recipe(values).collectives
     if through == "nvshmem":
         return unsupported(
             "measured with NVSHMEM, whose puts are not modelled: its times do not depend on the "

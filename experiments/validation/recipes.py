@@ -1,17 +1,23 @@
 """What a framework does that a row does not say: attention kernels, fusion, power, libraries.
 
-A recipe is found by the row's ``source``, and is a set of named catalogue variants; it is counted
-as assumed. A row of an unknown source gets the defaults: fused attention, tuned kernels.
+A recipe is a set of named catalogue variants and habits; it is counted as assumed. It is found by
+the row's ``source``; a row of an unknown source gets the usual one of such a model on such a chip.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from topologies.catalogue import Catalogue, catalogue
+from topologies.machines import cluster
+
+CONDITIONS = ("zero", "gated_mlp", "chip")
+"""Columns of a recipe that a row must agree with, cheapest first."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +27,14 @@ class Recipe:
     Attributes
     ----------
     match : str
-        Text in a source by which it is recognised; empty for the default.
+        Text in a source by which it is recognised; empty for a recipe of any source.
+    conditions : tuple of (str, tuple of str)
+        Beginnings of a chip's name, or values of a column, of which a row must have one.
     attention : str
         ``fused`` or ``unfused``.
+    selective : str
+        What *selective* recomputation means: the core of ``attention`` (Megatron), or every other
+        of the ``layers`` (frameworks of FSDP).
     collectives : str
         Through what a collective was measured: ``nccl``, as by its own tests, ``pytorch`` or
         ``nvshmem``.
@@ -33,17 +44,33 @@ class Recipe:
     """
 
     match: str
+    conditions: tuple[tuple[str, tuple[str, ...]], ...]
     attention: str
+    selective: str
     collectives: str
     variants: tuple[tuple[str, str], ...]
     note: str
+
+    @property
+    def told(self) -> str:
+        """How a result names it."""
+        return self.match or self.note
 
     def numbers(self) -> Catalogue:
         """Return the catalogue with the recipe's variants in force."""
         return _numbers(self.variants)
 
+    def suits(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is of the recipe's source and meets its conditions."""
+        if self.match.lower() not in str(row.get("source") or "").lower():
+            return False
+        return all(_meets(row, name, allowed) for name, allowed in self.conditions)
 
-DEFAULT = Recipe("", "fused", "nccl", (), "usual choices of today")
+
+def _meets(row: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> bool:
+    if name == "chip":
+        return cluster(row["cluster"]).chip.startswith(allowed)
+    return str(row.get(name)) in allowed
 
 
 @cache
@@ -53,25 +80,33 @@ def _numbers(variants: tuple[tuple[str, str], ...]) -> Catalogue:
 
 @cache
 def recipes() -> tuple[Recipe, ...]:
-    """All shipped recipes."""
+    """All shipped recipes, those of a source before those of any, the usual one last."""
     text = (files("experiments.validation") / "recipes.csv").read_text(encoding="utf-8")
-    made = []
-    for row in csv.DictReader(text.splitlines()):
-        pairs = [pair.split("=") for pair in row["variants"].split(";") if pair]
-        variants = tuple((path, name) for path, name in pairs)
-        how = (row["match"], row["attention"], row["collectives"])
-        made.append(Recipe(*how, variants, row["note"]))
-    return tuple(made)
+    return tuple(_made(row) for row in csv.DictReader(text.splitlines()))
 
 
-def recipe(source: str) -> Recipe:
-    """Recipe of a row's source.
+def _made(row: Mapping[str, str]) -> Recipe:
+    pairs = [pair.split("=") for pair in row["variants"].split(";") if pair]
+    return Recipe(
+        match=row["match"],
+        conditions=tuple((name, tuple(row[name].split())) for name in CONDITIONS if row[name]),
+        attention=row["attention"],
+        selective=row["selective"],
+        collectives=row["collectives"],
+        variants=tuple((path, name) for path, name in pairs),
+        note=row["note"],
+    )
+
+
+def recipe(row: Mapping[str, Any]) -> Recipe:
+    """Recipe of a row, by its ``source``, else by its ``cluster``, ``gated_mlp`` and ``zero``.
 
     Examples
     --------
-    >>> recipe("github VIA-Research/vTrain data/ground_truth_single.csv").attention
+    >>> recipe({"source": "github VIA-Research/vTrain ground_truth_single.csv"}).attention
     'unfused'
-    >>> recipe("my own cluster").attention
-    'fused'
+    >>> mine = {"cluster": "dgx-a100", "gated_mlp": 0, "zero": 1}
+    >>> recipe(mine).attention, recipe(mine | {"gated_mlp": 1}).attention
+    ('unfused', 'fused')
     """
-    return next((one for one in recipes() if one.match.lower() in source.lower()), DEFAULT)
+    return next(one for one in recipes() if one.suits(row))

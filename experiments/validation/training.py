@@ -76,12 +76,12 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     """
     row = filled(values)
     model, plan = model_of(row.values), plan_of(row.values)
-    used = recipe(str(values.get("source") or ""))
+    used = recipe(row.values)
     machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
     step, seconds = steady(model, machine, plan)
     peak = step.memory.total - step.memory.margin
     predicted = {"iteration_s": seconds, "memory_bytes": float(peak)}
-    known = _provenance(step, row, used.match)
+    known = _provenance(step, row, used.told)
     ran = any(values.get(name) is not None for name in ("iteration_s", "memory_bytes"))
     if step.memory.total > step.memory.capacity and not ran:
         return infeasible(_too_large(step), predicted)
@@ -226,7 +226,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         precision=row["precision"],
         recompute=row["recompute"],
         overlap=row["overlap"],
-        attention=recipe(str(row.get("source") or "")).attention,
+        attention=recipe(row).attention,
         ranks_per_chip=max(1, ranks_per_chip),
         etp=row.get("etp") or 0,
     )
