@@ -68,6 +68,19 @@ def test_efficiencies() -> None:
     assert full.iteration_s > run.iteration_s
 
 
+def test_every_other_layer_computed_again_costs_half() -> None:
+    """Forward passes of half of the layers: half way between none and all of them, to a few ps."""
+    kinds = (
+        {"recompute": "none"},
+        {"recompute": "full", "recompute_every": 2},
+        {"recompute": "full"},
+    )
+    none, half, full = (iteration(TOY, sixteen(), plan(tp=4, dp=4, **kind)) for kind in kinds)
+    assert TOY.layers % 2 == 0
+    assert half.iteration_s == pytest.approx((none.iteration_s + full.iteration_s) / 2, rel=1e-6)
+    assert half.hfu / half.mfu > 1.1
+
+
 def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
     """Rank 0 of four computes twice as long: the others wait, and no longer than that."""
     from cluster_sim.trace import run as simulate

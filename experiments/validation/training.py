@@ -224,12 +224,19 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         sequence_parallel=bool(row["sequence_parallel"]) and row["tp"] > 1,
         schedule=row["schedule"],
         precision=row["precision"],
-        recompute=row["recompute"],
+        **recomputation(row),
         overlap=row["overlap"],
         attention=recipe(row).attention,
         ranks_per_chip=max(1, ranks_per_chip),
         etp=row.get("etp") or 0,
     )
+
+
+def recomputation(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan computes again; *selective* is what the row's framework calls so."""
+    if row["recompute"] == "selective" and recipe(row).selective == "layers":
+        return {"recompute": "full", "recompute_every": 2}
+    return {"recompute": row["recompute"]}
 
 
 def _too_large(step: Iteration) -> str:

@@ -35,17 +35,27 @@ def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
 def chunk_layers(model: Model, plan: ParallelPlan, stage: int) -> list[IntArray]:
     """Numbers of the layers of each chunk of a stage."""
     counts = plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
+    return list(_numbers(counts, plan.pp, stage))
+
+
+@lru_cache(maxsize=4096)
+def _numbers(counts: tuple[int, ...], pp: int, stage: int) -> tuple[IntArray, ...]:
     end = np.cumsum(counts)
-    return [
+    return tuple(
         np.arange(end[number] - counts[number], end[number])
-        for number in range(stage, plan.pp * plan.vpp, plan.pp)
-    ]
+        for number in range(stage, len(counts), pp)
+    )
 
 
 def is_moe(model: Model, layers: IntArray) -> IntArray:
     """1 for each layer that has experts, else 0."""
     dense = model.experts.dense_layers if model.experts else model.layers
     return (np.asarray(layers) >= dense).astype(np.int64)
+
+
+def is_kept(plan: ParallelPlan, layers: IntArray) -> IntArray:
+    """1 for each layer whose activations are kept where others are computed again, else 0."""
+    return (np.asarray(layers) % plan.recompute_every > 0).astype(np.int64)
 
 
 def stage_layers(model: Model, plan: ParallelPlan) -> int:

@@ -279,7 +279,8 @@ def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
     The fused kernel's own recomputation of scores is part of the kernel, not of the plan.
     """
     if plan.recompute == "full":
-        return forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
+        layers = forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
+        return layers * -(-model.layers // plan.recompute_every) / model.layers
     if plan.recompute == "selective" and plan.attention == "unfused":
         return model.layers * attention_flops(model, plan.seq)
     return 0.0

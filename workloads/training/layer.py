@@ -25,14 +25,14 @@ def forward(shapes: Shapes, *, moe: bool = False) -> list[Step]:
     return [*attend(shapes), *feed(shapes)]
 
 
-def backward(shapes: Shapes, *, moe: bool = False) -> list[Step]:
-    """Steps of one layer's backward pass, with what is computed again before it."""
-    again = []
-    if shapes.plan.recompute == "full":
-        again = prefixed(forward(shapes, moe=moe), "again.")
+def backward(shapes: Shapes, *, moe: bool = False, again: bool = True) -> list[Step]:
+    """Steps of one layer's backward pass; ``again``: what is computed again before it."""
+    before = []
+    if again and shapes.plan.recompute == "full":
+        before = prefixed(forward(shapes, moe=moe), "again.")
     attend = latent_backward if shapes.model.latent else attention_backward
     feed = experts_backward if moe and shapes.model.experts else mlp_backward
-    return [*again, *feed(shapes), *attend(shapes)]
+    return [*before, *feed(shapes), *attend(shapes)]
 
 
 def data_half(steps: Sequence[Step]) -> list[Step]:

@@ -57,6 +57,9 @@ class ParallelPlan:
         With vpp above 1 1F1B is interleaved.
     recompute : {"none", "selective", "full"}
         ``selective``: the attention core; ``full``: whole layers.
+    recompute_every : int
+        Under full recomputation, every how many-th layer is computed again: 2 is what frameworks of
+        FSDP call selective.
     precision : {"bf16", "fp8"}
         Of the inputs of the layers' matrix products.
     overlap : {"none", "dp", "all"}
@@ -94,6 +97,7 @@ class ParallelPlan:
     sequence_parallel: bool = True
     schedule: Schedule = "1f1b"
     recompute: Recompute = "selective"
+    recompute_every: int = 1
     precision: str = "bf16"
     overlap: Overlap = "none"
     attention: str = "fused"
@@ -108,6 +112,7 @@ class ParallelPlan:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"):
             _positive(name, getattr(self, name))
         _positive("ranks_per_chip", self.ranks_per_chip)
+        _positive("recompute_every", self.recompute_every)
         for name, known in CHOICES.items():
             _choice(name, getattr(self, name), known)
         for name in ("etp", "bucket_bytes"):

@@ -11,7 +11,7 @@ import numpy as np
 from cluster_sim.schedule import IntArray
 from workloads.kernel_rank import Timing
 from workloads.kernel_times import host_dispatch_s
-from workloads.training.chunks import chunk_layers, is_moe
+from workloads.training.chunks import chunk_layers, is_kept, is_moe
 from workloads.training.ends import embedding, embedding_backward, output, output_backward
 from workloads.training.layer import Shapes, data_half, forward, weight_half
 from workloads.training.layer import backward as layer_backward
@@ -40,6 +40,8 @@ from workloads.training.steps import (
     kernel,
 )
 
+Blocks = Sequence[Sequence[Sequence[Step]]]
+"""Steps of a layer: without experts and with, whose activations are dropped or kept."""
 LEAST_HOST_S = 1e-6
 """Time to issue a step below which a host never holds a chip up [s]."""
 
@@ -101,7 +103,7 @@ class Builder:
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
         begin = embedding(s) if first else [self._receive("forward", RECEIVE)]
         end = output(s) if last else [self._send("forward")]
-        blocks = [forward(s, moe=moe) for moe in (False, True)]
+        blocks = [[forward(s, moe=moe)] * 2 for moe in (False, True)]
         layers = self.chunks[chunk]
         worked, _ = self._layers(blocks, layers)
         return self._pass(begin, layers, worked, end, rest=first or last)
@@ -110,9 +112,10 @@ class Builder:
         """One microbatch backward; gradients leave as soon as a bucket of them is whole."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
         begin = output_backward(s) if last else [self._receive("backward", RECEIVE_BACK)]
-        blocks = [layer_backward(s, moe=moe) for moe in (False, True)]
+        blocks = self._backwards()
         if self.splits:
-            begin, *blocks = (data_half(block) for block in (begin, *blocks))
+            begin = data_half(begin)
+            blocks = [[data_half(block) for block in kind] for kind in blocks]
         layers = self.chunks[chunk][::-1]
         worked, left = self._layers(blocks, layers, reduces)
         end = embedding_backward(s) if first else []
@@ -131,7 +134,7 @@ class Builder:
         """Gradients of weights of one microbatch, where the backward pass is split."""
         s = self.shapes
         begin = weight_half(output_backward(s)) if self._last(0) else []
-        blocks = [weight_half(layer_backward(s, moe=moe)) for moe in (False, True)]
+        blocks = [[weight_half(block) for block in kind] for kind in self._backwards()]
         worked, left = self._layers(blocks, self.chunks[0][::-1], reduces)
         rest = total([left, edges_of(s, self.stage)])
         end = reduce_gradients(s, "bucket", rest) if reduces else []
@@ -173,7 +176,7 @@ class Builder:
         return join([*before, begun, self._issued(join(worked)), ended])
 
     def _layers(
-        self, blocks: Sequence[Sequence[Step]], layers: IntArray, reduces: bool = False
+        self, blocks: Blocks, layers: IntArray, reduces: bool = False
     ) -> tuple[list[Ops], Share]:
         """Layers in stretches that end with a bucket of gradients, and what no bucket has taken.
 
@@ -195,12 +198,19 @@ class Builder:
                 left = own
         return made, left
 
-    def _repeated(self, blocks: Sequence[Sequence[Step]], layers: IntArray) -> Ops:
-        """The block of each layer, which is one for dense layers and one for those with experts."""
-        made = [self.catalog.ops(block) for block in blocks]
-        moe = is_moe(self.shapes.model, layers)
-        runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(moe)) + 1)
-        return join([repeat(made[moe[run[0]]], layers[run]) for run in runs])
+    def _backwards(self) -> Blocks:
+        """Steps of a layer's backward pass, by whether it has experts and is kept."""
+        return [
+            [layer_backward(self.shapes, moe=moe, again=again) for again in (True, False)]
+            for moe in (False, True)
+        ]
+
+    def _repeated(self, blocks: Blocks, layers: IntArray) -> Ops:
+        """The block of each layer, by whether it has experts and whether it is kept."""
+        made = [[self.catalog.ops(block) for block in kind] for kind in blocks]
+        moe, kept = is_moe(self.shapes.model, layers), is_kept(self.shapes.plan, layers)
+        runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * moe + kept)) + 1)
+        return join([repeat(made[moe[run[0]]][kept[run[0]]], layers[run]) for run in runs])
 
     def _shares(self, layers: IntArray) -> list[Share]:
         """Parameters of each of these layers on a rank."""
