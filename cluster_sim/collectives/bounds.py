@@ -22,6 +22,9 @@ from topologies.scale_out_routing import scale_out_paths
 MAX_PAIRS = 1 << 16
 """Pairs of chips among which the farthest is sought; beyond, only those of the first chip."""
 
+AROUND = "cut around a domain"
+"""The bound of what a scale-up domain can exchange with all others."""
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -122,7 +125,7 @@ def _cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]
         for inside in np.unique(counts[counts > 0]).tolist():
             need = crossing_bytes(op, ranks, inside * group.ranks_per_chip, size_bytes)
             rate = each * scale_out.bandwidth_bytes_per_s
-            yield Bound("cut around a domain", _time(need, rate, least))
+            yield Bound(AROUND, _time(need, rate, least))
         return
     links = domain_links(group.cluster.shape)
     names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cluster_sim.build import schedule
-from cluster_sim.collectives.bounds import Bound
+from cluster_sim.collectives.bounds import AROUND, Bound
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import constants, load_of, nccl_ps
+from cluster_sim.collectives.nccl import SWITCH, constants, nccl_ps
+from cluster_sim.collectives.nccl_load import load_of
 from cluster_sim.schedule import FIXED, JOIN, Codes, Edges, Resources, Schedule
 
 NAME = "nccl"
@@ -43,12 +46,12 @@ def one_op_a_rank(op: str, group: Group, size_bytes: int) -> Schedule:
 def steps(op: str, group: Group, size_bytes: int) -> int:
     """Steps one after the other, inside and between domains."""
     load = load_of(op, group, size_bytes)
-    return load.steps + load.far_steps
+    return math.ceil(float(load.steps + load.far_steps))
 
 
 def bound_with_switch(op: str, group: Group, size_bytes: int, bound: Bound) -> Bound:
-    """Lower bound where switches may reduce: a rank then sends its buffer once, not twice."""
-    reduces = load_of(op, group, size_bytes).in_switch and constants(group.cluster).in_switch_rate
-    if not reduces or bound.what == "distance":
+    """Lower bound where the switches of a domain may reduce: a rank then sends its buffer once."""
+    reduces = SWITCH[0] in constants(group.cluster).chip and op == "all-reduce"
+    if not reduces or bound.what in ("distance", AROUND):
         return bound
     return Bound(f"{bound.what}, reduced in the switch", bound.time_ps // 2)

@@ -1,50 +1,54 @@
 """How long NVIDIA's collectives take on switched NVLink domains: a closed form with few constants.
 
-The comparison machines run NCCL, which picks rings, trees or reduction inside the switch by size.
-What it reaches follows from the bytes that the busiest port carries, the steps, and how a pipeline
-of slices fills; the constants are catalogue rows ``nccl.<chip>`` and ``nccl.<fabric>``, fitted by
+The comparison machines run NCCL, which goes round rings in one of three protocols, reduces in the
+switch, climbs a tree over servers, or exchanges all at once. What it reaches follows from the bytes
+that the busiest port carries, the steps, and how a pipeline of slices fills; the constants are
+catalogue rows ``nccl.<chip>`` and ``nccl.<fabric>``, fitted by
 ``python -m experiments.calibration.collectives``.
 
     time = launch + steps + slowest port + filling + copy of a rank's own shard
 
-Filling is 2 √(slice · wire time): with slices of the best length, k hops behind one another cost
-the square root of what the wire itself takes. Ports work side by side, so the slowest counts; but
-what fills the adapters runs through the NVLinks first, so that filling adds to either.
+Filling is 2 √(hops · slice · wire time): with slices of the best length, hops behind one another
+cost the square root of what the wire itself takes. Ports work side by side, so the slowest counts;
+but what fills the adapters runs through the NVLinks first, so that filling adds to either.
+All is sums, products, quotients and square roots of doubles, which are the same on any machine.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.nccl_load import Load, Number, load_of
+from cluster_sim.collectives.nccl_tuner import PROTOCOLS, Tuner, pick, tuner
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
 
 PS_PER_S = 10**12
-OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
-
-
-@dataclass(frozen=True)
-class Port:
-    """What moving bytes through one kind of port costs.
-
-    Attributes
-    ----------
-    rate : int
-        Usable, one direction [B/s].
-    step_ps, slice_ps, message_ps : int
-        One step of a ring or tree; fixed cost of one slice of a pipeline; of one of many messages
-        that a rank sends at once.
-    """
-
-    rate: int
-    step_ps: int
-    slice_ps: int
-    message_ps: int
+CHIP = (
+    "launch",
+    "step",
+    "ll_efficiency",
+    "ll128_step",
+    "ll128_efficiency",
+    "simple_step",
+    "efficiency",
+    "slice",
+    "copy_rate",
+    "exchange",
+)
+"""Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
+SWITCH = ("in_switch_efficiency", "in_switch_latency")
+"""Of a chip whose switches reduce."""
+FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
+"""Of a fabric between domains."""
+FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
+"""Of an adapter's bytes that are payload: LL and LL128 send flags along."""
 
 
 @dataclass(frozen=True)
@@ -53,42 +57,19 @@ class Nccl:
 
     Attributes
     ----------
-    launch_ps : int
-    inside, outside : Port
-        Its NVLinks; its network adapter (None where there is none).
-    copy_rate : int
-        At which a rank moves its own shard [B/s].
-    in_switch_rate, in_switch_ps : int
-        Usable rate of reduction in the switch [B/s], 0 for none, and its extra latency.
+    port, adapter : float
+        Rates of a chip's NVLinks and of its network adapter, one direction [B/s].
+    chip, fabric : mapping
+        Constants by name, see ``CHIP``, ``SWITCH`` and ``FABRIC``; of no fabric none.
+    tuner : Tuner
+        What NCCL believes of the machine.
     """
 
-    launch_ps: int
-    inside: Port
-    outside: Port | None
-    copy_rate: int
-    in_switch_rate: int
-    in_switch_ps: int
-
-
-@dataclass(frozen=True)
-class Load:
-    """What a collective asks of its ranks' ports [B], and its steps.
-
-    Attributes
-    ----------
-    inside, outside, shard, in_switch : int
-        Sent by one rank over NVLink, over its adapter, copied in place; by reduction in the switch.
-    steps, far_steps, messages : int
-        One after the other over NVLink and between domains; messages of one rank between domains.
-    """
-
-    inside: int
-    outside: int
-    shard: int
-    in_switch: int
-    steps: int
-    far_steps: int
-    messages: int
+    port: float
+    adapter: float
+    chip: Mapping[str, float]
+    fabric: Mapping[str, float]
+    tuner: Tuner
 
 
 def covers(cluster: Cluster) -> bool:
@@ -113,51 +94,84 @@ def nccl_ps(op: str, group: Group, size_bytes: int) -> int:
     """
     if group.ranks == 1 or size_bytes == 0:
         return 0
-    costs, load = constants(group.cluster), load_of(op, group, size_bytes)
-    wire = _wire_ps(load.inside, costs.inside)
-    inside = wire + _filling_ps(wire, costs.inside) + load.shard * PS_PER_S // costs.copy_rate
-    far = 0
-    start = costs.launch_ps + load.steps * costs.inside.step_ps
-    if load.in_switch and costs.in_switch_rate:
-        direct = load.in_switch * PS_PER_S // costs.in_switch_rate + costs.in_switch_ps
-        inside = min(inside, direct)
-    if costs.outside is not None and load.far_steps:
-        far = _wire_ps(load.outside, costs.outside)
-        start += _filling_ps(far, costs.outside)
-        start += load.far_steps * costs.outside.step_ps + load.messages * costs.outside.message_ps
-    return start + max(inside, far)
+    load = load_of(op, group, size_bytes)
+    return math.ceil(float(seconds(load, constants(group.cluster))) * PS_PER_S)
 
 
-def _wire_ps(size: int, port: Port) -> int:
-    return -(-size * PS_PER_S // port.rate)
+def seconds(load: Load, costs: Nccl) -> Number:
+    """Time of a collective, or of an array of them [s]."""
+    if load.way == "ring":
+        times = [_ring_s(load, costs, name) for name in PROTOCOLS]
+        in_switch = np.where(np.asarray(load.in_switch) > 0, _in_switch_s(load, costs), np.inf)
+        return pick(load, costs.tuner, [*times, costs.chip["launch"] + in_switch])
+    if load.way == "tree":
+        return _tree_s(load, costs)
+    return _exchange_s(load, costs)
 
 
-def _filling_ps(wire_ps: int, port: Port) -> int:
-    return 2 * math.isqrt(port.slice_ps * wire_ps)
+def _ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
+    """Round a ring in one protocol; LL moves a rank's own shard at the rate of all else."""
+    chip, fabric = costs.chip, costs.fabric
+    if protocol == "ll":
+        wire = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
+        start = chip["launch"] + load.steps * chip["step"]
+    elif protocol == "ll128":
+        wire = load.inside / (chip["ll128_efficiency"] * costs.port)
+        wire = wire + load.shard / chip["copy_rate"]
+        start = chip["launch"] + load.steps * chip["ll128_step"]
+    else:
+        wire = _simple_s(load, costs)
+        start = chip["launch"] + load.steps * chip["simple_step"]
+    if not fabric:
+        return start + wire
+    far = load.outside / (fabric["efficiency"] * FAR_SHARE[protocol] * costs.adapter)
+    filling = _filling_s(fabric["slice"], far) if protocol == "simple" else 0.0
+    step = fabric["ll128_step" if protocol == "ll128" else "step"]
+    return start + load.far_steps * step + filling + np.maximum(wire, far)
 
 
-def load_of(op: str, group: Group, size_bytes: int) -> Load:
-    """Bytes and steps of a collective on a group."""
-    ranks = group.ranks
-    domains, each = np.unique(group.domain, return_counts=True)
-    near = int(each.max()) * group.ranks_per_chip
-    far = len(domains)
-    ring = size_bytes * (ranks - 1) // ranks
-    shard = size_bytes // ranks
-    if op == "all-reduce":
-        tree = 1 if far == 2 else 2
-        outside = min(2 * ring, tree * size_bytes) // near
-        climb = 2 * math.ceil(math.log2(far)) if far > 1 else 0
-        switch = size_bytes + size_bytes // near if near > 2 else 0
-        return Load(2 * ring, outside, shard, switch, 2 * (near - 1), climb, 0)
-    if op in ("all-gather", "reduce-scatter"):
-        crossings = 0 if far == 1 else far if near > 1 else far - 1
-        return Load(ring, ring // near, shard, 0, ranks - 1 - crossings, crossings, 0)
-    if op == "all-to-all":
-        outside = size_bytes * (ranks - near) // ranks
-        return Load(ring, outside, shard, 0, near - 1, int(far > 1), ranks - near)
-    steps = near - 1 if op == "broadcast" else 1
-    return Load(size_bytes, size_bytes // near, 0, 0, steps, int(far > 1), 0)
+def _tree_s(load: Load, costs: Nccl) -> Number:
+    """An all-reduce inside each server, by its switch or round a ring, and up and down a tree."""
+    chip, fabric = costs.chip, costs.fabric
+    far = load.outside / (fabric["efficiency"] * costs.adapter)
+    start = chip["launch"] + load.steps * chip["step"] + load.far_steps * fabric["step"]
+    inside = np.minimum(_simple_s(load, costs), _in_switch_s(load, costs))
+    return start + _filling_s(fabric["slice"] * load.far_steps / 2, far) + np.maximum(inside, far)
+
+
+def _exchange_s(load: Load, costs: Nccl) -> Number:
+    """Messages between pairs, all at once: by LL if they are short, else by Simple."""
+    chip, fabric = costs.chip, costs.fabric
+    start = chip["launch"] + load.steps * chip["step"]
+    short = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
+    long = chip["exchange"] + _simple_s(load, costs)
+    peers = np.where(np.asarray(load.shard) > 0, load.ranks, 1.0)
+    inside = np.where(load.size <= costs.tuner.message_bytes * peers, np.minimum(short, long), long)
+    if not fabric:
+        return start + inside
+    far = load.outside / (fabric["efficiency"] * costs.adapter)
+    start = start + load.far_steps * fabric["step"] + load.messages * fabric["message"]
+    return start + _filling_s(fabric["slice"], far) + np.maximum(inside, far)
+
+
+def _simple_s(load: Load, costs: Nccl) -> Number:
+    """In long slices over NVLink, and a rank's own shard [s]."""
+    wire = load.inside / (costs.chip["efficiency"] * costs.port)
+    return wire + _filling_s(costs.chip["slice"], wire) + load.shard / costs.chip["copy_rate"]
+
+
+def _in_switch_s(load: Load, costs: Nccl) -> Number:
+    """Reduced in the switch [s]; never where there is no such switch."""
+    share = costs.chip.get("in_switch_efficiency")
+    if not share:
+        return math.inf
+    wire = load.in_switch / (share * costs.port)
+    direct = costs.chip["in_switch_latency"] + wire + _filling_s(costs.chip["slice"], wire)
+    return np.where(np.asarray(load.in_switch) > 0, direct, np.inf)
+
+
+def _filling_s(slice_s: Number, wire_s: Number) -> Number:
+    return 2 * np.sqrt(slice_s * wire_s)
 
 
 def constants(cluster: Cluster) -> Nccl:
@@ -169,26 +183,14 @@ def constants(cluster: Cluster) -> Nccl:
     return _constants(numbers, cluster.chip, *outside)
 
 
-@cache
+@functools.cache
 def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_rate: int) -> Nccl:
-    part = f"nccl.{chip}"
-    port_rate = numbers.value(chip, "scale_up_bandwidth")
-    switch = numbers.has(part, "in_switch_efficiency")
-    share = numbers.value(part, "in_switch_efficiency") if switch else 0.0
+    part, far = f"nccl.{chip}", f"nccl.{fabric}"
+    known = (*CHIP, *SWITCH) if numbers.has(part, SWITCH[0]) else CHIP
     return Nccl(
-        launch_ps=numbers.ps(part, "launch"),
-        inside=_port(numbers, part, port_rate),
-        outside=_port(numbers, f"nccl.{fabric}", adapter_rate) if fabric else None,
-        copy_rate=numbers.integer(part, "copy_rate"),
-        in_switch_rate=int(port_rate * share),
-        in_switch_ps=numbers.ps(part, "in_switch_latency") if switch else 0,
-    )
-
-
-def _port(numbers: Catalogue, part: str, rate: float) -> Port:
-    return Port(
-        rate=max(1, int(rate * numbers.value(part, "efficiency"))),
-        step_ps=numbers.ps(part, "step"),
-        slice_ps=numbers.ps(part, "slice"),
-        message_ps=numbers.ps(part, "message") if numbers.has(part, "message") else 0,
+        port=numbers.value(chip, "scale_up_bandwidth"),
+        adapter=float(adapter_rate),
+        chip={name: numbers.value(part, name) for name in known},
+        fabric={name: numbers.value(far, name) for name in FABRIC} if fabric else {},
+        tuner=tuner(numbers, chip, fabric, adapter_rate),
     )

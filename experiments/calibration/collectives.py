@@ -11,9 +11,10 @@ residuals are logarithms, with a soft loss because several tools and releases ar
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,27 +22,39 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import load_of
-from experiments.calibration.fit_rows import FABRICS, SWITCHED, FitRow, write
+from cluster_sim.collectives.nccl import CHIP, FABRIC, SWITCH, Nccl, seconds
+from cluster_sim.collectives.nccl_load import Load, load_of
+from cluster_sim.collectives.nccl_tuner import tuner
+from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, write
+from experiments.validation.collectives import machines_for
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
 from topologies.machines import cluster
 
 Array = npt.NDArray[np.float64]
+SIDES = tuple(one.name for one in fields(Load) if one.name != "way")
 
-CHIP = ("launch", "step", "efficiency", "slice", "copy_rate")
-SWITCH = ("in_switch_efficiency", "in_switch_latency")
-FABRIC = ("efficiency", "step", "slice", "message")
 START = {
     "launch": 7e-6,
     "step": 8e-7,
+    "ll_efficiency": 0.4,
+    "ll128_step": 2e-6,
+    "ll128_efficiency": 0.7,
+    "simple_step": 4e-6,
     "efficiency": 0.85,
     "slice": 4e-6,
     "copy_rate": 8e11,
+    "exchange": 2e-6,
     "in_switch_efficiency": 0.65,
-    "in_switch_latency": 5e-5,
+    "in_switch_latency": 2e-5,
 }
-FABRIC_START = {"efficiency": 0.85, "step": 1.8e-5, "slice": 2e-5, "message": 5e-6}
+FABRIC_START = {
+    "efficiency": 0.85,
+    "step": 1.8e-5,
+    "ll128_step": 3e-5,
+    "slice": 2e-5,
+    "message": 5e-6,
+}
 SOFT = 0.1
 """Residual from which a row counts less than its square."""
 MOST = 0.98
@@ -51,62 +64,57 @@ PRIOR = 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class Loads:
-    """Measured rows as arrays: what each asks of the ports, and its time [s]."""
+class Measured:
+    """Measured rows of one machine: what each asked of the ports, by its way, and its time.
 
-    inside: Array
-    outside: Array
-    shard: Array
-    in_switch: Array
-    steps: Array
-    far_steps: Array
-    messages: Array
+    Attributes
+    ----------
+    loads : tuple of Load
+        One for each way that occurs, of arrays.
+    size, ranks, reduces, time_s : float array (rows,)
+        In the order of ``loads``: bytes, ranks, whether it is an all-reduce, and the time [s].
+    """
+
+    loads: tuple[Load, ...]
     size: Array
     ranks: Array
-    port: Array
-    adapter: Array
+    reduces: Array
     time_s: Array
 
     def __len__(self) -> int:
         return len(self.time_s)
 
-    def where(self, keep: npt.NDArray[np.bool_]) -> Loads:
-        """Rows that are kept."""
-        return Loads(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+
+def measured(rows: Sequence[Row]) -> Measured:
+    """Sort rows of a collective table by the way that they go."""
+    found = sorted(((_load(row), row) for row in rows), key=lambda pair: pair[0].way)
+    loads = []
+    for way, same in itertools.groupby((load for load, _ in found), key=lambda load: load.way):
+        listed = list(same)
+        columns = [np.array([getattr(load, name) for load in listed], float) for name in SIDES]
+        loads.append(Load(way, *columns))
+    sides = np.array(
+        [[row.values["time_s"], row.values["collective"] == "all-reduce"] for _, row in found],
+        float,
+    )
+    size, ranks = (
+        np.concatenate([np.asarray(getattr(load, name)) for load in loads])
+        for name in ("size", "ranks")
+    )
+    return Measured(tuple(loads), size, ranks, sides[:, 1], sides[:, 0])
 
 
-def loads(rows: Sequence[Row]) -> Loads:
-    """Turn rows of a collective table into loads."""
-    found: list[list[float]] = []
-    for row in rows:
-        values: Mapping[str, Any] = row.values
-        machine = cluster(values["cluster"])
-        domains = -(-values["chips"] // machine.chips_per_domain)
-        whole = cluster(f"{values['cluster']}:{domains}")
-        group = Group(whole, np.arange(values["chips"]))
-        load = load_of(values["collective"], group, values["size_bytes"])
-        port = whole.catalogue.value(whole.chip, "scale_up_bandwidth") if whole.catalogue else 1.0
-        adapter = whole.scale_out.bandwidth_bytes_per_s if whole.scale_out else 1.0
-        asked = (load.inside, load.outside, load.shard, load.in_switch)
-        counted = (load.steps, load.far_steps, load.messages, values["size_bytes"], group.ranks)
-        found.append([*asked, *counted, port, adapter, values["time_s"]])
-    return Loads(*np.array(found, float).T)
+def _load(row: Row) -> Load:
+    values: Mapping[str, Any] = row.values
+    whole = machines_for(values["cluster"], values["chips"])
+    return load_of(
+        values["collective"], Group(whole, np.arange(values["chips"])), values["size_bytes"]
+    )
 
 
-def modelled(chip: Mapping[str, float], fabric: Mapping[str, float], rows: Loads) -> Array:
-    """Time of each row [s], as :func:`cluster_sim.collectives.nccl.nccl_ps` in floats."""
-    wire = rows.inside / (chip["efficiency"] * rows.port)
-    near = wire + 2 * np.sqrt(chip["slice"] * wire) + rows.shard / chip["copy_rate"]
-    if chip.get("in_switch_efficiency"):
-        direct = rows.in_switch / (chip["in_switch_efficiency"] * rows.port)
-        direct = np.where(rows.in_switch > 0, direct + chip["in_switch_latency"], np.inf)
-        near = np.minimum(near, direct)
-    start = chip["launch"] + rows.steps * chip["step"]
-    if not fabric:
-        return np.asarray(start + near)
-    far = np.where(rows.far_steps > 0, rows.outside / (fabric["efficiency"] * rows.adapter), 0.0)
-    start = start + rows.far_steps * fabric["step"] + rows.messages * fabric["message"]
-    return np.asarray(start + 2 * np.sqrt(fabric["slice"] * far) + np.maximum(near, far))
+def modelled(costs: Nccl, rows: Measured) -> Array:
+    """Time of each row [s]."""
+    return np.concatenate([np.asarray(seconds(load, costs)) for load in rows.loads])
 
 
 @dataclass(frozen=True)
@@ -117,15 +125,15 @@ class Fitted:
     spread: dict[str, float]
 
 
-def fit(rows: Loads, names: Sequence[str], chip: Mapping[str, float], fabric: bool) -> Fitted:
+def fit(rows: Measured, names: Sequence[str], known: Nccl, *, fabric: bool = False) -> Fitted:
     """Fit the named constants to rows, in logarithms, from the documented start."""
     start = FABRIC_START if fabric else START
     first = np.log([start[name] for name in names])
 
     def residuals(logs: Array) -> Array:
-        own = dict(zip(names, np.exp(logs), strict=True))
-        time_s = modelled(chip, own, rows) if fabric else modelled({**chip, **own}, {}, rows)
-        return np.concatenate([np.log(time_s / rows.time_s), PRIOR * (logs - first)])
+        own = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        costs = with_fitted(known, own, fabric=fabric)
+        return np.concatenate([np.log(modelled(costs, rows) / rows.time_s), PRIOR * (logs - first)])
 
     highest = np.log([MOST if "efficiency" in name else np.inf for name in names])
     best = least_squares(residuals, first, bounds=(-np.inf, highest), loss="soft_l1", f_scale=SOFT)
@@ -137,29 +145,45 @@ def fit(rows: Loads, names: Sequence[str], chip: Mapping[str, float], fabric: bo
     return Fitted(values, dict(zip(names, spread.tolist(), strict=True)))
 
 
-def quality(time_s: Array, rows: Loads) -> str:
+def with_fitted(known: Nccl, own: Mapping[str, float], *, fabric: bool = False) -> Nccl:
+    """Constants with some replaced, of the fabric or else of the chip."""
+    if fabric:
+        return replace(known, fabric={**known.fabric, **own})
+    return replace(known, chip={**known.chip, **own})
+
+
+def quality(time_s: Array, rows: Measured) -> str:
     """Median and 90th percentile of the absolute errors, small and large messages apart."""
     error = np.abs(time_s / rows.time_s - 1)
     parts = []
-    for name, keep in (("< 64 KiB", rows.size < 2**16), (">= 4 MiB", rows.size >= 2**22)):
+    for name, keep in (
+        ("< 64 KiB", rows.size < 2**16),
+        ("between", (rows.size >= 2**16) & (rows.size < 2**22)),
+        (">= 4 MiB", rows.size >= 2**22),
+    ):
         if keep.any():
             median, high = np.quantile(error[keep], [0.5, 0.9])
-            parts.append(f"{name}: median {median:.1%}, p90 {high:.1%} ({keep.sum()} rows)")
+            parts.append(f"{name}: {median:.1%}, p90 {high:.1%} ({keep.sum()} rows)")
     return "; ".join(parts)
 
 
-def held_out(rows: Loads, names: Sequence[str]) -> list[str]:
+def held_out(rows: Sequence[Row], names: Sequence[str], known: Nccl) -> list[str]:
     """Quality on rows that were left out: a number of ranks, an operation, every third size."""
-    order = np.unique(rows.size, return_inverse=True)[1]
-    folds = {
-        "4 ranks left out": rows.ranks == 4,
-        "fitted to all-reduce alone": rows.steps == rows.ranks - 1,
-        "every third size left out": order % 3 == 1,
+    sizes = sorted({int(str(row.values["size_bytes"])) for row in rows})
+    folds: dict[str, Callable[[Row], bool]] = {
+        "4 ranks left out": lambda row: row.values["chips"] == 4,
+        "fitted to all-reduce and all-to-all alone": lambda row: (
+            row.values["collective"] in ("all-gather", "reduce-scatter")
+        ),
+        "every third size left out": lambda row: (
+            sizes.index(int(str(row.values["size_bytes"]))) % 3 == 1
+        ),
     }
     lines = []
     for name, out in folds.items():
-        chip = fit(rows.where(~out), names, {}, fabric=False).value
-        lines.append(f"  {name}: {quality(modelled(chip, {}, rows.where(out)), rows.where(out))}")
+        own = fit(measured([row for row in rows if not out(row)]), names, known).value
+        unseen = measured([row for row in rows if out(row)])
+        lines.append(f"  {name}: {quality(modelled(with_fitted(known, own), unseen), unseen)}")
     return lines
 
 
@@ -169,55 +193,92 @@ def rows_of(*names: str) -> list[Row]:
     return [row for row in found if "nvshmem" not in row.cells.get("source", "").lower()]
 
 
-def _of(rows: Sequence[Row], clusters: Sequence[str], *, far: bool) -> Loads:
+def of(rows: Sequence[Row], machines: Sequence[str], *, far: bool) -> list[Row]:
+    """Rows of some machines, those over several domains or those inside one."""
+
     def spans(row: Row) -> bool:
         domain = cluster(str(row.values["cluster"])).chips_per_domain
         return int(str(row.values["chips"])) > domain
 
-    return loads([row for row in rows if row.values["cluster"] in clusters and spans(row) == far])
+    return [row for row in rows if row.values["cluster"] in machines and spans(row) == far]
+
+
+def start_of(machine: str) -> Nccl:
+    """Rates and tuner of a machine of two domains, with the constants that fits start from."""
+    two = cluster(f"{machine}:2")
+    fabric = two.scale_out
+    if two.catalogue is None or fabric is None:
+        raise LookupError(f"{machine} has no catalogue or no fabric")
+    rate = fabric.bandwidth_bytes_per_s
+    return Nccl(
+        port=two.catalogue.value(two.chip, "scale_up_bandwidth"),
+        adapter=float(rate),
+        chip={name: START[name] for name in CHIP},
+        fabric=FABRIC_START,
+        tuner=tuner(two.catalogue, two.chip, fabric.name, rate),
+    )
+
+
+def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
+    """Fit the chips, on groups inside one domain, and say how well."""
+    chips: dict[str, Fitted] = {}
+    for chip, machine in MACHINES.items():
+        listed, known = of(aic, [machine], far=False), start_of(machine)
+        names = [name for name in (*CHIP, *SWITCH) if shows(chip, name)]
+        rows = measured(listed)
+        chips[chip] = one = fit(rows, names, known)
+        _say(chip, one, modelled(with_fitted(known, one.value), rows), rows)
+        print("\n".join(held_out(listed, names, known)))
+    rows = measured(of(others, ["dgx-b200"], far=False))
+    known = with_fitted(start_of("dgx-b200"), chips["gb200"].value)
+    chips["b200"] = one = fit(rows, SWITCH, known)
+    _say("b200", one, modelled(with_fitted(known, one.value), rows), rows)
+    return chips
+
+
+def shows(chip: str, name: str) -> bool:
+    """Whether the rows of a chip show a constant: A100 has no such switch, GB200 ran no LL128."""
+    if name in SWITCH:
+        return chip == "h100"
+    return chip != "gb200" or name not in LL128
+
+
+def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """Fit the fabrics, on groups that span domains, with the chips as they are, and say how well.
+
+    Where no ring over servers was measured, its steps in LL128 are as much longer as on EFA.
+    """
+    fabrics: dict[str, Fitted] = {}
+    for fabric, (machine, chip) in FABRICS.items():
+        rows = measured(of(others, [machine], far=True))
+        known = with_fitted(start_of(machine), chips[chip].value)
+        rings = any(load.way == "ring" for load in rows.loads)
+        names = [name for name in FABRIC if rings or name != "ll128_step"]
+        fabrics[fabric] = one = fit(rows, names, known, fabric=True)
+        _say(fabric, one, modelled(with_fitted(known, one.value, fabric=True), rows), rows)
+    seen = fabrics["efa-v2"]
+    longer = seen.value["ll128_step"] / seen.value["step"]
+    for one in fabrics.values():
+        one.value.setdefault("ll128_step", longer * one.value["step"])
+        one.spread.setdefault("ll128_step", one.spread["step"] + seen.spread["ll128_step"])
+    return fabrics
 
 
 def main(path: str | None) -> None:
     """Fit everything, report, and write the rows if a path is given."""
-    aic, others = rows_of("nccl_aic"), rows_of("nccl_tests", "nccl_more")
-    chips: dict[str, Fitted] = {}
-    for chip, machine in (
-        ("a100-80gb", "dgx-a100"),
-        ("h100", "dgx-h100"),
-        ("gb200", "gb200-nvl72"),
-    ):
-        rows = _of(aic, [machine], far=False)
-        names = (*CHIP, *SWITCH) if chip in SWITCHED else CHIP
-        chips[chip] = fit(rows, names, {}, fabric=False)
-        _say(chip, chips[chip], quality(modelled(chips[chip].value, {}, rows), rows))
-        print("\n".join(held_out(rows, names)))
-    rows = _of(others, ["dgx-b200"], far=False)
-    switch = fit(rows, SWITCH, chips["gb200"].value, fabric=False)
-    b200 = replace(
-        switch,
-        value={**chips["gb200"].value, **switch.value},
-        spread={**chips["gb200"].spread, **switch.spread},
-    )
-    chips["b200"] = b200
-    _say("b200, in the switch", switch, quality(modelled(b200.value, {}, rows), rows))
-    fabrics: dict[str, Fitted] = {}
-    for fabric, (machines, chip) in FABRICS.items():
-        rows = _of(others, machines, far=True)
-        fabrics[fabric] = fit(rows, FABRIC, chips[chip].value, fabric=True)
-        good = modelled(chips[chip].value, fabrics[fabric].value, rows)
-        _say(fabric, fabrics[fabric], quality(good, rows))
+    others = rows_of("nccl_tests", "nccl_more")
+    chips = fit_chips(rows_of("nccl_aic"), others)
+    fabrics = fit_fabrics(others, chips)
     if path:
         made: list[FitRow] = write(path, chips, fabrics)
         print(f"{len(made)} rows written to {path}")
 
 
-def _say(name: str, fitted: Fitted, how_well: str) -> None:
+def _say(name: str, fitted: Fitted, time_s: Array, rows: Measured) -> None:
     shown = ", ".join(
-        f"{key} {value:.4g} ± {fitted.spread[key]:.0%}"
-        for key, value in fitted.value.items()
-        if key in fitted.spread
+        f"{key} {value:.4g} ± {fitted.spread[key]:.0%}" for key, value in fitted.value.items()
     )
-    print(f"{name}: {shown}\n  {how_well}")
+    print(f"{name}: {shown}\n  {quality(time_s, rows)}")
 
 
 if __name__ == "__main__":

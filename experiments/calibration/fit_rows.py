@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster_sim.collectives.nccl import CHIP, FABRIC, SWITCH
 from cluster_sim.files import whole_file
 
 if TYPE_CHECKING:
     from experiments.calibration.collectives import Fitted
 
-SWITCHED = ("h100", "gb200")
-"""Chips of which measured groups were reduced in the switch."""
+MACHINES = {"a100-80gb": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
+"""Chips that were measured inside a domain, and on which machine."""
 FABRICS = {
-    "efa-v1": (["p4de.24xlarge"], "a100-80gb"),
-    "efa-v2": (["p5.48xlarge"], "h100"),
-    "infiniband-ndr": (["dgx-h100"], "h100"),
+    "efa-v1": ("p4de.24xlarge", "a100-80gb"),
+    "efa-v2": ("p5.48xlarge", "h100"),
+    "infiniband-ndr": ("dgx-h100", "h100"),
 }
-"""Fabrics that were measured, on which machines, with which chip."""
-SOURCES = {"a100-80gb": "AIC", "h100": "AIC", "gb200": "AIC", "b200": "AIC; NT"}
-HEIRS = {
-    "a100-40gb": ("a100-80gb", "the same NVLinks"),
-    "h200": ("h100", "the same NVLinks"),
-    "efa-v3": ("efa-v2", "no measurement of its own in the fit"),
-    "efa-v4": ("efa-v2", "no measurement of its own in the fit"),
-    "infiniband-hdr": ("infiniband-ndr", "no measurement of its own in the fit"),
-}
+"""Fabrics that were measured, on which machine, with which chip."""
+LL128 = ("ll128_step", "ll128_efficiency")
+SOURCES = {"a100-80gb": "AIC", "h100": "AIC", "gb200": "AIC"}
+HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("gb200", "h100", LL128, "the release that was measured does not use it there"),
+    ("gb200", "b200", SWITCH, "no group was measured that reduces in the switch"),
+    ("b200", "gb200", tuple(name for name in CHIP if name not in LL128), "the same NVLinks"),
+    ("b200", "h100", LL128, "no measurement of its own"),
+    ("a100-40gb", "a100-80gb", CHIP, "the same NVLinks"),
+    ("h200", "h100", (*CHIP, *SWITCH), "the same NVLinks"),
+    ("efa-v3", "efa-v2", FABRIC, "no measurement of its own"),
+    ("efa-v4", "efa-v2", FABRIC, "no measurement of its own"),
+    ("infiniband-hdr", "infiniband-ndr", FABRIC, "no measurement of its own"),
+)
+"""Who takes which constants from whom, and why."""
 MEANS = {
     "launch": "Before the first byte moves, on an idle device",
-    "step": "One step of a ring or tree",
+    "step": "One step of a ring in LL or Simple, of a tree or exchange",
+    "ll_efficiency": "Share of the port's rate that LL reaches",
+    "ll128_step": "One step of a ring in LL128",
+    "ll128_efficiency": "Share of the port's rate that LL128 reaches",
+    "simple_step": "One step of a ring in Simple",
     "efficiency": "Share of the port's rate that long messages reach",
     "slice": "Fixed cost of one slice of a pipeline; filling it takes 2 sqrt(slice x wire time)",
     "copy_rate": "At which a rank moves its own shard",
+    "exchange": "Longer start of point-to-point messages in Simple than in LL",
     "in_switch_efficiency": "Share of the port's rate with reduction in the switch",
-    "in_switch_latency": "More than a ring's start, with reduction in the switch",
+    "in_switch_latency": "More than the launch, with reduction in the switch",
     "message": "One of the messages to other domains that a rank sends at once",
 }
 UNITS = {"ratio": 1.0, "us": 1e6, "GB/s": 1e-9}
@@ -63,10 +75,9 @@ def write(
 ) -> list[FitRow]:
     """Write the rows of all fits and of those that inherit them."""
     fitted = {**chips, **fabrics}
-    rows = [row for name, one in fitted.items() for row in _rows(name, one, "")]
-    for heir, (source, why) in HEIRS.items():
-        if source in fitted:
-            rows += _rows(heir, fitted[source], f"taken from {source}: {why}")
+    rows = [row for name, one in fitted.items() for row in _rows(name, one, tuple(one.value), "")]
+    for heir, source, names, why in HEIRS:
+        rows += _rows(heir, fitted[source], names, f"taken from {source}: {why}")
     with whole_file(Path(path)) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([item.name for item in fields(FitRow)])
@@ -74,10 +85,10 @@ def write(
     return rows
 
 
-def _rows(name: str, fitted: Fitted, inherited: str) -> list[FitRow]:
+def _rows(name: str, fitted: Fitted, quantities: Sequence[str], inherited: str) -> list[FitRow]:
     return [
-        _row(name, quantity, value, fitted.spread.get(quantity, 0.1), inherited)
-        for quantity, value in fitted.value.items()
+        _row(name, quantity, fitted.value[quantity], fitted.spread[quantity], inherited)
+        for quantity in quantities
     ]
 
 
