@@ -42,9 +42,10 @@ def run(
         One row a minute, see :func:`workloads.fleet.timeline`; ``attrs`` hold the summary.
     """
     from topologies.machines import cluster as named_cluster
+    from workloads.demand import demand_of
     from workloads.fleet.choose import policy_of
-    from workloads.fleet.scenario import demand_of, scenario
     from workloads.fleet.scenario import run as run_scenario
+    from workloads.fleet.scenario import scenario
     from workloads.fleet.summary import summary
     from workloads.fleet.timeline import timeline
     from workloads.huggingface import model as read_model

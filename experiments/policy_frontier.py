@@ -34,8 +34,9 @@ def run(
         training_chip_hours, training_goodput, role_changes, usd_per_million_tokens``.
     """
     from topologies.machines import cluster as named
-    from workloads.fleet.scenario import demand_of, scenario
+    from workloads.demand import demand_of
     from workloads.fleet.scenario import run as run_scenario
+    from workloads.fleet.scenario import scenario
     from workloads.fleet.summary import summary
     from workloads.huggingface import model as read_model
 

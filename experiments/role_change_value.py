@@ -46,12 +46,21 @@ def run(
         ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
     """
     from topologies.machines import cluster as named
+    from workloads.demand import demand_of
     from workloads.fleet.headroom import lendable
-    from workloads.fleet.scenario import demand_of, scenario
+    from workloads.fleet.scenario import scenario
+    from workloads.fleet.services import Serving
 
     machine = named(cluster)
     asked = demand_of([demand])
-    made = scenario(machine, asked, unit_rate_per_s=10.0, days=days, peak_share=0.9, failing=False)
+    made = scenario(
+        machine,
+        asked,
+        serving=Serving(unit_rate_per_s=10.0),
+        days=days,
+        peak_share=0.9,
+        failing=False,
+    )
     study = lendable(made.need.sum(axis=0), lead_minutes=minutes)
     rows = [
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)

@@ -20,6 +20,7 @@ from workloads.demand import (
     deepseek_day,
     deepseek_nodes,
     demand,
+    demand_of,
     failover,
     measured_noise,
     mix,
@@ -150,7 +151,7 @@ def test_missing_periods_have_no_requests(tmp_path: Path) -> None:
         ("minute,requests\n0,1\n9e12,1\n", "check the unit"),
         ("time,requests\n2024-05-10,1\nnoon,2\n", "row 3: time is 'noon'"),
         ("minute,requests\n", "no rows"),
-        ("", "not a readable CSV"),
+        ("", "is empty; its first line names the columns"),
         ("minute,requests,load_share_of_peak,load_share\n0,1,1,1\n", "two columns mean load_share"),
     ],
 )
@@ -174,6 +175,17 @@ def test_unknown_names_get_a_suggestion() -> None:
         demand("azure-cod")
     with pytest.raises(InputError, match="does not exist"):
         demand("nowhere/file.csv")
+
+
+def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a directory; give a CSV file or a bundled name"):
+        read_demand(tmp_path)
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="is not UTF-8 text"):
+        read_demand(binary)
+    with pytest.raises(InputError, match="cannot average over 100,000 minutes"):
+        demand_of(["azure-code"], average_minutes=100_000)
 
 
 def test_mix_aligns_the_week() -> None:

@@ -152,11 +152,24 @@ def test_fleet_command_takes_a_users_policy(tmp_path: Path) -> None:
         (["--weights", "disk"], "unknown weight source"),
         (["--peak", "0"], "peak share of 0"),
         (["--training", "none.csv"], "does not exist"),
+        (["--cluster", "ring:8"], "ring:8 is a plain shape without chips"),
+        (["--block", "100"], "a block of 100 units: the fleet has 20"),
+        (["--average", "inf"], "--average inf is not a whole number of minutes"),
+        (["--average", "90s"], "--average 90s is not a whole number of minutes"),
+        (["--change-time", "5"], "--change-time '5' has no unit"),
     ],
 )
 def test_fleet_mistakes(arguments: list[str], message: str) -> None:
     base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.05"]
     assert message in _refused(fleet, *base, *arguments)
+
+
+def test_a_forecast_without_history_says_so() -> None:
+    base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.05"]
+    note = str(_command(fleet, *base)["notes"])
+    assert "--start-day 1 gives it a day of history" in note
+    assert _command(fleet, *base, "--start-day", "1")["notes"] == []
+    assert _command(fleet, *base, "--policy", "threshold")["notes"] == []
 
 
 def test_serve_command(tmp_path: Path) -> None:
@@ -184,7 +197,16 @@ def test_serve_command(tmp_path: Path) -> None:
         (["--requests", "none.csv"], "does not exist"),
         (["--prefill", "chunky"], "Did you mean chunked"),
         (["--slo", "latency=2s"], "not of the form"),
-        (["--tp", "99"], "within one scale-up domain"),
+        (["--tp", "99"], "within one scale-up domain of 16 chips. Use 1 to 16 chips, or up to 64"),
+        (["--tp", "3"], "tp 3 divides neither the 64 heads of llama-3.1-70b nor the 16 chips"),
+        (["--tp", "33"], "Use 1, 2, 4, 8, 16 chips"),
+        (["--cluster", "ring:8"], "ring:8 is a plain shape without chips"),
+        (["--precision", "fp4"], "cannot serve in fp4 on trn2; it computes in bf16, fp16, fp8"),
+        (["--slo", "ttft=2s,ttft=3s"], "names ttft twice"),
+        (["--requests", "poisson:inf"], "the rate must be above 0 and below 1e+09"),
+        (["--requests", "poisson:1e-9"], "take over 1,000,000,000 s"),
+        (["--service", "chat"], "no lengths of a service 'chat'"),
+        (["--prefill", "separate", "--chunk", "64"], "--chunk 64 cuts prompts"),
         (["--model", "llama-3.1-70"], "Did you mean llama-3.1-70b"),
     ],
 )

@@ -14,7 +14,8 @@ from topologies.errors import InputError
 from workloads.fleet.costs import ChangeCosts
 from workloads.fleet.forecast import DAY, days_back, predict, smoothed
 from workloads.fleet.gangs import Gang
-from workloads.fleet.jobs import TrainingJob, default_jobs, read_jobs
+from workloads.fleet.job_file import read_jobs
+from workloads.fleet.jobs import TrainingJob, default_jobs
 from workloads.fleet.ledger import Ledger
 from workloads.fleet.policies import clock, forecast, oracle, static, threshold
 from workloads.fleet.queues import Queue, split_tokens, waits_s
@@ -223,7 +224,12 @@ def test_jobs_from_a_file(tmp_path: Path) -> None:
         ("name,units\na,0\n", "min_units 0, units 0"),
         ("name,units,reclaim\na,2,paus\n", "unknown reclaim 'paus'.*Did you mean pause"),
         ("name,units,reclaim\na,2,drain\n", "evaluation is given back by draining"),
-        ("name,units,count\na,2,99999\n", "more than 1000 jobs"),
+        ("name,units,count\na,2,99999\n", "more than 1,000 jobs"),
+        ("name,units,priority\na,2,1.5\n", "row 2: priority is '1.5'; it must be a whole number"),
+        ("name,units\na,2.5\n", "row 2: units is '2.5'; it must be a whole number"),
+        ("name,units,evaluation\na,2,yes\n", "row 2: evaluation is 'yes'"),
+        ("name,units,peer_recovery\na,2,2\n", "row 2: peer_recovery is '2'; write 1 or 0"),
+        ("name,units\n", "has no rows below its header"),
     ],
 )
 def test_bad_job_files(tmp_path: Path, text: str, message: str) -> None:
@@ -306,7 +312,7 @@ def test_smoothing_is_a_trailing_mean() -> None:
 def test_answers_are_checked() -> None:
     view, before = _view(), np.array([3.0])
     assert answer(lambda _: None, view, before) is before
-    for wrong in ("many", [1, 2], float("nan")):
+    for wrong in ("many", [1, 2], float("nan"), -0.5):
         with pytest.raises(InputError, match="the policy answered"):
             answer(lambda _, wrong=wrong: wrong, view, before)  # type: ignore[misc]
     with pytest.raises(InputError, match="one number for 2 services"):

@@ -248,7 +248,7 @@ def test_longer_requests_are_more_work(served_70b: Profile) -> None:
 
 
 def test_an_slo_that_an_idle_replica_misses_is_refused(served_70b: Profile) -> None:
-    with pytest.raises(InputError, match=r"keeps ttft 0\.01 s"):
+    with pytest.raises(InputError, match="keeps ttft 10 ms and tpot 100 ms"):
         capacity_table(served_70b, azure_lengths("conv"), Slo(0.01, 0.1), requests=200)
 
 
@@ -339,7 +339,7 @@ def test_mistakes_name_the_limit(served_70b: Profile) -> None:
     with pytest.raises(InputError, match="16 chips hold"):
         profile(replace(named("llama-3.1-405b"), layers=400), TRN2)
     with pytest.raises(InputError, match="within one scale-up domain of 16"):
-        profile(named("llama-3.1-8b"), TRN2, tp=17)
+        profile(named("llama-3.1-8b"), TRN2, tp=99)
     with pytest.raises(InputError, match="leave no room"):
         Batching(slots=64, chunk_tokens=64)
     with pytest.raises(InputError, match="both are at least 1"):

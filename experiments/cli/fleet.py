@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from workloads.fleet import ChangeCosts, FleetRun
+    from workloads.fleet import FleetRun
     from workloads.fleet.scenario import Scenario
 
 HOW = ("json", "quiet", "out")
@@ -76,6 +77,8 @@ def fleet(
         refuse_foreign(out)
     made, result, times = _timed(inputs)
     document = {**_document(made, result, inputs, quiet=quiet), **times}
+    for note in document["notes"]:
+        sys.stderr.write(f"{note}\n")
     if out:
         _write(out, inputs, document, result, made)
     if json:
@@ -85,10 +88,12 @@ def fleet(
 
 
 def _timed(inputs: Mapping[str, Any]) -> tuple[Scenario, FleetRun, dict[str, float]]:
+    from experiments.cli.fleet_inputs import run_under, scenario_of
+
     begun = time.perf_counter()
-    made = _scenario(inputs)
+    made = scenario_of(inputs)
     built = time.perf_counter()
-    result = _run(made, inputs["policy"], inputs)
+    result = run_under(made, inputs["policy"], inputs)
     ended = time.perf_counter()
     return made, result, {"build_s": built - begun, "simulate_s": ended - built}
 
@@ -96,125 +101,19 @@ def _timed(inputs: Mapping[str, Any]) -> tuple[Scenario, FleetRun, dict[str, flo
 def _document(
     made: Scenario, result: FleetRun, inputs: Mapping[str, Any], *, quiet: bool
 ) -> dict[str, Any]:
+    from experiments.cli.fleet_inputs import notes, run_under
     from workloads.fleet import regret, summary
 
     own = summary(result, made.economics)
-    document = {"cluster": inputs["cluster"], "policy": inputs["policy"], **own}
+    asked = {"cluster": inputs["cluster"], "policy": inputs["policy"]}
+    document = {**asked, **own, "notes": notes(made, inputs)}
     if inputs["compare"]:
         others = {
-            name: summary(_run(made, name, {**inputs, "headroom": None}), made.economics)
+            name: summary(run_under(made, name, {**inputs, "headroom": None}), made.economics)
             for name in shown(["oracle", "static"], "fleet, to compare", quiet=quiet)
         }
         document["regret"] = regret(own, others["oracle"], others["static"])
     return document
-
-
-def _scenario(inputs: Mapping[str, Any]) -> Scenario:
-    import numpy as np
-
-    from topologies.catalogue import choose
-    from topologies.errors import InputError
-    from topologies.machines import cluster as named
-    from workloads.fleet import Limits
-    from workloads.fleet.scenario import demand_of, scenario
-    from workloads.huggingface import model as read_model
-    from workloads.serving import parse_slo
-
-    if inputs["failures"] not in ("on", "off"):
-        raise InputError(f"failures {inputs['failures']!r}; write on or off.")
-    machine = named(
-        inputs["cluster"], catalogue=choose(inputs["variant"] or (), inputs["catalogue"])
-    )
-    asked = demand_of(
-        inputs["demand"] or ["azure-code"],
-        service=inputs["service"],
-        weights=inputs["weight"] or (),
-        average_minutes=max(1, round(_seconds(inputs["average"]) / 60)),
-        what_if=inputs["what_if"],
-    )
-    limits = Limits(
-        floor=inputs["floor"],
-        cap=inputs["cap"],
-        block=inputs["block"],
-        changes_per_minute=inputs["changes_per_minute"],
-        min_lease_s=_seconds(inputs["lease"]),
-        notice_s=_seconds(inputs["notice"]),
-        reserve=inputs["reserve"],
-    )
-    return scenario(
-        machine,
-        asked,
-        model=read_model(inputs["model"]),
-        tp=inputs["tp"],
-        slo=parse_slo(inputs["slo"]),
-        chunk_tokens=inputs["chunk"],
-        unit_rate_per_s=inputs["unit_rate"],
-        peak_share=inputs["peak"],
-        days=inputs["days"],
-        start_day=inputs["start_day"],
-        noise=_noise(inputs["noise"]),
-        costs=_costs(inputs["change_time"]),
-        source=inputs["weights"],
-        limits=limits,
-        failing=inputs["failures"] == "on",
-        training=inputs["training"],
-        carbon_g_per_kwh=inputs["carbon"],
-        cache=inputs["cache"],
-        rng=np.random.default_rng([inputs["seed"], 1]),
-    )
-
-
-def _run(made: Scenario, name: str, inputs: Mapping[str, Any]) -> FleetRun:
-    from workloads.fleet.choose import policy_of
-    from workloads.fleet.scenario import run
-
-    chosen = policy_of(
-        name,
-        made,
-        headroom=inputs["headroom"],
-        hysteresis=inputs["hysteresis"],
-        hold_s=None if inputs["hold"] is None else _seconds(inputs["hold"]),
-        quantile=inputs["quantile"],
-        night=_hours(inputs["night"]),
-        night_share=inputs["night_share"],
-        static_units=inputs["static_units"],
-    )
-    return run(made, chosen, seed=inputs["seed"])
-
-
-def _seconds(text: str) -> float:
-    from topologies.quantities import parse_seconds
-
-    return float("inf") if text.strip() in ("inf", "never") else parse_seconds(text)
-
-
-def _costs(change_time: str | None) -> ChangeCosts | None:
-    from workloads.fleet import ChangeCosts
-
-    return None if change_time is None else ChangeCosts.fixed(_seconds(change_time))
-
-
-def _noise(text: str) -> float | str:
-    from topologies.errors import InputError
-
-    if text in ("none", "measured"):
-        return 0.0 if text == "none" else text
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"noise {text!r}; write none, measured or a number such as 0.1.") from None
-
-
-def _hours(text: str) -> tuple[float, float]:
-    from topologies.errors import InputError
-
-    try:
-        first, last = (float(part) for part in text.split("-"))
-    except ValueError:
-        raise InputError(f"night {text!r}; write hours such as 22-6.") from None
-    if not (0 <= first <= 24 and 0 <= last <= 24):
-        raise InputError(f"night {text!r}; hours are 0 to 24.")
-    return first, last
 
 
 def _print(document: Mapping[str, Any]) -> None:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 HOW = ("json", "quiet", "out")
 """Options that change no result."""
+MOST_PER_S = 1e9
+"""Bound of a drawn rate [1/s]."""
 PREFILLS = ("auto", "separate", "chunked")
+CHUNK = 512
+"""Tokens of a mixed iteration unless the user says."""
 
 
 Model = Annotated[str, typer.Option("--model", help="A config.json, or a named model.")]
@@ -24,9 +28,14 @@ Cluster = Annotated[str, typer.Option("--cluster", help="CLUSTER; a replica is o
 Source = Annotated[
     str, typer.Option("--requests", metavar="FILE.csv|poisson:RATE", help="Log, or rate in 1/s.")
 ]
-Slo = Annotated[str, typer.Option("--slo", help="Limits that count as kept.")]
+Slo = Annotated[
+    str, typer.Option("--slo", help="Limits that count as kept; either may be left out.")
+]
 Tp = Annotated[
-    int | None, typer.Option("--tp", help="Chips of the replica; by default one server.")
+    int | None,
+    typer.Option(
+        "--tp", help="Chips of the replica, or its cores if more; by default one server's chips."
+    ),
 ]
 Precision = Annotated[str, typer.Option("--precision", help="bf16, fp8 or fp4.")]
 Prefill = Annotated[
@@ -35,8 +44,11 @@ Prefill = Annotated[
         "--prefill", help="separate: whole prompts, decode waits; chunked: pieces ride along."
     ),
 ]
-Chunk = Annotated[int, typer.Option("--chunk", help="Tokens of a mixed iteration.")]
-Slots = Annotated[int, typer.Option("--slots", help="Requests that decode at once.")]
+Chunk = Annotated[
+    int | None,
+    typer.Option("--chunk", min=1, help=f"Tokens of a mixed iteration; {CHUNK} if left out."),
+]
+Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests that decode at once.")]
 Count = Annotated[int, typer.Option("--count", help="Requests drawn for poisson.")]
 Prompt = Annotated[
     int | None, typer.Option("--prompt", help="Prompt tokens of drawn requests; else Azure's.")
@@ -55,7 +67,7 @@ def serve(
     tp: Tp = None,
     precision: Precision = "bf16",
     prefill: Prefill = "auto",
-    chunk: Chunk = 512,
+    chunk: Chunk = None,
     slots: Slots = 64,
     count: Count = 2000,
     prompt: Prompt = None,
@@ -72,7 +84,7 @@ def serve(
     inputs = {name: value for name, value in locals().items() if name not in HOW}
     from experiments.run_directory import refuse_foreign
     from topologies.catalogue import choose
-    from topologies.machines import cluster as named
+    from topologies.machines import machine as named
     from workloads.huggingface import model as read_model
     from workloads.serving import parse_slo, profile, serving_summary
     from workloads.serving import serve as run
@@ -118,7 +130,11 @@ def _requests(
     try:
         per_s = float(rate)
     except ValueError:
-        raise InputError(f"requests {text!r} has no rate; write poisson:0.5.") from None
+        raise InputError(f"--requests {text!r} has no rate; write poisson:0.5.") from None
+    if not 0 < per_s < MOST_PER_S:
+        raise InputError(
+            f"--requests {text}: the rate must be above 0 and below {MOST_PER_S:g} requests/s."
+        )
     lengths = azure_lengths(service or "conv")
     if prompt is not None or output is not None:
         lengths = fixed_lengths(
@@ -128,7 +144,7 @@ def _requests(
     return poisson(per_s, count, lengths, np.random.default_rng(seed))
 
 
-def _batching(prefill: str, chunk: int, slots: int, *, trainium: bool) -> Batching:
+def _batching(prefill: str, chunk: int | None, slots: int, *, trainium: bool) -> Batching:
     from topologies.errors import InputError, suggestion
     from workloads.serving import BUCKETS, Batching
 
@@ -137,9 +153,14 @@ def _batching(prefill: str, chunk: int, slots: int, *, trainium: bool) -> Batchi
             f"unknown prefill {prefill!r}; choose from {', '.join(PREFILLS)}."
             + suggestion(prefill, PREFILLS)
         )
-    if prefill == "separate" or (prefill == "auto" and trainium):
-        return Batching(slots, 0, BUCKETS if trainium else ())
-    return Batching(slots, chunk)
+    if prefill == "chunked" or (prefill == "auto" and not trainium):
+        return Batching(slots, chunk or CHUNK)
+    if chunk is not None:
+        raise InputError(
+            f"--chunk {chunk} cuts prompts, but prefill is separate here; "
+            "add --prefill chunked, or leave --chunk out."
+        )
+    return Batching(slots, 0, BUCKETS if trainium else ())
 
 
 def _print(document: Mapping[str, Any]) -> None:

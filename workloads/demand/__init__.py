@@ -1,5 +1,6 @@
 """Demand for inference: traces that ship with the package, files of users, what-ifs, noise."""
 
+from workloads.demand.asked import demand_of
 from workloads.demand.bundled import (
     BUNDLED,
     azure_code,
@@ -34,6 +35,7 @@ __all__ = [
     "deepseek_day",
     "deepseek_nodes",
     "demand",
+    "demand_of",
     "failover",
     "measured_noise",
     "mix",

@@ -12,6 +12,7 @@ import pandas as pd
 from topologies.errors import InputError
 from workloads.demand.columns import CLOCK, TIME_S, WIDE, meanings
 from workloads.demand.trace import MINUTES_PER_WEEK, Demand, FloatArray
+from workloads.table_file import read_table
 
 MAX_BYTES = 512 * 10**6
 """Largest file that is read [B]; aggregate a longer log to minutes first."""
@@ -90,20 +91,9 @@ def read_demand(
 
 def _table(file: Path) -> pd.DataFrame:
     """Columns under their plain names, numbers as floats, times as seconds since the first row."""
-    if not file.is_file():
-        raise InputError(f"demand file {file} does not exist; give a CSV file or a bundled name.")
-    size = file.stat().st_size
-    if size > MAX_BYTES:
-        raise InputError(
-            f"demand file {file} has {size:,} bytes, over the limit of {MAX_BYTES:,}; "
-            "aggregate it to minutes first."
-        )
-    try:
-        table = pd.read_csv(file, dtype=str, encoding="utf-8-sig", compression=None)
-    except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as fault:
-        raise InputError(f"demand file {file} is not a readable CSV: {fault}.") from None
-    if table.empty:
-        raise InputError(f"demand file {file} has no rows; at least two periods are needed.")
+    table = read_table(
+        file, "demand", remedy="give a CSV file or a bundled name", limit_bytes=MAX_BYTES, dtype=str
+    )
     named = meanings([str(column) for column in table.columns], str(file))
     return table[list(named)].rename(columns=named)
 

@@ -7,7 +7,8 @@ from workloads.fleet.costs import ChangeCosts
 from workloads.fleet.economics import Economics
 from workloads.fleet.failures import Failures
 from workloads.fleet.headroom import ideal_freed, lendable
-from workloads.fleet.jobs import TrainingJob, default_jobs, evaluation_job, read_jobs
+from workloads.fleet.job_file import read_jobs
+from workloads.fleet.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.policies import best_static, clock, forecast, oracle, static, threshold
 from workloads.fleet.roles import GROUPS, ROLES, Role
 from workloads.fleet.simulate import FleetRun, scaled_to_fleet, simulate, units_needed

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from topologies.catalogue import Catalogue, catalogue
+from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
 
 SOURCES = ("store", "nvme", "host", "peer")
@@ -102,6 +103,12 @@ class ChangeCosts:
             store_bytes_per_s=book.value("fleet.store", "bandwidth"),
             store_client_bytes_per_s=client,
         )
+
+    @classmethod
+    def of(cls, cluster: Cluster, *, source: str = "nvme") -> Self:
+        """Costs of units that are scale-up domains of a cluster."""
+        servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+        return cls.from_catalogue(servers, source=source, parts=cluster.catalogue)
 
     @classmethod
     def fixed(cls, seconds: float) -> Self:

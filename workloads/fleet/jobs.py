@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from topologies.errors import InputError, suggestion
 
 RECLAIMS = ("checkpoint", "preempt", "shrink", "pause", "drain")
 """How units come back: save first; at once; by dropping replicas; with the state kept in host
 memory; by finishing the requests in flight (evaluation only)."""
-
-MAX_JOBS = 1000
-MAX_BYTES = 5 * 10**6
 
 
 @dataclass(frozen=True)
@@ -155,98 +148,3 @@ def evaluation_job(units: int, tokens_per_unit_s: float = 1.0) -> TrainingJob:
         priority=9,
         evaluation=True,
     )
-
-
-_COLUMNS = (
-    "name",
-    "units",
-    "min_units",
-    "step_units",
-    "count",
-    "tokens_per_s",
-    "iteration_s",
-    "step_tokens",
-    "reclaim",
-    "priority",
-    "checkpoint_every_s",
-    "state_bytes",
-    "peer_recovery",
-    "evaluation",
-)
-
-
-def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
-    """Read jobs from a CSV file, one row a job, with the fields of :class:`TrainingJob`.
-
-    ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
-    ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
-    ``units``. ``count`` repeats a row.
-
-    Raises
-    ------
-    InputError
-        For a missing file, unknown columns, bad values; names the row.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"training file {file} does not exist.")
-    if file.stat().st_size > MAX_BYTES:
-        raise InputError(
-            f"training file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
-        )
-    try:
-        table = pd.read_csv(file, dtype=str, keep_default_na=False, compression=None)
-    except ValueError as fault:
-        raise InputError(f"training file {file} is not a readable CSV: {fault}.") from None
-    for column in table.columns:
-        if column not in _COLUMNS:
-            raise InputError(
-                f"{file}: unknown column {column!r}; it may have {', '.join(_COLUMNS)}."
-                + suggestion(str(column), _COLUMNS)
-            )
-    missing = [name for name in ("name", "units") if name not in table]
-    if missing:
-        raise InputError(f"{file}: no column {missing[0]!r}; name and units are required.")
-    jobs: list[TrainingJob] = []
-    for row, cells in enumerate(table.to_dict("records")):
-        jobs += _jobs_of_row(cells, f"{file}, row {row + 2}")
-        if len(jobs) > MAX_JOBS:
-            raise InputError(f"{file}: more than {MAX_JOBS} jobs; join the small ones.")
-    return tuple(jobs)
-
-
-def _jobs_of_row(cells: dict[Any, Any], where: str) -> Sequence[TrainingJob]:
-    def number(name: str, default: float) -> float:
-        text = str(cells.get(name, "")).strip()
-        try:
-            value = float(text) if text else default
-        except ValueError:
-            value = math.nan
-        if not value >= 0 or math.isinf(value):
-            raise InputError(f"{where}: {name} is {text!r}; it must be a number of at least 0.")
-        return value
-
-    units = int(number("units", 0))
-    step_tokens = number("step_tokens", 1.0)
-    iteration_s = number("iteration_s", 0.0)
-    rate = step_tokens / iteration_s if iteration_s else number("tokens_per_s", float(units))
-    count = int(number("count", 1))
-    name = str(cells["name"]).strip() or "job"
-    return [
-        TrainingJob(
-            name if count == 1 else f"{name}-{copy + 1}",
-            units=units,
-            min_units=int(number("min_units", 1.0 if number("evaluation", 0) else units)),
-            step_units=int(number("step_units", 1)),
-            tokens_per_s=((max(units, 1), rate),),
-            step_tokens=step_tokens,
-            reclaim=str(cells.get("reclaim", "")).strip()
-            or ("drain" if number("evaluation", 0) else "checkpoint"),
-            priority=int(number("priority", 0)),
-            checkpoint_every_s=number("checkpoint_every_s", 1800.0),
-            state_bytes=number("state_bytes", 0.0),
-            peer_recovery=bool(number("peer_recovery", 0)),
-            evaluation=bool(number("evaluation", 0)),
-        )
-        for copy in range(min(count, MAX_JOBS + 1))
-    ]

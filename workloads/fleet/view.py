@@ -97,8 +97,9 @@ class Limits:
             )
 
     def check(self, units: int) -> None:
-        """Refuse a floor or reserve that a fleet of so many units does not have."""
-        for name, value in (("floor", self.floor), ("reserve", self.reserve)):
+        """Refuse a floor, reserve or block that a fleet of so many units does not have."""
+        block = self.block if self.block > 1 else 0
+        for name, value in (("floor", self.floor), ("reserve", self.reserve), ("block", block)):
             if value > units:
                 raise InputError(
                     f"a {name} of {value:,} units: the fleet has {units:,}; choose fewer."
@@ -146,9 +147,9 @@ def answer(policy: Policy, view: View, before: FloatArray) -> FloatArray:
         raise InputError(
             f"the policy answered one number for {len(before)} services; return one for each."
         )
-    if wanted.shape != before.shape or not np.all(np.isfinite(wanted)):
+    if wanted.shape != before.shape or not np.all(np.isfinite(wanted)) or np.any(wanted < 0):
         raise InputError(
             f"the policy answered {wish!r} at minute {view.minute}; it must return a finite number "
-            f"of units for each of {len(before)} services."
+            f"of units, at least 0, for each of {len(before)} services."
         )
     return wanted

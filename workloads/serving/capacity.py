@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError
+from topologies.quantities import format_seconds
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -27,6 +29,12 @@ class Slo:
     ttft_s: float = float("inf")
     tpot_s: float = float("inf")
     share: float = 0.99
+
+    def __str__(self) -> str:
+        """As people write it; a limit that is not set is left out."""
+        limits = (("ttft", self.ttft_s), ("tpot", self.tpot_s))
+        told = [f"{name} {format_seconds(value)}" for name, value in limits if value < math.inf]
+        return " and ".join(told) or "no limit"
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from workloads.serving.profile import Profile
 from workloads.serving.replica import Served
 
 FloatArray = npt.NDArray[np.float64]
+LIMITS = ("ttft", "tpot")
 
 
 def attained(served: Served, slo: Slo) -> npt.NDArray[np.bool_]:
@@ -70,16 +72,18 @@ def parse_slo(text: str, *, share: float = 0.99) -> Slo:
     >>> parse_slo("ttft=2s,tpot=50ms")
     Slo(ttft_s=2.0, tpot_s=0.05, share=0.99)
     """
-    limits = {"ttft": float("inf"), "tpot": float("inf")}
+    limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         name = name.strip().lower()
-        if not equals or name not in limits:
+        if not equals or name not in LIMITS:
             raise InputError(
                 f"slo {part.strip()!r} is not of the form ttft=2s,tpot=50ms."
-                + suggestion(name, limits)
+                + suggestion(name, LIMITS)
             )
-        limits[name] = parse_seconds(value)
+        if name in limits:
+            raise InputError(f"slo {text!r} names {name} twice; keep one limit.")
+        limits[name] = parse_seconds(value, f"slo {name}")
         if not limits[name] > 0:
             raise InputError(f"slo {name} is {value}; it must be above 0.")
-    return Slo(limits["ttft"], limits["tpot"], share)
+    return Slo(limits.get("ttft", math.inf), limits.get("tpot", math.inf), share)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from topologies.catalogue import Catalogue, catalogue
 from topologies.clusters import Cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 from workloads.model import Model
 from workloads.serving.rank_share import RANKS_PER_CHIP, WEIGHT_BYTES, RankShare
 
@@ -125,20 +125,12 @@ def profile(
     Raises
     ------
     InputError
-        For more chips than a scale-up domain has, and for weights that do not fit.
+        For more chips than a scale-up domain has, a degree that divides neither them nor the
+        heads, a precision that the chip lacks, and weights that do not fit.
     """
     book = parts or cluster.catalogue or catalogue()
-    chips = _chips(cluster, tp)
-    if not 1 <= chips <= cluster.chips_per_domain:
-        raise InputError(
-            f"tp {tp} is {chips} chips; a replica lies within one scale-up domain of "
-            f"{cluster.chips_per_domain} chips. Use 1 to {cluster.chips_per_domain}."
-        )
-    if precision not in WEIGHT_BYTES or not cluster.chip:
-        raise InputError(
-            f"cannot serve in {precision} on {cluster.chip or 'a plain shape'}; precisions are "
-            f"{', '.join(WEIGHT_BYTES)}, and the cluster needs a chip."
-        )
+    chips = _chips(model, cluster, tp)
+    _check_precision(precision, cluster.chip, book)
     family = f"serving.{family_of(cluster.chip)}"
     weights = model.parameters * WEIGHT_BYTES[precision]
     budget = chips * book.value(cluster.chip, "hbm_bytes") * book.value(family, "memory_share")
@@ -167,11 +159,37 @@ def profile(
     )
 
 
-def _chips(cluster: Cluster, tp: int | None) -> int:
+def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
+    """Chips of a replica: a degree above a domain's chips counts cores, where there are so many."""
     if tp is None:
         return cluster.chips_per_server
-    cores = RANKS_PER_CHIP.get(cluster.chip, 1)
-    return tp // cores if tp > cluster.chips_per_domain and tp % cores == 0 else tp
+    domain, cores = cluster.chips_per_domain, RANKS_PER_CHIP.get(cluster.chip, 1)
+    if not 1 <= tp <= domain * cores:
+        also = f", or up to {domain * cores} cores" if cores > 1 else ""
+        raise InputError(
+            f"tp {tp}: a replica lies within one scale-up domain of {domain} chips. "
+            f"Use 1 to {domain} chips{also}."
+        )
+    chips = tp if tp <= domain else tp // cores
+    whole = tp <= domain or tp % cores == 0
+    if not whole or (domain % chips and model.heads % chips):
+        sizes = [str(size) for size in range(1, domain + 1) if domain % size == 0]
+        raise InputError(
+            f"tp {tp} divides neither the {model.heads} heads of {model.name} nor the {domain} "
+            f"chips of a domain evenly. Use {', '.join(sizes)} chips."
+        )
+    return chips
+
+
+def _check_precision(precision: str, chip: str, book: Catalogue) -> None:
+    if not chip:
+        raise InputError("nothing can be served on a cluster without chips; name a machine.")
+    able = [one for one in WEIGHT_BYTES if book.has(chip, f"{one}_peak")]
+    if precision not in able:
+        raise InputError(
+            f"cannot serve in {precision} on {chip}; it computes in {', '.join(able)}."
+            + suggestion(precision, able)
+        )
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:

@@ -10,14 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 from workloads.demand.bundled import data_file
 from workloads.demand.columns import CLOCK, TIME_S, meanings
 from workloads.demand.read import MAX_BYTES
+from workloads.table_file import read_table
 
 IntArray = npt.NDArray[np.integer[Any]]
 FloatArray = npt.NDArray[np.float64]
 MAX_REQUESTS = 5_000_000
+MAX_SPAN_S = 1e9
+"""Longest time that drawn requests may take; beyond, a float loses the microseconds [s]."""
+AZURE_SERVICES = ("conv", "code")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +87,18 @@ def fixed_lengths(prompt: int, output: int) -> Lengths:
 
 
 def azure_lengths(service: str = "conv") -> Lengths:
-    """Joint lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests)."""
+    """Joint lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests).
+
+    Raises
+    ------
+    InputError
+        For another service.
+    """
+    if service not in AZURE_SERVICES:
+        raise InputError(
+            f"no lengths of a service {service!r}; drawn requests are like "
+            f"{' or '.join(AZURE_SERVICES)}." + suggestion(service, AZURE_SERVICES)
+        )
     made = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
     return Lengths(made.prompt, made.output)
 
@@ -104,6 +119,11 @@ def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Gene
             f"{count} requests at {rate_per_s}/s; the rate is above 0 and the count 1 to "
             f"{MAX_REQUESTS:,}."
         )
+    if count / rate_per_s > MAX_SPAN_S:
+        raise InputError(
+            f"{count:,} requests at {rate_per_s:g}/s take over {MAX_SPAN_S:,.0f} s; "
+            "raise the rate or draw fewer."
+        )
     gaps = rng.exponential(1.0, count)
     prompt, output = lengths.draw(count, rng)
     return Requests(np.cumsum(gaps) / rate_per_s, prompt, output)
@@ -120,24 +140,17 @@ def read_requests(path: str | Path, *, service: str | None = None) -> Requests:
         For a missing file, columns or values that are not numbers, a service that is not there.
     """
     file = Path(path)
-    if not file.is_file():
-        raise InputError(f"requests file {file} does not exist; give a CSV file or poisson:RATE.")
-    if file.stat().st_size > MAX_BYTES:
-        raise InputError(
-            f"requests file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
-        )
-    try:
-        table = pd.read_csv(file, encoding="utf-8-sig", compression=None)
-    except (ValueError, pd.errors.ParserError) as fault:
-        raise InputError(f"requests file {file} is not a readable CSV: {fault}.") from None
+    table = read_table(
+        file, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
+    )
     table = table.rename(columns=meanings([str(name) for name in table.columns], str(file)))
     for name in ("prompt_tokens", "output_tokens"):
         if name not in table:
             raise InputError(f"{file}: no column {name}; a log of requests states both lengths.")
-    if service is not None and "service" in table:
-        table = table[table["service"] == service]
-    if table.empty or len(table) > MAX_REQUESTS:
-        raise InputError(f"{file}: {len(table):,} requests; it must have 1 to {MAX_REQUESTS:,}.")
+    if service is not None:
+        table = _one_service(table, service, file)
+    if len(table) > MAX_REQUESTS:
+        raise InputError(f"{file}: {len(table):,} requests; at most {MAX_REQUESTS:,} are read.")
     arrival = _seconds(table, file)
     order = np.argsort(arrival, kind="stable")
     return Requests(
@@ -145,6 +158,19 @@ def read_requests(path: str | Path, *, service: str | None = None) -> Requests:
         _tokens(table, "prompt_tokens", file)[order],
         _tokens(table, "output_tokens", file)[order],
     )
+
+
+def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
+    if "service" not in table:
+        raise InputError(f"{file} has no column service; leave --service {service} out.")
+    kept = table[table["service"] == service]
+    if kept.empty:
+        known = sorted({str(name) for name in table["service"]})
+        raise InputError(
+            f"{file} has no service {service!r}; it has {', '.join(known)}."
+            + suggestion(service, known)
+        )
+    return kept
 
 
 def _seconds(table: pd.DataFrame, file: Path) -> FloatArray:

@@ -119,9 +119,8 @@ def _run(
     attainment = np.minimum.accumulate(np.array(kept))
     if attainment[0] < slo.share:
         raise InputError(
-            f"{profile.name} keeps ttft {slo.ttft_s:g} s and tpot {slo.tpot_s:g} s for only "
-            f"{attainment[0]:.1%} of the requests of an idle replica, under {slo.share:.0%}; use "
-            "more chips, shorter requests or a looser SLO."
+            f"{profile.name} keeps {slo} for only {attainment[0]:.1%} of the requests of an idle "
+            f"replica, under {slo.share:.0%}; use more chips, shorter requests or a looser SLO."
         )
     best = float(np.interp(-slo.share, -attainment, LOADS))
     return Capacity(

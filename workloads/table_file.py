@@ -1,0 +1,66 @@
+"""Tables from strangers: one CSV reader with one wording for what can be wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from topologies.errors import InputError
+
+
+def read_table(
+    path: str | Path, what: str, *, remedy: str, limit_bytes: int, **how: Any
+) -> pd.DataFrame:
+    """Read a CSV file with a header, in UTF-8, with or without a byte order mark.
+
+    Parameters
+    ----------
+    path : str or Path
+    what : str
+        What the file holds, such as ``demand``, for the message.
+    remedy : str
+        What to give instead of a file that is not there.
+    limit_bytes : int
+        Largest file that is read [B].
+    **how
+        More arguments for :func:`pandas.read_csv`.
+
+    Raises
+    ------
+    InputError
+        For a file that is missing, too large, unreadable or no CSV, or that has no rows.
+    """
+    file = Path(path)
+    named = f"{what} file {file}"
+    try:
+        _check(file, named, remedy, limit_bytes)
+        table = pd.read_csv(file, encoding="utf-8-sig", compression=None, **how)
+    except InputError:
+        raise
+    except UnicodeDecodeError:
+        raise InputError(f"{named} is not UTF-8 text; save it as CSV in UTF-8.") from None
+    except pd.errors.EmptyDataError:
+        raise InputError(f"{named} is empty; its first line names the columns.") from None
+    except OSError as fault:
+        raise InputError(f"{named} cannot be read: {fault.strerror}.") from None
+    except ValueError as fault:
+        reason = " ".join(str(fault).split())
+        raise InputError(f"{named} is not a readable CSV: {reason}.") from None
+    if table.empty:
+        raise InputError(f"{named} has no rows below its header; add some.")
+    return table
+
+
+def _check(file: Path, named: str, remedy: str, limit_bytes: int) -> None:
+    if not file.exists():
+        raise InputError(f"{named} does not exist; {remedy}.")
+    if not file.is_file():
+        raise InputError(f"{named} is a directory; {remedy}.")
+    size = file.stat().st_size
+    if size > limit_bytes:
+        raise InputError(
+            f"{named} has {size:,} bytes, over the limit of {limit_bytes:,}; "
+            "split or aggregate it first."
+        )
