@@ -91,9 +91,10 @@ TRAINING = Kind(
         Column("overlap", "text", choices=("none", "dp", "all")),
         Column("iteration_s", "number", least=0),
         Column("memory_bytes", "number", least=0),
+        Column("reserved_bytes", "number", least=0),
         Column("source", "text"),
     ),
-    published=("iteration_s", "memory_bytes"),
+    published=("iteration_s", "memory_bytes", "reserved_bytes"),
 )
 COLLECTIVE = Kind(
     "collective",

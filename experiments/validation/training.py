@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.validation.collectives import machines_for
+from experiments.validation.columns import TRAINING
 from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
 from topologies.catalogue import catalogue
@@ -69,9 +70,10 @@ class Stated:
 
 
 def predict(values: Mapping[str, Any]) -> Outcome:
-    """Time of an optimizer step [s] and peak memory [B] of one row, without what is set aside.
+    """Time of an optimizer step [s] and peak memory [B] of one row.
 
-    A row that states a measured time or peak did run, so it is run here too when the memory model
+    ``memory_bytes`` is what tensors need at the worst moment, ``reserved_bytes`` what the
+    framework's allocator holds, fragments included. A row that states a measured time or peak did run, so it is run here too when the memory model
     finds it too large; one that does not is infeasible then.
     """
     row = filled(values)
@@ -79,10 +81,13 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     used = recipe(row.values)
     machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
     step, seconds = steady(model, machine, plan)
-    peak = step.memory.total - step.memory.margin
-    predicted = {"iteration_s": seconds, "memory_bytes": float(peak)}
+    predicted = {
+        "iteration_s": seconds,
+        "memory_bytes": float(step.memory.allocated),
+        "reserved_bytes": float(step.memory.reserved),
+    }
     known = _provenance(step, row, used.told)
-    ran = any(values.get(name) is not None for name in ("iteration_s", "memory_bytes"))
+    ran = any(values.get(name) is not None for name in TRAINING.published)
     if step.memory.total > step.memory.capacity and not ran:
         return infeasible(_too_large(step), predicted)
     return Outcome(predicted, provenance=known)

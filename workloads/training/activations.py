@@ -18,6 +18,8 @@ from workloads.training.plan import ParallelPlan
 
 ELEMENT_BYTES = 2
 """Of an activation."""
+GATED_KEPT = 3
+"""Columns kept of a gated feed-forward part: both inputs of the activation, and its output."""
 
 
 def tokens_of(plan: ParallelPlan) -> int:
@@ -25,10 +27,13 @@ def tokens_of(plan: ParallelPlan) -> int:
     return plan.microbatch * plan.local_seq
 
 
-def layer_activations(model: Model, plan: ParallelPlan, *, moe: bool = False) -> int:
+def layer_activations(
+    model: Model, plan: ParallelPlan, *, moe: bool = False, gated: int = GATED_KEPT
+) -> int:
     """What the backward pass needs of one layer and one microbatch, on one rank [B].
 
-    Under full recomputation only the layer's input is kept.
+    Under full recomputation only the layer's input is kept. ``gated`` is how many tensors are kept
+    of a gated feed-forward part's columns.
     """
     tokens = tokens_of(plan)
     wide = ELEMENT_BYTES * tokens * model.hidden // plan.sp
@@ -37,7 +42,9 @@ def layer_activations(model: Model, plan: ParallelPlan, *, moe: bool = False) ->
     masks = tokens * model.hidden // plan.sp if model.dropout else 0
     # Inputs of both norms and of the projections of attention and of the feed-forward part.
     kept = 4 * wide + 2 * masks + _heads(model, plan, tokens) + _scores(model, plan, tokens)
-    return kept + (_experts(model, plan) if moe else _inner(model, tokens * model.ffn // plan.tp))
+    if moe:
+        return kept + _experts(model, plan, gated)
+    return kept + _inner(model, tokens * model.ffn // plan.tp, gated)
 
 
 def _heads(model: Model, plan: ParallelPlan, tokens: int) -> int:
@@ -51,12 +58,12 @@ def _heads(model: Model, plan: ParallelPlan, tokens: int) -> int:
     return ELEMENT_BYTES * tokens * (queries + 2 * kv + values)
 
 
-def _inner(model: Model, elements: int) -> int:
+def _inner(model: Model, elements: int, gated: int) -> int:
     """Inputs and output of an activation over so many elements [B]."""
-    return ELEMENT_BYTES * elements * (3 if model.gated_mlp else 2)
+    return ELEMENT_BYTES * elements * (gated if model.gated_mlp else 2)
 
 
-def _experts(model: Model, plan: ParallelPlan) -> int:
+def _experts(model: Model, plan: ParallelPlan, gated: int) -> int:
     """Of a layer's experts: sorted copies before and after, inner columns, shared experts [B]."""
     if model.experts is None:
         return 0
@@ -65,8 +72,8 @@ def _experts(model: Model, plan: ParallelPlan) -> int:
     copies = math.ceil(rows * some.per_token * skew)
     moved = 2 * ELEMENT_BYTES * copies * model.hidden * plan.expert_tp
     scores = 2 * 4 * rows * some.count
-    shared = _inner(model, tokens_of(plan) * some.shared_ffn // plan.tp)
-    return moved + scores + shared + _inner(model, copies * some.ffn)
+    shared = _inner(model, tokens_of(plan) * some.shared_ffn // plan.tp, gated)
+    return moved + scores + shared + _inner(model, copies * some.ffn, gated)
 
 
 def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
@@ -78,9 +85,11 @@ def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
     return each * heads * tokens * plan.seq
 
 
-def held_activations(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Most that a stage holds at once, by its order of passes [B]."""
-    each = np.array([_chunk(model, plan, stage, chunk) for chunk in range(plan.vpp)])
+def held_activations(
+    model: Model, plan: ParallelPlan, stage: int, *, gated: int = GATED_KEPT
+) -> int:
+    """Most that a stage holds at once, by its order of passes [B]; ``gated`` as of a layer."""
+    each = np.array([_chunk(model, plan, stage, chunk, gated) for chunk in range(plan.vpp)])
     return int(_most_held(plan, stage, each))
 
 
@@ -105,13 +114,13 @@ def _most_held(plan: ParallelPlan, stage: int, each: np.typing.NDArray[np.int64]
     return int(np.cumsum(change * each[made.chunk]).max())
 
 
-def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int) -> int:
+def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:
     """Of one microbatch in one chunk of a stage [B]."""
     layers = chunk_layers(model, plan, stage)[chunk]
     sparse = int(is_moe(model, layers).sum())
-    kept = (len(layers) - sparse) * layer_activations(model, plan)
+    kept = (len(layers) - sparse) * layer_activations(model, plan, gated=gated)
     if sparse:
-        kept += sparse * layer_activations(model, plan, moe=True)
+        kept += sparse * layer_activations(model, plan, moe=True, gated=gated)
     last = stage == plan.pp - 1 and chunk == plan.vpp - 1
     # Input and output of the final norm.
     return kept + 2 * last * ELEMENT_BYTES * tokens_of(plan) * model.hidden // plan.sp

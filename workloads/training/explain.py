@@ -96,7 +96,7 @@ def inputs(run: Iteration) -> pd.DataFrame:
     if run.cluster.scale_out and run.cluster.scale_out.name in parts.parts():
         fabric = run.cluster.scale_out.name
         wanted += [(fabric, name) for name in parts.quantities(fabric) if name in _FABRIC]
-    wanted.append(("training", "memory_margin"))
+    wanted += [("training", name) for name in parts.quantities("training")]
     entries = [parts.entry(*one) for one in wanted]
     return pd.DataFrame(
         {
