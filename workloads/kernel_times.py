@@ -33,6 +33,7 @@ __all__ = [
     "host_dispatch_s",
     "launch_s",
     "passes",
+    "step_overhead_s",
     "unfused_attention",
     "worst",
 ]
@@ -119,3 +120,13 @@ def host_dispatch_s(chip: str, *, parts: Catalogue | None = None) -> float:
     issue its steps, whichever is longer. A captured graph or a compiled program does not wait.
     """
     return rank_of(chip, "bf16", 1, parts).constant("host_dispatch")
+
+
+def step_overhead_s(chip: str, *, parts: Catalogue | None = None) -> float:
+    """Time that the end of a step with a sharded optimizer takes besides its kernels [s].
+
+    Gradient norm, update and reading the loss are programs of their own on some stacks, which the
+    host starts one after the other and nothing runs beside. 0 where nothing is known of it.
+    """
+    rank, name = rank_of(chip, "bf16", 1, parts), f"step_overhead_{chip}"
+    return rank.constant(name) if rank.knows(name) else 0.0

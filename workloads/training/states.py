@@ -9,7 +9,9 @@ buckets of several layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from workloads.kernel_times import step_overhead_s
 from workloads.training.plan import ParallelPlan
 from workloads.training.shapes import Shapes
 from workloads.training.shares import (
@@ -89,7 +91,11 @@ def update(shapes: Shapes, stage: int) -> Step:
     plan, owned = shapes.plan, stage_share(shapes.model, shapes.plan, stage)
     updated = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
     touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, updated)
-    return kernel("optimizer.step", shapes.stream(touched), "optimizer")
+    made = shapes.stream(touched)
+    if plan.sharding:
+        overhead_s = step_overhead_s(shapes.chip, parts=shapes.parts)
+        made = replace(made, seconds=made.seconds + overhead_s)
+    return kernel("optimizer.step", made, "optimizer")
 
 
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
