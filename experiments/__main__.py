@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from experiments.cli.common import plain, print_json, print_table
 from experiments.scripts import Experiment, experiment, experiments
-from topologies.errors import InputError
+from topologies.errors import InputError, file_fault
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,8 +34,10 @@ def main(arguments: Sequence[str]) -> int:
             print_table("Experiments", ["name", "question"], _listing(), left=2)
             return 0
         _run(experiment(arguments[0]), arguments[1:])
-    except (InputError, OSError) as mistake:
+    except InputError as mistake:
         return _refuse(str(mistake))
+    except OSError as fault:
+        return _refuse(file_fault(fault))
     except KeyboardInterrupt:
         return _refuse("interrupted; nothing half-written was left behind", status=130)
     return 0

@@ -133,6 +133,8 @@ def dask_pool(address: str) -> Iterator[tuple[Executor, int]]:
     InputError
         When Dask is not installed, or nobody answers at the address.
     """
+    if not address.partition(":")[2]:
+        raise InputError(f"--dask {address!r} has no port; write tcp://host:8786.")
     try:
         import distributed
     except ImportError:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_sim.files import whole_file
+from experiments.run_directory import refuse_unwritable
 from experiments.study import Row
 from topologies.errors import InputError
 
@@ -55,7 +56,10 @@ def open_store(folder: Path) -> Iterator[RowStore]:
         When the directory holds something else, or another sweep writes there.
     """
     _refuse_foreign(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"--out {folder} cannot be written: {fault.strerror}.") from None
     if not (folder / MARK).exists():
         with whole_file(folder / MARK) as part:
             part.write_text('{"cluster_sim_sweep": 1}\n')
@@ -80,10 +84,9 @@ def _claim(file: int, folder: Path) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
+    refuse_unwritable(folder)
     if not folder.exists():
         return
-    if not folder.is_dir():
-        raise InputError(f"--out {folder} is a file. Choose a new directory.")
     found = {entry.name for entry in folder.iterdir() if entry.suffix != ".part"}
     if not found or MARK in found:
         return

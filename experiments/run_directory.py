@@ -149,7 +149,7 @@ def run_directory(
     record = new_record(command, inputs, seed)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     with _termination_as_exit(), _parents(target):
-        part.mkdir()
+        _make(part, path)
         try:
             run = Run(part, record)
             yield run
@@ -167,10 +167,9 @@ def refuse_foreign(path: Path) -> None:
     ------
     InputError
     """
+    refuse_unwritable(path)
     if not path.exists():
         return
-    if not path.is_dir():
-        raise InputError(f"--out {path} is a file. Choose a new directory.")
     found = sorted(entry.name for entry in path.iterdir())
     if not found:
         return
@@ -186,11 +185,39 @@ def refuse_foreign(path: Path) -> None:
         )
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Refuse a path below which nothing can be written, as far as the system tells beforehand.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as fault:
+        raise InputError(f"--out {path} cannot be a directory: {fault.strerror}.") from None
+    if not nearest.is_dir():
+        what = "is" if nearest == path else f"is below {nearest}, which is"
+        raise InputError(f"--out {path} {what} a file. Choose a new directory.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"--out {path} cannot be written: no permission to write in {nearest}.")
+
+
+def _make(folder: Path, asked: str | Path) -> None:
+    try:
+        folder.mkdir()
+    except OSError as fault:
+        raise InputError(f"--out {asked} cannot be written: {fault.strerror}.") from None
+
+
 @contextmanager
 def _parents(target: Path) -> Iterator[None]:
     """Make the directories above the target; when the run fails, take the new ones away again."""
     missing = [parent for parent in target.parents if not parent.exists()]
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"--out {target} cannot be written: {fault.strerror}.") from None
     try:
         yield
     except BaseException:

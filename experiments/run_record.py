@@ -34,8 +34,12 @@ def read_record(path: Path) -> dict[str, Any]:
             raise ValueError(f"format {record['cluster_sim_run']}, this version reads {FORMAT}")
         _check(record["contents"], record["files"])
     except FileNotFoundError:
-        raise InputError(f"{path} is no run directory: it has no {RECORD}") from None
-    except (ValueError, TypeError, KeyError, OSError, RecursionError) as fault:
+        raise InputError(f"{path} is no run directory: it has no {RECORD}.") from None
+    except NotADirectoryError:
+        raise InputError(f"{path} is a file; name the run directory.") from None
+    except OSError as fault:
+        raise InputError(f"{file} cannot be read: {fault.strerror}.") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as fault:
         raise InputError(f"{file} was not written by cluster-sim: {fault}") from None
     return dict(record)
 

@@ -89,8 +89,12 @@ def read_study(path: str | Path) -> Study:
         return study(document)
     except FileNotFoundError:
         raise InputError(f"there is no study at {file}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, OSError) as fault:
-        raise InputError(f"{file} is no study: {' '.join(str(fault).split())}") from None
+    except OSError as fault:
+        raise InputError(f"{file} cannot be read: {fault.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file} is no study: it is not UTF-8 text.") from None
+    except (yaml.YAMLError, RecursionError) as fault:
+        raise InputError(f"{file} is no study: {' '.join(str(fault).split())}.") from None
     except InputError as mistake:
         raise InputError(f"{file}: {mistake}") from None
 
@@ -133,8 +137,12 @@ def rows(made: Study) -> list[Row]:
         When there are none or too many, or a parameter is unknown to the command.
     """
     count = math.prod(len(values) for values in made.grid.values()) * max(1, len(made.runs))
-    if not 1 <= count <= MOST_RUNS or not (made.grid or made.runs):
-        raise InputError(f"the study has {count if made.grid else 0:,} runs; 1 to {MOST_RUNS:,}")
+    if not (made.grid or made.runs) or not count:
+        raise InputError(
+            "the study has no runs; name parameters with several values under grid, or list runs."
+        )
+    if count > MOST_RUNS:
+        raise InputError(f"the study has {count:,} runs; at most {MOST_RUNS:,}. Make several.")
     files: dict[str, str] = {}
     return [_row(made, varied, files) for varied in _combinations(made)]
 
@@ -163,7 +171,16 @@ def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
     gaps = [name for name in names if frame[name].dtype == float and frame[name].isna().any()]
     told = {name: [row[name] for row in table if row.get(name) is not None] for name in gaps}
     whole = {name: "Int64" for name in gaps if all(type(value) is int for value in told[name])}
+    mixed = [name for name in frame.columns if _is_mixed(frame[name])]
+    for name in mixed:
+        frame[name] = [None if pd.isna(value) else str(value) for value in frame[name]]
     return frame.astype(whole).drop(columns=same).assign(message=messages)
+
+
+def _is_mixed(column: pd.Series[Any]) -> bool:
+    """Whether some values are text and others are not: such a column is text."""
+    texts = [isinstance(value, str) for value in column.dropna()]
+    return any(texts) and not all(texts)
 
 
 def _combinations(made: Study) -> Iterable[Values]:
@@ -197,9 +214,11 @@ def _content(name: str) -> str:
 def _typed(text: str) -> str | int | float:
     for kind in (int, float):
         try:
-            return kind(text)
+            value = kind(text)
         except ValueError:
             continue
+        if math.isfinite(value):
+            return value
     return text
 
 

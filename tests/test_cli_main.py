@@ -47,3 +47,14 @@ def test_every_command_is_there() -> None:
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     assert f"Usage: cluster-sim {command} " in capsys.readouterr().out
+
+
+def test_a_fault_of_the_system_is_words_not_a_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*given: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("topologies.machines.cluster", full)
+    assert run(["topology", "trn2.48xlarge"]) == 2
+    assert capsys.readouterr().err == "cluster-sim: No space left on device.\n"

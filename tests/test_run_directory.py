@@ -258,6 +258,30 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, why: str
         read_record(tmp_path)
 
 
+def test_a_path_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for place, said in (
+        (file, "is a file. Choose a new directory."),
+        (file / "below", f"is below {file}, which is a file."),
+        (tmp_path / ("x" * 300), "cannot be a directory: File name too long."),
+    ):
+        with pytest.raises(InputError) as caught:
+            refuse_foreign(place)
+        assert said in str(caught.value)
+        assert "Errno" not in str(caught.value)
+    with pytest.raises(InputError, match=r"cannot be written: No such file or directory\."):
+        _write(Path("/proc/run"))
+
+
+def test_a_folder_without_permission_is_refused_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.run_directory.os.access", lambda path, mode: False)
+    with pytest.raises(InputError, match=f"no permission to write in {tmp_path}"):
+        refuse_foreign(tmp_path / "run")
+
+
 def test_a_digest_depends_on_content_not_on_order() -> None:
     assert digest({"a": [1, 2.5], "b": None}) == digest({"b": None, "a": (1, 2.5)})
     assert digest({"a": 1}) != digest({"a": 1.5})

@@ -121,8 +121,8 @@ def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path, text: str, said
         ({"command": "probe", "grid": {"sise": ["1"]}}, "probe has no parameter sise. Did you"),
         ({"command": "probe", "grid": {"json": ["true"]}}, "a study sets --json itself"),
         ({"command": "probe", "grid": {"fast": ["perhaps"]}}, "fast is perhaps; it is a switch"),
-        ({"command": "probe"}, "the study has 0 runs"),
-        ({"command": "probe", "grid": {"size": []}}, "the study has 0 runs"),
+        ({"command": "probe"}, "the study has no runs; name parameters"),
+        ({"command": "probe", "grid": {"size": []}}, "the study has no runs; name parameters"),
         (
             {"command": "probe", "grid": {"size": ["1"] * 2000, "tag": ["1"] * 2000}},
             "the study has 4,000,000 runs",
@@ -218,6 +218,15 @@ def test_a_result_that_repeats_its_parameter_is_left_out() -> None:
     outcome = {"status": "ok", "message": "", "document": {"tp": 8, "name": "x"}}
     frame = results([(Row({"tp": "8", "name": "y"}, ("x",), "d"), outcome)])
     assert list(frame.columns) == ["tp", "name", "status", "result.name", "message"]
+
+
+def test_parameters_of_several_kinds_are_text_and_can_be_stored(tmp_path: Path) -> None:
+    outcome = {"status": "ok", "message": "", "document": {"t": 1}}
+    asked = [Row({"size": text}, (text,), text) for text in ("1KiB", "nan", "-1", "1e3")]
+    frame = results([(row, outcome) for row in asked])
+    assert frame["size"].tolist() == ["1KiB", "nan", "-1", "1000.0"]
+    frame.to_parquet(tmp_path / "frame.parquet")
+    assert results([(asked[2], outcome)])["size"].tolist() == [-1]
 
 
 def test_finished_runs_are_not_run_again(log: Path, tmp_path: Path) -> None:
@@ -354,6 +363,11 @@ def test_a_dask_cluster_gives_the_same_table(log: Path) -> None:
     ) as cluster:
         there = sweep(made, dask=cluster.scheduler_address)
     pd.testing.assert_frame_equal(here, there)
+
+
+def test_an_address_without_a_port_is_refused() -> None:
+    with pytest.raises(InputError, match="--dask '' has no port; write tcp://host:8786"):
+        sweep(study(_sizes(1)), dask="")
 
 
 def test_an_address_where_nobody_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from experiments.cli.sweep import sweep
 from experiments.cli.topology import topology
 from experiments.cli.train import train
 from experiments.cli.validate import validate
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, file_fault, suggestion
 
 app = typer.Typer(
     name="cluster-sim",
@@ -55,8 +55,10 @@ def run(arguments: Sequence[str]) -> int:
         status = app(list(arguments), prog_name="cluster-sim", standalone_mode=False)
     except UsageMistake as mistake:
         return _explain(mistake)
-    except (InputError, OSError) as mistake:
+    except InputError as mistake:
         return _refuse(str(mistake))
+    except OSError as fault:
+        return _refuse(file_fault(fault))
     except (typer.Abort, KeyboardInterrupt):
         return _interrupted()
     if status == INTERRUPTED:  # typer answers Ctrl-C itself, without a word
