@@ -31,10 +31,13 @@ class Timing:
         Of one call of the kernel [s].
     provenance : str
         The worst of its inputs: ``measured``, ``interpolated``, ``extrapolated``, ``assumed``.
+    size_bytes : int
+        What one call reads and writes in memory at least [B]; 0 where nobody has counted.
     """
 
     seconds: Any
     provenance: str
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)

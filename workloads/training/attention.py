@@ -7,6 +7,7 @@ in a ring beside the core (arXiv 2310.01889), or are gathered before it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from workloads import kernel_times
@@ -149,7 +150,10 @@ def _core(shapes: Shapes, direction: str, key_count: int, *, causal: bool) -> Ti
     run = partial(kernel_times.attention, shapes.chip, plan.microbatch, plan.local_seq)
     sides = (shapes.heads, shapes.kv_heads, _width(shapes), causal, direction)
     how = {"kv_seq": key_count, "ranks_per_chip": plan.ranks_per_chip, "parts": shapes.parts}
-    return run(*sides, **how)  # type: ignore[arg-type]
+    # Queries and results, keys and values; backward these and the gradients of each.
+    rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count
+    moved = 2 * TWO * plan.microbatch * rows * _width(shapes) * (1 + (direction == "backward"))
+    return replace(run(*sides, **how), size_bytes=moved)  # type: ignore[arg-type]
 
 
 def _width(shapes: Shapes) -> int:

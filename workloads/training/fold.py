@@ -58,9 +58,10 @@ def _refined(finer: IntArray, classes: IntArray, exchange: Exchange) -> IntArray
 
 
 def _signature(exchange: Exchange, classes: IntArray) -> IntArray:
-    """Duration and the set of (role, class) of each group; repetitions are blanked."""
+    """Cost and the set of (role, class) of each group; repetitions are blanked."""
     span = int(classes.max()) + 1
-    _, duration = np.unique(exchange.duration_ps, axis=0, return_inverse=True)
+    costs = np.concatenate([exchange.duration_ps, exchange.draws.size_bytes], axis=1)
+    _, duration = np.unique(costs, axis=0, return_inverse=True)
     met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
     met[:, 1:][met[:, 1:] == met[:, :-1]] = -1
     met.sort(axis=1)

@@ -251,7 +251,7 @@ class Lowered:
 
 
 def _lowered(made: Program, disturbed: Disturbance | None, faults: Sequence[Fault]) -> Lowered:
-    calm = lower(made)
+    calm = lower(made, memory=True)
     schedule = disturb(calm, made, disturbed) if disturbed else calm
     strikes = table(schedule, faults) if faults else None
     return Lowered(schedule, strikes, calm if disturbed or faults else None)

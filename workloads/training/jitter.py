@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.engine.jit import inlined
-from cluster_sim.schedule import IntArray, Schedule
+from cluster_sim.schedule import FLOW, IntArray, Schedule
 from topologies.errors import InputError
 from workloads.training.program import Program
 
@@ -184,7 +184,7 @@ def quantile(key: np.uint64, op_key: np.uint64, table: IntArray) -> int:
 
 
 def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
-    """Return the schedule of a program with disturbed kernels.
+    """Return the schedule of a program with disturbed kernels; flows are so much slower or faster.
 
     Parameters
     ----------
@@ -195,15 +195,21 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
     """
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     first = np.cumsum(length) - length
-    duration = schedule.duration_ps.copy()
+    duration, rate = schedule.duration_ps.copy(), schedule.flows.cap_bytes_per_s.copy()
     keys, slow, table = how.keys(program.rank), how.slowness(program.rank), how.table
     for stage in range(len(program.streams)):
         rows = np.flatnonzero(program.stage == stage)
         alone = np.flatnonzero(~meeting(program, stage))
         at = first[rows][:, None] + alone
-        part = (duration[at], keys[rows][:, None], alone, slow[rows][:, None], table)
-        duration[at] = disturbed_array(*part)
-    return replace(schedule, duration_ps=duration)
+        usual_ps = program.step_ps[program.streams[stage].ops.step[alone]]
+        lasts_ps = disturbed_array(usual_ps, keys[rows][:, None], alone, slow[rows][:, None], table)
+        flows = schedule.kind[at] == FLOW
+        duration[at] = np.where(flows, 0, lasts_ps)
+        changed = np.searchsorted(schedule.flows.op, at[flows])
+        part = (usual_ps / lasts_ps)[flows]
+        rate[changed] = np.maximum(1, rate[changed] * part).astype(np.int64)
+    flows_now = replace(schedule.flows, cap_bytes_per_s=rate)
+    return replace(schedule, duration_ps=duration, flows=flows_now)
 
 
 def meeting(program: Program, stage: int) -> npt.NDArray[np.bool_]:

@@ -16,10 +16,12 @@ import numpy as np
 from cluster_sim.build import schedule
 from cluster_sim.schedule import (
     FIXED,
+    FLOW,
     JOIN,
     NO_RESOURCE,
     Codes,
     Edges,
+    Flows,
     IntArray,
     Resources,
     Schedule,
@@ -72,8 +74,15 @@ class Template:
     value: IntArray
 
 
-def lower(program: Program) -> Schedule:
+def lower(program: Program, *, memory: bool = False) -> Schedule:
     """Return the schedule of all rows of a program.
+
+    Parameters
+    ----------
+    program : Program
+    memory : bool
+        Whether what runs beside something else is a flow on its rank's memory, resource ``hbm``.
+        Where memory suffices for all the times are the same either way.
 
     Labels: ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and ``count``, the
     equal ranks that an op stands for; a join has those of its group's first member.
@@ -87,10 +96,13 @@ def lower(program: Program) -> Schedule:
     kind = np.full(layout.total, JOIN, np.uint8)
     kind[: layout.ops] = FIXED
     resource, duration, size = _columns(program, layout)
+    memory = memory and program.memory_bytes_per_s > 0
+    flows = _flows(program, layout, kind, duration, size) if memory else Flows.none()
     return schedule(
         kind=kind,
         edges=Edges(ptr, targets, lags),
-        resources=_resources(program),
+        resources=_resources(program, memory=memory),
+        flows=flows,
         labels=_labels(program, layout),
         facts=dict(program.facts),
         resource=resource,
@@ -227,8 +239,40 @@ def _join_edges(
     yield targets.reshape(-1)
 
 
-def _resources(program: Program) -> Resources:
-    """Streams of every row of ranks: its engine, its collective streams, its ways in and out."""
+def _flows(
+    program: Program, layout: Layout, kind: IntArray, duration: IntArray, size: IntArray
+) -> Flows:
+    """Make flows of the ops that run beside others and draw on memory, in these columns."""
+    rate = np.zeros(layout.total, np.int64)
+    row = np.zeros(layout.total, np.int32)
+    for stage, stream in enumerate(program.streams):
+        rows = np.flatnonzero(program.stage == stage)
+        own = np.flatnonzero(stream.beside)
+        at = layout.offset[rows, OWN][:, None] + own
+        step = stream.ops.step[own]
+        drawn, rate[at] = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
+        size[at] = np.where(drawn > 0, drawn, size[at])
+        row[at] = rows[:, None]
+    for exchange in program.exchanges:
+        for place, role in enumerate(exchange.role.tolist()):
+            whose = exchange.members[:, place]
+            beside = program.streams[program.stage[whose[0]]].beside
+            calls = np.flatnonzero(beside[exchange.ops[role]])
+            at = layout.offset[whose, OWN][:, None] + exchange.ops[role][calls]
+            drawn, rate[at] = (column[exchange.kind][:, calls] for column in exchange.draws)
+            size[at] = np.where(drawn > 0, drawn, size[at])
+    op = np.flatnonzero(rate)
+    kind[op], duration[op] = FLOW, 0
+    hbm = len(program) * len(STREAM_KINDS) + row[op]
+    once = np.ones(len(op), np.int32)
+    return Flows(op.astype(np.int32), rate[op], np.arange(len(op) + 1), hbm.astype(np.int32), once)
+
+
+def _resources(program: Program, *, memory: bool) -> Resources:
+    """Streams of every row of ranks: its engine, its collective streams, its ways in and out.
+
+    With ``memory`` each row's part of the chip's memory follows.
+    """
     rows, streams = len(program), len(STREAM_KINDS)
     alike = {kind: sum(kind == other for other, _ in STREAM_KINDS) for kind, _ in STREAM_KINDS}
     tables = [
@@ -238,7 +282,12 @@ def _resources(program: Program) -> Resources:
     whole = Resources.concat(tables)
     by_row = np.arange(streams * rows).reshape(streams, rows).T.reshape(-1)
     columns = ("kind", "owner", "peer", "lane", "slots", "capacity")
-    return Resources(whole.kinds, *(getattr(whole, name)[by_row] for name in columns))
+    ordered = Resources(whole.kinds, *(getattr(whole, name)[by_row] for name in columns))
+    if not memory:
+        return ordered
+    most = program.memory_bytes_per_s
+    parts = Resources.table("hbm", program.chip, lane=program.core, slots=0, capacity=most)
+    return Resources.concat([ordered, parts])
 
 
 def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray, IntArray]:

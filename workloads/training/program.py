@@ -13,16 +13,19 @@ from functools import cache
 
 import numpy as np
 
-from cluster_sim.collectives import Group
+from cluster_sim.collectives import Group, hbm_bytes
 from cluster_sim.collectives.timing import duration_ps
 from cluster_sim.schedule import BoolArray, IntArray
 from topologies.clusters import Cluster
 from workloads.training.ops import Catalog, Ops, edges
 from workloads.training.placement import Placement, geometries
 from workloads.training.shapes import Shapes
+from workloads.training.shared_memory import Draws, beside, draws, memory_bytes_per_s, overlaps
 from workloads.training.stage import stage_ops
 from workloads.training.steps import CC_DP, ENGINE, Step
 
+LOCAL_ACCESSES = 2
+"""Of what ranks of one chip tell each other: once through its memory and back."""
 WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
 """Axes whose groups lie within one stage."""
 
@@ -36,11 +39,14 @@ class Stream:
     ops : Ops
     src, dst : int64 array (edges,)
         Op ``dst`` waits for op ``src``; in order of ``dst``.
+    beside : bool array (ops,)
+        Which may run while another one draws on the rank's memory.
     """
 
     ops: Ops
     src: IntArray
     dst: IntArray
+    beside: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,8 @@ class Exchange:
     kind : int64 array (groups,)
         Row of ``duration_ps`` of each group.
     duration_ps : int64 array (kinds, calls)
+    draws : Draws
+        What each call draws from the memory of a member, arrays (kinds, calls).
     """
 
     axis: str
@@ -67,6 +75,7 @@ class Exchange:
     ops: tuple[IntArray, ...]
     kind: IntArray
     duration_ps: IntArray
+    draws: Draws
 
     @property
     def calls(self) -> int:
@@ -89,6 +98,10 @@ class Program:
         Of each row of ranks: its stage, number, chip, place on the chip, and how many equal ranks
         it stands for.
     exchanges : tuple of Exchange
+    draws : Draws
+        What each step's kernel draws from the memory of its rank, arrays (steps,).
+    memory_bytes_per_s : int
+        What a rank's kernels and collectives can draw together [B/s]; 0 where that is left out.
     facts : tuple of (str, value)
     """
 
@@ -101,6 +114,8 @@ class Program:
     core: IntArray
     count: IntArray
     exchanges: tuple[Exchange, ...]
+    draws: Draws
+    memory_bytes_per_s: int
     facts: tuple[tuple[str, str | int], ...]
 
     def __len__(self) -> int:
@@ -113,11 +128,14 @@ def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Progra
     all_ops = [stage_ops(shapes, stage, catalog, iterations) for stage in range(plan.pp)]
     stream_of = catalog.column("stream")
     streams = tuple(_stream(ops, stream_of, catalog) for ops in all_ops)
-    found = _Exchanges(placement, catalog, streams)
+    memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
+    found = _Exchanges(placement, catalog, streams, memory)
+    kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
+    drawn, step_ps = draws(size_bytes, kernel_ps, memory)
     ranks = np.arange(plan.ranks)
     return Program(
         steps=tuple(catalog.steps),
-        step_ps=catalog.column("duration_ps"),
+        step_ps=step_ps,
         streams=streams,
         stage=placement.stage,
         rank=ranks,
@@ -125,6 +143,8 @@ def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Progra
         core=ranks % plan.ranks_per_chip,
         count=np.ones(plan.ranks, np.int64),
         exchanges=tuple(found.all()),
+        draws=drawn,
+        memory_bytes_per_s=memory,
         facts=(("model", shapes.model.name), ("cluster", placement.cluster.name)),
     )
 
@@ -134,7 +154,8 @@ def _stream(ops: Ops, stream_of: IntArray, catalog: Catalog) -> Stream:
     more_src, more_dst = _awaited(ops, stream_of, catalog)
     src, dst = np.concatenate([src, more_src]), np.concatenate([dst, more_dst])
     _, unique = np.unique(dst * len(ops) + src, return_index=True)
-    return Stream(ops, src[unique], dst[unique])
+    src, dst = src[unique], dst[unique]
+    return Stream(ops, src, dst, beside(ops, stream_of[ops.step], src, dst))
 
 
 def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray, IntArray]:
@@ -144,9 +165,9 @@ def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray,
     are needed by the next kernel of their layer, those outside of layers by the next of no layer.
     """
     stream = stream_of[ops.step]
-    beside = np.flatnonzero(stream == CC_DP)
+    replicas = np.flatnonzero(stream == CC_DP)
     updates = np.flatnonzero(_is(catalog, ops, lambda step: step.what == "optimizer"))
-    before = np.searchsorted(beside, updates)
+    before = np.searchsorted(replicas, updates)
     late = before > 0
     gathers = _is(catalog, ops, lambda step: step.name.startswith("parameters."))
     gathered, kernels = np.flatnonzero(gathers), np.flatnonzero(stream == ENGINE)
@@ -156,7 +177,7 @@ def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray,
     at = np.searchsorted(users, layer[gathered] * span + gathered)
     user = users[np.minimum(at, len(users) - 1)]
     used = (at < len(users)) & (user // span == layer[gathered])
-    src = [beside[before[late] - 1], gathered[used]]
+    src = [replicas[before[late] - 1], gathered[used]]
     return np.concatenate(src), np.concatenate([updates[late], user[used] % span])
 
 
@@ -169,10 +190,17 @@ def _is(catalog: Catalog, ops: Ops, what: Callable[[Step], bool]) -> BoolArray:
 class _Exchanges:
     """Finds which ranks meet in which op, axis by axis and stage by stage."""
 
-    def __init__(self, placement: Placement, catalog: Catalog, streams: tuple[Stream, ...]):
+    def __init__(
+        self,
+        placement: Placement,
+        catalog: Catalog,
+        streams: tuple[Stream, ...],
+        memory_bytes_per_s: int,
+    ):
         self.placement = placement
         self.steps = catalog.steps
         self.streams = streams
+        self.memory_bytes_per_s = memory_bytes_per_s
 
     def all(self) -> Iterator[Exchange]:
         """Every exchange that has a call."""
@@ -232,11 +260,21 @@ class _Exchanges:
         first, kind = geometries(self.placement.cluster, chips)
         step = self.streams[stage].ops.step[ops[0]]
         used, where = np.unique(step, return_inverse=True)
-        times = [[self._time(chips[g], self.steps[number]) for number in used] for g in first]
-        return Exchange(axis, groups, role, ops, kind, np.array(times, np.int64)[:, where])
+        steps = [self.steps[number] for number in used.tolist()]
+        times = [[self._time(chips[g], step) for step in steps] for g in first]
+        sizes = [[self._drawn(chips[g], step) for step in steps] for g in first]
+        drawn, lasts = draws(np.array(sizes), np.array(times), self.memory_bytes_per_s)
+        of_calls = Draws(*(column[:, where] for column in drawn))
+        return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
 
     def _time(self, chips: IntArray, step: Step) -> int:
         return exchange_ps(self.placement.cluster, chips, step.collective, step.size_bytes)
+
+    def _drawn(self, chips: IntArray, step: Step) -> int:
+        """Bytes that one member of a collective reads and writes; see ``beside`` for sends."""
+        if not self.memory_bytes_per_s or step.collective == "send":
+            return 0
+        return exchange_bytes(self.placement.cluster, chips, step.collective, step.size_bytes)
 
 
 def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
@@ -244,15 +282,24 @@ def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> 
 
     What one chip sends to another takes as long as a step in which two exchange as much.
     """
-    named, per_chip = np.unique(chips, return_counts=True)
-    if len(named) == 1:
+    group = _group(cluster, chips)
+    if len(group.chips) == 1:
         return _local_ps(cluster, size_bytes)
-    if len(named) < len(chips):
-        chips = chips[np.sort(np.unique(chips, return_index=True)[1])]
-    ranks_per_chip = int(per_chip.max())
-    if op == "send":
-        op = "permute"
-    return max(1, duration_ps(op, Group(cluster, chips, ranks_per_chip), size_bytes))
+    return max(1, duration_ps("permute" if op == "send" else op, group, size_bytes))
+
+
+def exchange_bytes(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
+    """What one rank's part of a communication on these chips reads and writes in memory [B]."""
+    group = _group(cluster, chips)
+    if len(group.chips) == 1:
+        return LOCAL_ACCESSES * size_bytes
+    return hbm_bytes(op, group, size_bytes) // group.ranks
+
+
+def _group(cluster: Cluster, chips: IntArray) -> Group:
+    """Group of ranks on these chips, one after the other; a chip is named by each of its ranks."""
+    _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
+    return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
 
 
 @cache
@@ -261,4 +308,4 @@ def _local_ps(cluster: Cluster, size_bytes: int) -> int:
     if cluster.catalogue is None:
         return 1
     rate = cluster.catalogue.value(cluster.chip, "hbm_bandwidth")
-    return max(1, round(2 * size_bytes / rate * 10**12))
+    return max(1, round(LOCAL_ACCESSES * size_bytes / rate * 10**12))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topologies.catalogue import Catalogue
 from workloads import kernel_times
-from workloads.kernel_rank import Timing
+from workloads.kernel_rank import ELEMENT_BYTES, Timing
 from workloads.model import Model
 from workloads.training.plan import ParallelPlan
 
@@ -62,19 +62,24 @@ class Shapes:
         """Time of matrix products in the plan's precision."""
         per, precision = self.plan.ranks_per_chip, self.plan.precision
         how = {"batch": batch, "ranks_per_chip": per, "parts": self.parts}
-        return kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
+        made = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
+        inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
+        return replace(made, size_bytes=round(batch * (inputs + TWO * m * n)))
 
     def stream(self, size_bytes: int) -> Timing:
         """Time of an element-wise kernel over these bytes, reads and writes."""
         per = self.plan.ranks_per_chip
-        return kernel_times.elementwise(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        made = kernel_times.elementwise(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        return replace(made, size_bytes=size_bytes)
 
     def passes(self, size_bytes: int) -> Timing:
         """Time of kernels over these bytes, every pass of each counted, fused or not."""
         per = self.plan.ranks_per_chip
-        return kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        made = kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        return replace(made, size_bytes=size_bytes)
 
     def gather(self, size_bytes: int) -> Timing:
         """Time of a look-up over these bytes."""
         per = self.plan.ranks_per_chip
-        return kernel_times.gather(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        made = kernel_times.gather(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        return replace(made, size_bytes=size_bytes)

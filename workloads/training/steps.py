@@ -47,7 +47,7 @@ class Step:
     seconds : float
         Of a kernel [s]; communication is timed on the group that does it.
     size_bytes : int
-        Of a communication [B], as nccl-tests count it.
+        Of a communication as nccl-tests count it; of a kernel what it reads and writes [B].
     axis : str
         Exchange that a communication belongs to, ``""`` for a kernel.
     collective : str
@@ -71,7 +71,8 @@ class Step:
 
 def kernel(name: str, timing: Timing, what: str = "compute", after: str = PREVIOUS) -> Step:
     """Return a step on the engine."""
-    return Step(name, what, ENGINE, timing.seconds, after=after, provenance=timing.provenance)
+    seconds, size_bytes, provenance = timing.seconds, timing.size_bytes, timing.provenance
+    return Step(name, what, ENGINE, seconds, size_bytes, after=after, provenance=provenance)
 
 
 def collective(

@@ -1,0 +1,172 @@
+"""Kernels and collectives that run beside each other share the memory of their rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_training import SPARSE, TOY, plan, sixteen, toy_program
+
+from cluster_sim.conservation import violations
+from cluster_sim.schedule import FLOW
+from cluster_sim.trace import Trace, run
+from topologies.machines import cluster
+from workloads.training.breakdown import breakdown, mean_s
+from workloads.training.fold import fold
+from workloads.training.iteration import iteration
+from workloads.training.jitter import Disturbance, disturb
+from workloads.training.lower import lower
+from workloads.training.program import Program
+from workloads.training.rank_vector import evaluate
+from workloads.training.shared_memory import beside, draws
+
+OVERLAPPED: tuple[dict[str, Any], ...] = (
+    {"tp": 4, "dp": 4, "overlap": "all"},
+    {"tp": 4, "pp": 2, "dp": 2, "overlap": "all"},
+    {"dp": 16, "overlap": "dp", "zero": 3},
+    {"cp": 4, "dp": 4, "overlap": "none"},
+    {"tp": 2, "dp": 8, "pp": 1, "overlap": "dp", "zero": 0},
+)
+
+
+def with_memory(program: Program, bytes_per_s: int) -> Program:
+    """The program on memories of another rate, which every op could still use alone."""
+    return replace(program, memory_bytes_per_s=bytes_per_s)
+
+
+def greediest(program: Program) -> int:
+    """Highest rate at which any op that runs beside another draws alone."""
+    return int(lower(program, memory=True).flows.cap_bytes_per_s.max())
+
+
+def _busy_ps(trace: Trace) -> int:
+    return int((trace.times.end_ps - trace.times.start_ps).sum())
+
+
+@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
+def test_with_memory_enough_for_all_nothing_changes(asked: dict[str, Any]) -> None:
+    program = with_memory(fold(toy_program(plan(**asked), sixteen())), 10**15)
+    shared, apart = lower(program, memory=True), lower(program)
+    assert (shared.kind == FLOW).any()
+    assert not (apart.kind == FLOW).any()
+    times, usual = run(shared), run(apart)
+    assert (times.times.start_ps == usual.times.start_ps).all()
+    assert (times.times.end_ps == usual.times.end_ps).all()
+    assert evaluate(program).total_ps == times.total_ps
+
+
+@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
+def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(asked: dict[str, Any]) -> None:
+    program = fold(toy_program(plan(**asked), sixteen()))
+    schedule = lower(with_memory(program, greediest(program) // 2), memory=True)
+    trace, reference = run(schedule), run(schedule, engine="reference")
+    assert (trace.times.end_ps == reference.times.end_ps).all()
+    usual = run(lower(program))
+    assert _busy_ps(trace) > _busy_ps(usual)
+    assert trace.total_ps >= usual.total_ps
+    assert not violations(trace)
+    parts = breakdown(trace).drop(columns="count")
+    assert (parts.sum(axis=1) == trace.total_ps).all()
+
+
+@pytest.mark.parametrize("asked", OVERLAPPED[:3], ids=str)
+def test_folded_is_unfolded(asked: dict[str, Any]) -> None:
+    program = toy_program(plan(**asked), sixteen())
+    scarce = with_memory(program, greediest(program))
+    whole, few = run(lower(scarce, memory=True)), run(lower(fold(scarce), memory=True))
+    assert len(few.schedule) < len(whole.schedule)
+    assert few.total_ps == whole.total_ps
+    assert mean_s(breakdown(few)) == pytest.approx(mean_s(breakdown(whole)))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_plan_without_overlap_shares_nothing(schedule: str) -> None:
+    how = plan(tp=4, pp=2, dp=2, schedule=schedule)
+    made = iteration(TOY, sixteen(), how)
+    assert made.program.memory_bytes_per_s == 0
+    assert len(made.trace.schedule.flows) == 0
+    assert "hbm" not in made.trace.schedule.resources.kinds
+
+
+def test_what_is_beside_lies_between_what_it_waits_for_and_what_waits_for_it() -> None:
+    program = fold(toy_program(plan(dp=16, overlap="dp"), sixteen()))
+    stream = program.streams[0]
+    names = np.array([step.name for step in program.steps])[stream.ops.step]
+    microbatch = stream.ops.microbatch
+    first, last = microbatch.min(initial=9, where=microbatch >= 0), microbatch.max()
+    inner = (microbatch > first) & (microbatch < last)
+    assert not stream.beside[inner].any()
+    backward = stream.beside & (microbatch == last)
+    assert backward.any()
+    whole = names[stream.beside]
+    assert "gradients.bucket" in whole
+    assert "optimizer.step" not in whole
+
+
+def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
+    """Of two units the reduction gets the one it wants; kernels that want more get the other."""
+    program = fold(toy_program(plan(dp=16, overlap="dp"), sixteen()))
+    alone = run(lower(program, memory=True)).frame()
+    first = (alone["name"].astype(str) == "gradients.bucket").to_numpy().argmax()
+    flows = lower(program, memory=True).flows
+    unit = int(flows.cap_bytes_per_s[flows.op == first][0])
+    frame = run(lower(with_memory(program, 2 * unit), memory=True)).frame()
+    reduced = frame.iloc[first]
+    within = (frame["start_ps"] >= reduced["start_ps"]) & (frame["end_ps"] <= reduced["end_ps"])
+    rate = frame["size_bytes"] / (alone["end_ps"] - alone["start_ps"]) * 1e12
+    slowed = within & (frame["what"] == "compute") & (rate > 1.01 * unit)
+    assert slowed.any()
+    took = (frame["end_ps"] - frame["start_ps"])[slowed]
+    expected = (frame["size_bytes"] / unit * 1e12)[slowed]
+    assert took.to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-6)
+    lesser = within & (frame["what"] == "compute") & (rate < 0.99 * unit)
+    assert (frame["end_ps"] - frame["start_ps"])[lesser].to_numpy() == pytest.approx(
+        (alone["end_ps"] - alone["start_ps"])[lesser].to_numpy(), abs=1
+    )
+
+
+def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
+    program = toy_program(plan(dp=16, overlap="dp"), sixteen())
+    plenty = with_memory(program, 10**15)
+    how = Disturbance(0.05, seed=3, stragglers=((3, 1.5),))
+    apart = run(disturb(lower(program), program, how)).total_ps
+    shared = run(disturb(lower(plenty, memory=True), plenty, how)).total_ps
+    assert shared == pytest.approx(apart, rel=1e-7)
+
+
+def test_experts_and_machines_with_unknown_accesses() -> None:
+    how = plan(tp=2, dp=8, ep=8, etp=2, overlap="all")
+    sparse = iteration(SPARSE, sixteen(), how)
+    assert sparse.program.memory_bytes_per_s > 0
+    gpu = iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp"))
+    assert gpu.program.memory_bytes_per_s == 0
+
+
+def test_a_draw_keeps_the_time_of_its_op() -> None:
+    sizes = np.array([[10**9, 123_456_789], [10, 0]])
+    lasts = np.array([[10**9, 777_777_777], [10**9, 5]])
+    found, kept = draws(sizes, lasts, 3 * 10**12)
+    assert found.rate_bytes_per_s[1].tolist() == [0, 0]
+    assert kept[1].tolist() == lasts[1].tolist()
+    assert np.abs(kept[0] - lasts[0]).max() <= 1
+    assert found.size_bytes.tolist() == [[10**9, 123_456_789], [0, 0]]
+    none, same = draws(sizes, lasts, 0)
+    assert not none.size_bytes.any()
+    assert (same == lasts).all()
+    clamped, _ = draws(np.array([10**9]), np.array([10**6]), 10**12)
+    assert clamped.size_bytes.tolist() == [10**6]
+
+
+def test_beside_is_found_in_a_small_graph() -> None:
+    """Kernels 0, 2, 3 and 4; communication 1 after 0, awaited by 4."""
+    from workloads.training.ops import Catalog
+    from workloads.training.steps import CC, ENGINE, Step
+
+    kinds = [ENGINE, CC, ENGINE, ENGINE, ENGINE]
+    ops = Catalog().ops([Step(str(k), "compute", kind) for k, kind in enumerate(kinds)])
+    src, dst = np.array([0, 0, 2, 1, 3]), np.array([1, 2, 3, 4, 4])
+    assert beside(ops, np.array(kinds), src, dst).tolist() == [False, True, True, True, False]
+    chain = np.arange(4), np.arange(1, 5)
+    assert not beside(ops, np.array(kinds), *chain).any()
