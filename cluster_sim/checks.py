@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cluster_sim.instants import transfer_ps
 from cluster_sim.schedule import (
     FIXED,
     FLOW,
@@ -56,12 +57,12 @@ def check(made: Schedule) -> None:
         if len(label) != ops:
             raise ScheduleError(f"label {name} has {len(label)} rows, there are {ops} ops")
     _check_ops(made)
-    _check_start_edges(made)
     flowing = np.flatnonzero(made.kind == FLOW)
     if not np.array_equal(flowing, made.flows.op):
         raise ScheduleError(f"{len(made.flows)} rows of flows, other than the {len(flowing)} FLOWs")
     if len(flowing):
         _check_flows(made)
+    _check_start_edges(made)
 
 
 def _check_column(name: str, column: IntArray, dtype: npt.DTypeLike, length: int) -> None:
@@ -142,15 +143,25 @@ def _check_start_edges(made: Schedule) -> None:
         return
     picked = np.flatnonzero(edges.from_start)
     src, dst = edges.sources()[picked], edges.dst[picked]
-    least = np.maximum(1, made.duration_ps[src] - made.duration_ps[dst])
-    fixed = (made.kind[src] == FIXED) & (made.kind[dst] == FIXED)
+    least = np.maximum(1, made.duration_ps[src] - _shortest_ps(made, dst))
+    fixed = (made.kind[src] == FIXED) & (made.kind[dst] != JOIN)
     bad = ~fixed | (edges.lag_ps[picked] < least)
     if bad.any():
         k = int(np.argmax(bad))
         raise ScheduleError(
-            f"start-edge {src[k]} → {dst[k]}: lag {edges.lag_ps[picked][k]} ps; it needs two fixed "
-            f"ops and at least {least[k]} ps, or something would leave before it arrived (rule 2)"
+            f"start-edge {src[k]} → {dst[k]}: lag {edges.lag_ps[picked][k]} ps; it leads from a "
+            f"fixed op to one that is no join, and needs at least {least[k]} ps, or something "
+            "would leave before it arrived (rule 2)"
         )
+
+
+def _shortest_ps(made: Schedule, op: IntArray) -> IntArray:
+    """Duration of fixed ops, and of flows at their rate cap [ps]."""
+    flows, shortest = made.flows, made.duration_ps[op]
+    at = np.flatnonzero(made.kind[op] == FLOW)
+    row = np.searchsorted(flows.op, op[at])
+    shortest[at] = transfer_ps(made.size_bytes[op[at]], flows.cap_bytes_per_s[row])
+    return shortest
 
 
 def _check_flows(made: Schedule) -> None:

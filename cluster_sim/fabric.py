@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.schedule import NO_RESOURCE, BoolArray, IntArray, Resources
+from cluster_sim.uplinks import Uplinks, uplinks
 from cluster_sim.wire import Wire, wire
 from topologies.clusters import Cluster
 from topologies.links import Links, domain_links
@@ -20,7 +21,8 @@ from topologies.scale_out_routing import scale_out_paths
 
 KINDS = ("link", "cc", "engine", "tx", "rx", "hbm", "dma")
 """Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, ``tx:0`` and ``rx:0`` of the adapter;
-and, shared, ``hbm:0`` and ``dma:0`` where the wire says what messages cost in memory."""
+and, shared, ``hbm:0`` and ``dma:0`` where the wire says what messages cost in memory. Behind them
+come the links of an oversubscribed scale-out fabric (:mod:`cluster_sim.uplinks`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,8 @@ class Fabric:
     forwards : bool array (resources,)
         Whether what it leads to passes a message on while receiving it.
     resources : Resources
+    uplinks : Uplinks
+        Links of the scale-out fabric that are shared; the last resources.
     """
 
     cluster: Cluster
@@ -104,6 +108,7 @@ class Fabric:
     latency_ps: IntArray
     forwards: BoolArray
     resources: Resources
+    uplinks: Uplinks
 
     def link(self, domain: npt.ArrayLike, link: npt.ArrayLike) -> IntArray:
         """Resource of link ``link`` (a row of ``links``) of a domain."""
@@ -174,6 +179,16 @@ class Fabric:
             latency[~in_domain] = np.stack([after, np.zeros_like(after)], axis=1).ravel()
         return Paths(ptr, resource, latency)
 
+    def climbing(self, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
+        """Shared links of the scale-out fabric between chips of different domains.
+
+        Returns
+        -------
+        pair, resource : int64 array (crossings,)
+        """
+        pair, row = self.uplinks.crossed(self.cluster, src, dst)
+        return pair, len(self.resources) - len(self.uplinks) + row
+
     def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
         """Paths over given links of the domains that the source chips are in."""
         domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
@@ -219,7 +234,8 @@ def fabric(
             Resources.table("hbm", chips, slots=0, capacity=costs.hbm_bytes_per_s),
             Resources.table("dma", chips, slots=0, capacity=costs.dma_bytes_per_s),
         ]
-    resources = Resources.concat(tables)
+    shared = uplinks(cluster, chips, costs.scale_out_bytes_per_s)
+    resources = Resources.concat([*tables, *shared.tables])
     nics = slice(first_nic, first_nic + 2 * len(chips))
     rate = np.zeros(len(resources), np.int64)
     latency = np.zeros(len(resources), np.int64)
@@ -229,7 +245,7 @@ def fabric(
     rate[nics] = costs.scale_out_bytes_per_s
     forwards = (resources.peer >= cluster.chips) | (not costs.stores)
     forwards[nics] = True
-    return Fabric(cluster, picked, links, costs, rate, latency, forwards, resources)
+    return Fabric(cluster, picked, links, costs, rate, latency, forwards, resources, shared)
 
 
 def _link_table(cluster: Cluster, domains: IntArray, links: Links) -> Resources:

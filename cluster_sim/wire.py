@@ -40,7 +40,8 @@ class Wire:
     packet_bytes : int
         Smallest piece worth sending by itself [B].
     hbm_bytes_per_s : int
-        What collectives can draw from the memory of a chip [B/s]; 0 where that is left out.
+        What collectives can draw from the memory of a chip [B/s]; 0 where it is not known, and
+        neither are the next ones.
     copy_bytes_per_s, dma_bytes_per_s : int
         What a rank can receive from another rank of its chip, moved by DMA engines; what all ranks
         of the chip can [B/s].
@@ -79,7 +80,7 @@ class Wire:
         return np.array(usable, np.int64)[where]
 
 
-def wire(cluster: Cluster, *, ideal: bool = False, memory: bool = False) -> Wire:
+def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Wire:
     """Look up what communication costs on the chips of a cluster.
 
     Parameters
@@ -87,8 +88,8 @@ def wire(cluster: Cluster, *, ideal: bool = False, memory: bool = False) -> Wire
     cluster : Cluster
     ideal : bool
         Link rates and latencies only.
-    memory : bool
-        Whether messages also cross the memory of the chips, where its use is known.
+    sbuf : bool
+        The buffers are in the scratchpads of the cores, so that nothing is drawn from memory.
     """
     scale_out, chip, numbers = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
@@ -111,7 +112,8 @@ def wire(cluster: Cluster, *, ideal: bool = False, memory: bool = False) -> Wire
         slices=numbers.integer(RUNTIME, "ring_slices"),
         stores=False,
     )
-    return _with_memory(made, numbers, chip) if memory else made
+    made = _with_memory(made, numbers, chip)
+    return _without_accesses(made) if sbuf else made
 
 
 def _with_memory(costs: Wire, numbers: Catalogue, chip: str) -> Wire:
@@ -137,6 +139,16 @@ def _with_memory(costs: Wire, numbers: Catalogue, chip: str) -> Wire:
         reduce_accesses=ring[1] // 2,
         fused_copy_accesses=pair[0] - ring[0] // 2,
         fused_reduce_accesses=pair[1] - ring[1] // 2,
+    )
+
+
+def _without_accesses(costs: Wire) -> Wire:
+    return replace(
+        costs,
+        copy_accesses=0,
+        reduce_accesses=0,
+        fused_copy_accesses=0,
+        fused_reduce_accesses=0,
     )
 
 

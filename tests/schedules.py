@@ -85,7 +85,7 @@ def edge_tables(draw: st.DrawFn, kind: list[int], duration: list[int], *, blocke
         forward.append((order[-1], order[0]))
     lag, from_start = [], []
     for src, dst in forward:
-        cuts_through = kind[src] == kind[dst] == FIXED and draw(st.booleans())
+        cuts_through = kind[src] == FIXED and kind[dst] != JOIN and draw(st.booleans())
         least = max(1, duration[src] - duration[dst]) if cuts_through else 0
         lag.append(least + draw(st.integers(0, 4)))
         from_start.append(cuts_through)

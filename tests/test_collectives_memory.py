@@ -1,7 +1,5 @@
 """What a collective occupies besides links: memory, DMA engines and CC-Cores."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,6 @@ from cluster_sim.collectives import (
     prove,
     whole,
 )
-from cluster_sim.schedule import FLOW, NO_RESOURCE, Edges, Flows
 from cluster_sim.trace import run
 from topologies.catalogue import catalogue
 from topologies.machines import cluster
@@ -42,20 +39,19 @@ def accesses(made):
     """Bytes read and written in each memory."""
     flows, resources = made.flows, made.resources
     flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))
-    moved = made.size_bytes[flows.op][flow] * flows.weight
+    moved = made.size_bytes[flows.op][flow] * flows.weight.astype(np.int64)
     memory = resources.kind[flows.resource] == resources.kinds.index("hbm")
-    return np.bincount(flows.resource[memory], moved[memory], len(resources))[
-        resources.kind == resources.kinds.index("hbm")
-    ]
+    total = np.bincount(flows.resource[memory], moved[memory], len(resources)).astype(np.int64)
+    return total[resources.kind == resources.kinds.index("hbm")]
 
 
 @pytest.mark.parametrize(
     ("op", "algorithm", "each", "gb_per_s", "reached"),
     [
-        ("all-gather", "multi-ring", 8, 362, 0.95),
-        ("reduce-scatter", "multi-ring", 12, 242, 0.95),
+        ("all-gather", "multi-ring", 8, 362, 0.99),
+        ("reduce-scatter", "multi-ring", 12, 242, 0.99),
         ("all-gather", "kangaring", 6, 483, 0.83),
-        ("reduce-scatter", "kangaring", 8, 362, 0.95),
+        ("reduce-scatter", "kangaring", 8, 362, 0.99),
     ],
 )
 def test_memory_bounds_a_full_node_of_four_ranks_a_chip(
@@ -65,60 +61,54 @@ def test_memory_bounds_a_full_node_of_four_ranks_a_chip(
     made = compose(op, whole(node, 4), size, algorithm)
     assert prove(made) == "proven"
     through = size * 15 / 16
-    np.testing.assert_allclose(accesses(made.schedule), each * through, rtol=0.06)
-    rate = through / run(made.schedule).total_s / 1e9
-    assert reached * gb_per_s <= rate <= 1.01 * gb_per_s
+    moved = accesses(made.schedule)
+    np.testing.assert_allclose(moved, each * through, rtol=0.06)
+    assert 2900 / each == pytest.approx(gb_per_s, abs=0.7)
+    # 63 of 64 shards cross a memory, 15 of 16 the links into its chip.
+    cap = 2.9e12 * through / moved.max()
+    assert reached * cap <= through / run(made.schedule).total_s <= cap
 
 
-def test_one_rank_a_chip_leaves_memory_out_and_so_does_ideal_wire():
-    machine = cluster("trn2.48xlarge")
-    assert not len(build("all-reduce", whole(machine), GIB, "ring").flows)
-    assert not len(compose("all-reduce", whole(machine, 4), GIB, "ring", ideal=True).schedule.flows)
+@pytest.mark.parametrize(("op", "each"), [("all-gather", 8), ("reduce-scatter", 12)])
+def test_collectives_in_scratchpads_escape_memory(node, op, each):
+    size = 56 * 2**20
+    cap = 2.9e12 / each * (15 / 16) / (63 / 64)
+    inside, outside = (
+        size * 15 / 16 / run(build(op, whole(node, 4), size, "multi-ring", sbuf=sbuf)).total_s
+        for sbuf in (True, False)
+    )
+    assert outside < 0.85 * inside
+    assert outside < cap < 1.05 * inside
+
+
+@pytest.mark.parametrize(
+    ("machine", "op", "algorithm"),
+    [
+        ("trn2.48xlarge", "all-reduce", "multi-ring"),
+        ("trn2.48xlarge", "all-to-all", "direct"),
+        ("trn2-ultraserver", "reduce-scatter", "torus"),
+        ("trn3-gen1", "all-gather", "mesh"),
+        ("trn2.48xlarge:2", "all-reduce", "hierarchical"),
+    ],
+)
+def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
+    group = whole(cluster(machine))
+    alone = build(op, group, 64 * 2**20, algorithm)
+    beside_others = build(op, group, 64 * 2**20, algorithm, contended=True)
+    assert not len(alone.flows)
+    assert len(beside_others.flows)
+    assert accesses(beside_others).sum() == hbm_bytes(op, group, 64 * 2**20, algorithm)
+    np.testing.assert_array_equal(run(alone).times.end_ps, run(beside_others).times.end_ps)
+
+
+def test_on_ideal_wire_nothing_crosses_memory():
+    group = whole(cluster("trn2.48xlarge"), 4)
+    assert not len(build("all-reduce", group, GIB, "ring", ideal=True, contended=True).flows)
 
 
 def test_ranks_of_one_chip_are_bound_by_its_dma_engines():
     pair = Group(cluster("trn1.32xlarge"), [0], 2)
     assert duration_ps("all-reduce", pair, GIB) / 1e12 == pytest.approx(18.93e-3, rel=0.01)
-
-
-def test_memory_bound_compute_and_a_collective_slow_each_other(node):
-    made = build("all-gather", whole(node, 4), GIB, "multi-ring")
-    alone = run(made).total_ps
-    work = 2 * 10**9
-    (hbm,) = np.flatnonzero(
-        (made.resources.kind == made.resources.kinds.index("hbm")) & (made.resources.owner == 0)
-    )
-    both = run(with_flow(made, work, 2_900_000_000_000, int(hbm)))
-    compute_alone = work * 10**12 // 2_900_000_000_000
-    assert both.times.end_ps[-1] > 1.3 * compute_alone
-    assert both.times.end_ps[:-1].max() > 1.04 * alone
-
-
-def with_flow(made, work, cap, resource):
-    """The schedule and one flow more, the last op."""
-    ops = len(made)
-
-    def longer(column, value):
-        return np.append(column, np.asarray(value, column.dtype))
-
-    flows, edges = made.flows, made.edges
-    return replace(
-        made,
-        kind=longer(made.kind, FLOW),
-        resource=longer(made.resource, NO_RESOURCE),
-        duration_ps=longer(made.duration_ps, 0),
-        size_bytes=longer(made.size_bytes, work),
-        priority=longer(made.priority, 0),
-        edges=Edges(longer(edges.ptr, edges.ptr[-1]), edges.dst, edges.lag_ps, edges.from_start),
-        flows=Flows(
-            longer(flows.op, ops),
-            longer(flows.cap_bytes_per_s, cap),
-            longer(flows.ptr, flows.ptr[-1] + 1),
-            longer(flows.resource, resource),
-            longer(flows.weight, 1),
-        ),
-        labels={},
-    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +135,7 @@ def test_the_smallest_all_reduce_takes_what_it_was_measured_to(
 def test_bytes_of_memory_in_closed_form_are_those_of_the_schedule(machine, cores, op):
     group, size = whole(cluster(machine), cores), 64 * 2**20
     for name in algorithms(op, group):
-        made = build(op, group, size, name)
+        made = build(op, group, size, name, contended=True)
         assert hbm_bytes(op, group, size, name) == accesses(made).sum()
 
 

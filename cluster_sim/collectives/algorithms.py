@@ -24,6 +24,7 @@ from cluster_sim.collectives.one_to_many import (
     tree_broadcast,
 )
 from cluster_sim.collectives.ring import RING_OPS, ring
+from cluster_sim.collectives.scratchpad import refuse_large
 from cluster_sim.collectives.sends import Sends, side_by_side
 from cluster_sim.collectives.torus import torus
 from cluster_sim.fabric import fabric
@@ -181,6 +182,8 @@ def compose(
     algorithm: str = "auto",
     *,
     ideal: bool = False,
+    sbuf: bool = False,
+    contended: bool = False,
 ) -> Collective:
     """Build a collective on one group, or on several disjoint ones at once.
 
@@ -196,19 +199,28 @@ def compose(
         A name from :func:`algorithms`, or ``auto``.
     ideal : bool
         Link rates and latencies only.
+    sbuf : bool
+        The buffers are in the scratchpads of the cores and nothing is drawn from memory.
+    contended : bool
+        Others may draw on the same memories (:mod:`cluster_sim.collectives.streams`): what is drawn
+        from them is written out even where this collective by itself cannot fill them.
 
     Raises
     ------
     InputError
-        For unknown names, an algorithm that makes no sense here, and sizes out of range.
+        For unknown names, an algorithm that makes no sense here, sizes out of range, and buffers
+        that do not fit in a scratchpad.
     """
     many = [groups] if isinstance(groups, Group) else list(groups)
     _check(many, size_bytes)
     cluster = many[0].cluster
+    if sbuf:
+        for group in many:
+            refuse_large(op, group, size_bytes)
     name = chosen(op, many[0], size_bytes, algorithm)
     for group in many[1:]:
         chosen(op, group, size_bytes, name)
-    costs = costs_of(many, ideal=ideal)
+    costs = wire(cluster, ideal=ideal, sbuf=sbuf)
     sends = side_by_side([ALGORITHMS[name].sends(op, one, size_bytes, costs) for one in many])
     chips = np.concatenate([group.chip_of_rank for group in many])
     domains = np.unique(chips // cluster.chips_per_domain)
@@ -220,9 +232,11 @@ def compose(
         "groups": len(many),
         "size_bytes": int(size_bytes),
         "ideal": ideal or cluster.plain,
+        "sbuf": sbuf,
     }
     steps = int(sends.step.max(initial=-1)) + 1
-    made = lower(sends, chips, fabric(cluster, domains, costs=costs), facts)
+    covered = fabric(cluster, domains, costs=costs)
+    made = lower(sends, chips, covered, facts, contended=contended)
     owner = np.repeat(np.arange(len(many), dtype=np.int32), [group.ranks for group in many])
     return Collective(op, name, made, sends.chunks, chips, owner, steps)
 
@@ -234,6 +248,8 @@ def build(
     algorithm: str = "auto",
     *,
     ideal: bool = False,
+    sbuf: bool = False,
+    contended: bool = False,
 ) -> Schedule:
     """Schedule of a collective; see :func:`compose` for the parameters.
 
@@ -245,16 +261,8 @@ def build(
     >>> build("all-reduce", whole(ring), 2**30, "ring").facts["ranks"]
     8
     """
-    return compose(op, groups, size_bytes, algorithm, ideal=ideal).schedule
-
-
-def costs_of(groups: Sequence[Group], *, ideal: bool = False) -> Wire:
-    """What their communication costs; memory counts where several ranks share that of a chip.
-
-    One rank a chip cannot draw what its memory gives: three accesses a byte of its links.
-    """
-    shared = any(group.ranks_per_chip > 1 for group in groups)
-    return wire(groups[0].cluster, ideal=ideal, memory=shared)
+    made = compose(op, groups, size_bytes, algorithm, ideal=ideal, sbuf=sbuf, contended=contended)
+    return made.schedule
 
 
 def _check(groups: Sequence[Group], size_bytes: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms import costs_of, slices_for
+from cluster_sim.collectives.algorithms import slices_for
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.cycles import cycles
 from cluster_sim.collectives.group import Group, box
@@ -24,7 +24,7 @@ from cluster_sim.collectives.torus import parts as shared_out
 from cluster_sim.fabric import fabric
 from cluster_sim.schedule import IntArray, Schedule
 from cluster_sim.trace import run
-from cluster_sim.wire import Wire
+from cluster_sim.wire import Wire, wire
 from topologies.clusters import Cluster
 from topologies.routing import routes
 from topologies.scale_out_routing import scale_out_paths
@@ -55,7 +55,7 @@ def folded_ps(
     domains = len(np.unique(group.domain))
     if domains < FOLD_FROM or op not in RING_OPS or group.cluster.scale_out is None:
         return None
-    costs = costs_of([group], ideal=ideal)
+    costs = wire(group.cluster, ideal=ideal)
     if algorithm == "hierarchical":
         return hierarchical_ps(op, group, slices_for(group, size_bytes, costs), size_bytes, costs)
     if domains == group.ranks and algorithm in ("ring", "rdh"):

@@ -1,7 +1,8 @@
 """From sends to ops: each send is issued by a CC-Core and crosses the links of its channel.
 
 One op a hop. On plain shapes a chip on the way stores a message before it forwards it; switches,
-and real chips, forward while they receive (a start-edge, rule 2).
+and real chips, forward while they receive (a start-edge, rule 2). The last hop is a flow where the
+message draws on something shared (:mod:`cluster_sim.collectives.shares`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from cluster_sim.build import schedule
 from cluster_sim.collectives.sends import Sends
+from cluster_sim.collectives.shares import Shares, shares
 from cluster_sim.fabric import Fabric, Paths
 from cluster_sim.instants import transfer_ps
 from cluster_sim.schedule import (
@@ -64,7 +66,9 @@ class _Ops:
         return column if self.send is None else column[self.send]
 
 
-def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) -> Schedule:
+def lower(
+    sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts, *, contended: bool = False
+) -> Schedule:
     """Turn sends into a schedule on a fabric.
 
     Parameters
@@ -75,6 +79,9 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
     fabric : Fabric
     facts : mapping
         Of the schedule.
+    contended : bool
+        Others may draw on the same memories: what is drawn from them is written out even where
+        this collective by itself cannot fill them.
 
     Returns
     -------
@@ -84,8 +91,8 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
     """
     paths = _paths(sends, chip_of_rank, fabric)
     hops = np.diff(paths.ptr)
-    stored = fabric.wire.hbm_bytes_per_s > 0
-    ops = _lay_out(hops, sends, issued=fabric.wire.issue_ps > 0, stored=stored)
+    drawn = shares(sends, chip_of_rank, fabric, paths, contended=contended)
+    ops = _lay_out(hops, sends, issued=fabric.wire.issue_ps > 0)
     hop = _hops(sends, paths, ops)
     resource, held = _column(ops, sends.ranks, np.int32, NO_RESOURCE)
     np.take(paths.resource.astype(np.int32), hop, out=held, mode="clip")
@@ -95,8 +102,6 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         source = chip_of_rank[sends.channels.src][sends.channel]
         held[issue] = fabric.cc(ops.spread(source)[issue])
         lag[issue] = ops.spread(_before_wire_ps(sends, chip_of_rank, fabric.wire))[issue]
-    memory = _memory_ops(ops, sends) if stored else np.empty(0, np.int64)
-    held[memory], lag[memory] = NO_RESOURCE, 0
     size, sent = _column(ops, sends.ranks, np.int64, 0)
     if ops.send is None:
         sends.size_bytes(out=sent)
@@ -105,11 +110,11 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
     duration, lasts = _column(ops, sends.ranks, np.int64, 0)
     _set_durations(lasts, sent, held, ops, fabric)
     edges = _edges(sends, ops, _cut_through(ops, held, lasts, lag, fabric), lag)
+    flows = _flows(drawn, ops, sends, sent, held, fabric)
     kind = np.full(len(duration), FIXED, np.uint8)
     empty = duration == 0
     kind[empty], resource[empty] = JOIN, NO_RESOURCE
-    memory = memory[size[memory] > 0]
-    kind[memory] = FLOW
+    kind[flows.op], duration[flows.op] = FLOW, 0
     return schedule(
         kind=kind,
         resource=resource,
@@ -118,7 +123,7 @@ def lower(sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts) ->
         priority=_with_joins(ops.spread(sends.priority), 0, sends.ranks),
         edges=edges,
         resources=fabric.resources,
-        flows=_flows(memory, ops, sends, chip_of_rank, fabric),
+        flows=flows,
         labels=_labels(sends, ops),
         facts=facts,
     )
@@ -167,12 +172,12 @@ def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
     return along.or_else(given, fabric.route(src[~given], dst[~given]).never_empty())
 
 
-def _lay_out(hops: IntArray, sends: Sends, *, issued: bool, stored: bool) -> _Ops:
-    if not issued and not stored and hops.max(initial=1) == 1:
+def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
+    if not issued and hops.max(initial=1) == 1:
         each = np.arange(len(sends), dtype=np.int32)
         return _Ops(len(sends), each, each, None, None)
     joins = sends.channels.joins[sends.channel]
-    width = hops[sends.channel] + (issued & ~joins) + (stored & ~joins)
+    width = hops[sends.channel] + (issued & ~joins)
     end = np.cumsum(width)
     count = int(end[-1]) if len(end) else 0
     send = np.repeat(np.arange(len(sends), dtype=np.int32), width)
@@ -181,40 +186,22 @@ def _lay_out(hops: IntArray, sends: Sends, *, issued: bool, stored: bool) -> _Op
     return _Ops(count, first, (end - 1).astype(np.int32), send, hop)
 
 
-def _memory_ops(ops: _Ops, sends: Sends) -> IntArray:
-    """Last op of every message: what it costs in the memory of the chip that it arrives at."""
-    joins = sends.channels.joins
-    return ops.last[~joins[sends.channel]].astype(np.int64)
-
-
 def _flows(
-    memory: IntArray, ops: _Ops, sends: Sends, chip_of_rank: IntArray, fabric: Fabric
+    drawn: Shares | None,
+    ops: _Ops,
+    sends: Sends,
+    size: IntArray,
+    resource: IntArray,
+    fabric: Fabric,
 ) -> Flows:
-    """Reads and writes of each message as one flow at the chip that it arrives at.
-
-    Chips of a collective send as much as they receive, so that the sender's reads are charged at
-    the receiver. From another chip a message comes as fast as memory takes it; between two ranks
-    of one it is moved by DMA engines, and no faster than these do.
-    """
-    if ops.send is None or not len(memory):
+    """Last hops that draw on something shared, no faster than the link that they hold."""
+    if drawn is None:
         return Flows.none()
-    costs, channels = fabric.wire, sends.channels
-    send = ops.send[memory]
-    channel, reduces = sends.channel[send], sends.reduce[send]
-    fused = np.zeros(len(channels), np.bool_) if channels.fused is None else channels.fused
-    weight = np.where(
-        fused[channel],
-        np.where(reduces, costs.fused_reduce_accesses, costs.fused_copy_accesses),
-        np.where(reduces, costs.reduce_accesses, costs.copy_accesses),
-    )
-    src, dst = chip_of_rank[channels.src], chip_of_rank[channels.dst]
-    inside = (src == dst)[channel]
-    ptr = np.concatenate([[0], np.cumsum(1 + inside)])
-    resource, weights = np.empty(int(ptr[-1]), np.int32), np.ones(int(ptr[-1]), np.int32)
-    resource[ptr[:-1]], weights[ptr[:-1]] = fabric.hbm(dst)[channel], weight
-    resource[ptr[:-1][inside] + 1] = fabric.dma(dst)[channel[inside]]
-    cap = np.where(inside, costs.copy_bytes_per_s, costs.hbm_bytes_per_s).astype(np.int64)
-    return Flows(memory.astype(np.int32), cap, ptr, resource, weights)
+    send = np.flatnonzero((np.diff(drawn.ptr) > 0)[sends.channel] & (size[ops.last] > 0))
+    op = ops.last[send]
+    held = resource[op]
+    cap = np.where(held >= 0, fabric.rate[held], fabric.wire.copy_bytes_per_s)
+    return drawn.flows(op, sends.channel[send], sends.reduce[send], cap.astype(np.int64))
 
 
 def _hops(sends: Sends, paths: Paths, ops: _Ops) -> IntArray:

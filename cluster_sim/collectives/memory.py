@@ -38,7 +38,7 @@ def hbm_bytes(op: str, group: Group, size_bytes: int, algorithm: str = "auto") -
     >>> hbm_bytes("all-gather", whole(cluster("trn2.48xlarge")), 2**20, "ring") == 2 * 15 * 2**20
     True
     """
-    costs = wire(group.cluster, memory=True)
+    costs = wire(group.cluster)
     if not costs.hbm_bytes_per_s or (algorithm == "auto" and covers(group.cluster)):
         return 0
     name = chosen(op, group, size_bytes, algorithm)

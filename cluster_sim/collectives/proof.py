@@ -112,7 +112,8 @@ def _check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     _refuse_ops(alone | ~same, inner, "does not lead on to the next hop of its message")
     # A hop's near end is the owner of its resource; the far end of an adapter is left open.
     resource, flows = schedule.resource.copy(), schedule.flows
-    resource[flows.op] = flows.resource[flows.ptr[:-1]]
+    bare = resource[flows.op] < 0
+    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
     holds = resource >= 0
     held = np.where(holds, resource, 0)
     near = np.where(holds, resources.owner[held], -1)
