@@ -50,6 +50,8 @@ COUNTED_BY_CORE = "trn1"
 """Chip whose rows count cores in their degrees."""
 MOST = {"chips": 2**20, "layers": 2**12}
 """Of one row: twice the largest machine there is, and thirty times the deepest model."""
+LAYERS_OF_A_CHUNK = 2
+"""Of an interleaved schedule that does not say; large models are trained with one to four."""
 FEWEST = 4
 """Least microbatches of the period from which two runs stand for a longer one."""
 
@@ -140,6 +142,9 @@ def filled(values: Mapping[str, Any]) -> Stated:
             raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")
     assumed = [name for name in USUAL if row.get(name) is None]
     row |= {name: USUAL[name] for name in assumed}
+    if "vpp" in assumed and row["schedule"] == "interleaved" and row["pp"] > 1:
+        most = row["layers"] // row["pp"]
+        row["vpp"] = max(1, min(most, max(2, round(most / LAYERS_OF_A_CHUNK))))
     row["precision"] = _precision(str(row["precision"]))
     follows = {
         "kv_heads": row["heads"],

@@ -8,11 +8,12 @@ h)`` bytes, formula (1) of arXiv 2205.05198, and with tensor and sequence parall
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from workloads.model import Model
-from workloads.training.chunks import chunk_layers, is_moe
+from workloads.training.chunks import chunk_layers, is_kept, is_moe
 from workloads.training.pipeline import BACKWARD, FORWARD, WEIGHT, order
 from workloads.training.plan import ParallelPlan
 
@@ -117,10 +118,11 @@ def _most_held(plan: ParallelPlan, stage: int, each: np.typing.NDArray[np.int64]
 def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:
     """Of one microbatch in one chunk of a stage [B]."""
     layers = chunk_layers(model, plan, stage)[chunk]
-    sparse = int(is_moe(model, layers).sum())
-    kept = (len(layers) - sparse) * layer_activations(model, plan, gated=gated)
-    if sparse:
-        kept += sparse * layer_activations(model, plan, moe=True, gated=gated)
+    kinds, counts = np.unique(2 * is_moe(model, layers) + is_kept(plan, layers), return_counts=True)
+    kept = 0
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        how = replace(plan, recompute="selective") if kind % 2 else plan
+        kept += count * layer_activations(model, how, moe=kind > 1, gated=gated)
     last = stage == plan.pp - 1 and chunk == plan.vpp - 1
     # Input and output of the final norm.
     return kept + 2 * last * ELEMENT_BYTES * tokens_of(plan) * model.hidden // plan.sp

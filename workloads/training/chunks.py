@@ -55,7 +55,8 @@ def is_moe(model: Model, layers: IntArray) -> IntArray:
 
 def is_kept(plan: ParallelPlan, layers: IntArray) -> IntArray:
     """1 for each layer whose activations are kept where others are computed again, else 0."""
-    return (np.asarray(layers) % plan.recompute_every > 0).astype(np.int64)
+    late = np.asarray(layers) % plan.recompute_every > 0
+    return (late & (plan.recompute == "full")).astype(np.int64)
 
 
 def stage_layers(model: Model, plan: ParallelPlan) -> int:
