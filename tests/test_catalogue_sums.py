@@ -264,8 +264,9 @@ def test_collective_constants_agree(shipped: Catalogue) -> None:
 
     assert fewer("all_gather") == 0.25
     assert fewer("reduce_scatter") == pytest.approx(1 / 3)
-    assert shipped.integer("neuron-runtime", "mesh_below") == 10**6
+    assert shipped.integer("neuron-runtime", "mesh_up_to") == 2**20
     assert shipped.integer("neuron-runtime", "rdh_below") == 56 * 10**6
+    assert 64 * shipped.integer("neuron-runtime", "rdh_below_a_rank") == 56 * 10**6
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

@@ -135,6 +135,21 @@ def test_auto_chooses_as_the_runtime_does(size, cores, expected):
     assert chosen("all-reduce", group, size, "auto") == expected
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (2**13, "single-step-mesh"),
+        (2**14, "mesh"),
+        (2**20, "mesh"),
+        (2**21, "rdh"),
+        (2**23, "multi-ring"),
+    ],
+)
+def test_auto_changes_where_eight_ranks_of_trn1_were_seen_to(size, expected):
+    group = Group(cluster("trn1.32xlarge"), np.array([0, 1, 4, 5]), 2)
+    assert chosen("all-reduce", group, size, "auto") == expected
+
+
 def test_auto_between_domains():
     machine = cluster("trn2-ultraserver:4")
     single = Group(machine, 64 * np.arange(4))

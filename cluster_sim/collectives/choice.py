@@ -1,7 +1,7 @@
 """What ``auto`` chooses: what the Neuron runtime would on Trainium, the usual elsewhere.
 
-The thresholds are documented for the 16 chips of a Trn2 server; other domains are assumed to use
-the same ones.
+The thresholds are documented for the 64 ranks of a Trn2 server. Larger groups are assumed to use
+the same ones; smaller groups leave halving and doubling the earlier the fewer ranks they have.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def _by_size(op: str, group: Group, size_bytes: int, *large: str) -> tuple[str, 
     numbers, chip = group.cluster.catalogue, group.cluster.chip
     if numbers is None or not chip.startswith("trn"):
         return large
-    if size_bytes < numbers.integer(RUNTIME, "mesh_below") and group.ranks <= MOST_MESH_RANKS:
+    if size_bytes <= numbers.integer(RUNTIME, "mesh_up_to") and group.ranks <= MOST_MESH_RANKS:
         single = op == "all-reduce" and _one_step_wins(group, size_bytes)
         return ("single-step-mesh", "mesh") if single else ("mesh",)
-    if size_bytes < numbers.integer(RUNTIME, "rdh_below"):
+    most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
+    if size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below")):
         return ("rdh", *large)
     return large
 
@@ -62,8 +63,11 @@ def _one_step_wins(group: Group, size_bytes: int) -> bool:
         return False
     step_ps = numbers.ps(chip, "collective_step")
     links = domain_links(group.cluster.shape)
-    usable = wire(group.cluster).scale_up(links.bandwidth_bytes_per_s)
-    out = int(usable[links.src == 0].sum())
+    local = group.chips % group.cluster.chips_per_domain
+    within = (links.src == local[0]) & (
+        np.isin(links.dst, local) | (links.dst >= group.cluster.chips_per_domain)
+    )
+    out = int(wire(group.cluster).scale_up(links.bandwidth_bytes_per_s[within]).sum())
     return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
 
 
