@@ -103,13 +103,24 @@ def _print_rows(result: Result) -> None:
 
 
 def _print_summaries(results: Sequence[Result]) -> None:
-    cells = [
-        (result.name, result.kind, *_summary_cells(result.summary), *_constant(result.baseline))
-        for result in results
-    ]
+    cells = [line for result in results for line in _lines(result)]
     heads = (*SHOWN[:4], "median", "p90", "bias", "tau")
     columns = ("table", "kind", *heads, "constant: median", "p90")
     print_table("Absolute errors, and those of one constant efficiency", columns, cells, left=2)
+    for result in results:
+        if fits := result.summary.get("fits"):
+            told = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
+            typer.echo(f"{result.name}: {told}.")
+
+
+def _lines(result: Result) -> list[tuple[str, ...]]:
+    """A table's line, and one for each further quantity of its rows, such as memory."""
+    summary = result.summary
+    lines = [(result.name, result.kind, *_summary_cells(summary), *_constant(result.baseline))]
+    for name, errors in summary.get("quantities", {}).items():
+        shown = (_percent(errors[key]) for key in SHOWN[4:])
+        lines.append((f"  {name}", "", str(errors["rows"]), "", "", "", *shown, "", "", ""))
+    return lines
 
 
 def _summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:

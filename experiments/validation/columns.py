@@ -45,7 +45,7 @@ class Kind:
     Attributes
     ----------
     name : str
-        ``training``, ``collective``, ``serving`` or ``kernel``.
+        ``training``, ``memory``, ``collective``, ``serving`` or ``kernel``.
     columns : tuple of Column
     published : tuple of str
         Columns of measured values, the first stated one is what a row's error is about.
@@ -69,32 +69,50 @@ def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
     return tuple(Column(name, "count", least=least) for name in names)
 
 
+PLAN = (
+    Column("name", "text"),
+    Column("cluster", "text", required=True),
+    Column("chips", "count", required=True),
+    *(Column(name, "count", required=True) for name in ("layers", "hidden", "heads", "seq")),
+    *_counts("ffn", "kv_heads", "head_dim", "vocab"),
+    Column("gated_mlp", "flag"),
+    Column("tied_embeddings", "flag"),
+    *_counts("experts", "experts_per_token", "moe_ffn", "shared_experts", least=0),
+    *_counts("dense_layers", least=0),
+    *_counts("tp", "pp", "vpp", "dp", "cp", "ep", "etp"),
+    Column("zero", "count", least=0),
+    Column("sequence_parallel", "flag"),
+    Column("schedule", "text", choices=("gpipe", "1f1b", "interleaved", "zero-bubble")),
+    *_counts("microbatch", "global_batch"),
+    Column("precision", "text"),
+    Column("recompute", "text", choices=("none", "selective", "full")),
+    Column("overlap", "text", choices=("none", "dp", "all")),
+    Column("source", "text"),
+)
+"""Model, machine and plan of a training run."""
+
+
+def _sizes(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, "number", least=0) for name in names)
+
+
 TRAINING = Kind(
     "training",
     columns=(
-        Column("name", "text"),
-        Column("cluster", "text", required=True),
-        Column("chips", "count", required=True),
-        *(Column(name, "count", required=True) for name in ("layers", "hidden", "heads", "seq")),
-        *_counts("ffn", "kv_heads", "head_dim", "vocab"),
-        Column("gated_mlp", "flag"),
-        Column("tied_embeddings", "flag"),
-        *_counts("experts", "experts_per_token", "moe_ffn", "shared_experts", least=0),
-        *_counts("dense_layers", least=0),
-        *_counts("tp", "pp", "vpp", "dp", "cp", "ep", "etp"),
-        Column("zero", "count", least=0),
-        Column("sequence_parallel", "flag"),
-        Column("schedule", "text", choices=("gpipe", "1f1b", "interleaved", "zero-bubble")),
-        *_counts("microbatch", "global_batch"),
-        Column("precision", "text"),
-        Column("recompute", "text", choices=("none", "selective", "full")),
-        Column("overlap", "text", choices=("none", "dp", "all")),
+        *PLAN,
         Column("iteration_s", "number", least=0),
-        Column("memory_bytes", "number", least=0),
-        Column("reserved_bytes", "number", least=0),
-        Column("source", "text"),
+        *_sizes("memory_bytes", "reserved_bytes"),
     ),
     published=("iteration_s", "memory_bytes", "reserved_bytes"),
+)
+MEMORY = Kind(
+    "memory",
+    columns=(
+        *PLAN,
+        Column("fits", "flag"),
+        *_sizes("memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
+    ),
+    published=("memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
 )
 COLLECTIVE = Kind(
     "collective",
@@ -137,7 +155,7 @@ KERNEL = Kind(
     ),
     published=("kernel_s",),
 )
-KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING)
+KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY)
 
 
 def kind_of(header: list[str], name: str) -> Kind:
@@ -160,8 +178,9 @@ def kind_of(header: list[str], name: str) -> Kind:
     near = min(KINDS, key=lambda kind: len(lacking[kind.name]) / len(kind.required))
     wanted = lacking[near.name]
     known = next((close for cell in header if (close := suggestion(cell, wanted))), "")
+    kinds = ", ".join(kind.name for kind in KINDS)
     raise InputError(
-        f"{name} line 1: the columns are of no known kind (training, collective, serving, kernel); "
+        f"{name} line 1: the columns are of no known kind ({kinds}); "
         f"a {near.name} file also needs {', '.join(wanted)}.{known}"
     )
 

@@ -82,7 +82,8 @@ def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:
     for name, value in outcome.predicted.items():
         if name != first:
             answer[f"predicted_{name}"] = value
-            answer[f"error_{name}"] = error(value, _number(row.values.get(name)))
+            if name in kind.published:
+                answer[f"error_{name}"] = error(value, _number(row.values.get(name)))
     return answer
 
 
@@ -111,12 +112,14 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     dict
         ``rows, ok, unsupported, infeasible``; over the rows with an error ``median_abs_error,
         mean_abs_error, p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation
-        of predicted and published); None where there are too few rows.
+        of predicted and published); None where there are too few rows. Where rows state further
+        quantities, such as memory beside the time: ``quantities``, the same errors of each. Where
+        they state whether a plan ``fits``: how often that was told.
     """
     statuses = [row["status"] for row in compared]
     good = [row for row in compared if row["error"] is not None]
     errors = np.array([row["error"] for row in good], float)
-    return {
+    answer = {
         "rows": len(statuses),
         "ok": statuses.count("ok"),
         "unsupported": statuses.count("unsupported"),
@@ -126,6 +129,30 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             [row["predicted"] for row in good], [row["published"] for row in good]
         ),
     }
+    others, fits = _quantities(compared), _fits(compared)
+    return answer | ({"quantities": others} if others else {}) | ({"fits": fits} if fits else {})
+
+
+def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Errors of what rows state besides their first quantity, by its name."""
+    errors: dict[str, list[float]] = {}
+    for row in compared:
+        for name, value in row.items():
+            if name.startswith("error_") and value is not None:
+                errors.setdefault(name.removeprefix("error_"), []).append(value)
+    return {name: {"rows": len(of), **condensed(np.array(of))} for name, of in errors.items()}
+
+
+def _fits(compared: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many runs were told to fit or not, apart for those that ran and those that failed."""
+    counts: dict[str, int] = {}
+    for row in compared:
+        told = row.get("predicted_fits")
+        if told is not None and str(row.get("fits")) in ("0", "1"):
+            ran = "ran" if str(row["fits"]) == "1" else "failed"
+            key = f"{ran}_told_{'to_fit' if told else 'too_large'}"
+            counts[key] = counts.get(key, 0) + 1
+    return counts
 
 
 def condensed(errors: Errors) -> dict[str, float | None]:

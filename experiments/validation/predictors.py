@@ -20,6 +20,10 @@ def predictor(kind: Kind) -> Predict:
         from experiments.validation.serving import predict as predict_serving
 
         return predict_serving
+    if kind.name == "memory":
+        from experiments.validation.memory import predict as predict_memory
+
+        return predict_memory
     from experiments.validation.training import predict as predict_training
 
     return predict_training

@@ -75,8 +75,9 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     """Time of an optimizer step [s] and peak memory [B] of one row.
 
     ``memory_bytes`` is what tensors need at the worst moment, ``reserved_bytes`` what the
-    framework's allocator holds, fragments included. A row that states a measured time or peak did run, so it is run here too when the memory model
-    finds it too large; one that does not is infeasible then.
+    framework's allocator holds, fragments included. A row that states a measured time or peak did
+    run, so it is run here too when the memory model finds it too large; one that does not is
+    infeasible then.
     """
     row = filled(values)
     model, plan = model_of(row.values), plan_of(row.values)

@@ -1,0 +1,40 @@
+"""Predicting memory rows: how much a rank of a plan needs, and whether it fits; nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from experiments.validation.outcome import Outcome
+from experiments.validation.recipes import recipe
+from experiments.validation.training import filled, model_of, plan_of
+from topologies.machines import cluster
+from workloads.training.memory import worst
+
+
+def predict(values: Mapping[str, Any]) -> Outcome:
+    """Memory [B] of the rank that needs most, and 1 where it fits, else 0.
+
+    ``memory_bytes`` is allocated at the worst moment and ``reserved_bytes`` held by the framework's
+    allocator; ``states_bytes`` are weights, gradients and optimizer.
+    """
+    row = filled(values)
+    plan, used = plan_of(row.values), recipe(row.values)
+    # What runs separate attention kernels is of a time in which training used dropout.
+    model = replace(model_of(row.values), dropout=plan.attention == "unfused")
+    parts = used.numbers()
+    found = worst(model, plan, parts, cluster(row.values["cluster"]).chip)
+    known = {"framework": f"assumed: {used.told}"}
+    if row.assumed:
+        known["columns"] = f"assumed: {', '.join(row.assumed)}"
+    return Outcome(
+        {
+            "memory_bytes": float(found.allocated),
+            "reserved_bytes": float(found.reserved),
+            "activation_bytes": float(found.activations),
+            "states_bytes": float(found.weights + found.gradients + found.optimizer),
+            "fits": float(found.total <= found.capacity),
+        },
+        provenance=known,
+    )
