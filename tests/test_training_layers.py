@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from toy_training import LATENT, SPARSE, TOY, plan
+from toy_training import LATENT, SPARSE, TOY, plan, sixteen
 
 from topologies.catalogue import catalogue
+from topologies.machines import cluster
 from workloads.flops import attention_flops, layer_flops
 from workloads.kernel_rank import Timing
 from workloads.model import Model
 from workloads.training.chunks import chunk_layers, layer_counts, stage_layers
+from workloads.training.iteration import iteration
 from workloads.training.layer import backward, data_half, forward, weight_half
 from workloads.training.plan import ParallelPlan
 from workloads.training.shapes import Shapes
 from workloads.training.shares import edge_share, layer_share, stage_share
-from workloads.training.steps import Step
+from workloads.training.steps import NOTHING, PREVIOUS, Step
 
 
 class Counted(Shapes):
@@ -179,3 +182,61 @@ def test_layers_are_spread_evenly_and_the_ends_have_fewer() -> None:
 def test_edges_are_on_the_first_and_the_last_stage() -> None:
     how = plan(pp=4)
     assert [edge_share(TOY, how, stage) > 0 for stage in range(4)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("moe", [False, True])
+def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
+    """Bytes of communication and steps but for the pieces are those of the plan without overlap."""
+    model = SPARSE if moe else TOY
+    apart, beside = (
+        Shapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", catalogue())
+        for kind in ("dp", "all")
+    )
+    for way in (forward, backward):
+        sent = [
+            sum(step.size_bytes for step in way(one, moe=moe) if step.axis == "tp")
+            for one in (apart, beside)
+        ]
+        assert sent[0] == sent[1]
+        names = [[step.name for step in way(one, moe=moe)] for one in (apart, beside)]
+        whole = {re.sub(r"\.[234]$", "", name) for name in names[1]}
+        assert whole == set(names[0])
+        assert sum(step.issued for step in way(beside, moe=moe)) == len(names[0])
+
+
+def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
+    shapes = Shapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", catalogue())
+    steps = {step.name: step for step in forward(shapes)}
+    assert steps["mlp.up"].after == "mlp.gather"
+    assert steps["mlp.up.3"].after == "mlp.gather.3"
+    assert steps["mlp.gather.3"].after == NOTHING
+    assert steps["mlp.down.3"].after == NOTHING
+    assert steps["mlp.scatter.3"].after == PREVIOUS
+    short = Shapes(TOY, plan(tp=4, overlap="all"), "trn2", catalogue())
+    assert all(step.issued for step in forward(short))
+
+
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "dgx-h100:2"])
+def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
+    wide = replace(TOY, layers=2, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28_672)
+    how, made = plan(tp=8, dp=2, seq=8192, global_batch=2), cluster(machine)
+    found = [iteration(wide, made, replace(how, overlap=kind)) for kind in ("dp", "all")]
+    assert found[1].breakdown_s["exposed_tp"] < 0.6 * found[0].breakdown_s["exposed_tp"]
+    assert found[1].iteration_s < found[0].iteration_s
+
+
+def test_shared_experts_work_while_copies_travel() -> None:
+    how = plan(ep=8, dp=16, overlap="all")
+    steps = {
+        step.name: step for step in forward(Shapes(SPARSE, how, "trn2", catalogue()), moe=True)
+    }
+    assert steps["shared.up"].after == NOTHING
+    assert steps["experts.up"].after == "experts.dispatch"
+    assert steps["shared.down"].after == NOTHING
+    assert steps["experts.sum"].after == "experts.combine"
+    times = {
+        kind: iteration(SPARSE, sixteen(), plan(ep=8, dp=16, overlap=kind)).breakdown_s
+        for kind in ("dp", "all")
+    }
+    assert times["all"]["exposed_ep"] < times["dp"]["exposed_ep"]
+    assert times["all"]["compute"] == pytest.approx(times["dp"]["compute"], rel=1e-3)

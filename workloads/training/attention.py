@@ -13,22 +13,26 @@ from functools import partial
 from workloads import kernel_times
 from workloads.flops import keys_seen
 from workloads.kernel_rank import Timing
-from workloads.training.frames import column_backward, enter, leave, norm, residual
+from workloads.training.frames import (
+    column_backward,
+    gathered_product,
+    norm,
+    product_scattered,
+    residual,
+)
 from workloads.training.shapes import TWO, Shapes
 from workloads.training.steps import NOTHING, PREVIOUS, Step, collective, kernel, prefixed
 
 
 def attention_forward(shapes: Shapes) -> list[Step]:
     """Steps of one layer's attention forward over one microbatch."""
-    t, h = shapes.tokens, shapes.model.hidden
+    h = shapes.model.hidden
     return [
         norm(shapes, "attention.norm"),
-        *enter(shapes, "attention"),
-        kernel("attention.qkv", shapes.gemm(t, _columns(shapes), h)),
+        *gathered_product(shapes, "attention", "attention.qkv", _columns(shapes), h),
         *_rotate(shapes),
         *core_forward(shapes),
-        kernel("attention.out", shapes.gemm(t, h, shapes.values)),
-        *leave(shapes, "attention"),
+        *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
         residual(shapes, "attention.residual"),
     ]
 
@@ -47,8 +51,7 @@ def out_backward(shapes: Shapes) -> list[Step]:
     """Both gradients of the output projection."""
     t, h = shapes.tokens, shapes.model.hidden
     return [
-        *enter(shapes, "attention.gradient"),
-        kernel("attention.out.data", shapes.gemm(t, shapes.values, h)),
+        *gathered_product(shapes, "attention.gradient", "attention.out.data", shapes.values, h),
         kernel("attention.out.weight", shapes.gemm(shapes.values, h, t)),
     ]
 

@@ -9,6 +9,8 @@ after, all are given its load.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 from workloads.kernel_rank import Timing
@@ -16,7 +18,7 @@ from workloads.model import Experts
 from workloads.training.frames import norm, residual
 from workloads.training.mlp import products, products_backward, up_width
 from workloads.training.shapes import TWO, Shapes
-from workloads.training.steps import Step, collective, kernel
+from workloads.training.steps import NOTHING, PREVIOUS, Step, collective, kernel
 
 ROUTER_PASSES = 4
 """Over the router's scores in fp32: written, softmax read and written, read for the best."""
@@ -51,17 +53,23 @@ def experts_forward(shapes: Shapes) -> list[Step]:
     some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
     wide = up_width(shapes, has.inner)
     shared = products(shapes, some.shared_ffn, "shared") if some.shared_ffn else []
+    there, home = _there(shapes, "experts"), _home(shapes, "experts")
+    before, after = [], []
+    if _beside(shapes):
+        before, after, shared = _apart(shared[:2]), _apart(shared[2:]), []
     return [
         norm(shapes, "mlp.norm"),
         kernel("router.logits", shapes.gemm(has.rows, some.count, h)),
         kernel("router.choice", shapes.stream(ROUTER_PASSES * 4 * has.rows * some.count)),
         _move(shapes, "experts.permute"),
-        *_there(shapes, "experts"),
-        kernel("experts.up", shapes.gemm(has.each, wide, h, has.local)),
+        *there,
+        *before,
+        kernel("experts.up", shapes.gemm(has.each, wide, h, has.local), after=_end(there)),
         kernel("experts.activation", _activation(shapes, wide + has.inner)),
         kernel("experts.down", shapes.gemm(has.each, h, has.inner, has.local)),
-        *_home(shapes, "experts"),
-        _move(shapes, "experts.sum"),
+        *home,
+        *after,
+        replace(_move(shapes, "experts.sum"), after=_end(home)),
         *shared,
         *_whole(shapes, "experts.output"),
         residual(shapes, "mlp.residual"),
@@ -73,22 +81,48 @@ def experts_backward(shapes: Shapes) -> list[Step]:
     some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
     wide = up_width(shapes, has.inner)
     shared = products_backward(shapes, some.shared_ffn, "shared") if some.shared_ffn else []
+    there, home = _there(shapes, "experts.gradient"), _home(shapes, "experts.gradient")
+    before, after, last = [], [], [] if shared else [norm(shapes, "mlp.norm.data", passes=4)]
+    if _beside(shapes):
+        before, after, shared = _apart(shared[:3]), _apart(shared[3:-1]), shared[-1:]
     return [
         _move(shapes, "experts.sum.data"),
-        *_there(shapes, "experts.gradient"),
-        kernel("experts.down.data", shapes.gemm(has.each, has.inner, h, has.local)),
+        *there,
+        *before,
+        kernel(
+            "experts.down.data",
+            shapes.gemm(has.each, has.inner, h, has.local),
+            after=_end(there),
+        ),
         kernel("experts.down.weight", shapes.gemm(has.inner, h, has.each, has.local)),
         kernel("experts.activation.data", _activation(shapes, 2 * wide + has.inner)),
         kernel("experts.up.data", shapes.gemm(has.each, h, wide, has.local)),
         kernel("experts.up.weight", shapes.gemm(h, wide, has.each, has.local)),
-        *_home(shapes, "experts.gradient"),
-        _move(shapes, "experts.permute.data"),
+        *home,
+        *after,
+        replace(_move(shapes, "experts.permute.data"), after=_end(home)),
         kernel("router.logits.data", shapes.gemm(has.rows, h, some.count)),
         kernel("router.logits.weight", shapes.gemm(h, some.count, has.rows)),
         *shared,
         *_whole(shapes, "experts.hidden"),
-        *([] if shared else [norm(shapes, "mlp.norm.data", passes=4)]),
+        *last,
     ]
+
+
+def _beside(shapes: Shapes) -> bool:
+    """Whether shared experts work while copies are on their way (Megatron-LM does with tp 1)."""
+    plan = shapes.plan
+    return plan.overlap == "all" and plan.ep > 1 == plan.tp and bool(_experts(shapes).shared_ffn)
+
+
+def _apart(steps: Sequence[Step]) -> list[Step]:
+    """Kernels that do not wait for the communication before them."""
+    return [replace(step, after=NOTHING) for step in steps]
+
+
+def _end(talks: Sequence[Step]) -> str:
+    """What waits for all of these communications waits for."""
+    return talks[-1].name if talks else PREVIOUS
 
 
 def _experts(shapes: Shapes) -> Experts:

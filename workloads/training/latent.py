@@ -11,7 +11,7 @@ from typing import cast
 from workloads.kernel_rank import Timing
 from workloads.model import LatentAttention
 from workloads.training.attention import core_backward, core_forward, out_backward
-from workloads.training.frames import leave, norm, residual
+from workloads.training.frames import norm, product_scattered, residual
 from workloads.training.shapes import TWO, Shapes
 from workloads.training.steps import Step, collective, kernel, prefixed
 
@@ -27,8 +27,7 @@ def latent_forward(shapes: Shapes) -> list[Step]:
         *_up(shapes),
         *_rotate(shapes),
         *core_forward(shapes),
-        kernel("attention.out", shapes.gemm(t, h, shapes.values)),
-        *leave(shapes, "attention"),
+        *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
         residual(shapes, "attention.residual"),
     ]
 

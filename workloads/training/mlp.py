@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from workloads.training.frames import column_backward, enter, leave, norm, residual
+from workloads.training.frames import (
+    column_backward,
+    gathered_product,
+    norm,
+    product_scattered,
+    residual,
+)
 from workloads.training.shapes import TWO, Shapes
 from workloads.training.steps import Step, kernel
 
@@ -26,11 +32,9 @@ def products(shapes: Shapes, ffn: int, name: str) -> list[Step]:
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
     wide = up_width(shapes, inner)
     return [
-        *enter(shapes, name),
-        kernel(f"{name}.up", shapes.gemm(t, wide, h)),
+        *gathered_product(shapes, name, f"{name}.up", wide, h),
         kernel(f"{name}.activation", shapes.stream(TWO * t * (wide + inner))),
-        kernel(f"{name}.down", shapes.gemm(t, h, inner)),
-        *leave(shapes, name),
+        *product_scattered(shapes, name, f"{name}.down", h, inner),
     ]
 
 
@@ -39,8 +43,7 @@ def products_backward(shapes: Shapes, ffn: int, name: str) -> list[Step]:
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
     wide = up_width(shapes, inner)
     return [
-        *enter(shapes, f"{name}.gradient"),
-        kernel(f"{name}.down.data", shapes.gemm(t, inner, h)),
+        *gathered_product(shapes, f"{name}.gradient", f"{name}.down.data", inner, h),
         kernel(f"{name}.down.weight", shapes.gemm(inner, h, t)),
         kernel(f"{name}.activation.data", shapes.stream(TWO * t * (2 * wide + inner))),
         *column_backward(shapes, name, f"{name}.up", wide),

@@ -241,8 +241,8 @@ class Builder:
         dispatch_s = host_dispatch_s(self.shapes.chip, parts=self.shapes.parts)
         if dispatch_s < LEAST_HOST_S:
             return layers
-        streams = self.catalog.column("stream")[layers.step]
-        kernels = int(np.isin(streams, (ENGINE, CC)).sum())
+        stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
+        kernels = int((np.isin(stream, (ENGINE, CC)) & (issued > 0))[layers.step].sum())
         issue = self.catalog.ops([Step("host.issue", "host", HOST, kernels * dispatch_s)])
         taken_up = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
         beside = layers.back.copy()

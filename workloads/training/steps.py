@@ -56,6 +56,8 @@ class Step:
         ``PREVIOUS``, ``NOTHING``, or the name of an earlier step of the same block.
     provenance : str
         Worst input of the time of a kernel.
+    issued : bool
+        Whether the host issues it by itself, not together with an earlier step.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Step:
     collective: str = ""
     after: str = PREVIOUS
     provenance: str = ""
+    issued: bool = True
 
 
 def kernel(name: str, timing: Timing, what: str = "compute", after: str = PREVIOUS) -> Step:
