@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -12,22 +13,31 @@ from topologies.quantities import format_bytes, format_rate, format_seconds
 
 LARGEST = 10**300
 """Beyond it no number is a quantity; it is said, not written out."""
+LONG = 10**11
+"""From here on the digits of a bare number tell a reader less than its size."""
 SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def _flops(value: float) -> str:
-    for factor, prefix in SI:
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {prefix}FLOP/s"
-    return f"{value:.4g} FLOP/s"
+def _prefixed(unit: str) -> Callable[[Any], str]:
+    """Writes values with the largest SI prefix that leaves a number of at least 1."""
+
+    def text(value: float) -> str:
+        for factor, prefix in SI:
+            if abs(value) >= factor:
+                return f"{value / factor:.4g} {prefix}{unit}"
+        return f"{value:.4g} {unit}"
+
+    return text
 
 
 UNITS: Mapping[str, Callable[[Any], str]] = {
-    "_flops_per_s": _flops,
+    "_flops_per_s": _prefixed("FLOP/s"),
     "_bytes_per_s": format_rate,
     "_per_s": lambda value: f"{number(value)} /s",
     "_bytes": lambda value: format_bytes(int(value)),
-    "_joules": lambda value: f"{number(value)} J",
+    "_joules": _prefixed("J"),
+    "_w": _prefixed("W"),
+    "_kg": lambda value: f"{number(value)} kg",
     "_usd": lambda value: f"{number(value)} USD",
     "_ps": lambda value: f"{value:,} ps",
     "_s": format_seconds,
@@ -36,18 +46,19 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
 
 
 def number(value: Any) -> str:
-    """A bare number: integers with thousands separated, others to four digits.
+    """A bare number: integers with thousands separated, others and very large ones to four digits.
 
     Examples
     --------
-    >>> number(2095104), number(0.36849), number(1234567.8)
-    ('2,095,104', '0.3685', '1,235,000')
+    >>> number(2095104), number(0.36849), number(1234567.8), number(6416127680889)
+    ('2,095,104', '0.3685', '1,235,000', '6.416 T')
     """
+    if LONG <= abs(value) < 1000 * SI[0][0]:
+        return _prefixed("")(float(value)).strip()
     if isinstance(value, Integral):
         return f"{int(value):,}"
     rounded = float(f"{value:.4g}")
-    large = abs(rounded) >= 1000
-    return f"{rounded:,.0f}" if large and abs(rounded) < 1e15 else f"{rounded:.4g}"
+    return f"{rounded:,.0f}" if 1000 <= abs(rounded) < LONG else f"{rounded:.4g}"
 
 
 def value_text(name: str, value: Any) -> str:
@@ -69,6 +80,8 @@ def value_text(name: str, value: Any) -> str:
 
 COUNTED = ("n", "count")
 """Parts of an object that are counts, whatever the unit of the object."""
+STATISTICS = re.compile(r"p\d+|mean|median|min|max|n|count")
+"""Parts of an object that describe one set of values, and so are no parts of a whole."""
 
 
 def unit_of(name: str) -> str:

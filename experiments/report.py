@@ -17,6 +17,7 @@ import pandas as pd
 
 from cluster_sim.files import whole_file
 from experiments.display import (
+    STATISTICS,
     constants,
     heading,
     table_text,
@@ -32,6 +33,8 @@ MOST_ROWS = 200
 LONGEST_IN_LEAD = 40
 LONGEST_ON_A_LINE = 50
 LARGEST_SHOWN_BYTES = 2**26
+ADDITIVE = ("_s", "_ps", "_hours")
+"""Units of objects whose parts are shares of a whole."""
 SVG_AT_MOST_BYTES = 2**21
 """A heavier drawing is shown as its PNG."""
 
@@ -198,6 +201,9 @@ def _object(document: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, dict) and value:
             yield f"<h3>{escape(heading(key))}</h3>"
             yield from _parts(key, value)
+        elif isinstance(value, list) and value and all(isinstance(line, str) for line in value):
+            yield f"<h3>{escape(heading(key))}</h3>"
+            yield from (f"<p>{escape(line)}</p>" for line in value)
         elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             yield f"<h3>{escape(heading(key))}</h3>"
             frame = pd.DataFrame(value[:MOST_ROWS])
@@ -206,11 +212,12 @@ def _object(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _parts(key: str, value: Mapping[str, Any]) -> Iterator[str]:
     """An object as a table; where its values are parts of a whole, with the share of each."""
-    unit = unit_of(key)
-    rows = [[heading(part), _text(part + unit, inner)] for part, inner in value.items()]
+    unit = unit_of(key) or ("_hours" if "_hours" in key else "")
+    rows = [[heading(part), _text(f"{key}.{part}", inner)] for part, inner in value.items()]
     numbers = [x for x in value.values() if isinstance(x, int | float) and x >= 0]
-    additive = unit in ("_s", "_ps") and len(numbers) == len(value) and sum(numbers) > 0
-    if not additive:
+    statistics = all(STATISTICS.fullmatch(part) for part in value)
+    additive = unit in ADDITIVE and not statistics and len(numbers) == len(value)
+    if not additive or not sum(numbers):
         yield from _rows(["part", "value"], rows)
         return
     shares = [number / sum(numbers) for number in numbers]

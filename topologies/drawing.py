@@ -58,10 +58,11 @@ def _title(sizes: Measures) -> str:
     rates = f"{rate_text(sizes.scale_up_bytes_per_s_per_chip)} scale-up"
     if sizes.scale_out_bytes_per_s_per_chip:
         rates += f" and {rate_text(sizes.scale_out_bytes_per_s_per_chip)} scale-out"
+    plural = "" if sizes.diameter_hops == 1 else "s"
     return (
         f"{sizes.cluster}: {sizes.chips:,} chips, {sizes.links:,} directed scale-up links\n"
         f"per chip and direction {rates}; "
-        f"diameter {sizes.diameter_hops} hops, mean {sizes.mean_hops:.2f}; "
+        f"diameter {sizes.diameter_hops} hop{plural}, mean {sizes.mean_hops:.2f}; "
         f"bisection {rate_text(sizes.bisection_bytes_per_s)} one direction"
     )
 
@@ -116,7 +117,11 @@ def _kinds(shape: Shape) -> list[tuple[str, str]]:
     if isinstance(shape, FullMesh | Switch | Clos):
         end = "chip" if isinstance(shape, Switch) else "link"
         rate = f"{rate_text(shape.bandwidth_bytes_per_s)} a {end} and direction"
-        return [(COLOURS[0], f"{rate}, {time_text(shape.latency_ps)} a hop")]
+        text = f"{rate}, {time_text(shape.latency_ps)} a hop"
+        if not isinstance(shape, Clos):
+            return [(COLOURS[0], text)]
+        layers = ("chip to leaf", "leaf to spine", "spine to core")[: shape.layers]
+        return [(COLOURS[level], f"{name}: {text}") for level, name in enumerate(layers)]
     return [
         (
             COLOURS[number],
