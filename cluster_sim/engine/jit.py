@@ -43,26 +43,27 @@ def _compile(function: Function, **options: bool) -> Function:
 
     Counting them, at every passing of an array, would cost more than all the rest.
     """
-    make: Any = njit(_nrt=False, error_model="numpy", no_cfunc_wrapper=True, **options)  # type: ignore[call-overload]
+    make: Any = njit(_nrt=False, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)  # type: ignore[call-overload]
     return cast(Function, make(function))
 
 
 @cache
-def version() -> Any:
-    """An empty array whose type names the present source of the engine.
+def version(*callers: Path) -> Any:
+    """An empty array whose type names the present source of the engine, and of callers of it.
 
     Machine code on disk is kept by the types of the arguments. A function that takes this one is
-    compiled anew after a change in any module of the engine; numba by itself looks at the module
-    of that function alone.
+    compiled anew after a change in any module of the engine, or in a caller's own files and
+    folders; numba by itself looks at the module of that function alone.
     """
-    return np.empty(0, [(f"source_{digest(Path(__file__).parent)}", np.uint8)])
+    return np.empty(0, [(f"source_{digest(Path(__file__).parent, *callers)}", np.uint8)])
 
 
-def digest(folder: Path) -> str:
-    """Sixteen hexadecimal digits that change with any Python source in a folder."""
+def digest(*paths: Path) -> str:
+    """Sixteen hexadecimal digits that change with any Python source in files and folders."""
     sources = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        sources.update(path.read_bytes())
+    for path in paths:
+        for source in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            sources.update(source.read_bytes())
     return sources.hexdigest()[:16]
 
 

@@ -24,7 +24,11 @@ def fold(program: Program, apart: IntArray | None = None) -> Program:
     apart : int array, optional
         Rows that are equal to no other, as a fault strikes them.
     """
-    classes = equal_ranks(program, apart)
+    return keep(program, equal_ranks(program, apart))
+
+
+def keep(program: Program, classes: IntArray) -> Program:
+    """Return the program with the first rank of each class, see :func:`equal_ranks`."""
     _, first = np.unique(classes, return_index=True)
     count = np.bincount(classes, weights=program.count).astype(np.int64)
     exchanges = [_fold_exchange(exchange, classes) for exchange in program.exchanges]

@@ -174,13 +174,12 @@ def scale(duration_ps: int, k: int) -> int:
 
 
 @inlined
-def quantile(key: np.uint64, op_key: np.uint64, table: IntArray) -> int:
-    """One value of the table by the hash of rank and op."""
+def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
+    """Place in the table by the hash of rank and op."""
     x = key + op_key
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: int = table[(x ^ (x >> np.uint64(31))) >> np.uint64(54)]
-    return found
+    return (x ^ (x >> np.uint64(31))) >> np.uint64(54)
 
 
 def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:

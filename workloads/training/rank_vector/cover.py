@@ -1,8 +1,9 @@
-"""Who gets each picosecond of a rank, kept up to date as intervals come in roughly by start.
+"""How much of a rank's time unions of categories cover, as intervals come in roughly by start.
 
-A row's time so far is a list of segments, each of one category; a new interval takes what is
-idle or goes to a later category. Old segments are settled to make room. An interval that would
-have changed a settled one is noticed, and the run repeated with more room, so sums are exact.
+A union remembers until when it covers, since when without a gap, and its latest gaps. Ranks of a
+stage do the same in the same order, so an interval is put on all of them by array loops; only one
+that begins before the latest gap on its rank is looked at alone. An interval that reaches behind
+the gaps that are remembered is noticed, and the run repeated with more room, so sums are exact.
 """
 
 from __future__ import annotations
@@ -11,168 +12,267 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import inlined, internal
-from cluster_sim.schedule import IntArray
-from workloads.training.rank_vector.nodes import IDLE
+from cluster_sim.engine.jit import internal
+from cluster_sim.schedule import BoolArray, IntArray
 
-ROOM = 32
-"""Segments that a row keeps at first."""
-IGNORE, RECORD, COMPARE = range(3)
-"""What to do with the idle time before an op: nothing, note it, or see what exceeds the note."""
+ROOM = 16
+"""Gaps that a union remembers at first."""
+ALL = 0
+"""The union of all categories: its gaps are idle time."""
+NOTHING, STARTS, IGNORE, RECORD, COMPARE = range(5)
+"""What to note: nothing; when each node starts first; or what unions cover, and of the idle time
+before an op nothing, its length, or what exceeds the length recorded."""
 
 
 class Cover(NamedTuple):
-    """Segments of rows, each from its start to that of the next, the last one to ``until``.
+    """What unions cover, by row of a block.
 
     Attributes
     ----------
-    start, code, op : int arrays (rows, room)
-        Start [ps], category, and the op that began it: the smallest if several did.
-    held, until, settled : int64 array (rows,)
-        Segments now held, end of the last one [ps], and how many were settled.
-    spent : int64 array (rows, categories + 1)
-        Time by category, idle last [ps].
+    until, since : int64 array (unions, rows)
+        End of what is covered [ps], and of the latest gap.
+    idle, settled : int64 array (unions, rows)
+        Length of all gaps that are no longer remembered, and end of the last of them [ps].
+    gap_start, gap_end : int64 array (unions, room, rows)
+        Gaps in the order in which they came; empty where the two are equal.
+    gap_op : int32 array (unions, room, rows)
+        Op that ended a gap: the smallest if several did.
+    turn : int64 array (unions, stages)
+        Place of the next gap.
+    cut_off : bool array (unions, room, stages)
+        Whether a gap came out of an older one, so that it is not in its order.
+    spent : int64 array (categories, rows)
+        Sum of the intervals of a category [ps].
     late : int64 array (rows,)
         Idle time beyond what was noted before the same op [ps].
-    spare_start, spare_code, spare_op : int arrays (room,)
     lost : int64 array (1,)
         Intervals that came too late.
     """
 
-    start: IntArray
-    code: IntArray
-    op: IntArray
-    held: IntArray
     until: IntArray
+    since: IntArray
+    idle: IntArray
     settled: IntArray
+    gap_start: IntArray
+    gap_end: IntArray
+    gap_op: IntArray
+    turn: IntArray
+    cut_off: BoolArray
     spent: IntArray
     late: IntArray
-    spare_start: IntArray
-    spare_code: IntArray
-    spare_op: IntArray
     lost: IntArray
 
 
-def new_cover(rows: int, room: int) -> Cover:
+class Usual(NamedTuple):
+    """Idle time before each op of each class of ranks.
+
+    Attributes
+    ----------
+    idle : int64 array (classes, ops + 1)
+        The last is what follows the last op [ps].
+    like : int64 array (ranks,)
+        Class of each rank, by its place in the layout.
+    """
+
+    idle: IntArray
+    like: IntArray
+
+
+class Stretch(NamedTuple):
+    """The ranks of a stage in a block.
+
+    Attributes
+    ----------
+    stage : int
+    ranks : int
+    row : int
+        First row.
+    place : int
+        Place of the first in the layout.
+    """
+
+    stage: int
+    ranks: int
+    row: int
+    place: int
+
+
+def new_cover(unions: int, categories: int, stages: int, rows: int, room: int) -> Cover:
     """Return rows with nothing on them yet."""
+
+    def flat() -> IntArray:
+        return np.zeros((unions, rows), np.int64)
+
+    def gaps(kind: type) -> IntArray:
+        return np.zeros((unions, room, rows), kind)
+
     return Cover(
-        np.empty((rows, room), np.int64),
-        np.empty((rows, room), np.int8),
-        np.empty((rows, room), np.int32),
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.int64),
-        np.zeros((rows, IDLE + 1), np.int64),
-        np.zeros(rows, np.int64),
-        np.empty(room, np.int64),
-        np.empty(room, np.int8),
-        np.empty(room, np.int32),
-        np.zeros(1, np.int64),
+        until=flat(),
+        since=flat(),
+        idle=flat(),
+        settled=flat(),
+        gap_start=gaps(np.int64),
+        gap_end=gaps(np.int64),
+        gap_op=gaps(np.int32),
+        turn=np.zeros((unions, stages), np.int64),
+        cut_off=np.zeros((unions, room, stages), np.bool_),
+        spent=np.zeros((categories, rows), np.int64),
+        late=np.zeros(rows, np.int64),
+        lost=np.zeros(1, np.int64),
     )
 
 
 @internal
 def clear(cover: Cover) -> None:
     """Take everything off again."""
-    cover.held[:] = 0
     cover.until[:] = 0
+    cover.since[:] = 0
+    cover.idle[:] = 0
     cover.settled[:] = 0
+    cover.gap_start[:] = 0
+    cover.gap_end[:] = 0
+    cover.turn[:] = 0
     cover.spent[:] = 0
     cover.late[:] = 0
 
 
-@inlined
+@internal
 def put(
-    cover: Cover, row: int, start: int, end: int, code: int, op: int, noted: IntArray, mode: int
+    cover: Cover,
+    union: int,
+    on: Stretch,
+    start: IntArray,
+    end: IntArray,
+    op: int,
+    usual: Usual,
+    mode: int,
 ) -> None:
-    """Add an interval of an op; ``noted`` has the idle time before each op."""
-    until = cover.until[row]
-    if cover.held[row] + 3 > cover.start.shape[1]:
-        settle(cover, row, cover.held[row] // 2, noted, mode)
-    if start < until:
-        _put_late(cover, row, start, end, code, op)
-        return
-    if start > until:
-        _push(cover, row, until, IDLE, -1)
-        cover.spent[row, IDLE] += start - until
-    _push(cover, row, start, code, op)
-    cover.spent[row, code] += end - start
-    cover.until[row] = end
+    """Add an interval of an op on each rank of a stretch to a union."""
+    since = cover.since[union, on.row : on.row + on.ranks]
+    until = cover.until[union, on.row : on.row + on.ranks]
+    early = gaps = 0
+    for c in range(on.ranks):
+        early += start[c] <= since[c]
+        gaps += start[c] > until[c]
+    if early:
+        for c in range(on.ranks):
+            if start[c] <= since[c]:
+                _fill(cover, union, on, c, start[c], end[c], op, usual, mode)
+    if gaps:
+        _open(cover, union, on, start, op, usual, mode)
+    for c in range(on.ranks):
+        until[c] = max(until[c], end[c])
 
 
 @internal
-def _push(cover: Cover, row: int, start: int, code: int, op: int) -> None:
-    """Append a segment, or let the last one of the same category go on."""
-    n = cover.held[row]
-    if n > 0 and cover.code[row, n - 1] == code:
-        return
-    cover.start[row, n] = start
-    cover.code[row, n] = code
-    cover.op[row, n] = op
-    cover.held[row] = n + 1
-
-
-@internal
-def _put_late(cover: Cover, row: int, start: int, end: int, code: int, op: int) -> None:
-    """Add an interval that begins before the latest end."""
-    n, until = cover.held[row], cover.until[row]
-    if cover.settled[row] > 0 and start <= cover.start[row, 0]:
-        cover.lost[0] += 1
-        return
-    first = n - 1
-    while cover.start[row, first] > start:
-        first -= 1
-    for i in range(first, n):
-        cover.spare_start[i] = cover.start[row, i]
-        cover.spare_code[i] = cover.code[row, i]
-        cover.spare_op[i] = cover.op[row, i]
-    cover.held[row] = first
-    for i in range(first, n):
-        ends = cover.spare_start[i + 1] if i + 1 < n else until
-        was = cover.spare_start[i], ends, cover.spare_code[i], cover.spare_op[i]
-        _merge(cover, row, was, (start, min(end, until), code, op))
-    if end > until:
-        _push(cover, row, until, code, op)
-        cover.spent[row, code] += end - until
-        cover.until[row] = end
-
-
-@internal
-def _merge(
-    cover: Cover, row: int, was: tuple[int, int, int, int], new: tuple[int, int, int, int]
+def _open(
+    cover: Cover, union: int, on: Stretch, start: IntArray, op: int, usual: Usual, mode: int
 ) -> None:
-    """Append a former segment, less what the new interval takes of it."""
-    begins, ends, code, op = was
-    start, end, new_code, new_op = new
-    if begins == start and code != IDLE:
-        op = new_op = min(op, new_op)
-    if code <= new_code or ends <= start or begins >= end:
-        _push(cover, row, begins, code, op)
-        return
-    if begins < start:
-        _push(cover, row, begins, code, op)
-    low, high = max(begins, start), min(ends, end)
-    _push(cover, row, low, new_code, new_op)
-    cover.spent[row, code] -= high - low
-    cover.spent[row, new_code] += high - low
-    if ends > end:
-        _push(cover, row, end, code, op)
+    """Remember the gaps before an interval."""
+    gap = _next(cover, union, on, usual, mode)
+    since = cover.since[union, on.row : on.row + on.ranks]
+    until = cover.until[union, on.row : on.row + on.ranks]
+    gap_start = cover.gap_start[union, gap, on.row : on.row + on.ranks]
+    gap_end = cover.gap_end[union, gap, on.row : on.row + on.ranks]
+    gap_op = cover.gap_op[union, gap, on.row : on.row + on.ranks]
+    for c in range(on.ranks):
+        gap_start[c] = until[c]
+        gap_end[c] = max(until[c], start[c])
+        since[c] = start[c] if start[c] > until[c] else since[c]
+    for c in range(on.ranks):
+        gap_op[c] = op
 
 
 @internal
-def settle(cover: Cover, row: int, count: int, noted: IntArray, mode: int) -> None:
-    """Give up the first segments, after a look at the idle ones."""
-    n = cover.held[row]
-    for i in range(count):
-        if mode != IGNORE and cover.code[row, i] == IDLE:
-            wait = cover.start[row, i + 1] - cover.start[row, i]
+def _next(cover: Cover, union: int, on: Stretch, usual: Usual, mode: int) -> int:
+    """Settle the oldest gaps, whose place is then free."""
+    gap: int = cover.turn[union, on.stage]
+    cover.turn[union, on.stage] = (gap + 1) % cover.gap_start.shape[1]
+    cover.cut_off[union, gap, on.stage] = False
+    _settle(cover, union, gap, on, usual, mode)
+    return gap
+
+
+@internal
+def _settle(cover: Cover, union: int, gap: int, on: Stretch, usual: Usual, mode: int) -> None:
+    """Count gaps of one place and forget them."""
+    start = cover.gap_start[union, gap, on.row : on.row + on.ranks]
+    end = cover.gap_end[union, gap, on.row : on.row + on.ranks]
+    idle = cover.idle[union, on.row : on.row + on.ranks]
+    settled = cover.settled[union, on.row : on.row + on.ranks]
+    for c in range(on.ranks):
+        idle[c] += end[c] - start[c]
+        settled[c] = max(settled[c], end[c] if end[c] > start[c] else 0)
+    if union == ALL and mode != IGNORE:
+        _judge(cover, gap, on, usual, mode)
+    for c in range(on.ranks):
+        start[c] = end[c] = 0
+
+
+@internal
+def _judge(cover: Cover, gap: int, on: Stretch, usual: Usual, mode: int) -> None:
+    """Note idle times, or count by how much they exceed what is noted."""
+    for c in range(on.ranks):
+        length = cover.gap_end[ALL, gap, on.row + c] - cover.gap_start[ALL, gap, on.row + c]
+        if length > 0:
+            noted = usual.idle[usual.like[on.place + c]]
+            op = cover.gap_op[ALL, gap, on.row + c]
             if mode == RECORD:
-                noted[cover.op[row, i + 1]] = wait
+                noted[op] = length
             else:
-                cover.late[row] += max(0, wait - noted[cover.op[row, i + 1]])
-    for i in range(count, n):
-        cover.start[row, i - count] = cover.start[row, i]
-        cover.code[row, i - count] = cover.code[row, i]
-        cover.op[row, i - count] = cover.op[row, i]
-    cover.held[row] = n - count
-    cover.settled[row] += count
+                cover.late[on.row + c] += max(0, length - noted[op])
+
+
+@internal
+def _fill(
+    cover: Cover,
+    union: int,
+    on: Stretch,
+    c: int,
+    start: int,
+    end: int,
+    op: int,
+    usual: Usual,
+    mode: int,
+) -> None:
+    """Take what an interval covers out of the gaps of one rank."""
+    row = on.row + c
+    if cover.settled[union, row] > 0 and start <= cover.settled[union, row]:
+        cover.lost[0] += 1
+    room, turn = cover.gap_start.shape[1], cover.turn[union, on.stage]
+    cut, cut_end, cut_op = False, 0, 0
+    since = cover.settled[union, row]
+    for back in range(1, room + 1):
+        gap = (turn - back) % room
+        begins, ends = cover.gap_start[union, gap, row], cover.gap_end[union, gap, row]
+        if begins == ends:
+            continue
+        low, high = max(begins, start), min(ends, end)
+        if start == ends:
+            cover.gap_op[union, gap, row] = min(cover.gap_op[union, gap, row], op)
+        if low < high and low == begins:
+            cover.gap_start[union, gap, row] = high
+        elif low < high:
+            cut, cut_end, cut_op = high < ends, ends, cover.gap_op[union, gap, row]
+            cover.gap_end[union, gap, row] = low
+            cover.gap_op[union, gap, row] = op
+        if cover.gap_start[union, gap, row] < cover.gap_end[union, gap, row]:
+            since = max(since, cover.gap_end[union, gap, row])
+        if ends < start and not cover.cut_off[union, gap, on.stage]:
+            break
+    if cut:
+        gap = _next(cover, union, on, usual, mode)
+        cover.cut_off[union, gap, on.stage] = True
+        cover.gap_start[union, gap, row] = end
+        cover.gap_end[union, gap, row] = cut_end
+        cover.gap_op[union, gap, row] = cut_op
+        since = max(since, cut_end)
+    cover.since[union, row] = since
+
+
+@internal
+def settle_all(cover: Cover, on: Stretch, usual: Usual, mode: int) -> None:
+    """Count all gaps that are still remembered."""
+    for union in range(cover.gap_start.shape[0]):
+        for gap in range(cover.gap_start.shape[1]):
+            _settle(cover, union, gap, on, usual, mode)

@@ -6,6 +6,7 @@ Ranks of a stage are put in order of component, so that a block is a stretch of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from cluster_sim.schedule import BoolArray, IntArray
 from workloads.training.program import Exchange, Program
 
-BLOCK_RANKS = 256
+BLOCK_RANKS = 2048
 """Ranks of a block at least, if there are as many: long enough for vectors, short for caches."""
 LARGEST_COMPONENT = 4096
 """Ranks that may be joined to one component; exchanges that would join more are wide."""
@@ -23,6 +24,9 @@ LARGEST_COMPONENT = 4096
 
 class Layout(NamedTuple):
     """Where ranks, groups and call times are.
+
+    A rank's row is its place in the arrays of its block: stage after stage, with room for the
+    widest stretch of each.
 
     Attributes
     ----------
@@ -32,28 +36,32 @@ class Layout(NamedTuple):
         First place of each stage in ``order``.
     low : int64 array (blocks + 1, stages)
         First rank of each block among those of each stage.
+    row_at : int64 array (stages + 1,)
+        First row of each stage, and their number.
     wide : bool array (exchanges,)
     group_low : int64 array (exchanges, blocks + 1)
-        First group of each block.
-    width, role_of : int64 arrays (exchanges,), (exchanges, widest)
-        Members of a group, and which part of a call each is.
+        First group of each block; of wide exchanges, 0.
+    width, role_ptr : int64 arrays (exchanges,), (exchanges, roles + 1)
+        Members of a group, and the first of each role.
     member_at, group_at, time_at, calls, groups : int64 array (exchanges,)
         Where an exchange begins in ``member``, ``kind`` and ``duration_ps``; its sizes.
     member : int64 array
-        Place of each member among the ranks of its stage, group by group.
+        Of narrow exchanges: each member by its rank in the block's stretch of its stage, group by
+        group.
     kind : int64 array
     duration_ps : int64 array
     group_of, own_at : int64 arrays
-        Of wide exchanges: group of each rank of each part's stage, from ``own_at[exchange, part]``.
+        Of wide exchanges: group of each rank of each role's stage, from ``own_at[exchange, role]``.
     """
 
     order: IntArray
     stage_at: IntArray
     low: IntArray
+    row_at: IntArray
     wide: BoolArray
     group_low: IntArray
     width: IntArray
-    role_of: IntArray
+    role_ptr: IntArray
     member_at: IntArray
     group_at: IntArray
     time_at: IntArray
@@ -71,9 +79,33 @@ class Layout(NamedTuple):
         return len(self.low) - 1
 
     @property
-    def rows(self) -> IntArray:
+    def ranks(self) -> IntArray:
         """Ranks of each stage."""
         return np.diff(self.stage_at)
+
+    @property
+    def widest(self) -> IntArray:
+        """Ranks of each stage in the block that has most of them."""
+        return np.diff(self.row_at)
+
+
+class _Blocks(NamedTuple):
+    """What the tables of exchanges are made from.
+
+    Attributes
+    ----------
+    component : int64 array (ranks,)
+    first : int64 array (blocks + 1,)
+        First component of each block.
+    low : int64 array (blocks + 1, stages)
+    place : int64 array (ranks,)
+        Of a rank among those of its stage.
+    """
+
+    component: IntArray
+    first: IntArray
+    low: IntArray
+    place: IntArray
 
 
 def layout(program: Program) -> Layout:
@@ -86,16 +118,13 @@ def layout(program: Program) -> Layout:
     place[order] = np.arange(len(program))
     place -= stage_at[program.stage]
     first = _first_components(component)
-    low = np.stack(
-        [
-            np.searchsorted(component[order[stage_at[s] : stage_at[s + 1]]], first)
-            for s in range(stages)
-        ],
-        axis=1,
-    )
-    tables = _exchanges(program.exchanges, wide, component, first, place)
-    own = _own_groups(program, wide, place, np.diff(stage_at), tables)
-    return Layout(order, stage_at, low, wide, **tables, **own)
+    of_stage = [component[order[stage_at[s] : stage_at[s + 1]]] for s in range(stages)]
+    low = np.stack([np.searchsorted(one, first) for one in of_stage], axis=1)
+    row_at = np.concatenate([[0], np.cumsum(np.diff(low, axis=0).max(axis=0))])
+    blocks = _Blocks(component, first, low, place)
+    tables = _exchanges(program, wide, blocks)
+    own = _own_groups(program, wide, place, np.diff(stage_at))
+    return Layout(order, stage_at, low, row_at, wide, **tables, **own)
 
 
 def _components(program: Program) -> tuple[IntArray, BoolArray]:
@@ -140,29 +169,25 @@ def _first_components(component: IntArray) -> IntArray:
     return np.append(first, len(sizes))
 
 
-def _exchanges(
-    exchanges: tuple[Exchange, ...],
-    wide: BoolArray,
-    component: IntArray,
-    first: IntArray,
-    place: IntArray,
-) -> dict[str, Any]:
-    """Groups of all exchanges in order of block."""
-    member, kind, duration, group_low = [], [], [], []
-    widest = max((one.members.shape[1] for one in exchanges), default=1)
-    role_of = np.zeros((len(exchanges), widest), np.int64)
+def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, Any]:
+    """Groups of all exchanges; of narrow ones, in order of block."""
+    exchanges = program.exchanges
+    member, kind, group_low = [], [], []
+    roles = max((len(one.ops) for one in exchanges), default=1)
+    role_ptr = np.zeros((len(exchanges), roles + 1), np.int64)
     for number, one in enumerate(exchanges):
-        of = component[one.members[:, 0]]
+        role_ptr[number] = np.searchsorted(np.sort(one.role), np.arange(roles + 1))
+        of = blocks.component[one.members[:, 0]] * (not wide[number])
         by_block = np.argsort(of, kind="stable")
-        member.append(place[one.members[by_block]].reshape(-1))
         kind.append(one.kind[by_block])
-        duration.append(one.duration_ps.reshape(-1))
-        group_low.append(np.searchsorted(of[by_block], first))
-        role_of[number, : len(one.role)] = one.role
+        group_low.append(np.searchsorted(of[by_block], blocks.first) * (not wide[number]))
+        local = _local(program, one, of[by_block], by_block, blocks)
+        member.append(local[: 0 if wide[number] else None].reshape(-1))
+    duration = [one.duration_ps.reshape(-1) for one in exchanges]
     return {
-        "group_low": np.array(group_low, np.int64).reshape(len(exchanges), len(first)),
+        "group_low": np.array(group_low, np.int64).reshape(len(exchanges), len(blocks.first)),
         "width": np.array([one.members.shape[1] for one in exchanges], np.int64),
-        "role_of": role_of,
+        "role_ptr": role_ptr,
         "member_at": _begins(member),
         "group_at": _begins(kind),
         "time_at": _begins(duration),
@@ -174,35 +199,42 @@ def _exchanges(
     }
 
 
+def _local(
+    program: Program, one: Exchange, of: IntArray, by_block: IntArray, blocks: _Blocks
+) -> IntArray:
+    """Members in order of role, each by its rank in the block's stretch of its stage."""
+    ranks = one.members[by_block][:, np.argsort(one.role, kind="stable")]
+    block = np.searchsorted(blocks.first, of, side="right") - 1
+    low = blocks.low[block][:, program.stage[ranks[0]]]
+    local: IntArray = blocks.place[ranks] - low
+    return local
+
+
 def _own_groups(
-    program: Program, wide: BoolArray, place: IntArray, rows: IntArray, tables: dict[str, Any]
+    program: Program, wide: BoolArray, place: IntArray, ranks: IntArray
 ) -> dict[str, Any]:
-    """Group of each rank in each part of the wide exchanges."""
-    parts = max((len(one.ops) for one in program.exchanges), default=1)
-    own_at = np.zeros((len(program.exchanges), parts), np.int64)
+    """Group of each rank in each role of the wide exchanges."""
+    roles = max((len(one.ops) for one in program.exchanges), default=1)
+    own_at = np.zeros((len(program.exchanges), roles), np.int64)
     found: list[IntArray] = []
     at = 0
     for number in np.flatnonzero(wide).tolist():
         one = program.exchanges[number]
-        width = one.members.shape[1]
-        begin = tables["member_at"][number]
-        member = tables["member"][begin : begin + one.members.size].reshape(-1, width)
         for role in range(len(one.ops)):
-            places = np.flatnonzero(one.role == role)
-            stage = int(program.stage[one.members[0, places[0]]])
-            group = np.full(int(rows[stage]), -1, np.int64)
-            group[member[:, places]] = np.arange(len(member))[:, None]
+            members = one.members[:, one.role == role]
+            group = np.full(int(ranks[program.stage[members[0, 0]]]), -1, np.int64)
+            group[place[members]] = np.arange(len(members))[:, None]
             own_at[number, role] = at
             at += len(group)
             found.append(group)
     return {"group_of": _concatenated(found), "own_at": own_at}
 
 
-def _begins(parts: list[IntArray]) -> IntArray:
+def _begins(parts: Sequence[IntArray]) -> IntArray:
     lengths = np.array([len(part) for part in parts], np.int64)
     begins: IntArray = np.cumsum(lengths) - lengths
     return begins
 
 
-def _concatenated(parts: list[IntArray]) -> IntArray:
+def _concatenated(parts: Sequence[IntArray]) -> IntArray:
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)

@@ -66,8 +66,11 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
 
 
 def timed_tape(nodes: Nodes, start_ps: IntArray, rows: IntArray) -> Tape:
-    """Tape in order of start on undisturbed ranks, one phase."""
-    order = np.argsort(start_ps, kind="stable")
+    """Tape in order of start on undisturbed ranks, one phase.
+
+    Of nodes that start together runs come first, since disturbed ranks wait for each other.
+    """
+    order = np.lexsort((nodes.exchange >= 0, start_ps))
     bounds = np.array([0, len(order)])
     return _tape(nodes, order, np.zeros(len(order), np.bool_), rows, bounds)
 

@@ -1,0 +1,59 @@
+"""Work on blocks of ranks, several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from queue import SimpleQueue
+from typing import TypeVar
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+CALLS = 200
+"""Stretches into which blocks are divided, about."""
+
+State = TypeVar("State")
+
+
+def over_blocks(
+    blocks: int,
+    states: Sequence[State],
+    work: Callable[[State, tuple[int, int]], None],
+    told: Callable[[int], None],
+) -> None:
+    """Do some work on stretches of blocks, with as many threads as there are states.
+
+    Parameters
+    ----------
+    blocks : int
+    states : sequence
+        What a thread changes; no two work with the same.
+    work : function of (state, (first block, one past the last))
+    told : function of int
+        Told how many more blocks are done.
+    """
+    step = max(1, blocks // CALLS)
+    stretches = [(low, min(low + step, blocks)) for low in range(0, blocks, step)]
+    if len(stretches) == 1 or len(states) == 1:
+        for low, high in stretches:
+            work(states[0], (low, high))
+            told(high - low)
+        return
+    free: SimpleQueue[State] = SimpleQueue()
+    for state in states:
+        free.put(state)
+
+    def one(stretch: tuple[int, int]) -> int:
+        state = free.get()
+        work(state, stretch)
+        free.put(state)
+        return stretch[1] - stretch[0]
+
+    with ThreadPoolExecutor(len(states)) as pool:
+        futures = [pool.submit(one, stretch) for stretch in stretches]
+        try:
+            for future in as_completed(futures):
+                told(future.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
