@@ -42,6 +42,8 @@ class Wire:
     hbm_bytes_per_s : int
         What collectives can draw from the memory of a chip [B/s]; 0 where it is not known, and
         neither are the next ones.
+    hbm_peak_bytes_per_s : int
+        Nominal rate of that memory [B/s].
     copy_bytes_per_s, dma_bytes_per_s : int
         What a rank can receive from another rank of its chip, moved by DMA engines; what all ranks
         of the chip can [B/s].
@@ -64,6 +66,7 @@ class Wire:
     slices: int = 1
     packet_bytes: int = PACKET_BYTES
     hbm_bytes_per_s: int = 0
+    hbm_peak_bytes_per_s: int = 0
     copy_bytes_per_s: int = 1
     dma_bytes_per_s: int = 1
     copy_accesses: int = 0
@@ -130,9 +133,11 @@ def _with_memory(costs: Wire, numbers: Catalogue, chip: str) -> Wire:
     share, copy = (
         numbers.entry(chip, name).exact for name in ("hbm_in_collectives", "collective_copy")
     )
+    peak = numbers.entry(chip, "hbm_bandwidth").exact
     return replace(
         costs,
-        hbm_bytes_per_s=int(share * numbers.entry(chip, "hbm_bandwidth").exact),
+        hbm_bytes_per_s=int(share * peak),
+        hbm_peak_bytes_per_s=int(peak),
         copy_bytes_per_s=int(copy),
         dma_bytes_per_s=int(copy * numbers.integer(chip, "ranks_per_chip")),
         copy_accesses=ring[0] // 2,

@@ -12,9 +12,12 @@ from cluster_sim.collectives import (
     duration_ps,
     hbm_bytes,
     hbm_bytes_per_s,
+    lower_bound,
+    lower_bound_ps,
     prove,
     whole,
 )
+from cluster_sim.collectives.all_to_all_v import compose_v, lower_bound_v
 from cluster_sim.trace import run
 from topologies.catalogue import catalogue
 from topologies.machines import cluster
@@ -152,3 +155,34 @@ def test_no_bytes_of_memory_are_claimed_where_none_are_known():
         assert hbm_bytes("all-reduce", whole(cluster(machine)), GIB) == 0
     plain = whole(cluster("ring:8", bandwidth="1GB/s", latency="1us"))
     assert hbm_bytes_per_s("all-reduce", plain, GIB) == 0
+
+
+@pytest.mark.parametrize("op", ["all-gather", "reduce-scatter", "all-reduce"])
+def test_the_bound_of_a_full_node_is_its_memory_and_of_one_rank_a_chip_its_links(op):
+    node = cluster("trn2.48xlarge")
+    full, single = whole(node, 4), whole(node)
+    assert lower_bound(op, full, GIB).what == "hbm"
+    assert lower_bound(op, single, GIB).what == "injection"
+    for left_out in ({"ideal": True}, {"sbuf": True}):
+        assert lower_bound(op, full, GIB, **left_out).what == "injection"
+    pairs = hbm_bytes(op, full, GIB, "kangaring")
+    assert lower_bound_ps(op, full, GIB) == pairs * 10**12 // (16 * 2_900_000_000_000)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", [1, 1000, 2**20 + 7, 2**26])
+@pytest.mark.parametrize(("machine", "cores"), [("trn2.48xlarge", 4), ("trn1.32xlarge", 2)])
+def test_no_algorithm_beats_the_bound_of_memory(machine, cores, op, size):
+    group = Group(cluster(machine), [0, 1, 4, 5], cores)
+    bound = lower_bound_ps(op, group, size)
+    assert all(duration_ps(op, group, size, name) >= bound for name in algorithms(op, group))
+
+
+def test_an_all_to_all_v_is_bound_by_the_memory_of_the_fullest_chip():
+    chip = Group(cluster("trn2.48xlarge"), [0], 4)
+    sent = np.zeros((4, 4), np.int64)
+    sent[0, 1] = GIB
+    bound = lower_bound_v(chip, sent)
+    assert (bound.what, bound.time_ps) == ("hbm", 2 * GIB * 10**12 // 2_900_000_000_000)
+    assert run(compose_v(chip, sent).schedule).total_ps > bound.time_ps
+    assert lower_bound_v(chip, sent, ideal=True).time_ps == 0

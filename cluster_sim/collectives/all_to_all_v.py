@@ -19,6 +19,7 @@ from cluster_sim.fabric import fabric
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import IntArray
 from cluster_sim.trace import Trace
+from cluster_sim.wire import wire
 from topologies.errors import InputError, suggestion
 from topologies.links import domain_links
 from topologies.quantities import parse_bytes
@@ -95,7 +96,7 @@ def measure_v(
     even matrix gives the row of the all-to-all.
     """
     check_matrix(sent_bytes, group.ranks)
-    bound = lower_bound_v(group, sent_bytes)
+    bound = lower_bound_v(group, sent_bytes, ideal=ideal)
 
     def tried(name: str) -> tuple[dict[str, Any], Trace]:
         def make() -> Collective:
@@ -213,8 +214,10 @@ def bus_factor_v(sent_bytes: IntArray) -> float:
     return (whole - int(np.trace(sent_bytes))) / whole if whole else 0.0
 
 
-def lower_bound_v(group: Group, sent_bytes: IntArray) -> Bound:
+def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) -> Bound:
     """Time in which the fullest chip can send, or receive, through all its links.
+
+    And, unless on ideal wire, in which its memory can store what its ranks receive.
 
     Examples
     --------
@@ -239,4 +242,10 @@ def lower_bound_v(group: Group, sent_bytes: IntArray) -> Bound:
         rate = np.bincount(ends, links.bandwidth_bytes_per_s, links.nodes)[local] + fabric_rate
         need = np.divide(moved, rate, out=np.zeros(chips), where=rate > 0).max(initial=0.0)
         found.append(Bound(what, int(need * PS_PER_S)))
+    costs = wire(group.cluster, ideal=ideal)
+    if costs.hbm_peak_bytes_per_s:
+        arrives = sent_bytes.sum(axis=0) - np.diag(sent_bytes)
+        most = int(arrives.reshape(chips, cores).sum(axis=1).max(initial=0))
+        stored = most * costs.copy_accesses * PS_PER_S // costs.hbm_peak_bytes_per_s
+        found.append(Bound("hbm", stored))
     return max(found, key=lambda bound: bound.time_ps)

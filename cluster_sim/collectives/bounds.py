@@ -1,7 +1,7 @@
 """Lower bounds: no schedule can finish a collective earlier, whatever its algorithm.
 
 Bytes must leave and enter every chip (injection) and cross every cut of the fabric, at nominal link
-rates, and the farthest pair is some hops apart.
+rates, be read and written in memory at its nominal rate, and the farthest pair is some hops apart.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from cluster_sim.collectives.accesses import fewest_accesses
 from cluster_sim.collectives.group import Group
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import BoolArray, IntArray
+from cluster_sim.wire import Wire, wire
 from topologies.links import Links, coordinates, domain_links
 from topologies.routing import routes
 from topologies.scale_out_routing import scale_out_paths
@@ -33,7 +35,7 @@ class Bound:
     Attributes
     ----------
     what : str
-        Such as ``"injection"`` or ``"cut across Z"``.
+        ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
     time_ps : int
         At least [ps].
     """
@@ -42,7 +44,9 @@ class Bound:
     time_ps: int
 
 
-def lower_bound(op: str, group: Group, size_bytes: int) -> Bound:
+def lower_bound(
+    op: str, group: Group, size_bytes: int, *, ideal: bool = False, sbuf: bool = False
+) -> Bound:
     """Return the tightest of all bounds.
 
     Parameters
@@ -51,6 +55,8 @@ def lower_bound(op: str, group: Group, size_bytes: int) -> Bound:
     group : Group
     size_bytes : int
         As in nccl-tests [B].
+    ideal, sbuf : bool
+        Link rates and latencies only; buffers in scratchpads. Either leaves memory out.
 
     Examples
     --------
@@ -58,6 +64,8 @@ def lower_bound(op: str, group: Group, size_bytes: int) -> Bound:
     >>> from topologies.machines import cluster
     >>> lower_bound("all-to-all", whole(cluster("trn2-ultraserver")), 2**30).what
     'cut across Z'
+    >>> lower_bound("all-reduce", whole(cluster("trn2.48xlarge"), 4), 2**30).what
+    'hbm'
     """
     found = [Bound("nothing to move", 0)]
     if len(group.chips) > 1 and size_bytes > 0:
@@ -67,12 +75,16 @@ def lower_bound(op: str, group: Group, size_bytes: int) -> Bound:
         found.append(Bound("distance", _distance(op, group) if far else least))
         found.append(_injection(op, group, size_bytes, least))
         found += list(_cuts(op, group, size_bytes, least))
+    if size_bytes > 0:
+        found.append(_memory(op, group, size_bytes, wire(group.cluster, ideal=ideal, sbuf=sbuf)))
     return max(found, key=lambda bound: bound.time_ps)
 
 
-def lower_bound_ps(op: str, group: Group, size_bytes: int) -> int:
+def lower_bound_ps(
+    op: str, group: Group, size_bytes: int, *, ideal: bool = False, sbuf: bool = False
+) -> int:
     """Earliest instant at which a collective can end [ps]; see :func:`lower_bound`."""
-    return lower_bound(op, group, size_bytes).time_ps
+    return lower_bound(op, group, size_bytes, ideal=ideal, sbuf=sbuf).time_ps
 
 
 def crossing_bytes(op: str, ranks: int, inside: int, size_bytes: int) -> Fraction:
@@ -113,6 +125,12 @@ def _injection(op: str, group: Group, size_bytes: int, least: int) -> Bound:
     else:
         total = Fraction(size_bytes * (chips - 1) * (2 if op == "all-reduce" else 1))
     return Bound("injection", _time(total, int(rates.sum()), least))
+
+
+def _memory(op: str, group: Group, size_bytes: int, costs: Wire) -> Bound:
+    """All memories together give what the thriftiest algorithm reads and writes in them."""
+    need = size_bytes * fewest_accesses(op, group, costs)
+    return Bound("hbm", _time(need, len(group.chips) * costs.hbm_peak_bytes_per_s, 0))
 
 
 def _cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]:

@@ -35,6 +35,7 @@ def rows(
     ranks: int | None = None,
     ranks_per_chip: int = 1,
     ideal: bool = False,
+    sbuf: bool = False,
     engine: str = "fast",
     proof: bool | None = None,
 ) -> pd.DataFrame:
@@ -52,8 +53,8 @@ def rows(
     ranks : int, optional
         The first so many, on the first chips; by default all.
     ranks_per_chip : int
-    ideal : bool
-        Link rates and latencies only.
+    ideal, sbuf : bool
+        Link rates and latencies only; buffers in the scratchpads of the cores.
     engine : str
     proof : bool, optional
         Whether to prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
@@ -75,7 +76,7 @@ def rows(
     """
     group = first_ranks(cluster, ranks, ranks_per_chip)
     found = [
-        measure(op, group, size, algorithm, ideal=ideal, engine=engine, proof=proof)[0]
+        measure(op, group, size, algorithm, ideal=ideal, sbuf=sbuf, engine=engine, proof=proof)[0]
         for size in sizes
     ]
     return pd.DataFrame(found)
@@ -113,6 +114,7 @@ def measure(
     algorithm: str = "auto",
     *,
     ideal: bool = False,
+    sbuf: bool = False,
     engine: str = "fast",
     proof: bool | None = None,
 ) -> tuple[dict[str, Any], Trace]:
@@ -125,14 +127,15 @@ def measure(
     check_engine(engine)
     many = [groups] if isinstance(groups, Group) else list(groups)
     names = algorithms(op, many[0]) if algorithm == BEST else [algorithm]
-    bound = max((lower_bound(op, one, size_bytes) for one in many), key=lambda one: one.time_ps)
+    bounds = (lower_bound(op, one, size_bytes, ideal=ideal, sbuf=sbuf) for one in many)
+    bound = max(bounds, key=lambda one: one.time_ps)
     factor = bus_factor(op, many[0].ranks)
-    if algorithm == "auto" and not ideal and len(many) == 1 and covers(many[0].cluster):
+    if algorithm == "auto" and not (ideal or sbuf) and len(many) == 1 and covers(many[0].cluster):
         return _measure_nccl(op, many[0], size_bytes, bound, factor, engine)
 
     def tried(name: str) -> tuple[dict[str, Any], Trace]:
         def make() -> Collective:
-            return compose(op, many, size_bytes, name, ideal=ideal)
+            return compose(op, many, size_bytes, name, ideal=ideal, sbuf=sbuf)
 
         return measure_made(
             make, many[0], size_bytes, bound, factor=factor, engine=engine, proof=proof

@@ -76,6 +76,9 @@ Unrestricted = Annotated[
 Ideal = Annotated[
     bool, typer.Option("--ideal", help="Link rates and latencies only, no efficiencies.")
 ]
+Sbuf = Annotated[
+    bool, typer.Option("--sbuf", help="Buffers in the scratchpads of the cores, not in HBM.")
+]
 SHOWN = (
     ("size_bytes", "size"),
     ("algorithm", "algorithm"),
@@ -116,6 +119,7 @@ def collective(
     skew: Skew = None,
     unrestricted: Unrestricted = False,
     ideal: Ideal = False,
+    sbuf: Sbuf = False,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     variant: Variant = None,
@@ -148,7 +152,7 @@ def collective(
         refuse_restricted(op, groups)
     measured = _read(compare, op, groups[0].ranks)
     sizes, measure = how_to_measure(
-        op, groups, algorithm, matrix=matrix, skew=skew, ideal=ideal, engine=engine
+        op, groups, algorithm, matrix=matrix, skew=skew, ideal=ideal, sbuf=sbuf, engine=engine
     )
     wanted = sizes or _sizes(size, measured)
     results = [measure(one) for one in progress(wanted, f"{op} on {cluster}", quiet=quiet)]

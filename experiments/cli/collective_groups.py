@@ -81,18 +81,24 @@ def how_to_measure(
     matrix: Path | None,
     skew: float | None,
     ideal: bool,
+    sbuf: bool,
     engine: str,
 ) -> tuple[list[int], Measure]:
     """What measures one size; and the sizes, where a byte matrix and not ``--size`` gives them."""
     from cluster_sim.collectives.all_to_all_v import OP, buffer_bytes, measure_v, read_matrix
     from cluster_sim.collectives.all_to_all_v import skewed as skewed_matrix
+    from cluster_sim.collectives.scratchpad import refuse_large
     from cluster_sim.collectives.table import measure
 
     if op != OP:
-        return [], lambda size: measure(op, groups, size, algorithm, ideal=ideal, engine=engine)
+        return [], lambda size: measure(
+            op, groups, size, algorithm, ideal=ideal, sbuf=sbuf, engine=engine
+        )
     if len(groups) > 1:
         raise InputError(f"{OP} runs in one group, --group names {len(groups)}; give one")
     group = groups[0]
+    if sbuf:
+        refuse_large(op, group, 0)
     given = None if matrix is None else read_matrix(matrix)
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
