@@ -65,7 +65,6 @@ def folder(tmp_path: Path) -> Path:
             "notes": ["the forecast knows <no> earlier day"],
             "memory_bytes": {"weights": 2**30, "total": 2**31},
             "rows": [{"size_bytes": 1024, "time_s": 1e-6}],
-            "notes": ["a", "b"],
         }
         run.json("result", result, title="Result")
         run.figure("breakdown", figure, title="Where the time goes", note="Mean over <b>ranks</b>.")
