@@ -171,6 +171,9 @@ def _figure(path: Path) -> Iterator[str]:
 
 def _table(path: Path) -> Iterator[str]:
     frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
+    if list(frame.columns) == ["metric", "value"]:
+        yield from _rows(["metric", "value"], _metrics(frame))
+        return
     same, rest = constants(frame.head(MOST_ROWS))
     if same:
         yield f"<p>{escape(same)}</p>"
@@ -178,6 +181,17 @@ def _table(path: Path) -> Iterator[str]:
     if len(frame) > MOST_ROWS:
         name = escape(path.name)
         yield f'<p>The first {MOST_ROWS} rows; all of them are in <a href="{name}">{name}</a>.</p>'
+
+
+def _metrics(frame: pd.DataFrame) -> list[list[str]]:
+    """Rows of names and values, each value with the unit that its name carries."""
+    numbers = pd.to_numeric(frame["value"], errors="coerce").tolist()
+    rows = []
+    for name, text, value in zip(frame["metric"], frame["value"], numbers, strict=True):
+        whole = int(value) if value == value and float(value).is_integer() else value
+        shown = str(text) if value != value else value_text(str(name), whole)
+        rows.append([heading(str(name)), shown])
+    return rows
 
 
 def _document(path: Path) -> Iterator[str]:
