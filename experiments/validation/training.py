@@ -155,6 +155,9 @@ def filled(values: Mapping[str, Any]) -> Stated:
     }
     assumed += [name for name in follows if row.get(name) is None]
     row |= {name: value for name, value in follows.items() if row.get(name) is None}
+    if row.get("etp") is None and row["ep"] > 1 and row["tp"] > 1:
+        row["etp"] = _expert_tp(row)
+        assumed.append("etp")
     if row.get("global_batch") is None:
         row["global_batch"] = row["dp"] * row["microbatch"]
         assumed.append("global_batch")
@@ -173,6 +176,12 @@ def _replicas(row: Mapping[str, Any]) -> int:
             f"pp {row['pp']} × cp {row['cp']} = {inner}. State dp or correct the degrees."
         )
     return int(room // inner) or 1
+
+
+def _expert_tp(row: Mapping[str, Any]) -> int:
+    """Tensor parallel degree of experts: that of the rest where ranks suffice, else none."""
+    ranks = row["tp"] * row["cp"] * row["dp"]
+    return int(1 if ranks % (row["ep"] * row["tp"]) else row["tp"])
 
 
 def _precision(text: str) -> str:

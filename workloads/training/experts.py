@@ -130,10 +130,13 @@ def _experts(shapes: Shapes) -> Experts:
 
 
 def _move(shapes: Shapes, name: str) -> Step:
-    """Read tokens and write the copies sorted by expert, or the other way round."""
+    """Read tokens and write the copies sorted by expert, or the other way round.
+
+    Rows are picked by index, by the kernels that look up an embedding.
+    """
     has, per_token = load(shapes), _experts(shapes).per_token
     read = TWO * has.rows * shapes.model.hidden
-    return kernel(name, shapes.stream(read * (1 + per_token)))
+    return kernel(name, shapes.gather(read * (1 + per_token)))
 
 
 def _activation(shapes: Shapes, width: int) -> Timing:
