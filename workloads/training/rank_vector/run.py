@@ -230,10 +230,7 @@ def _meet(
         at = layout.member_at[exchange] + g * width
         start = 0
         for role in range(roles):
-            low, high = (
-                at + layout.role_ptr[exchange, role],
-                at + layout.role_ptr[exchange, role + 1],
-            )
+            low, high = layout.role_ptr[exchange, role], layout.role_ptr[exchange, role + 1]
             for k in range(work.wait_ptr[parts + role], work.wait_ptr[parts + role + 1]):
                 waits = base + tape.wait_at[k]
                 for m in range(at + low, at + high):
@@ -241,10 +238,7 @@ def _meet(
         kind = layout.kind[layout.group_at[exchange] + g]
         took = layout.duration_ps[layout.time_at[exchange] + kind * layout.calls[exchange] + call]
         for role in range(roles):
-            low, high = (
-                at + layout.role_ptr[exchange, role],
-                at + layout.role_ptr[exchange, role + 1],
-            )
+            low, high = layout.role_ptr[exchange, role], layout.role_ptr[exchange, role + 1]
             out = base + tape.out[parts + role]
             for m in range(at + low, at + high):
                 clocks.start[role, layout.member[m]] = start
