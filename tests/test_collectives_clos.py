@@ -4,8 +4,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import Group, duration_ps, whole
+from cluster_sim.collectives import Group, build, duration_ps, lower_bound, whole
 from cluster_sim.collectives.clos import exchange, exchange_ps, traffic
+from cluster_sim.conservation import violations
+from cluster_sim.engine import simulate
 from cluster_sim.trace import run
 from cluster_sim.wire import wire
 from topologies.machines import cluster
@@ -73,3 +75,45 @@ def test_a_group_of_some_chips_of_each_rack():
     group = Group(machine, np.add.outer(16 * np.arange(8), [0, 5]).ravel())
     usable = wire(machine).scale_out_bytes_per_s
     assert exchange_ps(group, 16 * MB) == pytest.approx(14 * MB / usable * 1e12 + LATENCY, rel=0.02)
+
+
+@pytest.mark.parametrize("ratio", [2, 4])
+def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks(ratio):
+    machine, size = racks(ratio, radix=16, servers=8), 2**28
+    uplink = 16 * machine.scale_out.bandwidth_bytes_per_s / ratio
+    between = 2 * (7 / 8) * size / uplink  # each server's shards, round a ring of eight, both ways
+    made = build("all-reduce", whole(machine), size, "hierarchical")
+    trace = run(made)
+    assert between < trace.total_s < 1.1 * between + 0.4e-3
+    assert not violations(trace)
+    out = size * (112 / 128) * 16 / uplink
+    exchanged = duration_ps("all-to-all", whole(machine), size // 4) / 1e12
+    assert exchanged == pytest.approx(out / 4, rel=0.05)
+    assert lower_bound("all-to-all", whole(machine), size).what == "cut around a ToR"
+
+
+def test_one_chip_of_each_rack_has_the_uplink_to_itself():
+    free, thin = (racks(ratio, radix=16, servers=8) for ratio in (1, 4))
+    for op in ("all-gather", "all-reduce"):
+        times = [
+            duration_ps(op, Group(machine, 16 * np.arange(8)), 2**26, "ring")
+            for machine in (free, thin)
+        ]
+        assert times[0] == times[1]
+
+
+@pytest.mark.parametrize(("ratio", "radix"), [(4, 16), (4, 40), (4, 128)])
+@pytest.mark.parametrize("op", ["all-gather", "all-reduce"])
+def test_folded_domains_feel_thin_racks_as_all_of_them_do(ratio, radix, op):
+    group = whole(racks(ratio, radix=radix, servers=16))
+    unfolded = run(build(op, group, 2**27, "hierarchical")).total_ps
+    assert duration_ps(op, group, 2**27, "hierarchical") == pytest.approx(unfolded, rel=0.03)
+
+
+def test_both_engines_agree_on_oversubscribed_racks():
+    machine = racks(4, radix=16, servers=4)
+    group = Group(machine, np.add.outer(16 * np.arange(4), [0, 1, 4]).ravel(), 2)
+    made = build("all-to-all", group, MB, "direct")
+    assert any(name.startswith("ToR-up") for name in made.resources.names())
+    fast, reference = simulate(made), simulate(made, engine="reference")
+    np.testing.assert_array_equal(fast.end_ps, reference.end_ps)

@@ -19,7 +19,7 @@ from cluster_sim.schedule import BoolArray, IntArray
 from cluster_sim.wire import Wire, wire
 from topologies.links import Links, coordinates, domain_links
 from topologies.routing import routes
-from topologies.scale_out_routing import scale_out_paths
+from topologies.scale_out_routing import clos, scale_out_paths
 
 MAX_PAIRS = 1 << 16
 """Pairs of chips among which the farthest is sought; beyond, only those of the first chip."""
@@ -144,6 +144,7 @@ def _cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]
             need = crossing_bytes(op, ranks, inside * group.ranks_per_chip, size_bytes)
             rate = each * scale_out.bandwidth_bytes_per_s
             yield Bound(AROUND, _time(need, rate, least))
+        yield from _rack_cuts(op, group, size_bytes, least)
         return
     links = domain_links(group.cluster.shape)
     names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None
@@ -157,6 +158,15 @@ def _cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]
                     need = crossing_bytes(op, ranks, inside, size_bytes)
                     name = f"cut across {names[axis] if names else axis}"
                     yield Bound(name, _time(need, _outward(links, part), least))
+
+
+def _rack_cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]:
+    """Cuts around the chips below one group of switches."""
+    for layer in clos(group.cluster)[1][:-1]:
+        counts = np.bincount(group.chips // layer.chips)
+        for inside in np.unique(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
+            need = crossing_bytes(op, group.ranks, inside * group.ranks_per_chip, size_bytes)
+            yield Bound(f"cut around a {layer.name}", _time(need, layer.up_bytes_per_s, least))
 
 
 def _outward(links: Links, part: BoolArray) -> int:

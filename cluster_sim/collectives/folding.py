@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from cluster_sim.collectives.torus import parts as shared_out
 from cluster_sim.fabric import fabric
 from cluster_sim.schedule import IntArray, Schedule
 from cluster_sim.trace import run
+from cluster_sim.uplinks import uplinks
 from cluster_sim.wire import Wire, wire
 from topologies.clusters import Cluster
 from topologies.routing import routes
@@ -58,10 +60,35 @@ def folded_ps(
     costs = wire(group.cluster, ideal=ideal)
     if algorithm == "hierarchical":
         return hierarchical_ps(op, group, slices_for(group, size_bytes, costs), size_bytes, costs)
-    if domains == group.ranks and algorithm in ("ring", "rdh"):
-        fold = _ring_ps if algorithm == "ring" else _halving_doubling_ps
-        return fold(op, group, costs.slices, size_bytes, costs)
+    if domains == group.ranks and algorithm == "ring":
+        return _ring_ps(op, group, costs.slices, size_bytes, costs)
+    if domains == group.ranks and algorithm == "rdh" and not _thin(group, costs):
+        return _halving_doubling_ps(op, group, costs.slices, size_bytes, costs)
     return None
+
+
+def _thin(group: Group, costs: Wire) -> bool:
+    return len(uplinks(group.cluster, group.chips, costs.scale_out_bytes_per_s)) > 0
+
+
+def narrowed(costs: Wire, cluster: Cluster, ring: IntArray) -> Wire:
+    """Costs with the rate at which chips send to the next ones of a ring when all do at once.
+
+    Parameters
+    ----------
+    costs : Wire
+    cluster : Cluster
+    ring : int array (domains, …)
+        Chips; each sends to the one of the next row.
+    """
+    src, dst = ring.ravel(), np.roll(ring, -1, axis=0).ravel()
+    shared = uplinks(cluster, src, costs.scale_out_bytes_per_s)
+    if not len(shared):
+        return costs
+    _, row = shared.crossed(cluster, src, dst)
+    flows = np.maximum(1, np.bincount(row, minlength=len(shared)))
+    rates = np.concatenate([table.capacity for table in shared.tables]) // flows
+    return replace(costs, scale_out_bytes_per_s=min(costs.scale_out_bytes_per_s, int(rates.min())))
 
 
 def _ring_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
@@ -72,6 +99,7 @@ def _ring_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -
     few = cycles(np.arange(RING_OF_FEW))
     level = levelled(group, group.chips, ways * (ranks - 1))
     chips = level.chips_per_domain * np.arange(RING_OF_FEW)
+    costs = narrowed(costs, group.cluster, group.chips)
 
     def after(rounds: int) -> Schedule:
         sends = ring_rounds(few, slices, chunks, ways * rounds, reduces=op != "all-gather")
@@ -97,6 +125,7 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
     chip = group.chip_of_rank[table]
     ways = 2 if op == "all-reduce" else 1
     level = levelled(group, chip[:, 0], ways * (len(table) - 1))
+    costs = narrowed(costs, group.cluster, chip[:, :: group.ranks_per_chip])
     alike = _any_chip(group)
     local = chip[0] % level.chips_per_domain
     local = local[:1] if alike else local
@@ -165,7 +194,12 @@ def levelled(group: Group, ring: IntArray, rounds: int) -> Cluster:
     before = np.concatenate([[0], np.cumsum(np.tile(paths.latency_ps, 2))])
     windows = before[rest : rest + len(ring)] - before[: len(ring)]
     longest = int(laps * paths.latency_ps.sum() + windows.max())
-    level = replace(scale_out, latency_ps=-(-longest // rounds), climb_ps=(0,))
+    level = replace(
+        scale_out,
+        latency_ps=-(-longest // rounds),
+        climb_ps=(0,),
+        oversubscription=Fraction(1),
+    )
     return replace(cluster, scale_out=level)
 
 
