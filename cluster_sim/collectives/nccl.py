@@ -41,6 +41,7 @@ CHIP = (
     "slice",
     "copy_rate",
     "exchange",
+    "exchange_efficiency",
 )
 """Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
 SWITCH = ("in_switch_efficiency", "in_switch_latency")
@@ -81,8 +82,16 @@ def covers(cluster: Cluster) -> bool:
     return cluster.domains == 1 or fabric is None or f"nccl.{fabric.name}" in numbers.parts()
 
 
-def nccl_ps(op: str, group: Group, size_bytes: int) -> int:
+def nccl_ps(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> int:
     """Time of a collective [ps], sizes as in nccl-tests; the cluster must be covered.
+
+    Parameters
+    ----------
+    op : str
+    group : Group
+    size_bytes : int
+    rings : bool
+        An all-reduce goes round rings, without switches that reduce and without trees.
 
     Examples
     --------
@@ -94,7 +103,7 @@ def nccl_ps(op: str, group: Group, size_bytes: int) -> int:
     """
     if group.ranks == 1 or size_bytes == 0:
         return 0
-    load = load_of(op, group, size_bytes)
+    load = load_of(op, group, size_bytes, rings=rings)
     return math.ceil(float(seconds(load, constants(group.cluster))) * PS_PER_S)
 
 
@@ -144,7 +153,7 @@ def _exchange_s(load: Load, costs: Nccl) -> Number:
     chip, fabric = costs.chip, costs.fabric
     start = chip["launch"] + load.steps * chip["step"]
     short = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
-    long = chip["exchange"] + _simple_s(load, costs)
+    long = chip["exchange"] + _simple_s(load, costs, "exchange_efficiency")
     peers = np.where(np.asarray(load.shard) > 0, load.ranks, 1.0)
     inside = np.where(load.size <= costs.tuner.message_bytes * peers, np.minimum(short, long), long)
     if not fabric:
@@ -154,9 +163,9 @@ def _exchange_s(load: Load, costs: Nccl) -> Number:
     return start + _filling_s(fabric["slice"], far) + np.maximum(inside, far)
 
 
-def _simple_s(load: Load, costs: Nccl) -> Number:
+def _simple_s(load: Load, costs: Nccl, share: str = "efficiency") -> Number:
     """In long slices over NVLink, and a rank's own shard [s]."""
-    wire = load.inside / (costs.chip["efficiency"] * costs.port)
+    wire = load.inside / (costs.chip[share] * costs.port)
     return wire + _filling_s(costs.chip["slice"], wire) + load.shard / costs.chip["copy_rate"]
 
 

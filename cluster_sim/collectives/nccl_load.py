@@ -45,8 +45,8 @@ class Load:
     messages: Number
 
 
-def load_of(op: str, group: Group, size_bytes: int) -> Load:
-    """Load of a collective on a group.
+def load_of(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> Load:
+    """Load of a collective on a group; of an all-reduce round ``rings`` if it must.
 
     Examples
     --------
@@ -65,17 +65,18 @@ def load_of(op: str, group: Group, size_bytes: int) -> Load:
         known = {"shard": 0.0, "in_switch": 0.0, "steps": 0, "far_steps": 0, "messages": 0}
         return Load(way, size_bytes, ranks, far, inside, outside, **{**known, **other})
 
+    crossings = 0 if far == 1 else far if near > 1 else far - 1
+    if op == "all-reduce" and (rings or far == 1):
+        switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
+        own = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
+        steps = 2 * (ranks - 1 - crossings)
+        return load("ring", 2 * ring, 2 * ring / near if far > 1 else 0, steps=steps, **own)
     if op == "all-reduce":
-        switch = size_bytes * (1 + 1 / near) if near > 2 else 0.0
-        steps = 2 * (near - 1)
-        if far == 1:
-            return load("ring", 2 * ring, 0, shard=shard, in_switch=switch, steps=steps)
+        switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
         outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
-        climb = 2 * math.ceil(math.log2(far))
-        own = {"shard": shard, "in_switch": switch, "steps": steps, "far_steps": climb}
-        return load("tree", 2 * ring, outside, **own)
+        climb = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
+        return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **climb)
     if op in ("all-gather", "reduce-scatter"):
-        crossings = 0 if far == 1 else far if near > 1 else far - 1
         own = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
         return load("ring", ring, ring / near if far > 1 else 0, **own)
     if op == "broadcast":

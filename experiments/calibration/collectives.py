@@ -45,6 +45,7 @@ START = {
     "slice": 4e-6,
     "copy_rate": 8e11,
     "exchange": 2e-6,
+    "exchange_efficiency": 0.75,
     "in_switch_efficiency": 0.65,
     "in_switch_latency": 2e-5,
 }

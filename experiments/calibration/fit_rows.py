@@ -47,6 +47,7 @@ MEANS = {
     "slice": "Fixed cost of one slice of a pipeline; filling it takes 2 sqrt(slice x wire time)",
     "copy_rate": "At which a rank moves its own shard",
     "exchange": "Longer start of point-to-point messages in Simple than in LL",
+    "exchange_efficiency": "Share of the port's rate that long point-to-point messages reach",
     "in_switch_efficiency": "Share of the port's rate with reduction in the switch",
     "in_switch_latency": "More than the launch, with reduction in the switch",
     "message": "One of the messages to other domains that a rank sends at once",

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.collectives import Group
-from cluster_sim.collectives.nccl import covers
+from cluster_sim.collectives.nccl import covers, nccl_ps
+from cluster_sim.collectives.ring import RING_OPS
 from cluster_sim.collectives.timing import duration_ps
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
@@ -38,6 +39,8 @@ def time_s(
 ) -> float:
     """Time of a collective on the first chips of a cluster [s].
 
+    A ring on NVIDIA's machines is NCCL's, one over each adapter at once.
+
     Raises
     ------
     InputError
@@ -46,6 +49,8 @@ def time_s(
     if ranks % chips:
         raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
     group = Group(whole, np.arange(chips), ranks // chips)
+    if algorithm == "ring" and op in RING_OPS and covers(whole):
+        return nccl_ps(op, group, size_bytes, rings=True) / PS_PER_S
     return duration_ps(op, group, size_bytes, algorithm) / PS_PER_S
 
 
