@@ -1,14 +1,13 @@
 """Search for parallel plans: candidates, what fits, an estimate of each, the best simulated."""
 
 from workloads.search.candidates import Candidates, candidates
-from workloads.search.estimate import Estimates, estimate
+from workloads.search.estimate import estimate
 from workloads.search.fit import Fit, describe, fit
 from workloads.search.search import Agreement, Finalist, Search, agreement, search
 
 __all__ = [
     "Agreement",
     "Candidates",
-    "Estimates",
     "Finalist",
     "Fit",
     "Search",

@@ -1,4 +1,4 @@
-"""Candidates: every plan that divides a model, a batch and a cluster, each written once.
+"""Candidates: every plan that divides a model, a batch and a cluster, less what rules leave out.
 
 What makes no difference is not varied: a plan without tensor parallelism has no sequence
 parallelism, one without pipeline stages no pipeline schedule, one with a single replica no
@@ -7,35 +7,38 @@ sharding over replicas and no order of axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from topologies.clusters import Cluster
 from topologies.errors import InputError
+from workloads.flops import layer_flops
 from workloads.model import Model
-from workloads.training.plan import CHOICES, ORDER, ParallelPlan, check_model
+from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
+from workloads.search.refusals import no_batch, no_degrees, refuse_alone
+from workloads.search.rules import Frame, sieve
+from workloads.training.chunks import layer_counts
+from workloads.training.plan import ORDER, ParallelPlan, Recompute, Schedule, check_model
 from workloads.training.plan_options import complete
 
 ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
 """Orders of the axes that are tried: replicas or pipeline stages next to each other."""
-ZERO = (0, 1)
-"""What is tried of ZeRO unasked; the estimate knows no gathering within a pass."""
-SCHEDULES = ("1f1b",)
-"""Schedules that are tried unasked: GPipe has the same bubble and holds more activations, and the
-others are not estimated."""
-USUAL = {"overlap": "all", "cp": 1, "ep": 1, "vpp": 1}
-"""Fields that are not varied, and what they are unless stated."""
-ALONE = (
-    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
-    "recompute",
+SCHEDULES: tuple[Schedule, ...] = ("1f1b", "zero-bubble", "interleaved", "gpipe")
+"""Pipelines by number. GPipe is not tried unasked: it has the bubble of 1F1B and holds more."""
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+CHUNKS = (1, 2, 3, 4, 8)
+"""Model chunks of a stage that are tried."""
+SHARED = (
+    "seq", "precision", "overlap", "attention", "ranks_per_chip", "cp_exchange", "routing_skew",
+    "bucket_bytes", "recompute_every",
 )  # fmt: skip
-"""Fields that can be wrong by themselves."""
-SHARED = ("global_batch", "seq", "precision", "overlap", "attention", "ranks_per_chip")
 """Fields that are the same in all candidates."""
-VARIED = ("microbatch", "zero", "schedule", "recompute", "sequence_parallel", "order")
-"""Fields that are varied for the same degrees."""
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
+EVEN, LIGHT_END = range(2)
+"""How layers are spread over stages: evenly, or with fewer before the output layer."""
 
 Stated = Mapping[str, Any]
 
@@ -49,31 +52,20 @@ class Candidates:
     model : Model
     cluster : Cluster
     plans : tuple of ParallelPlan
+    considered : int
+        Plans that divide model, batch and cluster.
+    pruned : mapping of str to int
+        How many of them were left out, by reason.
     """
 
     model: Model
     cluster: Cluster
     plans: tuple[ParallelPlan, ...]
+    considered: int
+    pruned: Mapping[str, int]
 
     def __len__(self) -> int:
         return len(self.plans)
-
-
-@dataclass(frozen=True)
-class Degrees:
-    """How one replica of a model is divided, and how many replicas fill the cluster.
-
-    Attributes
-    ----------
-    tp, pp, dp : int
-    sequence_parallel : tuple of bool
-        What the model allows.
-    """
-
-    tp: int
-    pp: int
-    dp: int
-    sequence_parallel: tuple[bool, ...]
 
 
 def candidates(
@@ -82,9 +74,10 @@ def candidates(
     global_batch: int,
     *,
     stated: Stated | None = None,
+    spared: Collection[str] = (),
     lnc: int | None = None,
 ) -> Candidates:
-    """Return every plan that uses all of a cluster and divides the model and the batch.
+    """Return the plans that use all of a cluster and divide the model and the batch.
 
     Parameters
     ----------
@@ -95,6 +88,8 @@ def candidates(
     stated : mapping, optional
         Fields of :class:`~workloads.training.plan.ParallelPlan` that are not to be varied; None
         counts as not stated.
+    spared : collection of str
+        Further fields by which no plan is left out.
     lnc : int, optional
         Physical cores of a logical one, which says how many ranks a chip has.
 
@@ -117,160 +112,192 @@ def candidates(
             "Use a named machine such as trn2-ultraserver:16."
         )
     known = {name: value for name, value in (stated or {}).items() if value is not None}
+    if isinstance(known.get("order"), str):
+        known["order"] = tuple(known["order"].split("-"))
     base = _base(model, cluster, global_batch, known, lnc)
-    degrees = _degrees(model, cluster, base, known)
-    found = tuple(plan for one in degrees for plan in _variants(base, one, known))
-    if not found:
-        raise InputError(_no_batch(base, degrees, known))
-    return Candidates(model, cluster, found)
+    refuse_alone(model, cluster, base, known)
+    grid = _grid(model, cluster, base, known)
+    left, pruned = sieve(grid, Frame(model, cluster, base), {*known, *spared})
+    plans = _plans(model, base, left, known)
+    return Candidates(model, cluster, plans, rows(grid), pruned)
 
 
 def _base(
     model: Model, cluster: Cluster, global_batch: int, known: Stated, lnc: int | None
 ) -> ParallelPlan:
-    """What all candidates share; refuses a stated field that is wrong whatever the others are."""
-    alone = {name: known[name] for name in ALONE if name in known}
-    once = _positive(known.get("dp")) * _positive(known.get("microbatch"))
-    ParallelPlan(**{**alone, "order": _order(known) or ORDER, "global_batch": once})
+    """What all candidates share."""
     # A replica of one rank on every rank of the cluster is a plan of any cluster.
     sizes = {name: known[name] for name in ("seq", "ranks_per_chip") if name in known}
     usual = complete(sizes, model, cluster, lnc=lnc)
-    base = ParallelPlan(
-        seq=usual.seq,
-        ranks_per_chip=usual.ranks_per_chip,
-        global_batch=global_batch,
-        overlap=known.get("overlap", USUAL["overlap"]),
-        sequence_parallel=False,
-        **{name: known.get(name, USUAL[name]) for name in ("cp", "ep", "vpp")},
-        **{name: known[name] for name in ("attention", "precision") if name in known},
-    )
-    check_model(base, model)
-    return base
+    same = {name: known[name] for name in SHARED if name in known}
+    sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip, "overlap": "all"}
+    return ParallelPlan(**{**sizes, **same, "global_batch": global_batch})
 
 
-def _positive(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 1
-
-
-def _order(known: Stated) -> tuple[str, ...] | None:
-    stated = known.get("order")
-    return tuple(stated.split("-")) if isinstance(stated, str) else stated
-
-
-def _degrees(
-    model: Model, cluster: Cluster, base: ParallelPlan, known: Stated
-) -> tuple[Degrees, ...]:
-    """All tp × pp × dp that divide the model and make up the cluster's ranks."""
+def _grid(model: Model, cluster: Cluster, base: ParallelPlan, known: Stated) -> Columns:
+    """All plans that divide everything, by the places of their fields' values."""
     ranks = cluster.chips * base.ranks_per_chip
-    inner = ranks // base.cp if ranks % base.cp == 0 else 0
-    sides = [
-        [
-            d
-            for d in divisors(inner)
-            if known.get(name, d) == d and _flags(model, base, known, name, d)
-        ]
-        for name in ("tp", "pp")
-    ]
-    found = [
-        Degrees(tp, pp, inner // (tp * pp), _flags(model, base, known, "tp", tp))
-        for tp, pp in product(*sides)
-        if inner % (tp * pp) == 0
-    ]
-    wanted = tuple(one for one in found if one.dp == known.get("dp", one.dp))
-    if not wanted:
-        raise InputError(_no_degrees(model, cluster, base, known))
-    return wanted
+    columns = _degrees(model, base, known, ranks)
+    if not rows(columns):
+        raise InputError(no_degrees(model, cluster, known, ranks))
+    dp = columns["dp"]
+    columns = _microbatches(columns, base, known)
+    if not rows(columns):
+        raise InputError(no_batch(base, int(dp.min()), known))
+    return _memory_savings(_pipelines(columns, model, base, known), base, known)
 
 
-def _flags(
-    model: Model, base: ParallelPlan, known: Stated, name: str, degree: int
-) -> tuple[bool, ...]:
-    """With and without sequence parallelism, as far as a degree divides the model so."""
-    stated = known.get("sequence_parallel")
-    kinds = (True, False) if stated is None else (bool(stated),)
-    if name != "tp" or degree == 1:
-        kinds = (False,)
-    return tuple(kind for kind in kinds if not _mistake(model, base, name, degree, kind))
+def _degrees(model: Model, base: ParallelPlan, known: Stated, ranks: int) -> Columns:
+    """tp, cp, pp and dp whose product is the number of ranks, then ep and etp within a stage."""
+    inner = divisors(ranks)
+    columns = crossed(one_row(), "tp", _only(known, "tp", inner))
+    columns = crossed(columns, "cp", _only(known, "cp", inner))
+    columns = crossed(columns, "sequence_parallel", _only(known, "sequence_parallel", (0, 1)))
+    pairs = {
+        (tp, cp, split): _divides(model, replace(base, tp=tp, cp=cp, sequence_parallel=bool(split)))
+        for tp, cp, split in zip(
+            *(columns[name].tolist() for name in ("tp", "cp", "sequence_parallel")), strict=True
+        )
+        if tp > 1 or split == columns["sequence_parallel"].min()
+    }
+    names = ("tp", "cp", "sequence_parallel")
+    columns = kept(columns, among(columns, names, [pair for pair, fits in pairs.items() if fits]))
+    whole = [pair[:2] for pair, fits in pairs.items() if fits and pair[2]]
+    columns = {**columns, "divides_sequence": among(columns, ("tp", "cp"), whole).astype(np.int64)}
+    layers = model.layers // max(1, known.get("vpp", 1))
+    columns = crossed(columns, "pp", [d for d in _only(known, "pp", inner) if d <= layers])
+    replica = columns["tp"] * columns["cp"] * columns["pp"]
+    columns = {**columns, "dp": ranks // replica}
+    whole_dp = (ranks % replica == 0) & (columns["dp"] == known.get("dp", columns["dp"]))
+    return _experts(kept(columns, whole_dp), model, known)
 
 
-def _mistake(model: Model, base: ParallelPlan, name: str, degree: int, split: bool) -> str:
-    """What the trainer says to a degree; nothing where the model can be divided so."""
+def _divides(model: Model, plan: ParallelPlan) -> bool:
+    """Whether the trainer takes these degrees."""
     try:
-        how = {name: degree, "seq": base.seq, "sequence_parallel": split}
-        check_model(ParallelPlan(vpp=base.vpp, cp=base.cp, ep=base.ep, **how), model)  # type: ignore[arg-type]
-    except InputError as mistake:
-        return str(mistake)
-    return ""
+        check_model(replace(plan, global_batch=1), model)
+    except InputError:
+        return False
+    return True
 
 
-def divisors(size: int) -> list[int]:
-    """All divisors of a number, ascending; none of 0.
+def _experts(columns: Columns, model: Model, known: Stated) -> Columns:
+    """Expert parallel degrees; an expert is whole on a rank, or divided as everything else."""
+    some = model.experts
+    if some is None:
+        return crossed(crossed(columns, "ep", [1]), "etp", [known.get("etp", 0)])
+    grown = crossed(columns, "ep", _only(known, "ep", divisors(some.count)))
+    if "etp" in known:
+        grown = crossed(grown, "etp", [known["etp"]])
+    else:
+        grown = crossed(grown, "etp", [0, 1])
+        grown = kept(grown, (grown["tp"] > 1) | (grown["etp"] == 0))
+    divided = np.where(grown["etp"] == 0, grown["tp"], grown["etp"])
+    room = grown["tp"] * grown["cp"] * grown["dp"]
+    return kept(grown, (room % (grown["ep"] * divided) == 0) & (some.ffn % divided == 0))
+
+
+def _microbatches(columns: Columns, base: ParallelPlan, known: Stated) -> Columns:
+    """Microbatches that divide a replica's share of the batch."""
+    sizes = _only(known, "microbatch", divisors(base.global_batch))
+    grown = crossed(kept(columns, base.global_batch % columns["dp"] == 0), "microbatch", sizes)
+    return kept(grown, base.global_batch // grown["dp"] % grown["microbatch"] == 0)
+
+
+def _pipelines(columns: Columns, model: Model, base: ParallelPlan, known: Stated) -> Columns:
+    """Schedules, chunks, layers of the stages and order of the axes."""
+    schedules = [SCHEDULES.index(known["schedule"])] if "schedule" in known else [0, 1, 2]
+    grown = crossed(columns, "schedule", schedules)
+    chunks = [known["vpp"]] if "vpp" in known else CHUNKS
+    grown = crossed(grown, "vpp", chunks)
+    many, several = grown["vpp"] > 1, grown["pp"] > 1
+    interleaved = grown["schedule"] == SCHEDULES.index("interleaved")
+    least = schedules[0] if not several.any() or "schedule" in known else 0
+    alone = ~several & (grown["schedule"] == least) & ~many
+    # 1F1B with several chunks is interleaved under another name.
+    pipe = several & (many == interleaved) & (grown["pp"] * grown["vpp"] <= model.layers)
+    if "schedule" in known and known.get("vpp", 1) == 1:
+        # Interleaving of one chunk is run if it is asked for.
+        pipe |= several & ~many
+    grown = crossed(kept(grown, alone | pipe), "ends", [EVEN, LIGHT_END])
+    light = {pp: bool(light_end(model, pp, base.seq)) for pp in set(grown["pp"].tolist())}
+    can = np.array([light[pp] for pp in grown["pp"].tolist()], np.bool_) & (grown["vpp"] == 1)
+    grown = kept(grown, (grown["ends"] == EVEN) | can)
+    orders = [known["order"]] if "order" in known else ORDERS
+    grown = crossed(grown, "order", range(len(orders)))
+    differ = (grown["dp"] > 1) & (grown["pp"] > 1)
+    return kept(grown, differ | (grown["order"] == 0))
+
+
+def _memory_savings(columns: Columns, base: ParallelPlan, known: Stated) -> Columns:
+    """What is sharded over replicas and what is computed again."""
+    grown = crossed(columns, "zero", _only(known, "zero", range(4)))
+    if "zero" not in known:
+        shared = grown["dp"] * grown["cp"] > 1
+        told = {pp: [z for z in range(4) if _in_effect(pp, z)] for pp in (1, 2)}
+        alike = among({"p": np.minimum(grown["pp"], 2), "z": grown["zero"]}, ("p", "z"),
+                      [(pp, z) for pp, levels in told.items() for z in levels])  # fmt: skip
+        grown = kept(grown, np.where(shared, alike, grown["zero"] == 1))
+    useless = "none" if base.attention == "fused" else None
+    kinds = [n for n, kind in enumerate(RECOMPUTE) if kind == known.get("recompute", kind)]
+    if "recompute" not in known:
+        # A fused kernel keeps no scores, so there is nothing selective to compute again.
+        kinds = [n for n in kinds if RECOMPUTE[n] != useless]
+    return crossed(grown, "recompute", kinds)
+
+
+def _in_effect(pp: int, zero: int) -> bool:
+    return ParallelPlan(pp=pp, zero=zero).sharding == zero
+
+
+def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
+    """Layers of each stage with as many fewer in the last as the output layer weighs.
+
+    Returns
+    -------
+    tuple of int
+        Empty where that is how they are spread anyway.
 
     Examples
     --------
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
+    The output layer of llama-3.1-8b is worth two of its 32 layers:
+
+    >>> from workloads.huggingface import named
+    >>> light_end(named("llama-3.1-8b"), 4, 4096)
+    (9, 9, 8, 6)
     """
-    low = [part for part in range(1, int(size**0.5) + 1) if size % part == 0]
-    return sorted({*low, *(size // part for part in low)})
+    if pp == 1:
+        return ()
+    output = 2 * model.vocab * model.hidden / layer_flops(model, seq, moe=bool(model.experts))
+    last = max(1, round((model.layers + output) / pp - output))
+    if model.layers - last < pp - 1:
+        return ()
+    most, more = divmod(model.layers - last, pp - 1)
+    counts = (*(most + (stage < more) for stage in range(pp - 1)), last)
+    return () if counts == layer_counts(model.layers, pp) else counts
 
 
-def _variants(base: ParallelPlan, one: Degrees, known: Stated) -> Iterator[ParallelPlan]:
-    """All plans with these degrees."""
-    if base.global_batch % one.dp:
-        return
-    sizes = divisors(base.global_batch // one.dp)
-    order = _order(known)
-    choices = (
-        [size for size in sizes if known.get("microbatch", size) == size],
-        _choices(known, "zero", ZERO if one.dp > 1 else (1,)),
-        _choices(known, "schedule", SCHEDULES if one.pp > 1 else ("1f1b",)),
-        _choices(known, "recompute", _recompute(base)),
-        one.sequence_parallel,
-        [order] if order else ORDERS if one.dp > 1 and one.pp > 1 else ORDERS[:1],
-    )
-    same = {name: getattr(base, name) for name in (*SHARED, "cp", "ep", "vpp")}
-    same |= {"tp": one.tp, "pp": one.pp, "dp": one.dp}
-    for values in product(*choices):
-        yield ParallelPlan(**{**same, **dict(zip(VARIED, values, strict=True))})
+def _only(known: Stated, name: str, values: Sequence[int]) -> list[int]:
+    return [int(known[name])] if name in known else list(values)
 
 
-def _choices(known: Stated, name: str, choices: Sequence[Any]) -> Sequence[Any]:
-    return [known[name]] if name in known else choices
-
-
-def _recompute(base: ParallelPlan) -> Sequence[Any]:
-    """A fused kernel keeps no scores, so there is nothing selective to compute again."""
-    useless = "none" if base.attention == "fused" else None
-    return [kind for kind in CHOICES["recompute"] if kind != useless]
-
-
-def _no_degrees(model: Model, cluster: Cluster, base: ParallelPlan, known: Stated) -> str:
-    """Why no degrees are left: what the trainer says of a stated one, or that they do not fill."""
-    split = bool(known.get("sequence_parallel", False))
-    for name in ("tp", "pp"):
-        said = _mistake(model, base, name, known.get(name, 1), split and name == "tp")
-        if said:
-            return said
-    ranks = cluster.chips * base.ranks_per_chip
-    stated = " × ".join(
-        f"{name} {known[name]}" for name in ("tp", "pp", "dp", "cp") if name in known
-    )
-    some = divisors(ranks)
-    shown = ", ".join(map(str, some[:12])) + " …" * (len(some) > 12)
-    return (
-        f"{stated} cannot be completed to the {ranks:,} ranks of {cluster.name} with degrees that "
-        f"divide {model.name}. Use divisors of {ranks:,} ({shown}) or state fewer degrees."
-    )
-
-
-def _no_batch(base: ParallelPlan, degrees: Sequence[Degrees], known: Stated) -> str:
-    """Which batch would do, with the fewest replicas that the cluster can hold."""
-    fewest, each = min(one.dp for one in degrees), known.get("microbatch", 1)
-    once = fewest * each
-    below = base.global_batch // once * once
-    near = f"{below:,} or {below + once:,}" if below else f"{once:,}"
-    return (
-        f"global batch {base.global_batch:,} is not a multiple of dp × microbatch for any plan: "
-        f"the fewest replicas are dp {fewest:,} with microbatch {each} = {once:,}. Use {near}."
+def _plans(
+    model: Model, base: ParallelPlan, columns: Columns, known: Stated
+) -> tuple[ParallelPlan, ...]:
+    """The rows as plans."""
+    same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
+    orders = [known["order"]] if "order" in known else ORDERS
+    listed = {name: column.tolist() for name, column in columns.items()}
+    spread = {pp: light_end(model, pp, base.seq) for pp in set(listed["pp"])}
+    return tuple(
+        ParallelPlan(
+            **same,
+            **{name: listed[name][row] for name in DEGREES},
+            sequence_parallel=bool(listed["sequence_parallel"][row]),
+            schedule=SCHEDULES[listed["schedule"][row]],
+            recompute=RECOMPUTE[listed["recompute"][row]],
+            order=orders[listed["order"][row]],
+            stage_layers=spread[listed["pp"][row]] if listed["ends"][row] == LIGHT_END else (),
+        )
+        for row in range(rows(columns))
     )

@@ -1,16 +1,15 @@
-"""An estimate of the iteration of each of thousands of plans, by array arithmetic.
-
-    iteration = pipeline of the passes + gradients and parameters beyond what hides them + optimizer
+"""An estimate of the iteration of each of thousands of plans.
 
 Times of passes, of replicas and of communication are worked out once for all plans that share
 them (:mod:`~workloads.search.passes`, :mod:`~workloads.search.replicas`,
-:mod:`~workloads.search.talk`); what is left is arithmetic on columns.
+:mod:`~workloads.search.talk`); what is left is one walk through the pipeline of each plan
+(:mod:`~workloads.search.walk`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -19,59 +18,33 @@ from cluster_sim.schedule import IntArray
 from topologies.catalogue import catalogue
 from topologies.clusters import Cluster
 from workloads.model import Model
-from workloads.search.passes import Passes, Talk, passes
-from workloads.search.pipeline import Pipelines, pipeline_s, streamed_s
+from workloads.search.passes import INSIDE, Stage, Talk, ends_s, layer_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.talk import FloatArray, talk_s
+from workloads.search.walk import EACH, NOT, ONCE, Line, orders, walk_s
+from workloads.training.chunks import is_moe, layer_counts
+from workloads.training.pipeline import BACKWARD, WEIGHT
 from workloads.training.plan import ParallelPlan
-from workloads.training.steps import Step
+from workloads.training.shapes import TWO
 
 Found = TypeVar("Found")
-ACTIVATION_BYTES = 2
 FIRST, LAST = 0, -1
+DENSE = ("tp", "cp")
+"""Axes of communication in a layer without experts."""
 
 
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """Estimated times of plans, one element each.
-
-    Attributes
-    ----------
-    iteration_s : float64 array (plans,)
-        Of one optimizer step [s].
-    compute_s : float64 array (plans,)
-        Arithmetic of the busiest stage [s].
-    exposed_dp_s : float64 array (plans,)
-        Gradients and parameters beyond what hides them [s].
-    optimizer_s : float64 array (plans,)
-    """
-
-    iteration_s: FloatArray
-    compute_s: FloatArray
-    exposed_dp_s: FloatArray
-    optimizer_s: FloatArray
-
-
-def estimate(model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]) -> Estimates:
-    """Estimate the iteration of every plan.
+def estimate(model: Model, cluster: Cluster, plans: Iterable[ParallelPlan]) -> FloatArray:
+    """Estimated time of one optimizer step of every plan [s], float64 (plans,).
 
     Parameters
     ----------
     model : Model
     cluster : Cluster
-    plans : sequence of ParallelPlan
+    plans : iterable of ParallelPlan
         Each of which divides the model.
     """
-    found = _Columns(model, cluster, plans)
-    pipes = found.pipelines()
-    reduce_s, gather_s, optimizer_s = found.replicas(pipes)
-    passing_s = pipeline_s(pipes)
-    return Estimates(
-        iteration_s=passing_s + reduce_s + gather_s + optimizer_s,
-        compute_s=found.busy_s(),
-        exposed_dp_s=reduce_s + gather_s,
-        optimizer_s=optimizer_s,
-    )
+    shared = _Shared(model, cluster)
+    return np.array([walk_s(shared.line(plan)) for plan in plans], float)
 
 
 def group(plan: ParallelPlan, axis: str) -> IntArray:
@@ -109,125 +82,113 @@ def _stride(plan: ParallelPlan, axis: str) -> int:
     return int(np.prod([getattr(plan, name) for name in faster], dtype=np.int64))
 
 
-class _Columns:
-    """Columns of numbers of all plans; what several share is worked out once."""
+class _Shared:
+    """What several plans have in common, each worked out once."""
 
-    def __init__(self, model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]):
-        self.model, self.cluster, self.plans = model, cluster, plans
+    def __init__(self, model: Model, cluster: Cluster):
+        self.model, self.cluster = model, cluster
         self.parts, self.chip = cluster.catalogue or catalogue(), cluster.chip
-        self.layers = self.of(lambda plan: -(-model.layers // plan.pp))
-        self.stages = self.of(lambda plan: plan.pp)
-        self.passes = self._once(PASS_FIELDS, self._passes)
+        self.kind = is_moe(model, np.arange(model.layers))
+        self._known: dict[Hashable, object] = {}
 
-    def of(self, value: Callable[[ParallelPlan], int]) -> IntArray:
-        """One integer of every plan, int64 (plans,)."""
-        return np.array([value(plan) for plan in self.plans], np.int64)
+    def _once(self, make: Callable[[], Found], *key: Hashable) -> Found:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]  # type: ignore[return-value]
 
-    def _once(self, fields: Sequence[str], make: Callable[[ParallelPlan], Found]) -> list[Found]:
-        known: dict[Hashable, Found] = {}
-        found = []
-        for plan in self.plans:
-            key = tuple(getattr(plan, name) for name in fields)
-            if key not in known:
-                known[key] = make(plan)
-            found.append(known[key])
-        return found
+    def line(self, plan: ParallelPlan) -> Line:
+        """The pipeline of a plan."""
+        (layers, ends), many = self.passes(plan), self.replicas(plan)
+        counts = plan.stage_layers or layer_counts(self.model.layers, plan.pp * plan.vpp)
+        first = np.concatenate([[0], np.cumsum(counts)])
+        beside = plan.overlap != "none"
+        return Line(
+            passes=orders(plan.schedule, plan.pp, plan.microbatches, plan.vpp),
+            first=first,
+            kind=self.kind,
+            sparse=np.diff(np.concatenate([[0], np.cumsum(self.kind)])[first]),
+            layer_s=layers,
+            ends_s=ends,
+            hop_s=self.hops(plan),
+            gather_s=many.gather_s,
+            reduce_s=many.reduce_s,
+            gather_rest_s=many.gather_rest_s,
+            reduce_rest_s=many.reduce_rest_s,
+            after_s=many.after_s,
+            tie_s=many.tie_s,
+            gathers=EACH if plan.sharding == 3 else ONCE if beside and plan.sharding else NOT,
+            reduces=EACH if plan.sharding >= 2 else ONCE if beside else NOT,
+            reduced_in=WEIGHT if plan.schedule == "zero-bubble" else BACKWARD,
+            sends_beside=plan.overlap == "all",
+            dp_beside=beside,
+        )
+
+    def passes(self, plan: ParallelPlan) -> tuple[FloatArray, FloatArray]:
+        """Layers by phase and kind, ends by phase [s].
+
+        Plans share them that are alike within a stage and in where its ranks are; what has no
+        experts does not depend on how these are divided.
+        """
+        stage = Stage(self.model, plan, self.chip, self.parts, self._talk(plan))
+        near = (*_fields(plan, PASS_FIELDS), plan.schedule == "zero-bubble", _where(plan, DENSE))
+        dense = self._once(lambda: layer_s(stage, moe=False), "dense", *near)
+        ends = self._once(lambda: ends_s(stage), "ends", *near)
+        if self.model.experts is None:
+            return np.stack([dense, dense], axis=1), ends
+        apart = (*_fields(plan, EXPERT_FIELDS), _where(plan, INSIDE))
+        sparse = self._once(lambda: layer_s(stage, moe=True), "sparse", *near, *apart)
+        return np.stack([dense, sparse], axis=1), ends
+
+    def replicas(self, plan: ParallelPlan) -> Replicas:
+        """Exchanges of replicas and updates, which do not depend on how passes are done."""
+        return self._once(
+            lambda: replicas(self.model, plan, self.chip, self.parts, self._talk(plan)),
+            *_fields(plan, REPLICA_FIELDS),
+        )
 
     def _talk(self, plan: ParallelPlan) -> Talk:
         groups = {axis: group(plan, axis) for axis in (*plan.order, "etp", "ep", "edp")}
         groups["tie"] = groups["pp"][[FIRST, LAST]]
 
-        def time(step: Step) -> float:
-            return float(talk_s(self.cluster, groups[step.axis], step.collective, step.size_bytes))
+        @cache
+        def time(axis: str, op: str, size_bytes: int) -> float:
+            return float(talk_s(self.cluster, groups[axis], op, size_bytes))
 
-        return time
+        return lambda step: time(step.axis, step.collective, step.size_bytes)
 
-    def _passes(self, plan: ParallelPlan) -> Passes:
-        return passes(self.model, plan, self.chip, self.parts, self._talk(plan))
-
-    def _replicas(self, stage: int) -> list[Replicas]:
-        def make(plan: ParallelPlan) -> Replicas:
-            where = stage % plan.pp
-            return replicas(self.model, plan, where, self.chip, self.parts, self._talk(plan))
-
-        return self._once(REPLICA_FIELDS, make)
-
-    def pipelines(self) -> Pipelines:
-        """Passes and transfers of every plan."""
-        one = self._once(HOP_FIELDS, self._hops)
-        return Pipelines(
-            stages=self.stages,
-            microbatches=self.of(lambda plan: plan.microbatches),
-            gpipe=self.of(lambda plan: plan.schedule == "gpipe").astype(np.bool_),
-            forward_s=self._stage_passes(0),
-            backward_s=self._stage_passes(1),
-            hop_s=np.array([slowest for slowest, _ in one]),
-            hops_s=np.array([whole for _, whole in one]),
-            waits=self.of(lambda plan: plan.overlap != "all").astype(np.bool_),
-        )
-
-    def _stage_passes(self, way: int) -> FloatArray:
-        """Passes of the first, a middle and the last stage; of a single one in all three rows."""
-        layer, first, last = self._spans(way, "total_s")
-        body, alone = self.layers * layer, self.stages == 1
-        return np.stack([body + first + alone * last, body, body + last + alone * first])
-
-    def _spans(self, way: int, what: str) -> tuple[FloatArray, ...]:
-        return tuple(
-            np.array([getattr(getattr(one, name)[way], what) for one in self.passes])
-            for name in ("layer", "first", "last")
-        )
-
-    def busy_s(self) -> FloatArray:
-        """Arithmetic of the mean stage in all microbatches [s]."""
-        total = np.zeros(len(self.plans))
-        for way in (0, 1):
-            layer, first, last = self._spans(way, "busy_s")
-            total += self.layers * layer + (first + last) / self.stages
-        return total * self.of(lambda plan: plan.microbatches)
-
-    def _hops(self, plan: ParallelPlan) -> tuple[float, float]:
-        """Slowest transfer between stages, and all of them on the way from first to last [s]."""
-        if plan.pp == 1:
-            return 0.0, 0.0
+    def hops(self, plan: ParallelPlan) -> FloatArray:
+        """Transfer from each stage to the next, the last to the first [s], float64 (stages,)."""
         chips = group(plan, "pp")
-        wide = ACTIVATION_BYTES * plan.microbatch * plan.seq * self.model.hidden // plan.sp
+        wide = TWO * plan.microbatch * plan.local_seq * self.model.hidden // plan.sp
         domain = chips // self.cluster.chips_per_domain
-        far = domain[1:] != domain[:-1]
-        times = np.zeros(len(far))
-        for crosses in np.unique(far).tolist():
+        far = np.roll(domain, -1) != domain
+        times = np.zeros(plan.pp)
+        for crosses in np.unique(far).tolist() if plan.pp > 1 else ():
             at = int(np.flatnonzero(far == crosses)[0])
-            times[far == crosses] = talk_s(self.cluster, chips[at : at + 2], "send", wide)
-        return float(times.max()), float(times.sum())
-
-    def replicas(self, pipes: Pipelines) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Exposed reductions, exposed gathering and the optimizer, of the stage that ends last."""
-        ends = [self._end(stage, pipes) for stage in (FIRST, LAST)]
-        # The last stage has done its backward passes earlier than the first.
-        ahead = np.where(self.stages > 1, pipes.hops_s + pipes.backward_s[1] * (self.stages - 1), 0)
-        later = ends[1][0] + ends[1][2] - ahead > ends[0][0] + ends[0][2]
-        reduce_s = np.where(later, ends[1][0] - ahead, ends[0][0])
-        optimizer_s = np.where(later, ends[1][2], ends[0][2])
-        return reduce_s, ends[0][1], optimizer_s
-
-    def _end(self, stage: int, pipes: Pipelines) -> tuple[FloatArray, FloatArray, FloatArray]:
-        made = self._replicas(stage)
-        column = {
-            part.name: np.array([getattr(one, part.name) for one in made])
-            for part in fields(Replicas)
-        }
-        forward_s, backward_s = (self._spans(way, "total_s")[0] for way in (0, 1))
-        reduced = streamed_s(self.layers, backward_s, column["layer_reduce_s"])
-        gathered = streamed_s(self.layers, forward_s, column["layer_gather_s"])
-        return (
-            column["after_s"] + reduced + column["rest_reduce_s"],
-            gathered + column["rest_gather_s"],
-            column["optimizer_s"],
-        )
+            pair = chips[[at, (at + 1) % plan.pp]]
+            times[far == crosses] = talk_s(self.cluster, pair, "send", wide)
+        return times
 
 
-SAME = ("cp", "ep", "vpp", "seq", "precision", "overlap", "attention", "ranks_per_chip")
-"""Fields that every part depends on."""
-PASS_FIELDS = (*SAME, "tp", "microbatch", "recompute", "sequence_parallel")
-REPLICA_FIELDS = (*SAME, "tp", "pp", "dp", "zero", "order")
-HOP_FIELDS = (*SAME, "tp", "pp", "dp", "microbatch", "sequence_parallel", "order")
+def _where(plan: ParallelPlan, axes: Sequence[str]) -> tuple[bytes, ...]:
+    """The chips that the ranks of a stage communicate with."""
+    return tuple(group(plan, axis).tobytes() for axis in axes)
+
+
+def _fields(plan: ParallelPlan, names: Sequence[str]) -> tuple[Hashable, ...]:
+    return tuple(getattr(plan, name) for name in names)
+
+
+PASS_FIELDS = (
+    "tp", "cp", "seq", "microbatch", "recompute", "sequence_parallel", "precision",
+    "attention", "ranks_per_chip", "overlap", "cp_exchange",
+    "recompute_every",
+)  # fmt: skip
+"""Fields of a plan that passes depend on."""
+EXPERT_FIELDS = ("ep", "etp", "routing_skew")
+"""Those on which only layers with experts depend."""
+REPLICA_FIELDS = (
+    "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "order", "stage_layers", "seq",
+    "precision", "ranks_per_chip", "overlap", "bucket_bytes",
+)  # fmt: skip
+"""Fields that replicas depend on."""

@@ -1,43 +1,86 @@
-"""Which candidates fit in memory, and by how much the others do not."""
+"""Which candidates fit in memory, which of them save more than they need to, and what is missing.
+
+To shard more than the optimizer's state, or to compute layers again, costs time and buys memory:
+such a plan is left out where the same plan with less of it fits.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from cluster_sim.schedule import BoolArray, IntArray
-from topologies.catalogue import catalogue
+from topologies.catalogue import Catalogue, catalogue
 from topologies.errors import InputError
-from workloads.search.candidates import Candidates
+from workloads.model import Model
+from workloads.search.candidates import RECOMPUTE, Candidates
+from workloads.training.chunks import is_moe
 from workloads.training.memory import worst
 from workloads.training.plan import ParallelPlan
+from workloads.training.shares import (
+    GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
+    WEIGHT_BYTES,
+    Share,
+    layer_share,
+)
+from workloads.training.states import sharded
+
+NEEDLESS = {
+    "zero": "more sharded over replicas than memory asks for",
+    "recompute": "more computed again than memory asks for",
+}
+"""Fields that buy memory, and why plans that do so needlessly are left out."""
+UNKNOWN = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Memory of every candidate, on the rank that needs most.
+    """Memory of the candidates, on the rank that needs most.
 
     Attributes
     ----------
     total_bytes : int64 array (candidates,)
-    capacity_bytes : int64 array (candidates,)
+        ``UNKNOWN`` for one that is left out [B].
+    capacity_bytes : int
+        Of a rank [B].
+    pruned : mapping of str to int
+        How many were left out though they fit, by reason.
     """
 
     total_bytes: IntArray
-    capacity_bytes: IntArray
+    capacity_bytes: int
+    pruned: Mapping[str, int]
 
     @property
     def fits(self) -> BoolArray:
-        """Whether each candidate fits, bool (candidates,)."""
-        return self.total_bytes <= self.capacity_bytes
+        """Whether each candidate is worth an estimate, bool (candidates,)."""
+        weighed: BoolArray = self.total_bytes != UNKNOWN
+        return weighed & (self.total_bytes <= self.capacity_bytes)
+
+    @property
+    def oversized(self) -> int:
+        """Candidates that do not fit."""
+        return int((self.total_bytes > self.capacity_bytes).sum())
 
 
-MATTERS = ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "schedule", "recompute")
-
-
-def fit(found: Candidates) -> Fit:
+def fit(
+    found: Candidates,
+    settled: Collection[str] = (),
+    watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
+) -> Fit:
     """Memory of every candidate, by :mod:`workloads.training.memory`.
+
+    Parameters
+    ----------
+    found : Candidates
+    settled : collection of str
+        Fields by which no plan is left out.
+    watch : function
+        Wraps the sequence of rows, and is told what is being done, to show progress.
 
     Raises
     ------
@@ -45,29 +88,99 @@ def fit(found: Candidates) -> Fit:
         When no candidate fits: which comes nearest, and by how many bytes it misses.
     """
     parts, chip = found.cluster.catalogue or catalogue(), found.cluster.chip
-    known: dict[tuple[object, ...], tuple[int, int]] = {}
-    sizes = np.empty((len(found), 2), np.int64)
-    for row, plan in enumerate(found.plans):
+    known: dict[Hashable, tuple[int, int]] = {}
+    fitting: dict[Hashable, list[tuple[int, int]]] = {}
+    total = np.full(len(found), UNKNOWN, np.int64)
+    pruned = dict.fromkeys(NEEDLESS.values(), 0)
+    capacity = 0
+    order = sorted(range(len(found)), key=lambda row: _savings(found.plans[row]))
+    for row in watch(order, "weighed"):
+        plan = found.plans[row]
+        needless = _needless(_savings(plan), fitting.get(_alike(plan), ()), settled)
+        if needless:
+            pruned[NEEDLESS[needless]] += 1
+            continue
         # The order of the axes changes where ranks are, not what they hold.
-        key = (*(getattr(plan, name) for name in MATTERS), plan.sequence_parallel)
+        key = (*_alike(plan)[1:], plan.zero, plan.recompute)
         if key not in known:
-            needed = worst(found.model, plan, parts, chip)
-            known[key] = (needed.total, needed.capacity)
-        sizes[row] = known[key]
-    made = Fit(sizes[:, 0], sizes[:, 1])
+            known[key] = _weighed(found.model, plan, parts, chip)
+        total[row], capacity = known[key]
+        if total[row] <= capacity:
+            fitting.setdefault(_alike(plan), []).append(_savings(plan))
+    made = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
     if not made.fits.any():
         raise InputError(_nothing_fits(found, made))
     return made
 
 
+def _weighed(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> tuple[int, int]:
+    """Memory and capacity of a rank [B]; where parameters alone do not fit, of these alone."""
+    capacity = parts.integer(chip, "hbm_bytes") // plan.ranks_per_chip
+    least = least_bytes(model, plan)
+    if least > capacity:
+        return least, capacity
+    needed = worst(model, plan, parts, chip)
+    return needed.total, needed.capacity
+
+
+def least_bytes(model: Model, plan: ParallelPlan) -> int:
+    """Weights, gradients and optimizer's state of a mean stage, without its ends [B]."""
+    dense, moe = (layer_share(model, plan, moe=kind) for kind in (False, True))
+    sparse = int(is_moe(model, np.arange(model.layers)).sum())
+    held = Share(
+        ((model.layers - sparse) * dense.dense + sparse * moe.dense) // plan.pp,
+        sparse * moe.experts // plan.pp,
+    )
+    sizes = ((3, WEIGHT_BYTES), (2, GRADIENT_BYTES), (1, OPTIMIZER_BYTES))
+    return sum(
+        size * sharded(plan.sharding >= level, held, plan.replicas, plan.expert_replicas)
+        for level, size in sizes
+    )
+
+
+def _savings(plan: ParallelPlan) -> tuple[int, int]:
+    """How much a plan shards and computes again, in steps."""
+    return plan.sharding, RECOMPUTE.index(plan.recompute)
+
+
+def _needless(
+    saves: tuple[int, int], enough: Collection[tuple[int, int]], settled: Collection[str]
+) -> str:
+    """The field by which a plan saves more than one that fits, in nothing less; or nothing."""
+    for zero, again in enough:
+        if zero <= saves[0] and again <= saves[1]:
+            if again < saves[1] and "recompute" not in settled:
+                return "recompute"
+            if 1 <= zero < saves[0] and "zero" not in settled:
+                return "zero"
+    return ""
+
+
+SAME = ("order", *(
+    field.name for field in fields(ParallelPlan) if field.name not in ("order", "zero", "recompute")
+))  # fmt: skip
+"""Fields of a plan that has the same degrees."""
+
+
+def _alike(plan: ParallelPlan) -> tuple[Hashable, ...]:
+    return tuple(getattr(plan, name) for name in SAME)
+
+
 def _nothing_fits(found: Candidates, made: Fit) -> str:
-    over = made.total_bytes - made.capacity_bytes
-    nearest = int(np.argmin(over))
-    plan, missing = found.plans[nearest], int(over[nearest])
+    parts, chip = found.cluster.catalogue or catalogue(), found.cluster.chip
+    # Of some only the parameters were weighed: from the lightest on until the others are heavier.
+    nearest, total = -1, 2**62
+    for row in np.argsort(made.total_bytes).tolist():
+        if made.total_bytes[row] >= total:
+            break
+        needed = worst(found.model, found.plans[row], parts, chip).total
+        if needed < total:
+            nearest, total = row, needed
+    plan, missing = found.plans[nearest], total - made.capacity_bytes
     return (
         f"none of {len(found):,} plans for {found.model.name} fits on {found.cluster.name}: the "
-        f"nearest, {describe(plan)}, needs {made.total_bytes[nearest]:,} bytes a rank, "
-        f"{missing:,} more than its {made.capacity_bytes[nearest]:,}. Use more chips, a shorter "
+        f"nearest, {describe(plan)}, needs {total:,} bytes a rank, "
+        f"{missing:,} more than its {made.capacity_bytes:,}. Use more chips, a shorter "
         "--seq, or fewer stated fields."
     )
 
@@ -88,6 +201,7 @@ def describe(plan: ParallelPlan) -> str:
     words += [f"schedule {plan.schedule}"] * (plan.pp > 1)
     words.append(f"recompute {plan.recompute}")
     words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
+    words += [f"layers {'-'.join(map(str, plan.stage_layers))}"] * bool(plan.stage_layers)
     return ", ".join(words)
 
 

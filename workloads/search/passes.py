@@ -1,4 +1,4 @@
-"""How long one microbatch takes a stage, forward and backward, as a straight line in its layers.
+"""How long one microbatch takes a stage in each phase, as a straight line in its layers.
 
 The blocks of the simulated iteration are laid out for a stage of one layer and of two, and timed
 by following what waits for what; all further layers are as the second one.
@@ -13,57 +13,28 @@ import numpy as np
 
 from topologies.catalogue import Catalogue
 from workloads.model import Model
+from workloads.search.talk import FloatArray
 from workloads.training.layer import Shapes
 from workloads.training.ops import Catalog, Ops
+from workloads.training.pipeline import BACKWARD, FORWARD, WEIGHT
 from workloads.training.plan import ParallelPlan
 from workloads.training.stage import Builder
-from workloads.training.steps import ENGINE, Step
+from workloads.training.steps import Step
 
 Talk = Callable[[Step], float]
 """Time of a communication [s]."""
+FIRST, MIDDLE, LAST = range(3)
+"""Stages that are timed."""
+INSIDE = ("tp", "cp", "ep", "etp")
+"""Axes that communicate within a pass; what goes between stages is counted with the pipeline, and
+what goes between replicas beside it."""
 
 
 @dataclass(frozen=True)
-class Span:
-    """Time of a block of ops, and how much of it is arithmetic.
+class Stage:
+    """What passes are timed for: a plan whose number of stages and replicas do not matter.
 
     Attributes
-    ----------
-    total_s : float
-        From its first op to its last [s].
-    busy_s : float
-        The engine at work [s].
-    """
-
-    total_s: float
-    busy_s: float
-
-    def minus(self, other: Span) -> Span:
-        """The difference of two spans."""
-        return Span(self.total_s - other.total_s, self.busy_s - other.busy_s)
-
-
-@dataclass(frozen=True)
-class Passes:
-    """Both passes of a microbatch.
-
-    Attributes
-    ----------
-    layer : tuple of Span
-        One further layer, forward and backward.
-    first, last : tuple of Span
-        What the first stage (embedding) and the last (output, loss) do besides.
-    """
-
-    layer: tuple[Span, Span]
-    first: tuple[Span, Span]
-    last: tuple[Span, Span]
-
-
-def passes(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk: Talk) -> Passes:
-    """Time the passes of a plan; its pipeline and its replicas do not matter.
-
-    Parameters
     ----------
     model : Model
     plan : ParallelPlan
@@ -71,37 +42,53 @@ def passes(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk: 
         Catalogue part.
     parts : Catalogue
     talk : function of a step
-        Time of its communication [s]; what is sent between stages is not asked for.
+        Time of its communication [s]; only those of ``INSIDE`` are asked for.
     """
-    once = plan.dp * plan.microbatch
-    alone = replace(plan, pp=3, vpp=1, global_batch=once, schedule="1f1b")
-    one, two = (Shapes(replace(model, layers=3 * count), alone, chip, parts) for count in (1, 2))
-    middle, longer = _both(one, 1, talk), _both(two, 1, talk)
-    return Passes(
-        layer=_minus(longer, middle),
-        first=_minus(_both(one, 0, talk), middle),
-        last=_minus(_both(one, 2, talk), middle),
+
+    model: Model
+    plan: ParallelPlan
+    chip: str
+    parts: Catalogue
+    talk: Talk
+
+
+def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
+    """One layer, dense or with experts, by phase, float64 (3,) [s]."""
+    return _through(stage, 2, MIDDLE, moe=moe) - _through(stage, 1, MIDDLE, moe=moe)
+
+
+def ends_s(stage: Stage) -> FloatArray:
+    """What the first and the last chunk do besides layers, by phase, float64 (2, 3) [s]."""
+    middle = _through(stage, 1, MIDDLE, moe=False)
+    return np.stack([_through(stage, 1, end, moe=False) - middle for end in (FIRST, LAST)])
+
+
+def _through(one: Stage, layers: int, stage: int, *, moe: bool) -> FloatArray:
+    """A stage of so many layers by phase: forward, backward, gradients of weights if split [s]."""
+    plan, splits = one.plan, one.plan.schedule == "zero-bubble"
+    alone = replace(
+        plan, pp=3, vpp=1, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=(),
+        schedule="zero-bubble" if splits else "1f1b",
+    )  # fmt: skip
+    shapes = Shapes(_of_one_kind(one.model, 3 * layers, moe=moe), alone, one.chip, one.parts)
+    make, found = Builder(shapes, stage, Catalog()), np.zeros(3)
+    for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
+        found[phase] = span(make.one(phase, 0, False), make.catalog.steps, one.talk)
+    return found
+
+
+def _of_one_kind(model: Model, layers: int, *, moe: bool) -> Model:
+    """The model with so many layers, all with experts or none."""
+    some = model.experts
+    return replace(
+        model, layers=layers, experts=some and replace(some, dense_layers=0 if moe else layers)
     )
 
 
-def _both(shapes: Shapes, stage: int, talk: Talk) -> tuple[Span, Span]:
-    catalog = Catalog()
-    make = Builder(shapes, stage, catalog)
-    blocks = make.forward(), make.backward()
-    there, back = (span(block, catalog.steps, talk) for block in blocks)
-    return there, back
-
-
-def _minus(some: tuple[Span, Span], others: tuple[Span, Span]) -> tuple[Span, Span]:
-    there, back = (one.minus(other) for one, other in zip(some, others, strict=True))
-    return there, back
-
-
-def span(ops: Ops, steps: list[Step], talk: Talk) -> Span:
-    """Follow a block: an op starts when its stream is free and what it waits for has ended."""
+def span(ops: Ops, steps: list[Step], talk: Talk) -> float:
+    """Follow a block: an op starts when its stream is free and what it waits for has ended [s]."""
     free: dict[int, float] = {}
     ends: list[float] = []
-    busy = 0.0
     for number, back in zip(ops.step.tolist(), ops.back.tolist(), strict=True):
         step = steps[number]
         ready = ends[-back] if 0 < back <= len(ends) else 0.0
@@ -109,9 +96,4 @@ def span(ops: Ops, steps: list[Step], talk: Talk) -> Span:
         end = max(ready, free.get(step.stream, 0.0)) + length
         free[step.stream] = end
         ends.append(end)
-        busy += length * (step.stream == ENGINE)
-    return Span(float(np.max(ends, initial=0.0)), busy)
-
-
-INSIDE = ("tp", "cp", "ep", "etp")
-"""Axes that communicate within a pass; what goes between stages is counted with the pipeline."""
+    return float(np.max(ends, initial=0.0))

@@ -1,68 +1,138 @@
-"""What replicas cost a stage: gradients and parameters that travel over dp, and the optimizer."""
+"""What replicas cost: gradients and parameters that travel over dp, and the optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
+import numpy as np
+
+from cluster_sim.schedule import IntArray
 from topologies.catalogue import Catalogue
 from workloads.model import Model
+from workloads.search.passes import Talk
+from workloads.search.talk import FloatArray
+from workloads.training.chunks import chunk_layers, is_moe
 from workloads.training.layer import Shapes
 from workloads.training.ops import Catalog
 from workloads.training.plan import ParallelPlan
+from workloads.training.shares import Share, layer_share, total
 from workloads.training.stage import Builder
-from workloads.training.steps import CC_DP, Step
+from workloads.training.states import (
+    bucket_parameters,
+    buckets,
+    edges_of,
+    gather_parameters,
+    reduce_gradients,
+)
+from workloads.training.steps import Step
 
-Talk = Callable[[Step], float]
-"""Time of a communication [s]."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Replicas:
-    """Times of a stage that its passes do not contain [s].
+    """Times of what stages do besides their passes [s].
 
     Attributes
     ----------
-    optimizer_s : float
-        Update of the parameters.
-    after_s : float
-        Communication after the last backward pass that hides behind nothing, by program.
-    layer_reduce_s, rest_reduce_s : float
-        Of the gradients of one layer, sent while the backward pass goes on, and of what is left.
-    layer_gather_s, rest_gather_s : float
-        Of the parameters, gathered before and during the first forward pass.
+    gather_s, reduce_s : float64 array (layers,)
+        Of the bucket of parameters that begins with a layer, and of the bucket of gradients that
+        is whole after its backward pass; 0 where none begins or ends.
+    gather_rest_s : float64 array (stages,)
+        Of the parameters that a stage holds besides layers.
+    reduce_rest_s : float64 array (chunks,)
+        Of the gradients that are left after the last layer of a chunk.
+    after_s : float64 array (stages,)
+        Communication after the last pass that hides behind nothing, by program, and the update.
+    tie_s : float
+        Gradients of an embedding that the first and the last stage both hold.
     """
 
-    optimizer_s: float
-    after_s: float
-    layer_reduce_s: float = 0.0
-    rest_reduce_s: float = 0.0
-    layer_gather_s: float = 0.0
-    rest_gather_s: float = 0.0
+    gather_s: FloatArray
+    reduce_s: FloatArray
+    gather_rest_s: FloatArray
+    reduce_rest_s: FloatArray
+    after_s: FloatArray
+    tie_s: float
 
 
-def replicas(
-    model: Model, plan: ParallelPlan, stage: int, chip: str, parts: Catalogue, talk: Talk
-) -> Replicas:
-    """Time what a stage does besides its passes; parameters as for ``passes``."""
-    catalog = Catalog()
-    Builder(Shapes(model, plan, chip, parts), stage, catalog).finish()
-    optimizer_s = sum(step.seconds for step in catalog.steps if step.what == "optimizer")
-    after_s = sum(talk(step) for step in catalog.steps if step.axis)
-    if plan.overlap == "none" or plan.dp * plan.cp == 1:
-        return Replicas(optimizer_s, after_s)
-    # One layer a stage shows the sizes of a layer and of the rest; only the count differs.
-    small = replace(model, layers=plan.pp)
-    beside = Catalog()
-    make = Builder(Shapes(small, plan, chip, parts), stage, beside)
-    make.start()
-    make.last_backward()
-    times = {step.name: talk(step) for step in beside.steps if step.stream == CC_DP}
-    return Replicas(
-        optimizer_s,
-        after_s,
-        times.get("gradients.layer", 0.0),
-        times.get("gradients.rest", 0.0),
-        times.get("parameters.layer", 0.0),
-        times.get("parameters.rest", 0.0),
+def replicas(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk: Talk) -> Replicas:
+    """Time what the stages of a plan do besides their passes; parameters as for ``passes``."""
+    shapes = Shapes(model, plan, chip, parts)
+    finished = _finished(shapes, talk)
+    times = _Times(
+        gather_s=cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), talk)),
+        reduce_s=cache(lambda share: _sum(reduce_gradients(shapes, "bucket", share), talk)),
     )
+    edges = [edges_of(shapes, stage) for stage in range(plan.pp)]
+    found = Replicas(
+        gather_s=np.zeros(model.layers),
+        reduce_s=np.zeros(model.layers),
+        gather_rest_s=np.array([times.gather_s(share) for share in edges]),
+        reduce_rest_s=np.zeros(plan.pp * plan.vpp),
+        after_s=finished[:, 0],
+        tie_s=float(finished[:, 1].max()),
+    )
+    if plan.replicas > 1 or plan.expert_replicas > 1:
+        for stage, held in enumerate(edges):
+            for chunk, layers in enumerate(chunk_layers(model, plan, stage)):
+                left = _fill(found, shapes, layers, times)
+                rest_s = times.reduce_s(total([left, held]))
+                found.reduce_rest_s[chunk * plan.pp + stage] = rest_s
+    return found
+
+
+class _Times(NamedTuple):
+    """Times of buckets of these parameters [s]."""
+
+    gather_s: Callable[[Share], float]
+    reduce_s: Callable[[Share], float]
+
+
+def _fill(found: Replicas, shapes: Shapes, layers: IntArray, times: _Times) -> Share:
+    """Put the times of a chunk's buckets where its layers are; gradients that no bucket takes."""
+    model, plan = shapes.model, shapes.plan
+    kinds = [layer_share(model, plan, moe=moe) for moe in (False, True)]
+    shares = [kinds[kind] for kind in is_moe(model, layers).tolist()]
+    least = 1 if plan.sharding >= 2 else bucket_parameters(plan)
+    for run in buckets([one.total for one in shares], least):
+        found.gather_s[layers[run.start]] = times.gather_s(total(shares[run.start : run.stop]))
+    left, back = Share(0, 0), shares[::-1]
+    for run in buckets([one.total for one in back], least):
+        own = total(back[run.start : run.stop])
+        if own.total < least:
+            left = own
+        else:
+            found.reduce_s[layers[-run.stop]] = times.reduce_s(own)
+    return left
+
+
+def _finished(shapes: Shapes, talk: Talk) -> FloatArray:
+    """After the last pass of each stage: all but tied embeddings, and these (stages, 2) [s].
+
+    Stages that hold as many layers of each kind and neither end are alike.
+    """
+    plan, known = shapes.plan, dict[object, tuple[float, float]]()
+    found = []
+    for stage in range(plan.pp):
+        held = np.concatenate(chunk_layers(shapes.model, plan, stage))
+        sparse = int(is_moe(shapes.model, held).sum())
+        key = (stage == 0, stage == plan.pp - 1, len(held), sparse)
+        if key not in known:
+            known[key] = _finish(Builder(shapes, stage, Catalog()), talk)
+        found.append(known[key])
+    return np.array(found)
+
+
+def _finish(make: Builder, talk: Talk) -> tuple[float, float]:
+    make.finish()
+    steps = make.catalog.steps
+    tied = [step for step in steps if step.axis == "tie"]
+    after = [step for step in steps if step.axis != "tie"]
+    kernels_s = sum(step.seconds for step in after if not step.axis)
+    return kernels_s + _sum([step for step in after if step.axis], talk), _sum(tied, talk)
+
+
+def _sum(steps: list[Step], talk: Talk) -> float:
+    return float(sum(talk(step) for step in steps))

@@ -16,14 +16,21 @@ from workloads.model import Model
 from workloads.search.candidates import candidates
 from workloads.search.estimate import estimate
 from workloads.search.fit import fit
+from workloads.search.talk import FloatArray
 from workloads.training.iteration import iteration
 from workloads.training.memory import Memory
 from workloads.training.plan import ParallelPlan
 
-Watch = Callable[[Sequence[int]], Iterable[int]]
+Watch = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Hands on a sequence that takes a while, told what is being done, to show progress."""
 TOP = 10
 SIMULATED = 2
 """Plans that are simulated for each one that is asked for."""
+
+
+def unwatched(items: Sequence[Any], _what: str) -> Iterable[Any]:
+    """Show no progress."""
+    return items
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Agreement:
     worst_abs_error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Search:
     """What was found.
 
@@ -87,8 +94,18 @@ class Search:
     ----------
     model : Model
     cluster : Cluster
-    candidates, fitting : int
-        Plans that divide model, batch and cluster; those that fit in memory, all estimated.
+    candidates : int
+        Plans that divide model, batch and cluster.
+    pruned : mapping of str to int
+        How many of them were left out, by reason.
+    oversized : int
+        How many do not fit in memory.
+    plans : tuple of ParallelPlan
+        The others, which were all estimated.
+    estimate_s : float64 array (plans,)
+        Estimated time of one optimizer step [s].
+    total_bytes : int64 array (plans,)
+        Memory of the rank that needs most [B].
     finalists : tuple of Finalist
         Simulated ones, the fastest first.
     next_estimate_s : float or None
@@ -101,12 +118,16 @@ class Search:
     model: Model
     cluster: Cluster
     candidates: int
-    fitting: int
+    pruned: Mapping[str, int]
+    oversized: int
+    plans: tuple[ParallelPlan, ...] = field(repr=False)
+    estimate_s: FloatArray = field(repr=False)
+    total_bytes: IntArray = field(repr=False)
     finalists: tuple[Finalist, ...]
     next_estimate_s: float | None
     agreement: Agreement
-    estimated_in_s: float = field(compare=False)
-    simulated_in_s: float = field(compare=False)
+    estimated_in_s: float
+    simulated_in_s: float
 
 
 def search(
@@ -119,7 +140,7 @@ def search(
     finalists: int = SIMULATED * TOP,
     each: Sequence[str] = (),
     engine: str = "fast",
-    watch: Watch = iter,
+    watch: Watch = unwatched,
 ) -> Search:
     """Find the fastest plans that fit in memory.
 
@@ -141,7 +162,8 @@ def search(
         as ``("tp", "pp")`` for one plan of each way to divide the model.
     engine : {"fast", "reference"}
     watch : function
-        Wraps the sequence of finalists while they are simulated, to show progress.
+        Wraps the sequences of candidates, of plans that fit and of finalists, and is told what is
+        being done, to show progress.
 
     Raises
     ------
@@ -160,29 +182,39 @@ def search(
     if isinstance(finalists, bool) or finalists < 1:
         raise InputError(f"finalists is {finalists}; at least one plan must be simulated. Use 20.")
     begun = time.perf_counter()
-    found = candidates(model, cluster, global_batch, stated=stated, lnc=lnc)
-    plans = [found.plans[row] for row in np.flatnonzero(fit(found).fits).tolist()]
-    estimated_s = estimate(model, cluster, plans).iteration_s
-    order = _first_of_each(np.argsort(estimated_s, kind="stable"), plans, each)
+    settled = _settled(stated or {}, each)
+    found = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=lnc)
+    fits = fit(found, settled, watch=watch)
+    rows = np.flatnonzero(fits.fits)
+    plans = tuple(found.plans[row] for row in rows.tolist())
+    estimate_s = estimate(model, cluster, watch(plans, "estimated"))
+    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, each)
     estimated = time.perf_counter()
-    chosen = order[:finalists].tolist()
-    ran = []
-    for place in watch(range(len(chosen))):
-        row = chosen[place]
-        ran.append(_finalist(model, cluster, plans[row], place + 1, estimated_s[row], engine))
-    ended = time.perf_counter()
+    ran = [
+        _finalist(model, cluster, plans[row], place, estimate_s[row], engine)
+        for place, row in enumerate(watch(order[:finalists].tolist(), "simulated"), start=1)
+    ]
     left = order[finalists:]
     return Search(
         model=model,
         cluster=cluster,
-        candidates=len(found),
-        fitting=len(plans),
+        candidates=found.considered,
+        pruned={**found.pruned, **fits.pruned},
+        oversized=fits.oversized,
+        plans=plans,
+        estimate_s=estimate_s,
+        total_bytes=fits.total_bytes[rows],
         finalists=tuple(sorted(ran, key=lambda one: (one.iteration_s, one.memory.total))),
-        next_estimate_s=float(estimated_s[left[0]]) if len(left) else None,
+        next_estimate_s=float(estimate_s[left[0]]) if len(left) else None,
         agreement=agreement([(one.estimate_s, one.iteration_s) for one in ran]),
         estimated_in_s=estimated - begun,
-        simulated_in_s=ended - estimated,
+        simulated_in_s=time.perf_counter() - estimated,
     )
+
+
+def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:
+    """Fields by which no plan is left out: those that are stated, and those to be compared."""
+    return {*(name for name, value in stated.items() if value is not None), *each}
 
 
 def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:

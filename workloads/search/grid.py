@@ -1,0 +1,69 @@
+"""Columns of choices: one row a combination, grown field by field and sieved on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.schedule import BoolArray, IntArray
+
+Columns = Mapping[str, IntArray]
+"""One int64 array a field of a plan, all of one length; what is no number stands as its place
+among the field's choices."""
+
+
+def one_row() -> Columns:
+    """The combination of no fields."""
+    return {"row": np.zeros(1, np.int64)}
+
+
+def rows(columns: Columns) -> int:
+    """How many combinations there are."""
+    return len(next(iter(columns.values())))
+
+
+def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Columns:
+    """Every row with each of some values of a further field.
+
+    Examples
+    --------
+    >>> made = crossed(crossed(one_row(), "tp", [1, 2]), "pp", [1, 4])
+    >>> made["tp"].tolist(), made["pp"].tolist()
+    ([1, 1, 2, 2], [1, 4, 1, 4])
+    """
+    grown = {key: np.repeat(column, len(values)) for key, column in columns.items()}
+    return {**grown, name: np.tile(np.asarray(values, np.int64), rows(columns))}
+
+
+def kept(columns: Columns, which: BoolArray) -> Columns:
+    """The rows that a mask names."""
+    return {key: column[which] for key, column in columns.items()}
+
+
+def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, ...]]) -> BoolArray:
+    """Whether each row's values of some fields are one of these tuples.
+
+    Examples
+    --------
+    >>> among({"tp": np.array([1, 2]), "cp": np.array([1, 1])}, ("tp", "cp"), [(2, 1)]).tolist()
+    [False, True]
+    """
+    found = np.zeros(rows(columns), np.bool_)
+    for values in allowed:
+        same = [columns[name] == value for name, value in zip(names, values, strict=True)]
+        found |= np.logical_and.reduce(same)
+    return found
+
+
+def divisors(size: int) -> list[int]:
+    """All divisors of a number, ascending; none of 0.
+
+    Examples
+    --------
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [part for part in range(1, int(size**0.5) + 1) if size % part == 0]
+    return sorted({*low, *(size // part for part in low)})

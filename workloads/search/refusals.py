@@ -1,0 +1,74 @@
+"""What is said when no plan divides everything: the field that is in the way, and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from topologies.clusters import Cluster
+from workloads.model import Model
+from workloads.search.grid import divisors
+from workloads.training.plan import ORDER, ParallelPlan, check_model
+
+ALONE = (
+    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
+    "schedule", "recompute",
+)  # fmt: skip
+"""Fields that can be wrong by themselves."""
+REPLICA = ("tp", "pp", "dp", "cp")
+
+
+def refuse_alone(
+    model: Model, cluster: Cluster, base: ParallelPlan, known: Mapping[str, Any]
+) -> None:
+    """Refuse a stated field that is wrong whatever the others are.
+
+    Raises
+    ------
+    InputError
+    """
+    alone = {name: known[name] for name in ALONE if name in known}
+    once = _positive(known.get("dp")) * _positive(known.get("microbatch"))
+    # As many replicas as any division of experts could ask for, and stages for any chunks.
+    room = _positive(known.get("ep")) * _positive(known.get("etp"))
+    pipe = {"pp": 2} if _positive(known.get("vpp")) > 1 and "pp" not in known else {}
+    wide = {"dp": room, "global_batch": room * once} if "dp" not in known else {}
+    split = {"sequence_parallel": False} if "sequence_parallel" not in known else {}
+    order = known.get("order", ORDER)
+    ParallelPlan(**{"global_batch": once, **alone, **pipe, **wide, **split, "order": order})
+    for name in ("tp", "pp", "cp", "ep", "etp", "vpp"):
+        if name in known:
+            one = {name: known[name], **({"pp": known.get("pp", 2)} if name == "vpp" else {})}
+            flags = bool(known.get("sequence_parallel", False)) and name == "tp"
+            how = {"seq": base.seq, "sequence_parallel": flags, "attention": base.attention}
+            replicas = {"dp": room, "global_batch": room} if name in ("ep", "etp") else {}
+            check_model(ParallelPlan(**{**one, **how, **replicas}), model)
+
+
+def _positive(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def no_degrees(model: Model, cluster: Cluster, known: Mapping[str, Any], ranks: int) -> str:
+    """Why no degrees are left: those that are stated do not make up the ranks."""
+    stated = " × ".join(f"{name} {known[name]}" for name in REPLICA if name in known)
+    if not stated:
+        stated = ", ".join(f"{name} {known[name]}" for name in ("ep", "etp") if name in known)
+    some = divisors(ranks)
+    shown = ", ".join(map(str, some[:12])) + " …" * (len(some) > 12)
+    return (
+        f"{stated} cannot be completed to the {ranks:,} ranks of {cluster.name} with degrees that "
+        f"divide {model.name}. Use divisors of {ranks:,} ({shown}) or state fewer degrees."
+    )
+
+
+def no_batch(base: ParallelPlan, fewest: int, known: Mapping[str, Any]) -> str:
+    """Which batch would do, with the fewest replicas that the cluster can hold."""
+    each = known.get("microbatch", 1)
+    once = fewest * each
+    below = base.global_batch // once * once
+    near = f"{below:,} or {below + once:,}" if below else f"{once:,}"
+    return (
+        f"global batch {base.global_batch:,} is not a multiple of dp × microbatch for any plan: "
+        f"the fewest replicas are dp {fewest:,} with microbatch {each} = {once:,}. Use {near}."
+    )
