@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib import resources
 
 import numpy as np
 import pytest
@@ -21,8 +20,9 @@ from cluster_sim.collectives.timing import duration_ps
 from cluster_sim.measured import parse_measured, read_measured
 from experiments.calibration.collectives import (
     fit,
+    fit_chips,
+    fit_fabrics,
     held_out,
-    main,
     measured,
     modelled,
     of,
@@ -30,6 +30,7 @@ from experiments.calibration.collectives import (
     start_of,
     with_fitted,
 )
+from experiments.calibration.fit_rows import write
 from experiments.calibration.own import constants_of
 from experiments.calibration.own import fit as fit_own
 from topologies.catalogue import catalogue
@@ -254,16 +255,19 @@ def test_left_out_rows_are_met():
         assert max(medians) < 12
 
 
-@pytest.mark.slow
-def test_the_shipped_rows_are_those_of_the_fits(tmp_path, capsys):
-    path = tmp_path / "fits.csv"
-    main(str(path))
-    shipped = resources.files("topologies") / "data" / "collective_fits.csv"
-    assert path.read_text(encoding="utf-8") == shipped.read_text(encoding="utf-8")
-    assert "104 rows written" in capsys.readouterr().out
-    launch = catalogue().entry("nccl.a100-80gb", "launch")
-    assert launch.low < launch.value < launch.high
-    assert catalogue().entry("nccl.h200", "launch").grade == "assumed"
+def test_the_shipped_rows_are_those_of_the_fits(tmp_path):
+    others = rows_of("nccl_tests", "nccl_more")
+    chips = fit_chips(rows_of("nccl_aic"), others)
+    made = write(tmp_path / "fits.csv", chips, fit_fabrics(others, chips))
+    again, shipped = catalogue().with_overlay(tmp_path / "fits.csv"), catalogue()
+    for row in made:
+        entry = shipped.entry(row.part, row.quantity)
+        assert again.value(row.part, row.quantity) == pytest.approx(entry.value, rel=0.02)
+        assert (entry.grade, entry.note) == (row.grade, row.note)
+        assert entry.low < entry.value <= entry.high
+    fitted = {part for part in shipped.parts() if part.startswith("nccl.")}
+    assert fitted - {row.part for row in made} == {"nccl.pytorch"}
+    assert shipped.entry("nccl.h200", "launch").grade == "assumed"
 
 
 # One's own measurements

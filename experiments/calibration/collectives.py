@@ -26,7 +26,7 @@ from cluster_sim.collectives.nccl import CHIP, FABRIC, SWITCH, Nccl, seconds
 from cluster_sim.collectives.nccl_load import Load, load_of
 from cluster_sim.collectives.nccl_tuner import tuner
 from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, write
-from experiments.validation.collectives import machines_for
+from experiments.validation.machines import machines_for
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
 from topologies.machines import cluster
@@ -224,12 +224,9 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
     """Fit the chips, on groups inside one domain, and say how well."""
     chips: dict[str, Fitted] = {}
     for chip, machine in MACHINES.items():
-        listed, known = of(aic, [machine], far=False), start_of(machine)
-        names = [name for name in (*CHIP, *SWITCH) if shows(chip, name)]
-        rows = measured(listed)
-        chips[chip] = one = fit(rows, names, known)
+        rows, known = measured(of(aic, [machine], far=False)), start_of(machine)
+        chips[chip] = one = fit(rows, shown(chip), known)
         _say(chip, one, modelled(with_fitted(known, one.value), rows), rows)
-        print("\n".join(held_out(listed, names, known)))
     rows = measured(of(others, ["dgx-b200"], far=False))
     known = with_fitted(start_of("dgx-b200"), chips["gb200"].value)
     chips["b200"] = one = fit(rows, SWITCH, known)
@@ -237,11 +234,10 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
     return chips
 
 
-def shows(chip: str, name: str) -> bool:
-    """Whether the rows of a chip show a constant: A100 has no such switch, GB200 ran no LL128."""
-    if name in SWITCH:
-        return chip == "h100"
-    return chip != "gb200" or name not in LL128
+def shown(chip: str) -> list[str]:
+    """Constants that the rows of a chip show: A100 has no such switch, GB200 ran no LL128."""
+    names = (*CHIP, *SWITCH) if chip == "h100" else CHIP
+    return [name for name in names if chip != "gb200" or name not in LL128]
 
 
 def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str, Fitted]:
@@ -267,9 +263,12 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
 
 def main(path: str | None) -> None:
     """Fit everything, report, and write the rows if a path is given."""
-    others = rows_of("nccl_tests", "nccl_more")
-    chips = fit_chips(rows_of("nccl_aic"), others)
+    aic, others = rows_of("nccl_aic"), rows_of("nccl_tests", "nccl_more")
+    chips = fit_chips(aic, others)
     fabrics = fit_fabrics(others, chips)
+    for chip, machine in MACHINES.items():
+        rows = of(aic, [machine], far=False)
+        print("\n".join([f"{chip}, held out", *held_out(rows, shown(chip), start_of(machine))]))
     if path:
         made: list[FitRow] = write(path, chips, fabrics)
         print(f"{len(made)} rows written to {path}")

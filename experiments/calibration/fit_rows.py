@@ -52,6 +52,8 @@ MEANS = {
     "in_switch_latency": "More than the launch, with reduction in the switch",
     "message": "One of the messages to other domains that a rank sends at once",
 }
+WIDEST = 10.0
+"""Factor between a constant and the ends of its range where rows hardly show it."""
 UNITS = {"ratio": 1.0, "us": 1e6, "GB/s": 1e-9}
 
 
@@ -97,7 +99,7 @@ def _row(name: str, quantity: str, value: float, spread: float, inherited: str) 
     """One constant; the range is two standard errors, twice that where it is inherited."""
     unit = "ratio" if "efficiency" in quantity else "GB/s" if quantity == "copy_rate" else "us"
     scale = UNITS[unit]
-    factor = (1 + spread) ** (4 if inherited else 2)
+    factor = min(WIDEST, (1 + spread) ** (4 if inherited else 2))
     high = value * factor
     if unit == "ratio":
         high = max(min(1.0, high), value)
