@@ -77,6 +77,8 @@ def complete(
     known = {name: value for name, value in stated.items() if value is not None}
     if isinstance(known.get("order"), str):
         known["order"] = tuple(known["order"].split("-"))
+    if isinstance(known.get("stage_layers"), str):
+        known["stage_layers"] = _layers(known["stage_layers"])
     if isinstance(known.get("stage_layers"), list):
         known["stage_layers"] = tuple(known["stage_layers"])
     if isinstance(known.get("bucket_bytes"), str):
@@ -100,6 +102,14 @@ def complete(
     tp, _, cp, *_ = sizes
     known.setdefault("sequence_parallel", tp > 1 and known["seq"] % (cp * tp) == 0)
     return ParallelPlan(**known)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """Layers of each chunk, written as 9-9-8-6."""
+    parts = text.replace(",", "-").split("-")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(f"stage layers {text!r} are not numbers. Write them as 9-9-8-6.")
+    return tuple(int(part) for part in parts)
 
 
 def _size(known: Mapping[str, Any], name: str) -> int:
