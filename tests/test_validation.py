@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.validation.baseline import baseline, training_work, wire_bytes
-from experiments.validation.collectives import machines_for
 from experiments.validation.collectives import predict as predict_collective
 from experiments.validation.compare import compare, condensed, error, kendall_tau, summary
 from experiments.validation.figure import scatter
 from experiments.validation.kernels import predict as predict_kernel
+from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, infeasible, unsupported
 from experiments.validation.recipes import recipe, recipes
 from experiments.validation.rows import read_file, read_text
@@ -393,3 +393,22 @@ def test_other_libraries_are_told_apart_by_source():
     torch = predict_collective({**values, "source": "microsoft/vidur data/profiling/network"})
     assert torch.predicted["time_s"] > own
     assert predict_collective({**values, "source": "NVSHMEM all-to-all"}).status == "unsupported"
+
+
+def test_slices_of_tables_are_machines_too():
+    slice_ = machines_for("tpu-v6e-128", 128)
+    assert (slice_.chip, slice_.chips) == ("tpu-v6e", 128)
+    assert [axis.wrap for axis in slice_.shape.axes] == [False, True]
+    with pytest.raises(InputError, match="unknown cluster 'tpu-v9-4'"):
+        machines_for("tpu-v9-4", 4)
+
+
+def test_slices_have_the_links_of_the_catalogue():
+    from experiments.validation.machines import shipped
+
+    for name in shipped():
+        made = machines_for(name, 1)
+        for axis in made.shape.axes:
+            rate = catalogue().integer(made.chip, "link_bandwidth")
+            assert axis.bandwidth_bytes_per_s == rate
+            assert axis.latency_ps == catalogue().ps(made.chip, "link_latency")

@@ -11,27 +11,14 @@ from cluster_sim.collectives import Group
 from cluster_sim.collectives.nccl import covers, nccl_ps
 from cluster_sim.collectives.ring import RING_OPS
 from cluster_sim.collectives.timing import duration_ps
+from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
-from topologies.catalogue import Catalogue, catalogue
+from topologies.catalogue import catalogue
 from topologies.clusters import Cluster
 from topologies.errors import InputError
-from topologies.machines import cluster
 
 PS_PER_S = 10**12
-
-
-def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Cluster:
-    """As many machines of a name as hold that many chips; the last one may be used in part.
-
-    Raises
-    ------
-    InputError
-        For an unknown name.
-    """
-    one = cluster(name, catalogue=numbers)
-    count = -(-chips // one.chips)
-    return one if count <= 1 else cluster(f"{name}:{count}", catalogue=numbers)
 
 
 def time_s(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome
 from experiments.validation.recipes import recipe
 from experiments.validation.training import filled, model_of, plan_of
-from topologies.machines import cluster
 from workloads.training.memory import worst
 
 
@@ -24,7 +24,7 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     # What runs separate attention kernels is of a time in which training used dropout.
     model = replace(model_of(row.values), dropout=plan.attention == "unfused")
     parts = used.numbers()
-    found = worst(model, plan, parts, cluster(row.values["cluster"]).chip)
+    found = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
     known = {"framework": f"assumed: {used.told}"}
     if row.assumed:
         known["columns"] = f"assumed: {', '.join(row.assumed)}"

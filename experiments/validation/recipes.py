@@ -13,8 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from experiments.validation.machines import machines_for
 from topologies.catalogue import Catalogue, catalogue
-from topologies.machines import cluster
 
 CONDITIONS = ("zero", "gated_mlp", "chip")
 """Columns of a recipe that a row must agree with, cheapest first."""
@@ -69,7 +69,7 @@ class Recipe:
 
 def _meets(row: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> bool:
     if name == "chip":
-        return cluster(row["cluster"]).chip.startswith(allowed)
+        return machines_for(row["cluster"], 1).chip.startswith(allowed)
     return str(row.get(name)) in allowed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.validation.collectives import machines_for
+from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome
 from topologies.errors import InputError
 from workloads.huggingface import model

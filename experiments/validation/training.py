@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.validation.collectives import machines_for
 from experiments.validation.columns import TRAINING
+from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
 from topologies.catalogue import catalogue

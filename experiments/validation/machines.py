@@ -1,0 +1,36 @@
+"""The machine that a row names: one of the command line's, or a slice shipped for a table."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from topologies.catalogue import Catalogue
+from topologies.clusters import Cluster
+from topologies.machines import cluster
+
+
+def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Cluster:
+    """As many machines of a name as hold that many chips; the last one may be used in part.
+
+    Raises
+    ------
+    InputError
+        For an unknown name.
+
+    Examples
+    --------
+    >>> machines_for("dgx-h100", 12).chips, machines_for("tpu-v6e-32", 32).chip
+    (16, 'tpu-v6e')
+    """
+    place = shipped().get(name, name)
+    one = cluster(place, catalogue=numbers)
+    count = -(-chips // one.chips)
+    return one if count <= 1 else cluster(f"{place}:{count}", catalogue=numbers)
+
+
+@cache
+def shipped() -> dict[str, str]:
+    """Files of the slices that come with the tables, by name."""
+    folder = files("experiments.validation") / "clusters"
+    return {item.name.removesuffix(".yaml"): str(item) for item in folder.iterdir()}
