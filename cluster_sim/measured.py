@@ -64,8 +64,8 @@ class Measured:
         return len(self.size_bytes)
 
 
-def read_measured(path: Path | str) -> Measured:
-    """Read a file of such output.
+def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
+    """Read a file of such output; of several tables the one of the operation wanted.
 
     Raises
     ------
@@ -79,11 +79,19 @@ def read_measured(path: Path | str) -> Measured:
         raise InputError(f"{path} cannot be read: {mistake.strerror}.") from None
     if len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{path} is over {LARGEST_FILE_BYTES // 10**6} MB. Keep the table only.")
-    return parse_measured(content.decode("utf-8", errors="replace"), str(path))
+    return parse_measured(content.decode("utf-8", errors="replace"), str(path), wanted)
 
 
-def parse_measured(text: str, name: str = "the text") -> Measured:
+def parse_measured(text: str, name: str = "the text", wanted: str | None = None) -> Measured:
     """Find the table in the printed text; anything around it is passed over.
+
+    Parameters
+    ----------
+    text : str
+    name : str
+        Of the text, in messages.
+    wanted : str, optional
+        Operation whose table to take where there are several; else, or if none is its, the first.
 
     Raises
     ------
@@ -100,12 +108,21 @@ def parse_measured(text: str, name: str = "the text") -> Measured:
     ('all-reduce', 2, [0.000768], 'GiB/s')
     """
     lines = [_plain(line) for line in text.splitlines()]
-    header = next((at for at, line in enumerate(lines) if _is_header(line)), None)
-    if header is None:
+    headers = [at for at, line in enumerate(lines) if _is_header(line)]
+    if not headers:
         raise InputError(
             f"{name}: no table of nccl-tests or nccom-test in it; a header with size, time and "
             "algbw was looked for. Give the tool's own output."
         )
+    before = [0, *headers[:-1]]
+    after = [*headers[1:], len(lines)]
+    named = [_operation("\n".join(lines[a:b])) for a, b in zip(before, headers, strict=True)]
+    taken = named.index(wanted) if wanted in named else 0
+    return _table(lines[before[taken] : after[taken]], headers[taken] - before[taken], name)
+
+
+def _table(lines: Sequence[str], header: int, name: str) -> Measured:
+    """One table, whose header stands in that line, and what was printed before it."""
     columns = _columns(lines[header], " ".join(lines[header + 1 : header + 2]))
     rows, failed = _rows(lines[header + 1 :], columns)
     if not len(rows):
@@ -123,10 +140,18 @@ def parse_measured(text: str, name: str = "the text") -> Measured:
     )
 
 
+PREFIX = re.compile(
+    r"\s*(?:\[[\d,]+\]<std\w+>:?"
+    r"|(?:\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|\[[\w.:-]+\]:?|[\w.-]+:)(?=\s|#|$))"
+)
+"""What launchers and collectors of logs put before a line: rank, host, time."""
+
+
 def _plain(line: str) -> str:
-    """Drop colours, launcher prefixes such as ``[1,0]<stdout>:``, and the comment sign."""
+    """Drop colours, prefixes such as ``[1,0]<stdout>:`` or ``node-7:``, and the comment sign."""
     line = re.sub(r"\x1b\[[0-9;]*m", "", line)
-    line = re.sub(r"^\s*(\[[\d,]+\]<std\w+>:?|\d+:)\s?", "", line)
+    while (found := PREFIX.match(line)) and found.end():
+        line = line[found.end() :]
     return line.strip().lstrip("#").strip()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -296,11 +297,65 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
     assert mine.value("nccl.a100-80gb", "launch") > base.value("nccl.a100-80gb", "launch")
 
 
-def test_constants_to_calibrate_depend_on_the_machine():
-    assert constants_of(cluster("dgx-h100"))[0] == ("nccl.h100", "launch")
-    assert constants_of(cluster("dgx-h100:2"))[0] == ("nccl.infiniband-ndr", "step")
-    assert constants_of(cluster("trn1.32xlarge"))[0] == ("trn1", "collective_step")
-    assert constants_of(cluster("trn1.32xlarge:2"))[1] == ("efa-v2", "efficiency")
+TRN1_RATE = ("trn1", "collective_efficiency")
+
+
+def chosen_constants(machine, operation, size):
+    """Constants that measurements of an operation would be fitted to."""
+
+    def largest(changed):
+        numbers = catalogue().with_rows(
+            replace(catalogue().entry(*name), value=value, exact=Fraction(value))
+            for name, value in changed.items()
+        )
+        group = whole(cluster(machine, catalogue=numbers))
+        return np.array([duration_ps(operation, group, size) / 1e12])
+
+    return constants_of(cluster(machine), largest)
+
+
+@pytest.mark.parametrize(
+    ("machine", "operation", "start", "rate"),
+    [
+        ("dgx-h100", "all-gather", ("nccl.h100", "launch"), ("nccl.h100", "efficiency")),
+        ("dgx-h100", "all-reduce", ("nccl.h100", "launch"), ("nccl.h100", "in_switch_efficiency")),
+        ("dgx-h100", "all-to-all", ("nccl.h100", "launch"), ("nccl.h100", "exchange_efficiency")),
+        ("p4de.24xlarge:2", "all-gather", ("nccl.efa-v1", "step"), ("nccl.efa-v1", "efficiency")),
+        ("trn1.32xlarge", "all-gather", ("trn1", "collective_step"), TRN1_RATE),
+        ("trn1.32xlarge:2", "all-gather", ("efa-v2", "step_latency"), TRN1_RATE),
+    ],
+)
+def test_the_constants_to_calibrate_are_those_that_are_felt(machine, operation, start, rate):
+    assert chosen_constants(machine, operation, 2**30) == [start, rate]
+
+
+def test_of_several_tables_the_one_that_is_wanted_is_read():
+    other = NCCL.replace("all_reduce", "all_gather").replace("14.20", "9.10")
+    assert parse_measured(NCCL + other).collective == "all-reduce"
+    assert len(parse_measured(NCCL + other)) == 2
+    found = parse_measured(NCCL + other, wanted="all-gather")
+    assert (found.collective, found.ranks, found.time_s[-1]) == ("all-gather", 2, 9.1e-6)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[1,0]<stdout>: ",
+        "0: ",
+        "node-7: ",
+        "2026-03-01T10:00:00.123Z ",
+        "[host-1] ",
+        "ip-10-0-0-1: 3: ",
+    ],
+)
+def test_what_stands_before_each_line_is_passed_over(prefix):
+    lines = [prefix + line for line in NCCL.splitlines()]
+    found = parse_measured("\n".join(lines))
+    assert (found.collective, found.ranks, found.size_bytes.tolist()) == (
+        "all-reduce",
+        2,
+        [1024, 2**20],
+    )
 
 
 @pytest.mark.parametrize(

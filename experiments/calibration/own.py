@@ -6,7 +6,7 @@ fit finds the pair with which the simulated times come nearest to the measured o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -15,7 +15,8 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from cluster_sim.measured import Measured
-from experiments.validation.collectives import machines_for, time_s
+from experiments.validation.collectives import time_s
+from experiments.validation.machines import machines_for
 from topologies.catalogue import Catalogue
 from topologies.catalogue_file import COLUMNS, Entry
 from topologies.clusters import Cluster
@@ -23,7 +24,11 @@ from topologies.errors import InputError
 
 Array = npt.NDArray[np.float64]
 
+Name = tuple[str, str]
+"""Part and quantity."""
+
 LARGEST_EFFICIENCY = 1.0
+NCCL_RATES = ("efficiency", "in_switch_efficiency", "exchange_efficiency")
 SOFT = 0.1
 """Residual from which a row counts less than its square."""
 STEP = 0.02
@@ -86,19 +91,25 @@ def fit(
     """
     operation, count = _told(measured, collective, ranks)
     used = chips or count
-    start = machines_for(machine, used, numbers)
-    chosen = constants_of(start)
-    first = np.log([numbers.value(part, quantity) for part, quantity in chosen])
+    sizes = measured.size_bytes
 
-    def predicted(logs: Array) -> Array:
+    def times(changed: Mapping[Name, float], asked: Array) -> Array:
         rows = [
-            replace(numbers.entry(*name), value=float(v), exact=Fraction(float(v)))
-            for name, v in zip(chosen, np.exp(logs), strict=True)
+            replace(numbers.entry(*name), value=value, exact=Fraction(value))
+            for name, value in changed.items()
         ]
         whole = machines_for(machine, used, numbers.with_rows(rows))
-        return np.array([time_s(operation, whole, used, count, int(s)) for s in sizes])
+        return np.array([time_s(operation, whole, used, count, int(size)) for size in asked])
 
-    sizes = measured.size_bytes
+    chosen = constants_of(
+        machines_for(machine, used, numbers),
+        lambda changed: times(changed, sizes.max(keepdims=True)),
+    )
+    first = np.log([numbers.value(*name) for name in chosen])
+
+    def predicted(logs: Array) -> Array:
+        return times(dict(zip(chosen, np.exp(logs).tolist(), strict=True)), sizes)
+
     most = [np.log(LARGEST_EFFICIENCY) if "efficiency" in q else np.inf for _, q in chosen]
 
     def residuals(logs: Array) -> Array:
@@ -134,18 +145,35 @@ def _told(measured: Measured, collective: str | None, ranks: int | None) -> tupl
     return operation, count
 
 
-def constants_of(machine: Cluster) -> list[tuple[str, str]]:
-    """Part and quantity of the step time and of the efficiency that a cluster's times rest on."""
+def constants_of(machine: Cluster, largest: Callable[[Mapping[Name, float]], Array]) -> list[Name]:
+    """Part and quantity of the start and of the rate that a cluster's times rest on.
+
+    Parameters
+    ----------
+    machine : Cluster
+    largest : function of changed constants
+        Time of the largest buffer [s]: the rate that it feels most is the one to fit.
+    """
     numbers, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
-    outside = fabric.name if machine.domains > 1 and fabric is not None else ""
-    if numbers is not None and f"nccl.{chip}" in numbers.parts():
-        part = f"nccl.{outside}" if outside else f"nccl.{chip}"
-        return [(part, "step" if outside else "launch"), (part, "efficiency")]
-    if outside:
-        return [(outside, "step_latency"), (outside, "efficiency")]
-    if numbers is None or not numbers.has(chip, "collective_step"):
+    if numbers is None:
         raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
-    return [(chip, "collective_step"), (chip, "collective_efficiency")]
+    outside = fabric.name if machine.domains > 1 and fabric is not None else ""
+    if f"nccl.{chip}" in numbers.parts():
+        start = (f"nccl.{outside}", "step") if outside else (f"nccl.{chip}", "launch")
+        rates = [(f"nccl.{chip}", name) for name in NCCL_RATES]
+        rates += [(f"nccl.{outside}", "efficiency")]
+    else:
+        start = (outside, "step_latency") if outside else (chip, "collective_step")
+        rates = [(chip, "collective_efficiency"), (outside, "efficiency")]
+    rates = [(part, name) for part, name in rates if _known(numbers, part, name)]
+    if not _known(numbers, *start) or not rates:
+        raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
+    felt = [largest({name: (1 - STEP) * numbers.value(*name)})[0] for name in rates]
+    return [start, rates[int(np.argmax(felt))]]
+
+
+def _known(numbers: Catalogue, part: str, quantity: str) -> bool:
+    return part in numbers.parts() and numbers.has(part, quantity)
 
 
 def _spread(slope: Array, cost: float, rows: int) -> Array:
@@ -157,7 +185,7 @@ def _spread(slope: Array, cost: float, rows: int) -> Array:
 
 def _entries(
     numbers: Catalogue,
-    chosen: Sequence[tuple[str, str]],
+    chosen: Sequence[Name],
     logs: Array,
     spread: Array,
     machine: str,

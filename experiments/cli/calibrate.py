@@ -47,7 +47,7 @@ def calibrate(
     from experiments.calibration.own import fit
     from topologies.catalogue import choose
 
-    measured = read_measured(file)
+    measured = read_measured(file, collective)
     fitted = fit(
         measured,
         cluster,

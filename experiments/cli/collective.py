@@ -177,7 +177,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
     from cluster_sim.measured import read_measured
     from experiments.measured_beside import check_same
 
-    measured = read_measured(compare)
+    measured = read_measured(compare, op)
     check_same(measured, op, ranks, str(compare))
     return measured
 
