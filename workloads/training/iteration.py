@@ -19,6 +19,7 @@ from topologies.errors import InputError
 from workloads.flops import attention_flops, forward_flops, training_flops
 from workloads.model import Model
 from workloads.training.breakdown import breakdown, mean_s, overlapped_s
+from workloads.training.chunk_level import Expanded, expand, project
 from workloads.training.faults import Fault, struck, table
 from workloads.training.fold import fold
 from workloads.training.jitter import Disturbance, disturb
@@ -56,6 +57,8 @@ class Iteration:
         Optimizer steps that were run in a row; results are of one, in the mean.
     undisturbed : Trace or None
         The same run without its faults.
+    level : {"chunk", "collective", "rank-vector"}
+        Level of detail at which it was run.
     """
 
     model: Model
@@ -69,6 +72,7 @@ class Iteration:
     peak_flops_per_s: float
     iterations: int = 1
     undisturbed: Trace | None = None
+    level: str = "collective"
 
     @property
     def iteration_s(self) -> float:
@@ -84,11 +88,6 @@ class Iteration:
     def folded(self) -> bool:
         """Whether equal ranks were run once and counted."""
         return len(self.program) < self.plan.ranks
-
-    @property
-    def level(self) -> str:
-        """Level of detail at which it was run."""
-        return "rank-vector" if isinstance(self.trace, RankVector) else "collective"
 
     @property
     def tokens_per_s(self) -> float:
@@ -176,9 +175,9 @@ def iteration(
         Resources that slow down or die; the ranks that they strike are not folded.
     disturbed : Disturbance, optional
         Jitter and stragglers; every rank is then run.
-    level : {"auto", "collective", "rank-vector"}
+    level : {"auto", "chunk", "collective", "rank-vector"}
         ``auto`` takes the rank vector when more than ``LARGEST_ENGINE_RANKS`` ranks are run and no
-        fault strikes.
+        fault strikes, else whole collectives; ``chunk`` writes these out, for all ranks.
     progress : function of (str, int, int), optional
         Told how far a rank-vector run is.
 
@@ -208,23 +207,23 @@ def iteration(
     begun = time.perf_counter()
     shapes = Shapes(model, plan, cluster.chip, parts)
     made = program(shapes, place(plan, cluster, chips), iterations)
-    if folded and not disturbed:
+    if folded and not disturbed and level != "chunk":
         made = fold(made, struck(made, faults))
-    vector = level == "rank-vector" or (
-        level == "auto" and len(made) > LARGEST_ENGINE_RANKS and not faults
-    )
-    if vector and faults:
-        raise InputError("a fault is followed by the engine alone. Use --level collective.")
-    lowered = None if vector else _lowered(made, disturbed, faults)
+    if level == "auto":
+        many = len(made) > LARGEST_ENGINE_RANKS and not faults
+        level = "rank-vector" if many else "collective"
+    if level != "collective" and faults:
+        raise InputError(f"--level {level} follows no faults. Use --level collective.")
+    lowered = None if level == "rank-vector" else _lowered(made, disturbed, faults, cluster, level)
     built = time.perf_counter()
     trace: Trace | RankVector
     undisturbed = None
     if lowered is None:
         trace = evaluate(made, disturbed, progress=progress)
     else:
-        trace = run(lowered.schedule, engine=engine, faults=lowered.faults)
+        trace = _run(lowered.schedule, engine, lowered.faults)
         if lowered.calm is not None:
-            undisturbed = run(lowered.calm, engine=engine)
+            undisturbed = _run(lowered.calm, engine)
     ran = time.perf_counter()
     return Iteration(
         model,
@@ -238,6 +237,7 @@ def iteration(
         peak_flops_per_s=peak,
         iterations=iterations,
         undisturbed=undisturbed,
+        level=level,
     )
 
 
@@ -245,16 +245,32 @@ def iteration(
 class Lowered:
     """What the engine runs: the schedule, its faults, and the calm one to compare with."""
 
-    schedule: Schedule
+    schedule: Schedule | Expanded
     faults: Faults | None
-    calm: Schedule | None
+    calm: Schedule | Expanded | None
 
 
-def _lowered(made: Program, disturbed: Disturbance | None, faults: Sequence[Fault]) -> Lowered:
-    calm = lower(made, memory=True)
+def _lowered(
+    made: Program,
+    disturbed: Disturbance | None,
+    faults: Sequence[Fault],
+    cluster: Cluster,
+    level: str,
+) -> Lowered:
+    calm = lower(made, memory=level == "collective")
     schedule = disturb(calm, made, disturbed) if disturbed else calm
     strikes = table(schedule, faults) if faults else None
-    return Lowered(schedule, strikes, calm if disturbed or faults else None)
+    beside = calm if disturbed or faults else None
+    if level == "collective":
+        return Lowered(schedule, strikes, beside)
+    expanded = expand(made, schedule, cluster)
+    return Lowered(expanded, None, beside and expand(made, beside, cluster))
+
+
+def _run(made: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:
+    if isinstance(made, Schedule):
+        return run(made, engine=engine, faults=faults)
+    return project(run(made.schedule, engine=engine), made)
 
 
 def _numbers(cluster: Cluster) -> Catalogue:

@@ -87,7 +87,7 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     Labels: ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and ``count``, the
     equal ranks that an op stands for; a join has those of its group's first member.
     """
-    layout = _layout(program)
+    layout = lay_out(program)
     templates = [_template(program, stage) for stage in range(len(program.streams))]
     sources, targets = _edges(program, layout, templates)
     ptr = np.zeros(layout.total + 1, np.int64)
@@ -111,7 +111,8 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     )
 
 
-def _layout(program: Program) -> Layout:
+def lay_out(program: Program) -> Layout:
+    """Where the ops of all rows and the joins of all groups are."""
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     base = np.cumsum(length) - length
     offset = np.full((len(program), 1 + len(program.exchanges)), -1, np.int64)

@@ -282,7 +282,7 @@ def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> 
 
     What one chip sends to another takes as long as a step in which two exchange as much.
     """
-    group = _group(cluster, chips)
+    group = group_of(cluster, chips)
     if len(group.chips) == 1:
         return _local_ps(cluster, size_bytes)
     return max(1, duration_ps("permute" if op == "send" else op, group, size_bytes))
@@ -290,13 +290,13 @@ def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> 
 
 def exchange_bytes(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
     """What one rank's part of a communication on these chips reads and writes in memory [B]."""
-    group = _group(cluster, chips)
+    group = group_of(cluster, chips)
     if len(group.chips) == 1:
         return LOCAL_ACCESSES * size_bytes
     return hbm_bytes(op, group, size_bytes) // group.ranks
 
 
-def _group(cluster: Cluster, chips: IntArray) -> Group:
+def group_of(cluster: Cluster, chips: IntArray) -> Group:
     """Group of ranks on these chips, one after the other; a chip is named by each of its ranks."""
     _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
     return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
