@@ -19,7 +19,7 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
     sharded = Shapes(TOY, plan(dp=4, zero=1), "trn1", catalogue())
     replicated = replace(sharded, plan=plan(dp=4, zero=0))
     overhead_s = step_overhead_s("trn1")
-    assert 0.3 <= overhead_s <= 3.3
+    assert 0.3 <= overhead_s <= 3.4
     kernel_s = update(sharded, 0).seconds - overhead_s
     assert 0 < kernel_s < update(replicated, 0).seconds < overhead_s
 
