@@ -110,7 +110,7 @@ def test_calibrate_prints_an_overlay(tmp_path, capsys):
     assert lines[0].startswith("part,quantity")
     assert [line.split(",")[:2] for line in lines[1:]] == [
         ["nccl.h100", "launch"],
-        ["nccl.h100", "efficiency"],
+        ["nccl.h100", "in_switch_efficiency"],
     ]
     assert "3 measurements" in captured.err
 
