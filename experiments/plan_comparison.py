@@ -55,11 +55,11 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar a plan, and a mark where its estimate stands."""
-    from experiments.plan_report import figure
+    from experiments.plan_figures import bars
 
     first = frame.iloc[0]
     title = (
         f"{first.model} on {first.cluster}, global batch {first.global_batch:,} × {first.seq:,} "
         "tokens: the best plan of each division"
     )
-    return figure(frame, title)
+    return bars(frame, title)

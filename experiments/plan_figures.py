@@ -3,23 +3,166 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from cluster_sim.palette import colors
-from experiments.training_figures import NAMES
+from cluster_sim.schedule import IntArray
+from experiments.training_figures import NAMES, stacked
+from workloads.search.talk import FloatArray
 from workloads.training.breakdown import PARTS
+from workloads.training.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from workloads.search import Search
+
 SMALLEST_LABEL = 0.045
 """Share from which a part is wide enough for its number."""
 DARK = ("compute", "optimizer", "exposed_tp", "exposed_pp", "exposed_ep")
 """Parts on which white letters are read better."""
+
+
+def bars(rows: pd.DataFrame, title: str = "") -> Figure:
+    """One bar a plan, made of its parts, with a mark where the estimate stands.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        From :func:`frame`.
+    title : str
+    """
+    telling = [name for name in FINER if name in rows and len(rows[name].unique()) > 1]
+    labels = [plan_label(one, telling) for one in rows.to_dict("records")]
+    parts = [{part: one[f"{part}_s"] for part in PARTS} for one in rows.to_dict("records")]
+    notes = [
+        f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
+        for mfu, size in zip(rows["mfu"], rows["memory_total_bytes"], strict=True)
+    ]
+    drawn = stacked(labels, parts, notes)
+    axes = drawn.axes[0]
+    marks = axes.plot(rows["estimate_s"], range(len(rows)), "|k", ms=22, mew=1.5, zorder=3)
+    axes.legend(
+        marks,
+        ["estimate"],
+        loc="upper right",
+        bbox_to_anchor=(1.0, -0.04),
+        frameon=False,
+        markerscale=0.4,
+    )
+    if title:
+        axes.set_title(title, loc="left", fontsize=10)
+    return drawn
+
+
+FINER = (
+    "microbatch", "cp", "ep", "etp", "vpp", "schedule", "stage_layers", "zero", "recompute",
+    "sequence_parallel", "order",
+)  # fmt: skip
+"""Fields that tell plans of the same degrees from one another, the most telling first."""
+
+
+def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
+    """A plan in short lines: its degrees, and those of its fields that tell it from others.
+
+    Examples
+    --------
+    >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
+    'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
+    """
+    words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
+    rest = []
+    for name in telling:
+        text, value = name.replace("_", " "), one[name]
+        rest.append(
+            ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
+        )
+    for first in range(0, len(rest), 2):
+        words.append(", ".join(rest[first : first + 2]))
+    return "\n".join(words)
+
+
+def pareto(found: Search, top: int) -> Figure:
+    """Estimated time of all plans against their memory, coloured by what divides the model.
+
+    Parameters
+    ----------
+    found : Search
+    top : int
+        Simulated plans that are numbered.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 5.4), layout="constrained")
+    axes = figure.subplots()
+    memory, seconds = found.total_bytes / 1e9, found.estimate_s
+    kinds = [kind(plan) for plan in found.plans]
+    for number, name in enumerate(KINDS):
+        which = np.array([one == name for one in kinds])
+        if which.any():
+            axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=HUES[number],
+                         label=f"{name} ({which.sum():,})")  # fmt: skip
+    edge = frontier(found.total_bytes, seconds)
+    axes.step(
+        memory[edge],
+        seconds[edge],
+        where="post",
+        color="black",
+        lw=1.2,
+        label="fastest so far",
+    )
+    for place, one in enumerate(found.finalists[:top], start=1):
+        at = (one.memory.total / 1e9, one.iteration_s)
+        axes.plot(*at, "o", ms=4, mfc="none", mec="black")
+        axes.annotate(str(place), at, (4, -3), textcoords="offset points", fontsize=8)
+    capacity = found.finalists[0].memory.capacity / 1e9
+    axes.axvline(capacity, color="grey", ls="--", lw=1)
+    axes.text(capacity, 1.0, " memory\n of a rank", transform=axes.get_xaxis_transform(), va="top",
+              fontsize=8, color="grey")  # fmt: skip
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel("memory of the rank that needs most [GB]")
+    axes.set_ylabel("time of one iteration [s]")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{found.model.name} on {found.cluster.name}", loc="left", fontsize=10)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    return figure
+
+
+KINDS = ("no pipeline", "no pipeline, ZeRO 2 or 3", "1F1B", "interleaved", "zero-bubble", "gpipe")
+HUES = ("#4477AA", "#66CCEE", "#EE6677", "#228833", "#CCBB44", "#AA3377")
+
+
+def kind(plan: ParallelPlan) -> str:
+    """How the layers of a model are divided, one of ``KINDS``.
+
+    Examples
+    --------
+    >>> kind(ParallelPlan(pp=2, vpp=2))
+    'interleaved'
+    """
+    if plan.pp == 1:
+        return KINDS[plan.zero >= 2]
+    named = {"1f1b": "1F1B"}.get(plan.schedule, plan.schedule)
+    return "interleaved" if plan.vpp > 1 else named
+
+
+def frontier(size: IntArray, seconds: FloatArray) -> IntArray:
+    """Rows that nothing smaller or as small is faster than, in order of size.
+
+    Examples
+    --------
+    >>> frontier(np.array([3, 1, 2]), np.array([1.0, 2.0, 2.5])).tolist()
+    [1, 0]
+    """
+    order = np.lexsort((seconds, size))
+    before = np.concatenate([[np.inf], np.minimum.accumulate(seconds[order])[:-1]])
+    return np.asarray(order[seconds[order] < before])
 
 
 def shares(labels: Sequence[str], frame: pd.DataFrame, notes: Sequence[str], title: str) -> Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -11,14 +10,16 @@ import pandas as pd
 from topologies.quantities import format_bytes, format_seconds
 from workloads.search import Finalist, Search
 from workloads.training.breakdown import PARTS
+from workloads.training.plan import ParallelPlan
+from workloads.training.plan_options import plan_yaml
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from experiments.run_directory import Run
 
 FIELDS = (
-    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
-    "recompute", "order", "precision", "overlap", "attention", "ranks_per_chip", "global_batch",
-    "seq",
+    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers", "microbatch", "zero",
+    "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
+    "attention", "cp_exchange", "routing_skew", "ranks_per_chip", "global_batch", "seq",
 )  # fmt: skip
 """Fields of a plan that a row tells."""
 
@@ -48,8 +49,10 @@ def document(found: Search, top: int, model: str = "") -> dict[str, Any]:
         "global_batch": best.global_batch,
         "seq": best.seq,
         "candidates": found.candidates,
-        "fitting": found.fitting,
-        "estimated": found.fitting,
+        "pruned": dict(found.pruned),
+        "oversized": found.oversized,
+        "fitting": len(found.plans),
+        "estimated": len(found.plans),
         "simulated": len(found.finalists),
         "rows": [row(one, place) for place, one in enumerate(found.finalists[:top], start=1)],
         "agreement": {
@@ -68,11 +71,9 @@ def document(found: Search, top: int, model: str = "") -> dict[str, Any]:
 def row(one: Finalist, place: int) -> dict[str, Any]:
     """One plan: its place, its fields, both times, memory and breakdown."""
     plan = one.plan
-    told = {name: getattr(plan, name) for name in FIELDS}
     return {
         "rank": place,
-        **told,
-        "order": "-".join(plan.order),
+        **fields_of(plan),
         "microbatches": plan.microbatches,
         "estimate_rank": one.estimate_rank,
         "estimate_s": one.estimate_s,
@@ -88,6 +89,20 @@ def row(one: Finalist, place: int) -> dict[str, Any]:
         },
         "breakdown_s": dict(one.breakdown_s),
     }
+
+
+def fields_of(plan: ParallelPlan) -> dict[str, Any]:
+    """The fields of a plan that a row tells, each as a number or a word."""
+    told = {name: getattr(plan, name) for name in FIELDS}
+    joined = {name: "-".join(map(str, told[name])) for name in ("order", "stage_layers")}
+    return told | joined | {"etp": plan.expert_tp}
+
+
+def estimates(found: Search) -> pd.DataFrame:
+    """Every plan that was estimated, the fastest first: fields, time and memory."""
+    rows = pd.DataFrame([fields_of(plan) for plan in found.plans])
+    rows["estimate_s"], rows["memory_total_bytes"] = found.estimate_s, found.total_bytes
+    return rows.sort_values(["estimate_s", "memory_total_bytes"], kind="stable")
 
 
 def frame(found: Search, top: int) -> pd.DataFrame:
@@ -130,7 +145,12 @@ def headline(found: Search) -> str:
 def table(found: Search, top: int) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the ranked plans; what is the same in all of them is left out."""
     shown = found.finalists[:top]
-    varying = [name for name in FIELDS if len({getattr(one.plan, name) for one in shown}) > 1]
+    silent = () if found.model.experts else ("ep", "etp")
+    varying = [
+        name
+        for name in FIELDS
+        if name not in silent and len({_field(one, name) for one in shown}) > 1
+    ]
     columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
     parts = [part for part in SHOWN_PARTS if any(one.breakdown_s[part] for one in shown)]
     heads = ["", *(HEADS.get(name, name) for name in columns), "estimate", "simulated", "error"]
@@ -151,14 +171,19 @@ def table(found: Search, top: int) -> tuple[list[str], list[list[str]]]:
 
 
 ALWAYS = ("tp", "pp", "dp", "microbatch")
-HEADS = {"microbatch": "mb", "sequence_parallel": "sp"}
+HEADS = {"microbatch": "mb", "sequence_parallel": "sp", "stage_layers": "layers"}
+DEFAULTS = ParallelPlan()
 
 
 def _field(one: Finalist, name: str) -> str:
-    value = getattr(one.plan, name)
+    value = fields_of(one.plan)[name]
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "-".join(value) if isinstance(value, tuple) else str(value)
+    return str(value) or "even"
+
+
+SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "attention")
+"""Fields that are told even where they are the default."""
 
 
 def shared(found: Search, top: int) -> str:
@@ -167,20 +192,29 @@ def shared(found: Search, top: int) -> str:
     same = [
         f"{name.replace('_', ' ')} {_field(shown[0], name)}"
         for name in FIELDS
-        if name not in (*ALWAYS, "global_batch", "seq", "overlap", "ep", "cp", "vpp")
-        and len({getattr(one.plan, name) for one in shown}) == 1
+        if name not in (*ALWAYS, "global_batch", "seq", "overlap")
+        and len({_field(one, name) for one in shown}) == 1
+        and (name in SAID or getattr(shown[0].plan, name) != getattr(DEFAULTS, name))
     ]
     return f"All of them: {', '.join(same)}. Shares are of the simulated step, mean over ranks."
 
 
+def sifted(found: Search) -> tuple[list[str], list[list[str]]]:
+    """How many plans there were and what became of them, as heads and cells."""
+    rows = [("plans that divide model, batch and cluster", found.candidates)]
+    rows += [(f"  left out: {reason}", -count) for reason, count in found.pruned.items()]
+    rows += [("  too large for a rank's memory", -found.oversized)] * bool(found.oversized)
+    rows += [("estimated", len(found.plans)), ("simulated in full", len(found.finalists))]
+    return ["what became of all plans", "plans"], [[text, f"{count:,}"] for text, count in rows]
+
+
 def remarks(found: Search) -> list[str]:
-    """How many plans there were, and how far the estimates can be trusted."""
-    told, agree = [], found.agreement
-    told.append(
-        f"{found.candidates:,} plans divide model, batch and cluster, {found.fitting:,} of them "
-        f"fit in memory: all estimated in {found.estimated_in_s:.1f} s, the best "
-        f"{len(found.finalists)} simulated in {found.simulated_in_s:.1f} s."
-    )
+    """How long the search took, and how far its estimates can be trusted."""
+    agree = found.agreement
+    told = [
+        f"Weighed and estimated in {found.estimated_in_s:.1f} s, the best {len(found.finalists)} "
+        f"simulated in {found.simulated_in_s:.1f} s."
+    ]
     errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
@@ -195,70 +229,45 @@ def remarks(found: Search) -> list[str]:
     return told
 
 
+OPTIONS = {"bucket_bytes": "bucket"}
+"""Options that are not called like their field."""
+SPELT = (
+    "tp", "pp", "dp", "microbatch", "zero", "schedule", "recompute", "order", "precision",
+    "overlap", "attention", "ranks_per_chip", "global_batch", "seq",
+)  # fmt: skip
+"""Fields that a command states even where they are the default."""
+
+
 def train_command(found: Search, model: str = "") -> str:
     """The command that runs the first plan by itself; ``model`` as the user wrote it."""
     plan, named = found.finalists[0].plan, model or found.model.name
     words = ["cluster-sim", "train", "--model", named, "--cluster", found.cluster.name]
-    for name in FIELDS:
-        value = getattr(plan, name)
-        option = f"--{name.replace('_', '-')}"
+    for name, value in fields_of(plan).items():
+        option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
         if isinstance(value, bool):
             words.append(option if value else option.replace("--", "--no-", 1))
-        elif name not in ("cp", "ep", "vpp") or value > 1:
-            words += [option, _field(found.finalists[0], name)]
+        elif name in SPELT or getattr(plan, name) != getattr(DEFAULTS, name):
+            words += [option, str(value)]
     return shlex.join(words)
 
 
-def figure(rows: pd.DataFrame, title: str = "") -> Figure:
-    """One bar a plan, made of its parts, with a mark where the estimate stands.
+def write(run: Run, found: Search, top: int, model: str) -> None:
+    """Put pictures, tables and the first plan into a run directory."""
+    from experiments.plan_figures import bars, pareto
 
-    Parameters
-    ----------
-    rows : DataFrame
-        From :func:`frame`.
-    title : str
-    """
-    from experiments.training_figures import stacked
-
-    finer = ("microbatch", "recompute", "zero", "sequence_parallel", "schedule", "order")
-    telling = [name for name in finer if len(rows[name].unique()) > 1]
-    labels = [plan_label(one, telling) for one in rows.to_dict("records")]
-    parts = [{part: one[f"{part}_s"] for part in PARTS} for one in rows.to_dict("records")]
-    notes = [
-        f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
-        for mfu, size in zip(rows["mfu"], rows["memory_total_bytes"], strict=True)
-    ]
-    drawn = stacked(labels, parts, notes)
-    axes = drawn.axes[0]
-    marks = axes.plot(rows["estimate_s"], range(len(rows)), "|k", ms=22, mew=1.5, zorder=3)
-    axes.legend(
-        marks,
-        ["estimate"],
-        loc="upper right",
-        bbox_to_anchor=(1.0, -0.04),
-        frameon=False,
-        markerscale=0.4,
-    )
-    if title:
-        axes.set_title(title, loc="left", fontsize=10)
-    return drawn
+    rows, every = frame(found, top), estimates(found)
+    run.figure("plans", bars(rows), title="The best plans", note=headline(found))
+    run.figure("pareto", pareto(found, top), title="Memory and time of all plans", note=PARETO)
+    run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(found)))
+    heads, cells = sifted(found)
+    run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")
+    run.file("estimates.csv", every.to_csv(index=False).encode(), note="Every plan estimated.")
+    first = found.finalists[0].plan
+    run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
+    run.json("results", document(found, top, model), title="Results")
 
 
-def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
-    """A plan in short lines: its degrees, and those of its fields that tell it from others.
-
-    Examples
-    --------
-    >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
-    'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
-    """
-    words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
-    rest = []
-    for name in telling:
-        text, value = name.replace("_", " "), one[name]
-        rest.append(
-            ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
-        )
-    for first in range(0, len(rest), 2):
-        words.append(", ".join(rest[first : first + 2]))
-    return "\n".join(words)
+PARETO = (
+    "A dot is a plan that fits, by its estimate. On the line no other plan is faster with as "
+    "little memory. Numbers are the simulated plans of the table."
+)

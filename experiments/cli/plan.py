@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli import plan_fields as field
+from experiments.cli.answer import Request, request
 from experiments.cli.common import (
     Engine,
     Json,
@@ -16,7 +18,6 @@ from experiments.cli.common import (
     Quiet,
     Seed,
     Variant,
-    print_json,
     print_table,
     progress,
 )
@@ -24,50 +25,51 @@ from experiments.cli.common import (
 if TYPE_CHECKING:
     from workloads.search import Search
 
-Degree = int | None
-
-
-def _option(name: str, text: str) -> Any:
-    return typer.Option(name, help=text)
+Batch = Annotated[int, typer.Option("--global-batch", help="Sequences of one optimizer step.")]
+Top = Annotated[int, typer.Option("--top", min=1, help="Plans to show.")]
+Finalists = Annotated[
+    int | None, typer.Option("--finalists", min=1, help="Plans to simulate; default twice --top.")
+]
+Each = Annotated[
+    str | None,
+    typer.Option("--each", metavar="FIELDS", help="Best plan of each, as tp,pp or recompute."),
+]
+Best = Annotated[
+    Path | None,
+    typer.Option("--best", metavar="FILE.yaml", help="Write the first plan for train --plan."),
+]
 
 
 def plan(
-    model: Annotated[str, _option("--model", "A config.json, or a named model.")],
-    cluster: Annotated[str, _option("--cluster", "Named machine or YAML; all of it is used.")],
-    global_batch: Annotated[int, _option("--global-batch", "Sequences of one optimizer step.")],
-    seq: Annotated[Degree, _option("--seq", "Tokens of a sequence, default 4096.")] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Plans to show.")] = 10,
-    finalists: Annotated[
-        Degree, typer.Option("--finalists", min=1, help="Plans to simulate; default twice --top.")
-    ] = None,
-    each: Annotated[
-        str | None,
-        typer.Option("--each", metavar="FIELDS", help="Best plan of each, as tp,pp or recompute."),
-    ] = None,
-    tp: Annotated[Degree, _option("--tp", "Only this tensor parallel degree.")] = None,
-    pp: Annotated[Degree, _option("--pp", "Only this pipeline parallel degree.")] = None,
-    vpp: Annotated[Degree, _option("--vpp", "Model chunks of a stage, default 1.")] = None,
-    dp: Annotated[Degree, _option("--dp", "Only this data parallel degree.")] = None,
-    cp: Annotated[Degree, _option("--cp", "Context parallel degree, default 1.")] = None,
-    ep: Annotated[Degree, _option("--ep", "Expert parallel degree, default 1.")] = None,
-    zero: Annotated[Degree, _option("--zero", "Only this sharding over dp.")] = None,
-    sequence_parallel: Annotated[
-        bool | None,
-        _option("--sequence-parallel/--no-sequence-parallel", "Only with, or only without."),
-    ] = None,
-    schedule: Annotated[str | None, _option("--schedule", "Only this pipeline.")] = None,
-    microbatch: Annotated[Degree, _option("--microbatch", "Only this size.")] = None,
-    recompute: Annotated[str | None, _option("--recompute", "Only this kind.")] = None,
-    precision: Annotated[str | None, _option("--precision", "bf16 (default) or fp8.")] = None,
-    overlap: Annotated[str | None, _option("--overlap", "none, dp or all (default).")] = None,
-    attention: Annotated[str | None, _option("--attention", "fused (default), unfused.")] = None,
-    lnc: Annotated[Degree, _option("--lnc", "Physical cores of a logical NeuronCore.")] = None,
-    ranks_per_chip: Annotated[
-        Degree, _option("--ranks-per-chip", "Default 1; Trainium1 2.")
-    ] = None,
-    order: Annotated[
-        str | None, _option("--order", "Only this order of axes, as tp-cp-dp-pp.")
-    ] = None,
+    model: field.Model,
+    cluster: field.Cluster,
+    global_batch: Batch,
+    top: Top = 10,
+    finalists: Finalists = None,
+    each: Each = None,
+    best: Best = None,
+    tp: field.Tp = None,
+    pp: field.Pp = None,
+    vpp: field.Vpp = None,
+    dp: field.Dp = None,
+    cp: field.Cp = None,
+    ep: field.Ep = None,
+    etp: field.Etp = None,
+    zero: field.Zero = None,
+    sequence_parallel: field.SequenceParallel = None,
+    schedule: field.Schedule = None,
+    microbatch: field.Microbatch = None,
+    seq: field.Seq = None,
+    recompute: field.Recompute = None,
+    precision: field.Precision = None,
+    overlap: field.Overlap = None,
+    bucket_bytes: field.Bucket = None,
+    attention: field.Attention = None,
+    cp_exchange: field.CpExchange = None,
+    routing_skew: field.RoutingSkew = None,
+    lnc: field.Lnc = None,
+    ranks_per_chip: field.RanksPerChip = None,
+    order: field.Order = None,
     variant: Variant = None,
     catalogue: Overlay = None,
     engine: Engine = "fast",
@@ -76,72 +78,56 @@ def plan(
     out: Out = None,
     quiet: Quiet = False,
 ) -> None:
-    """Estimate every plan that fits in memory, simulate the best in full, and rank them."""
-    given = dict(locals())
+    """Estimate every plan that fits in memory, simulate the best in full, and rank them.
 
-    from experiments.plan_report import document
-    from experiments.run_directory import refuse_foreign
+    Fields of a plan that are given are kept; all others are varied.
+    """
+    asked = request("plan", locals())
+    found = _search(asked)
+
+    from experiments.plan_report import document, write
+    from workloads.training.plan_options import write_plan
+
+    if best is not None:
+        write_plan(found.finalists[0].plan, best)
+    asked.answer(
+        lambda: document(found, top, model),
+        show=lambda: _print(found, top, model),
+        write=lambda run: write(run, found, top, model),
+    )
+
+
+def _search(asked: Request) -> Search:
+    """What was found."""
     from topologies.catalogue import choose
     from topologies.machines import cluster as machine
     from workloads.huggingface import model as read_model
     from workloads.search import search
 
-    if out:
-        refuse_foreign(out)
+    given = asked.given
 
-    def watch(places: Sequence[int]) -> Iterable[int]:
-        return progress(places, "simulated", quiet=quiet)
+    def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
+        return progress(items, what, quiet=given["quiet"])
 
-    found = search(
-        read_model(model),
-        machine(cluster, catalogue=choose(variant or (), catalogue)),
-        global_batch,
-        stated={name: given[name] for name in STATED},
-        lnc=lnc,
-        finalists=finalists or 2 * top,
-        each=[name.strip().replace("-", "_") for name in each.split(",")] if each else (),
-        engine=engine,
+    stated = field.stated(given)
+    return search(
+        read_model(given["model"]),
+        machine(given["cluster"], catalogue=choose(given["variant"] or (), given["catalogue"])),
+        stated.pop("global_batch"),
+        stated=stated,
+        lnc=given["lnc"],
+        finalists=given["finalists"] or 2 * given["top"],
+        each=[name.strip().replace("-", "_") for name in (given["each"] or "").split(",") if name],
+        engine=given["engine"],
         watch=watch,
     )
-    if out:
-        _write(out, found, top, {name: given[name] for name in (*ASKED, *STATED)}, seed)
-    if json:
-        print_json(document(found, top, model))
-    else:
-        _print(found, top, model)
-
-
-STATED = (
-    "tp", "pp", "vpp", "dp", "cp", "ep", "zero", "sequence_parallel", "schedule", "microbatch",
-    "seq", "recompute", "precision", "overlap", "attention", "ranks_per_chip", "order",
-)  # fmt: skip
-"""Options that are fields of a plan: what is given is not varied."""
-
-ASKED = (
-    "model", "cluster", "global_batch", "top", "finalists", "each", "lnc", "variant", "catalogue",
-    "engine",
-)  # fmt: skip
-"""Other options that results depend on."""
 
 
 def _print(found: Search, top: int, model: str) -> None:
-    from experiments.plan_report import headline, remarks, shared, table, train_command
+    from experiments.plan_report import headline, remarks, shared, sifted, table, train_command
 
     print_table(headline(found), *table(found, top), left=0)
-    for line in (
-        shared(found, top),
-        *remarks(found),
-        f"Run the first: {train_command(found, model)}",
-    ):
+    typer.echo(shared(found, top))
+    print_table("", *sifted(found))
+    for line in (*remarks(found), f"Run the first: {train_command(found, model)}"):
         typer.echo(line)
-
-
-def _write(out: Path, found: Search, top: int, inputs: dict[str, Any], seed: int) -> None:
-    from experiments.plan_report import document, figure, frame, headline, remarks
-    from experiments.run_directory import run_directory
-
-    rows = frame(found, top)
-    with run_directory(out, command="plan", inputs=inputs, seed=seed) as run:
-        run.figure("plans", figure(rows), title="The best plans", note=headline(found))
-        run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(found)))
-        run.json("results", document(found, top, str(inputs["model"])), title="Results")

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from cluster_sim.files import whole_file
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.quantities import parse_bytes
@@ -44,6 +45,27 @@ def read_plan(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{path} holds no fields. Write one a line, as tp: 8.")
     return {_known(str(key), path): value for key, value in document.items()}
+
+
+def plan_yaml(plan: ParallelPlan) -> str:
+    """A plan as the YAML that :func:`read_plan` reads, one field a line.
+
+    Examples
+    --------
+    >>> plan_yaml(ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))).splitlines()[:2]
+    ['tp: 4', 'pp: 2']
+    """
+    told: dict[str, Any] = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    told["order"] = "-".join(plan.order)
+    told["stage_layers"] = "-".join(map(str, plan.stage_layers))
+    whole = {name: value for name, value in told.items() if value != ""}
+    return str(yaml.safe_dump(whole, sort_keys=False))
+
+
+def write_plan(plan: ParallelPlan, path: Path) -> None:
+    """Write a plan as YAML, atomically."""
+    with whole_file(path) as part:
+        part.write_text(plan_yaml(plan))
 
 
 def _known(key: str, path: Path) -> str:
