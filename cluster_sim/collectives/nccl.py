@@ -103,8 +103,15 @@ def nccl_ps(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> i
     """
     if group.ranks == 1 or size_bytes == 0:
         return 0
-    load = load_of(op, group, size_bytes, rings=rings)
-    return math.ceil(float(seconds(load, constants(group.cluster))) * PS_PER_S)
+    return _time_ps(load_of(op, group, size_bytes, rings=rings), *_machine(group.cluster))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _time_ps(
+    load: Load, numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int
+) -> int:
+    costs = _constants(numbers, chip, fabric, adapter_bytes_per_s)
+    return math.ceil(float(seconds(load, costs)) * PS_PER_S)
 
 
 def seconds(load: Load, costs: Nccl) -> Number:
@@ -185,21 +192,26 @@ def _filling_s(slice_s: Number, wire_s: Number) -> Number:
 
 def constants(cluster: Cluster) -> Nccl:
     """Look up the constants of a covered cluster."""
+    return _constants(*_machine(cluster))
+
+
+def _machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
+    """All of a cluster that its constants depend on."""
     numbers, fabric = cluster.catalogue, cluster.scale_out
     if numbers is None:
         raise LookupError(f"{cluster.name} has no catalogue")
     outside = ("", 0) if fabric is None else (fabric.name, fabric.bandwidth_bytes_per_s)
-    return _constants(numbers, cluster.chip, *outside)
+    return numbers, cluster.chip, *outside
 
 
 @functools.cache
-def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_rate: int) -> Nccl:
+def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
     part, far = f"nccl.{chip}", f"nccl.{fabric}"
     known = (*CHIP, *SWITCH) if numbers.has(part, SWITCH[0]) else CHIP
     return Nccl(
         port=numbers.value(chip, "scale_up_bandwidth"),
-        adapter=float(adapter_rate),
+        adapter=float(adapter_bytes_per_s),
         chip={name: numbers.value(part, name) for name in known},
         fabric={name: numbers.value(far, name) for name in FABRIC} if fabric else {},
-        tuner=tuner(numbers, chip, fabric, adapter_rate),
+        tuner=tuner(numbers, chip, fabric, adapter_bytes_per_s),
     )
