@@ -17,6 +17,7 @@ from workloads.flops import attention_flops, layer_flops
 from workloads.kernel_rank import Timing
 from workloads.model import Model
 from workloads.training.chunks import chunk_layers, layer_counts, stage_layers
+from workloads.training.ends import output, output_backward
 from workloads.training.iteration import iteration
 from workloads.training.layer import backward, data_half, forward, weight_half
 from workloads.training.plan import ParallelPlan
@@ -240,3 +241,13 @@ def test_shared_experts_work_while_copies_travel() -> None:
     }
     assert times["all"]["exposed_ep"] < times["dp"]["exposed_ep"]
     assert times["all"]["compute"] == pytest.approx(times["dp"]["compute"], rel=1e-3)
+
+
+def test_the_output_layer_is_not_in_fp8() -> None:
+    plain, eight = (
+        {step.name: step.seconds for step in (*output(shapes), *output_backward(shapes))}
+        for shapes in (
+            Shapes(TOY, plan(tp=2, precision=kind), "h100", catalogue()) for kind in ("bf16", "fp8")
+        )
+    )
+    assert plain == eight

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from workloads.training.frames import column_backward, enter, leave, norm
 from workloads.training.shapes import Shapes
 from workloads.training.steps import Step, collective, kernel
@@ -12,6 +14,14 @@ written by the difference and the exponential, read for the sum (Megatron-LM's c
 LOSS_GRADIENT_BYTES = 22
 """A logit: the division and the target's difference read and written in fp32, read by the cast,
 written in bf16."""
+
+
+def _in_bf16(shapes: Shapes) -> Shapes:
+    """The same ranks without fp8, which frameworks keep from the output layer.
+
+    Megatron-LM's is none of Transformer Engine's layers; torchtitan leaves it out by name.
+    """
+    return replace(shapes, plan=replace(shapes.plan, precision="bf16"))
 
 
 def _vocabulary(shapes: Shapes) -> int:
@@ -41,7 +51,7 @@ def output(shapes: Shapes) -> list[Step]:
     return [
         norm(shapes, "output.norm"),
         *enter(shapes, "output"),
-        kernel("output.logits", shapes.gemm(t, columns, h)),
+        kernel("output.logits", _in_bf16(shapes).gemm(t, columns, h)),
         kernel("loss", shapes.passes(LOSS_PASSES * 4 * t * columns)),
         *sums,
     ]
@@ -51,4 +61,4 @@ def output_backward(shapes: Shapes) -> list[Step]:
     """Gradients of the loss, the output layer and the norm before it."""
     columns = _vocabulary(shapes)
     gradient = [kernel("loss.data", shapes.passes(LOSS_GRADIENT_BYTES * shapes.tokens * columns))]
-    return [*gradient, *column_backward(shapes, "output", "output.logits", columns)]
+    return [*gradient, *column_backward(_in_bf16(shapes), "output", "output.logits", columns)]
