@@ -47,7 +47,7 @@ def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once() -> None:
         check_model(one, TOY)
         check_ranks(one, 16)
         assert one.global_batch == 32
-        assert one.overlap == "all"
+        assert one.overlap == "dp"
     assert len(set(found.plans)) == len(found) > 100
     assert {one.tp * one.pp * one.dp for one in found.plans} == {16}
 

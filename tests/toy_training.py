@@ -26,8 +26,9 @@ LATENT = Model(
 
 
 def plan(**changes: Any) -> ParallelPlan:
-    """A plan of one rank and one short sequence, but for the changes."""
-    return ParallelPlan(**{"global_batch": changes.get("dp", 1) * 8, "seq": 1024, **changes})
+    """A plan of one rank and one short sequence without overlap, but for the changes."""
+    usual = {"global_batch": changes.get("dp", 1) * 8, "seq": 1024, "overlap": "none"}
+    return ParallelPlan(**{**usual, **changes})
 
 
 def sixteen(machine: str = "trn2.48xlarge") -> Cluster:

@@ -39,7 +39,7 @@ GlobalBatch = Annotated[
 Seq = Annotated[int | None, typer.Option("--seq", help="Tokens of a sequence, default 4096.")]
 Recompute = Annotated[str | None, typer.Option("--recompute", help="none, selective or full.")]
 Precision = Annotated[str | None, typer.Option("--precision", help="bf16 or fp8.")]
-Overlap = Annotated[str | None, typer.Option("--overlap", help="none, dp or all.")]
+Overlap = Annotated[str | None, typer.Option("--overlap", help="none, dp (default) or all.")]
 Attention = Annotated[str | None, typer.Option("--attention", help="fused or unfused kernels.")]
 Lnc = Annotated[int | None, typer.Option("--lnc", help="Physical cores of a logical NeuronCore.")]
 RanksPerChip = Annotated[

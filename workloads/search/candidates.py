@@ -130,7 +130,7 @@ def _base(
     sizes = {name: known[name] for name in ("seq", "ranks_per_chip") if name in known}
     usual = complete(sizes, model, cluster, lnc=lnc)
     same = {name: known[name] for name in SHARED if name in known}
-    sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip, "overlap": "all"}
+    sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
     return ParallelPlan(**{**sizes, **same, "global_batch": global_batch})
 
 

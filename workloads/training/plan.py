@@ -63,8 +63,9 @@ class ParallelPlan:
     precision : {"bf16", "fp8"}
         Of the inputs of the layers' matrix products.
     overlap : {"none", "dp", "all"}
-        Which communication runs beside compute: none, that of gradients and parameters, or also
-        that of tensor and pipeline parallelism where the data allow it.
+        Which communication runs beside compute: none; that of gradients and parameters, as data
+        parallelism of PyTorch does unasked; or also that of tensor, expert and pipeline parallelism
+        where the data allow it.
     attention : {"fused", "unfused"}
         One kernel that keeps no scores, or one for each step.
     ranks_per_chip : int
@@ -99,7 +100,7 @@ class ParallelPlan:
     recompute: Recompute = "selective"
     recompute_every: int = 1
     precision: str = "bf16"
-    overlap: Overlap = "none"
+    overlap: Overlap = "dp"
     attention: str = "fused"
     ranks_per_chip: int = 1
     order: tuple[str, ...] = ORDER
