@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from cluster_sim.schedule import IntArray
+from workloads.training.placement import distinct_rows
 from workloads.training.program import Exchange, Program
 
 
@@ -29,7 +30,8 @@ def fold(program: Program, apart: IntArray | None = None) -> Program:
 
 def keep(program: Program, classes: IntArray) -> Program:
     """Return the program with the first rank of each class, see :func:`equal_ranks`."""
-    _, first = np.unique(classes, return_index=True)
+    first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
+    first[classes[::-1]] = np.arange(len(classes))[::-1]
     count = np.bincount(classes, weights=program.count).astype(np.int64)
     exchanges = [_fold_exchange(exchange, classes) for exchange in program.exchanges]
     kept = {name: getattr(program, name)[first] for name in ("stage", "rank", "chip", "core")}
@@ -54,22 +56,33 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
 
 def _refined(finer: IntArray, classes: IntArray, exchange: Exchange) -> IntArray:
     """Split classes by the role in an exchange, its duration and the classes met there."""
-    _, met = np.unique(_signature(exchange, classes), axis=0, return_inverse=True)
+    met = distinct_rows(_signature(exchange, classes))[1]
     roles = int(exchange.role.max()) + 1
-    mark = np.zeros(len(classes), np.int64)
-    mark[exchange.members] = 1 + met.reshape(-1)[:, None] * roles + exchange.role
-    return _numbered(finer * (int(mark.max()) + 1) + mark)
+    mark = 1 + met[:, None] * roles + exchange.role
+    if _alike(mark, classes[exchange.members], np.bincount(classes)):
+        return finer
+    of_all = np.zeros(len(classes), np.int64)
+    of_all[exchange.members] = mark
+    return _numbered(finer * (int(mark.max()) + 1) + of_all)
+
+
+def _alike(mark: IntArray, met: IntArray, sizes: IntArray) -> bool:
+    """Whether all ranks of each class are marked alike, or none of them is."""
+    of_class = np.zeros(len(sizes), np.int64)
+    of_class[met] = mark
+    marked = np.bincount(met.reshape(-1), minlength=len(sizes))
+    return bool((mark == of_class[met]).all() and ((marked == 0) | (marked == sizes)).all())
 
 
 def _signature(exchange: Exchange, classes: IntArray) -> IntArray:
     """Cost and the set of (role, class) of each group; repetitions are blanked."""
     span = int(classes.max()) + 1
     costs = np.concatenate([exchange.duration_ps, exchange.draws.size_bytes], axis=1)
-    _, duration = np.unique(costs, axis=0, return_inverse=True)
+    duration = distinct_rows(costs)[1]
     met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
     met[:, 1:][met[:, 1:] == met[:, :-1]] = -1
     met.sort(axis=1)
-    return np.concatenate([duration.reshape(-1)[exchange.kind][:, None], met], axis=1)
+    return np.concatenate([duration[exchange.kind][:, None], met], axis=1)
 
 
 def _numbered(values: IntArray) -> IntArray:
@@ -85,7 +98,9 @@ def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
     span = int(classes.max()) + 1
     met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
     met[:, :-1][met[:, :-1] == met[:, 1:]] = -1
-    sets, first = np.unique(np.sort(met, axis=1), axis=0, return_index=True)
+    met.sort(axis=1)
+    first = distinct_rows(met)[0]
+    sets = met[first]
     widest = int((sets >= 0).sum(axis=1).max())
     chosen = sets[:, -widest:]
     chosen = np.where(chosen < 0, chosen[:, -1:], chosen)

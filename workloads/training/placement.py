@@ -141,5 +141,20 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
     else:
         image = local
     key = (domain - domain[:, :1]) * cluster.chips_per_domain + image
-    _, first, geometry = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    return first, geometry.reshape(-1)
+    return distinct_rows(key)
+
+
+def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
+    """First place of each distinct row in ascending order, and which of them each row is.
+
+    Most often all rows are equal, which is seen without sorting them.
+
+    Examples
+    --------
+    >>> distinct_rows(np.array([[2, 1], [0, 3], [2, 1]]))
+    (array([1, 0]), array([1, 0, 1]))
+    """
+    if len(rows) and (rows == rows[0]).all():
+        return np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)

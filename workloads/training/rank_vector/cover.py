@@ -15,7 +15,7 @@ import numpy as np
 from cluster_sim.engine.jit import internal
 from cluster_sim.schedule import BoolArray, IntArray
 
-ROOM = 16
+ROOM = 8
 """Gaps that a union remembers at first."""
 ALL = 0
 """The union of all categories: its gaps are idle time."""
@@ -195,7 +195,7 @@ def _next(cover: Cover, union: int, on: Stretch, usual: Usual, mode: int) -> int
 
 @internal
 def _settle(cover: Cover, union: int, gap: int, on: Stretch, usual: Usual, mode: int) -> None:
-    """Count gaps of one place and forget them."""
+    """Count the gaps of one place, where others may then be put."""
     start = cover.gap_start[union, gap, on.row : on.row + on.ranks]
     end = cover.gap_end[union, gap, on.row : on.row + on.ranks]
     idle = cover.idle[union, on.row : on.row + on.ranks]
@@ -205,22 +205,23 @@ def _settle(cover: Cover, union: int, gap: int, on: Stretch, usual: Usual, mode:
         settled[c] = max(settled[c], end[c] if end[c] > start[c] else 0)
     if union == ALL and mode != IGNORE:
         _judge(cover, gap, on, usual, mode)
-    for c in range(on.ranks):
-        start[c] = end[c] = 0
 
 
 @internal
 def _judge(cover: Cover, gap: int, on: Stretch, usual: Usual, mode: int) -> None:
     """Note idle times, or count by how much they exceed what is noted."""
+    start = cover.gap_start[ALL, gap, on.row : on.row + on.ranks]
+    end = cover.gap_end[ALL, gap, on.row : on.row + on.ranks]
+    op = cover.gap_op[ALL, gap, on.row : on.row + on.ranks]
+    like = usual.like[on.place : on.place + on.ranks]
+    if mode == RECORD:
+        for c in range(on.ranks):
+            if start[c] < end[c]:
+                usual.idle[like[c], op[c]] = end[c] - start[c]
+        return
+    late = cover.late[on.row : on.row + on.ranks]
     for c in range(on.ranks):
-        length = cover.gap_end[ALL, gap, on.row + c] - cover.gap_start[ALL, gap, on.row + c]
-        if length > 0:
-            noted = usual.idle[usual.like[on.place + c]]
-            op = cover.gap_op[ALL, gap, on.row + c]
-            if mode == RECORD:
-                noted[op] = length
-            else:
-                cover.late[on.row + c] += max(0, length - noted[op])
+        late[c] += max(0, end[c] - start[c] - usual.idle[like[c], op[c]])
 
 
 @internal
@@ -263,6 +264,8 @@ def _fill(
     if cut:
         gap = _next(cover, union, on, usual, mode)
         cover.cut_off[union, gap, on.stage] = True
+        cover.gap_start[union, gap, on.row : on.row + on.ranks] = 0
+        cover.gap_end[union, gap, on.row : on.row + on.ranks] = 0
         cover.gap_start[union, gap, row] = end
         cover.gap_end[union, gap, row] = cut_end
         cover.gap_op[union, gap, row] = cut_op

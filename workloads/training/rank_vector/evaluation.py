@@ -20,7 +20,7 @@ from workloads.training.fold import equal_ranks, keep
 from workloads.training.jitter import Disturbance
 from workloads.training.program import Program
 from workloads.training.rank_vector.cover import COMPARE, IGNORE, RECORD, Usual
-from workloads.training.rank_vector.machine import Followed, Machine, first_starts, follow, meet
+from workloads.training.rank_vector.machine import Followed, Machine, follow, meet
 from workloads.training.rank_vector.nodes import Nodes, nodes
 from workloads.training.rank_vector.over_blocks import Progress
 
@@ -83,20 +83,21 @@ def evaluate(
     if how and (program.count > 1).any():
         raise ScheduleError("a folded program cannot be disturbed: its ranks stand for others")
     threads = threads or len(os.sched_getaffinity(0))
-    made, classes = nodes(program), equal_ranks(program)
+    made = nodes(program)
     _check_horizon(made, how)
-    usual = Machine(keep(program, classes), made, Disturbance(), 1)
-    when = first_starts(usual)
     machine = Machine(program, made, how, threads)
     meet(machine, progress)
     if not how:
-        return _summed(machine, follow(machine, when, IGNORE, _nothing_usual(program), progress))
-    idle = np.zeros((len(usual.program), int(np.diff(made.base).max()) + 1), np.int64)
-    noted = Usual(idle, usual.layout.order)
-    calm = follow(usual, when, RECORD, noted)
-    idle[noted.like, -1] = calm.until.max() - calm.until
-    expected = Usual(idle, classes[machine.layout.order])
-    return _summed(machine, follow(machine, when, COMPARE, expected, progress), expected)
+        return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
+    classes = equal_ranks(program)
+    calm = Machine(keep(program, classes), made, Disturbance(), 1)
+    meet(calm)
+    idle = np.zeros((len(calm.program), int(np.diff(made.base).max()) + 1), np.int64)
+    noted = Usual(idle, calm.layout.order)
+    until = follow(calm, RECORD, noted).until
+    idle[noted.like, -1] = until.max() - until
+    usual = Usual(idle, classes[machine.layout.order])
+    return _summed(machine, follow(machine, COMPARE, usual, progress), usual)
 
 
 def _nothing_usual(program: Program) -> Usual:

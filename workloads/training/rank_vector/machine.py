@@ -113,38 +113,37 @@ class Followed:
     until: IntArray
 
 
-def first_starts(machine: Machine) -> IntArray:
-    """Earliest start of each node on any rank [ps], by which they are put in order."""
-    when = np.full(len(machine.nodes), HORIZON_PS, np.int64)
-    notes = machine.quiet()._replace(mode=STARTS, first_start=when)
-    _phases(machine, 1, notes, len(machine.tape.bounds) - 1, None)
-    return when
-
-
 def meet(machine: Machine, progress: Progress | None = None) -> None:
-    """Find when the groups of wide exchanges meet: all phases but the last."""
-    phases = len(machine.tape.bounds) - 2
-    _phases(machine, machine.threads, machine.quiet(), phases, _telling(progress, "clocks"))
-
-
-def _phases(
-    machine: Machine, threads: int, notes: Notes, phases: int, told: Telling | None
-) -> None:
-    """Carry out phases, each for all blocks before the next."""
+    """Find when the groups of wide exchanges meet: all phases but the last, one by one."""
     size, blocks = machine.tape.size, machine.layout.blocks
-    end = np.zeros(size * blocks, np.int64) if phases else np.zeros(0, np.int64)
-    states = [State(machine.clocks(end, size), notes) for _ in range(threads)]
-    done = _Counter(phases * blocks, told)
-    for instructions in list(pairwise(machine.tape.bounds.tolist()))[:phases]:
+    phases = list(pairwise(machine.tape.bounds.tolist()))[:-1]
+    end = np.zeros(size * blocks if phases else 0, np.int64)
+    notes = machine.quiet()
+    states = [State(machine.clocks(end, size), notes) for _ in range(machine.threads)]
+    done = _Counter(len(phases) * blocks, _telling(progress, "clocks"))
+    for instructions in phases:
         work = partial(machine.carry_out, machine.tape, instructions)
         over_blocks(blocks, states, work, done.more)
         for state in states:
             np.maximum(machine.meet_ps, state.clocks.ready, out=machine.meet_ps)
 
 
-def follow(
-    machine: Machine, when: IntArray, mode: int, usual: Usual, progress: Progress | None = None
-) -> Followed:
+def first_starts(machine: Machine) -> IntArray:
+    """Earliest start of each node [ps] on the first ranks of every stage, by which to order them.
+
+    What starts in another order on other ranks comes a little late for them.
+    """
+    when = np.full(len(machine.nodes), HORIZON_PS, np.int64)
+    notes = machine.quiet()._replace(mode=STARTS, first_start=when)
+    blocks = int(np.argmax((machine.layout.low > 0).all(axis=1)))
+    end = np.zeros(machine.tape.size * blocks, np.int64)
+    state = State(machine.clocks(end, machine.tape.size), notes)
+    for instructions in pairwise(machine.tape.bounds.tolist()):
+        machine.carry_out(machine.tape, instructions, state, (0, blocks))
+    return when
+
+
+def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Followed:
     """Go through all blocks, each from beginning to end, and note where time goes."""
     ranks = len(machine.program)
     found = Followed(
@@ -152,7 +151,7 @@ def follow(
         np.zeros((IDLE, ranks), np.int64),
         *np.zeros((2, ranks), np.int64),
     )
-    tape = timed_tape(machine.nodes, when, machine.layout.widest)
+    tape = timed_tape(machine.nodes, first_starts(machine), machine.layout.widest)
     none, given = np.zeros(0, np.int64), (machine.unions.ptr, machine.unions.union, usual)
     results = (found.covered, found.spent, found.late, found.until)
     states = [

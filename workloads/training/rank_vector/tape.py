@@ -66,9 +66,9 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
 
 
 def timed_tape(nodes: Nodes, start_ps: IntArray, rows: IntArray) -> Tape:
-    """Tape in order of start on undisturbed ranks, one phase.
+    """Tape in order of start, one phase.
 
-    Of nodes that start together runs come first, since disturbed ranks wait for each other.
+    Of nodes that start together runs come first, since some ranks wait for others in a call.
     """
     order = np.lexsort((nodes.exchange >= 0, start_ps))
     bounds = np.array([0, len(order)])
