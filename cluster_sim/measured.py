@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError
+from topologies.text_file import read_text
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -72,14 +73,10 @@ def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
     InputError
         For a file that cannot be read or holds no measurements.
     """
-    try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(LARGEST_FILE_BYTES + 1)
-    except OSError as mistake:
-        raise InputError(f"{path} cannot be read: {mistake.strerror}.") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is over {LARGEST_FILE_BYTES // 10**6} MB. Keep the table only.")
-    return parse_measured(content.decode("utf-8", errors="replace"), str(path), wanted)
+    text = read_text(
+        Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Keep the table only.", lenient=True
+    )
+    return parse_measured(text, str(path), wanted)
 
 
 def parse_measured(text: str, name: str = "the text", wanted: str | None = None) -> Measured:

@@ -206,7 +206,7 @@ def test_mistakes_name_the_file_and_the_key(
         (b"a: [1, 2", "line 1 is not YAML: expected ',' or ']'"),
         (b"a: &a [*a]\nb: {<<: 5}", "line 2 is not YAML"),
         (b"[" * 5_000, "is nested too deeply"),
-        (b"\xff\xfe\x00", "is not UTF-8 text"),
+        (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
         (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
         (b"a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
         (

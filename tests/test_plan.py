@@ -114,8 +114,8 @@ def test_a_plan_from_a_file(tmp_path: Path) -> None:
         (b"tpp: 4", r"a plan has no 'tpp'. Did you mean tp\?"),
         (b"- 4", "holds no fields"),
         (b"tp: [", "is not YAML"),
-        (b"\xff\xfe\x00", "is not YAML"),
-        (b"a" * 2**17, "is over 65,536 bytes"),
+        (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
+        (b"a" * 2**17, "is over the limit of 64 KiB"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )

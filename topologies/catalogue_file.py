@@ -12,6 +12,7 @@ from pathlib import Path
 
 from topologies.errors import InputError, suggestion
 from topologies.quantities import si
+from topologies.text_file import read_text
 
 GRADES = ("stated", "measured", "derived", "assumed")
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
@@ -78,7 +79,8 @@ def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]
         column; an empty cell, unknown grade or unit, or a number that is none, is negative or lies
         outside its range; a row that is there twice.
     """
-    reader = csv.DictReader(io.StringIO(_text(file, name), newline=""), strict=True)
+    text = read_text(file, limit_bytes=LARGEST_FILE_BYTES, name=name)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     found: dict[tuple[str, str, str], tuple[int, Entry]] = {}
     try:
         _check_header(reader.fieldnames or (), name)
@@ -95,21 +97,6 @@ def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]
     except csv.Error as mistake:
         raise InputError(f"{name} line {reader.line_num}: not CSV ({mistake}).") from None
     return list(found.values())
-
-
-def _text(file: Path | Traversable, name: str) -> str:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(LARGEST_FILE_BYTES + 1)
-    except OSError as mistake:
-        raise InputError(f"{name} cannot be read: {mistake.strerror}.") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{name} is over the limit of {LARGEST_FILE_BYTES / 1e6:.0f} MB.")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as mistake:
-        line = content.count(b"\n", 0, mistake.start) + 1
-        raise InputError(f"{name} line {line}: not UTF-8 text.") from None
 
 
 def _check_header(header: Iterable[str], name: str) -> None:

@@ -31,6 +31,7 @@ from topologies.errors import InputError, suggestion
 from topologies.quantities import si
 from topologies.scale_out import ScaleOut
 from topologies.shapes import Axis, FullMesh, Shape, Switch, Torus
+from topologies.text_file import read_text
 from topologies.tiered import Tier, Tiered
 
 LARGEST_FILE_BYTES = 1_000_000
@@ -53,25 +54,11 @@ def cluster_from_file(path: Path | str, catalogue: Catalogue) -> Cluster:
         For a file that cannot be read or is too large, for unknown keys with the nearest one, and
         for values that cannot be; one line with the file and the key.
     """
-    keys = _validated(_parsed(_text(Path(path)), path), path)
+    keys = _validated(_parsed(read_text(Path(path), limit_bytes=LARGEST_FILE_BYTES), path), path)
     try:
         return _cluster(keys, Path(path), catalogue)
     except InputError as mistake:
         raise InputError(f"{path}: {mistake}") from None
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST_FILE_BYTES + 1)
-    except OSError as mistake:
-        raise InputError(f"{path} cannot be read: {mistake.strerror}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is over the limit of {LARGEST_FILE_BYTES // 10**6} MB")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text") from None
 
 
 class _Loader(yaml.SafeLoader):

@@ -12,7 +12,7 @@ from cluster_sim.collectives.bounds import Bound
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.group_text import read_text
+from cluster_sim.collectives.group_text import file_text
 from cluster_sim.collectives.lower import Facts, lower
 from cluster_sim.collectives.table import BEST, measure_made
 from cluster_sim.fabric import fabric
@@ -152,7 +152,7 @@ def read_matrix(path: Path) -> IntArray:
     InputError
         When the file cannot be read, a line is shorter than the first, or a cell is no size.
     """
-    lines = [line.partition("#")[0].strip() for line in read_text(path, "--bytes").splitlines()]
+    lines = [line.partition("#")[0].strip() for line in file_text(path, "--bytes").splitlines()]
     rows = [line.split(",") for line in lines if line]
     if not rows:
         raise InputError(f"--bytes {path} is empty; give a line of sizes for each rank")

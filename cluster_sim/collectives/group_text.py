@@ -11,6 +11,7 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.schedule import IntArray
 from topologies.clusters import Cluster
 from topologies.errors import InputError
+from topologies.text_file import read_text
 
 LARGEST_FILE_BYTES = 20_000_000
 SHOWN = 60
@@ -131,17 +132,11 @@ def ordered(group: Group, text: str) -> Group:
 
 def _listed(path: Path) -> str:
     """The numbers of a file, with commas between them."""
-    lines = [line.partition("#")[0] for line in read_text(path, "--order").splitlines()]
+    lines = [line.partition("#")[0] for line in file_text(path, "--order").splitlines()]
     return ",".join(re.split(r"[\s,]+", " ".join(lines).strip()))
 
 
-def read_text(path: Path, option: str) -> str:
-    """Text of a user's file, of bounded size."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST_FILE_BYTES + 1)
-    except OSError as mistake:
-        raise InputError(f"{option} {path} cannot be read: {mistake.strerror}.") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{option} {path} is over {LARGEST_FILE_BYTES // 10**6} MB.")
-    return content.decode("utf-8", errors="replace")
+def file_text(path: Path, option: str) -> str:
+    """Text of the file that an option names."""
+    name = f"{option} {path}"
+    return read_text(path, limit_bytes=LARGEST_FILE_BYTES, name=name, lenient=True)

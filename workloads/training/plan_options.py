@@ -13,6 +13,7 @@ from cluster_sim.files import whole_file
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.quantities import parse_bytes
+from topologies.text_file import read_text
 from workloads.model import Model
 from workloads.training.plan import ParallelPlan, check_ranks, filling_dp
 
@@ -30,15 +31,9 @@ def read_plan(path: Path) -> dict[str, Any]:
     InputError
         When it cannot be read, is not a mapping, or has an unknown key.
     """
+    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
     try:
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST_FILE_BYTES + 1)
-    except OSError as mistake:
-        raise InputError(f"{path} cannot be read: {mistake.strerror}.") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is over {LARGEST_FILE_BYTES:,} bytes. Name a plan's file.")
-    try:
-        document = yaml.safe_load(content.decode("utf-8"))
+        document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as mistake:
         why = " ".join(str(mistake).split())[:100]
         raise InputError(f"{path} is not YAML ({why}). Write one field a line, as tp: 8.") from None
