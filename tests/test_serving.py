@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topologies.catalogue import catalogue
 from topologies.errors import InputError
 from topologies.machines import cluster
 from workloads.demand import Demand
@@ -38,6 +39,7 @@ from workloads.serving import (
     steady,
 )
 from workloads.serving.calibration import Point, fit
+from workloads.serving.rank_share import RankShare
 
 TRN2 = cluster("trn2.48xlarge")
 
@@ -394,3 +396,38 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
         concurrency=users,
     )
     assert getattr(made, what) == pytest.approx(value, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("size", "measured_us"),
+    [(2**14, 5.3), (2**18, 10.8), (2**19, 15.8), (2**20, 17.3), (2**22, 34.3)],
+)
+def test_a_direct_all_reduce_takes_what_engines_measured(size: int, measured_us: float) -> None:
+    """Medians of three engines on 8 H100 in CUDA graphs, aiconfigurator's tables."""
+    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", catalogue())
+    (seconds,) = rank.direct_reduce_s(np.array([float(size)]), "serving.gpu")
+    assert seconds == pytest.approx(measured_us * 1e-6, rel=0.15)
+
+
+def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop() -> None:
+    share = {
+        precision: RankShare(
+            named("llama-3.1-70b"), cluster("dgx-b200"), 8, precision, catalogue()
+        ).products_s(np.array([8.0, 4096.0]))
+        for precision in ("bf16", "fp8")
+    }
+    assert (share["fp8"] < share["bf16"]).all()
+
+
+def test_a_cache_beside_fp8_weights_is_in_fp8() -> None:
+    sizes = [
+        profile(named("llama-3.1-70b"), cluster("dgx-h200"), precision=precision).kv_bytes_per_token
+        for precision in ("bf16", "fp8")
+    ]
+    assert sizes == [327_680.0, 163_840.0]
+
+
+def test_small_models_take_their_share_of_trainiums_overhead() -> None:
+    """Llama-3.1-8B on 16 Trn1 chips: 5.86 to 7.04 ms a token at batch 1, AWS Neuron."""
+    made = profile(named("llama-3.1-8b"), cluster("trn1.32xlarge"))
+    assert 5.8e-3 < made.decode_s(1, 4096) < 8.0e-3

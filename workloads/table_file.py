@@ -36,7 +36,7 @@ def read_table(
     named = f"{what} file {file}"
     try:
         _check(file, named, remedy, limit_bytes)
-        table = pd.read_csv(file, encoding="utf-8-sig", compression=None, **how)
+        table: pd.DataFrame = pd.read_csv(file, encoding="utf-8-sig", compression=None, **how)
     except InputError:
         raise
     except UnicodeDecodeError:

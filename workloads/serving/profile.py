@@ -141,13 +141,16 @@ def profile(
         )
     rank = RankShare(model, cluster, chips, precision, book)
     tokens = np.unique(np.rint(np.geomspace(1, MAX_TOKENS, 120)))
-    overhead = book.value(family, "iteration_overhead")
+    overhead = book.value(family, "iteration_overhead") * _share_of_overhead(model, family, book)
     prompt_overhead = book.value(family, "prompt_token_layer")
     return Profile(
         name=f"{model.name} on {chips} x {cluster.chip}",
         chips=chips,
         tokens=tokens,
-        linear_s=overhead + rank.products_s(tokens) + rank.reduces_s(tokens, family),
+        linear_s=overhead
+        + rank.products_s(tokens)
+        + rank.small_kernels_s(tokens, family)
+        + rank.reduces_s(tokens, family),
         decode_kv_s=rank.decode_kv_s(),
         decode_request_s=0.0,
         prefill_token_s=model.layers * prompt_overhead,
@@ -179,6 +182,13 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
             f"chips of a domain evenly. Use {', '.join(sizes)} chips."
         )
     return chips
+
+
+def _share_of_overhead(model: Model, family: str, book: Catalogue) -> float:
+    """Of an iteration's overhead: a compiled program's grows with its layers up to so many."""
+    if not book.has(family, "overhead_layers"):
+        return 1.0
+    return min(1.0, model.layers / book.value(family, "overhead_layers"))
 
 
 def _check_precision(precision: str, chip: str, book: Catalogue) -> None:

@@ -10,17 +10,23 @@ import numpy.typing as npt
 from cluster_sim.collectives import Group, duration_ps
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
+from topologies.shape_measures import scale_up_bytes_per_s
 from workloads.kernel_times import attention_s, elementwise_s, gemm_s
-from workloads.model import Model, attention_parameters, expert_parameters
+from workloads.model import Model, expert_parameters
 
 FloatArray = npt.NDArray[np.float64]
 PS_PER_S = 1e12
 WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 """Of one weight, by precision."""
-KV_BYTES = 2.0
-"""Of one cached element: keys and values stay in bf16."""
+KV_BYTES = {"fp8": 1.0, "fp4": 1.0}
+"""Of one cached element, by precision of the weights: checkpoints of 8 bits and fewer come with
+scales for a cache in FP8; else keys and values stay in 16 bits."""
 LARGE_BYTES = 2**28
 SMALL_BYTES = 2**15
+SHORTEST = 128
+"""Side of a product whose time is that of its launches."""
+MEASURED_WITH_QUANTISATION = ("fp8",)
+"""Precisions whose measured products include a launch that quantises the activations."""
 RANKS_PER_CHIP = {"trn1": 2, "trn2": 4, "trn3": 4}
 """Logical cores that serve; one elsewhere."""
 
@@ -62,12 +68,21 @@ class RankShare:
         return max(1.0, self.model.kv_heads / self.ranks)
 
     def _gemm_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
+        """One product; engines quantise within the kernel before it, not in one of its own."""
+        seconds = self._product_s(np.maximum(m, 1), max(1, round(n)), max(1, k), self.precision)
+        if self.precision not in MEASURED_WITH_QUANTISATION:
+            return seconds
+        shortest = np.ones(1), SHORTEST, SHORTEST
+        own = self._product_s(*shortest, self.precision) - self._product_s(*shortest, "bf16")
+        return np.asarray(seconds - np.maximum(own, 0.0))
+
+    def _product_s(self, m: FloatArray, n: int, k: int, precision: str) -> FloatArray:
         seconds = gemm_s(
             self.cluster.chip,
-            np.maximum(m, 1),
-            max(1, round(n)),
-            max(1, k),
-            precision=self.precision,
+            m,
+            n,
+            k,
+            precision=precision,
             ranks_per_chip=self.per_chip,
             parts=self.book,
         )
@@ -76,20 +91,42 @@ class RankShare:
     def products_s(self, tokens: FloatArray) -> FloatArray:
         """All matrix products of an iteration; the output layer runs for one token a request."""
         model, ranks = self.model, self.ranks
-        if model.latent:
-            width = _latent_columns(model) / ranks
-            attention = self._gemm_s(tokens, width, model.hidden)
-        else:
-            qkv = model.query_width / ranks + 2 * self.kv_heads * model.head_dim
-            attention = self._gemm_s(tokens, qkv, model.hidden) + self._gemm_s(
-                tokens, model.hidden, round(model.value_width / ranks)
-            )
+        attention = self._projections_s(tokens)
         dense = self._mlp_s(tokens, model.ffn)
         layers = model.layers * attention + (model.layers - model.moe_layers) * dense
         if model.experts and model.moe_layers:
             layers = layers + model.moe_layers * self._experts_s(tokens)
         head = self._gemm_s(np.minimum(tokens, 256.0), model.vocab / ranks, model.hidden)
         return np.asarray(layers + head)
+
+    def _projections_s(self, tokens: FloatArray) -> FloatArray:
+        """Products around one layer's attention; latent ones are compressed on every rank alike."""
+        model, ranks = self.model, self.ranks
+        output = self._gemm_s(tokens, model.hidden, round(model.value_width / ranks))
+        if not model.latent:
+            qkv = model.query_width / ranks + 2 * self.kv_heads * model.head_dim
+            return output + self._gemm_s(tokens, qkv, model.hidden)
+        latent = model.latent
+        down = self._gemm_s(tokens, latent.kv_rank + latent.rope_dim, model.hidden)
+        heads_up = model.heads / ranks * (latent.nope_dim + latent.value_dim)
+        up = self._gemm_s(tokens, heads_up, latent.kv_rank)
+        queries = model.query_width / ranks
+        if not latent.query_rank:
+            return output + down + up + self._gemm_s(tokens, queries, model.hidden)
+        compressed = self._gemm_s(tokens, latent.query_rank, model.hidden)
+        return output + down + up + compressed + self._gemm_s(tokens, queries, latent.query_rank)
+
+    def small_kernels_s(self, tokens: FloatArray, family: str) -> FloatArray:
+        """Kernels between the products, each a pass over the hidden states: norms, rotation, …"""
+        model = self.model
+        count = model.layers * self.book.value(family, "layer_kernels")
+        if model.experts:
+            count += model.moe_layers * self.book.value(family, "expert_kernels")
+        passed = 2 * 2.0 * tokens * model.hidden
+        once = elementwise_s(
+            self.cluster.chip, passed, ranks_per_chip=self.per_chip, parts=self.book
+        )
+        return np.asarray(count * np.asarray(once, float))
 
     def _mlp_s(self, tokens: FloatArray, ffn: int) -> FloatArray:
         up = (2 if self.model.gated_mlp else 1) * ffn / self.ranks
@@ -117,20 +154,33 @@ class RankShare:
         return np.asarray(routed + shared)
 
     def reduces_s(self, tokens: FloatArray, family: str) -> FloatArray:
-        """Two all-reduces a layer: a floor, and the rate of a large message between the chips."""
+        """Two all-reduces a layer over the ranks of the replica."""
         if self.ranks == 1:
             return np.zeros_like(tokens)
-        group = Group(self.cluster, np.arange(self.chips))
-        if self.book.has(family, "all_reduce_floor"):
-            floor_s = self.book.value(family, "all_reduce_floor")
-        else:
-            floor_s = duration_ps("all-reduce", group, SMALL_BYTES) / PS_PER_S
-        large_s = 0.0
-        if self.chips > 1:
-            large_s = duration_ps("all-reduce", group, LARGE_BYTES) / PS_PER_S
         size = tokens * self.model.hidden * 2.0
-        once = floor_s + size * large_s / LARGE_BYTES
+        large_s = self._reduce_s(LARGE_BYTES) / LARGE_BYTES * size if self.chips > 1 else 0.0
+        if self.book.has(family, "all_reduce_floor"):
+            once = self.book.value(family, "all_reduce_floor") + large_s
+        else:
+            once = np.minimum(self._reduce_s(SMALL_BYTES) + large_s, self.direct_reduce_s(size, family))
         return np.asarray(2 * self.model.layers * once)
+
+    def _reduce_s(self, size: int) -> float:
+        """One all-reduce of the runtime's library between the chips [s]."""
+        return (
+            duration_ps("all-reduce", Group(self.cluster, np.arange(self.chips)), size) / PS_PER_S
+        )
+
+    def direct_reduce_s(self, size: FloatArray, family: str) -> FloatArray:
+        """One all-reduce as serving engines write it: every rank reads its peers' memory.
+
+        Either all of it in one step, or its own share first and then the shares of the others.
+        """
+        port = scale_up_bytes_per_s(self.cluster.shape) * self.book.value(family, "peer_rate")
+        peers = self.chips - 1
+        one = self.book.value(family, "one_step_floor") + peers * size / port
+        two = self.book.value(family, "two_step_floor") + 2 * peers / self.chips * size / port
+        return np.minimum(one, two)
 
     def decode_kv_s(self) -> float:
         """Streaming one cached token of one request on one rank, all layers [s]."""
@@ -159,13 +209,8 @@ class RankShare:
 
         516 kB for Llama-3.1-405B, 328 kB for the 70B. Latent caches are one for all heads.
         """
-        model = self.model
+        model, element = self.model, KV_BYTES.get(self.precision, 2.0)
         if model.latent:
             width = model.latent.kv_rank + model.latent.rope_dim
-            return float(model.layers * width * KV_BYTES)
-        return float(2 * model.layers * model.kv_heads * model.head_dim * KV_BYTES)
-
-
-def _latent_columns(model: Model) -> float:
-    """Columns of all attention projections as if they were one product from the hidden width."""
-    return attention_parameters(model) / model.hidden
+            return float(model.layers * width * element)
+        return float(2 * model.layers * model.kv_heads * model.head_dim * element)
