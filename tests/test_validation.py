@@ -12,8 +12,10 @@ from experiments.validation.collectives import predict as predict_collective
 from experiments.validation.compare import compare, condensed, error, kendall_tau, summary
 from experiments.validation.figure import scatter
 from experiments.validation.kernels import predict as predict_kernel
+from experiments.validation.layers import length_s
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, infeasible, unsupported
+from experiments.validation.predictors import predictor
 from experiments.validation.recipes import recipe, recipes
 from experiments.validation.rows import read_file, read_text
 from experiments.validation.tables import misses, table, tables
@@ -23,6 +25,7 @@ from topologies.catalogue import catalogue
 from topologies.errors import InputError
 from topologies.machines import cluster
 from workloads.training.iteration import iteration
+from workloads.training.steps import CC, ENGINE, PREVIOUS, Step
 
 COLLECTIVES = "collective,cluster,chips,size_bytes,time_s,mine\n"
 TRAINING = "name,cluster,chips,layers,hidden,heads,seq,tp,pp,dp,global_batch,iteration_s\n"
@@ -343,6 +346,31 @@ def test_rows_of_unknown_sources_get_the_recipe_of_their_kind(
 ):
     used = recipe({"cluster": cluster_name, "gated_mlp": gated, "zero": zero, "source": "mine"})
     assert (used.match, used.attention, used.selective) == ("", attention, selective)
+
+
+def test_a_layer_takes_its_kernels_and_what_is_not_hidden_behind_them():
+    machine = cluster("dgx-a100")
+
+    def product(name, seconds, after=PREVIOUS):
+        return Step(name, "compute", ENGINE, seconds, after=after)
+
+    gather = Step("gather", "tp", CC, 0.0, 2**26, "tp", "all-gather")
+    wire = length_s([gather], machine, 8)
+    assert length_s([product("a", 1.0), product("b", 2.0)], machine, 8) == 3.0
+    assert length_s([product("a", 1.0), gather, product("b", 2.0)], machine, 8) == 3.0 + wire
+    beside = [product("a", 1.0), gather, product("b", 2.0, after="a")]
+    assert length_s(beside, machine, 8) == 3.0
+
+
+def test_layer_rows_predict_both_passes():
+    read = rows_of(
+        "cluster,chips,layers,hidden,heads,seq,tp,microbatch,experts,forward_s,backward_s\n"
+        "dgx-a100,8,48,6144,64,2048,8,4,,0.0077,0.0119\ndgx-a100,8,48,6144,64,2048,8,4,8,1,1\n"
+    )
+    assert read.kind.name == "layer"
+    dense, sparse = compare(read, predictor(read.kind))
+    assert 1.3 < dense["predicted_backward_s"] / dense["predicted"] < 2.2
+    assert (sparse["status"], "experts" in sparse["why"]) == ("unsupported", True)
 
 
 def test_kernel_rows_say_what_they_need():

@@ -114,6 +114,11 @@ MEMORY = Kind(
     ),
     published=("memory_bytes", "reserved_bytes", "activation_bytes", "states_bytes"),
 )
+LAYER = Kind(
+    "layer",
+    columns=(*PLAN, *_sizes("forward_s", "backward_s")),
+    published=("forward_s", "backward_s"),
+)
 COLLECTIVE = Kind(
     "collective",
     columns=(
@@ -155,7 +160,7 @@ KERNEL = Kind(
     ),
     published=("kernel_s",),
 )
-KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY)
+KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY, LAYER)
 
 
 def kind_of(header: list[str], name: str) -> Kind:

@@ -20,6 +20,10 @@ def predictor(kind: Kind) -> Predict:
         from experiments.validation.serving import predict as predict_serving
 
         return predict_serving
+    if kind.name == "layer":
+        from experiments.validation.layers import predict as predict_layer
+
+        return predict_layer
     if kind.name == "memory":
         from experiments.validation.memory import predict as predict_memory
 

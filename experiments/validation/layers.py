@@ -1,0 +1,59 @@
+"""Predicting layer rows: one layer of a plan forward and backward, on an idle machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.instants import PS_PER_S
+from experiments.validation.machines import machines_for
+from experiments.validation.outcome import Outcome, unsupported
+from experiments.validation.recipes import recipe
+from experiments.validation.training import filled, model_of, plan_of
+from topologies.clusters import Cluster
+from workloads.kernel_rank import worst
+from workloads.training.layer import backward, forward
+from workloads.training.program import exchange_ps
+from workloads.training.shapes import Shapes
+from workloads.training.steps import ENGINE, NOTHING, PREVIOUS, Step
+
+
+def predict(values: Mapping[str, Any]) -> Outcome:
+    """Time of a dense layer's passes over one microbatch [s], tensor parallelism included."""
+    row = filled(values)
+    model, plan, used = model_of(row.values), plan_of(row.values), recipe(row.values)
+    if plan.cp > 1 or model.experts:
+        return unsupported("a layer with context parallelism or experts. Use iteration_s.")
+    machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
+    shapes = Shapes(model, plan, machine.chip, used.numbers())
+    there, back = forward(shapes), backward(shapes)
+    known = {
+        "kernels": worst(*(step.provenance for step in there if step.provenance)),
+        "framework": f"assumed: {used.told}",
+    }
+    if row.assumed:
+        known["columns"] = f"assumed: {', '.join(row.assumed)}"
+    there_s, back_s = (length_s(steps, machine, plan.tp) for steps in (there, back))
+    return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=known)
+
+
+def length_s(steps: Sequence[Step], machine: Cluster, tp: int) -> float:
+    """When the last of some steps ends [s], each after those before it on its stream.
+
+    The ranks, on the first ``tp`` chips, are alike, so all start a communication at once.
+    """
+    ended: dict[str, float] = {PREVIOUS: 0.0, NOTHING: 0.0}
+    free: dict[int, float] = {}
+    for step in steps:
+        start = max(free.get(step.stream, 0.0), ended[step.after])
+        end = start + _step_s(step, machine, tp)
+        free[step.stream] = ended[PREVIOUS] = ended[step.name] = end
+    return max(free.values(), default=0.0)
+
+
+def _step_s(step: Step, machine: Cluster, tp: int) -> float:
+    if step.stream == ENGINE:
+        return step.seconds
+    return exchange_ps(machine, np.arange(tp), step.collective, step.size_bytes) / PS_PER_S
