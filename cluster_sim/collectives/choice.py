@@ -19,6 +19,8 @@ from topologies.shapes import Torus
 RUNTIME = "neuron-runtime"
 MOST_MESH_RANKS = 128
 """Ranks beyond which no mesh is tried: its messages grow with the square."""
+MOST_HALVING_CHIPS = 512
+"""Chips over several domains beyond which short buffers are not halved and doubled either."""
 
 
 def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -> str:
@@ -33,8 +35,11 @@ def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -
 def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
     if op in ("all-to-all", "permute"):
         return ("dimension-ordered", "direct")
-    if len(np.unique(group.domain)) > 1:
-        return ("hierarchical", *_by_size(op, group, size_bytes, "ring"))
+    domains = len(np.unique(group.domain))
+    if domains > 1:
+        short = _is_short(group, size_bytes) and domains < len(group.chips) <= MOST_HALVING_CHIPS
+        first = ("rdh", "hierarchical") if short else ("hierarchical",)
+        return (*first, *_by_size(op, group, size_bytes, "ring"))
     if not isinstance(group.cluster.shape, Torus):
         return _by_size(op, group, size_bytes, "torus", "ring")
     if group.ranks_per_chip == _all_cores(group) > 2:
@@ -44,16 +49,24 @@ def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
 
 def _by_size(op: str, group: Group, size_bytes: int, *large: str) -> tuple[str, ...]:
     """Mesh for small buffers, halving and doubling for larger ones, then ``large``."""
-    numbers, chip = group.cluster.catalogue, group.cluster.chip
-    if numbers is None or not chip.startswith("trn"):
+    numbers = group.cluster.catalogue
+    if numbers is None or not group.cluster.chip.startswith("trn"):
         return large
-    if size_bytes <= numbers.integer(RUNTIME, "mesh_up_to") and group.ranks <= MOST_MESH_RANKS:
+    if _is_short(group, size_bytes) and group.ranks <= MOST_MESH_RANKS:
         single = op == "all-reduce" and _one_step_wins(group, size_bytes)
         return ("single-step-mesh", "mesh") if single else ("mesh",)
     most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
     if size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below")):
         return ("rdh", *large)
     return large
+
+
+def _is_short(group: Group, size_bytes: int) -> bool:
+    """Whether steps, not bytes, decide on Trainium."""
+    numbers = group.cluster.catalogue
+    if numbers is None or not group.cluster.chip.startswith("trn"):
+        return False
+    return size_bytes <= numbers.integer(RUNTIME, "mesh_up_to")
 
 
 def _one_step_wins(group: Group, size_bytes: int) -> bool:
