@@ -78,7 +78,7 @@ def test_every_collective_is_proven_conserved_and_above_its_bound(engine, case):
     assert prove(made) == "proven"
     trace = run(made.schedule, engine=engine)
     assert violations(trace) == []
-    assert trace.total_ps >= lower_bound_ps(case.op, case.group, case.size)
+    assert trace.total_ps >= lower_bound_ps(case.op, case.group, case.size, ideal=case.ideal)
 
 
 def test_wire_rate_of_the_4x4_torus():
