@@ -45,7 +45,8 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "folded": run.folded,
         "simulated_ranks": len(run.program),
         "engine": engine,
-        "ops": len(run.trace),
+        "shares_memory": run.shares_memory,
+        "ops": run.ops,
         "build_s": run.build_s,
         "simulate_s": run.simulate_s,
         "peak_rss_bytes": peak_rss_bytes(),
@@ -96,7 +97,7 @@ def results(run: Iteration) -> list[tuple[str, str]]:
 
 def folding(run: Iteration) -> str:
     """How many ranks were run, and that the others are equal to them."""
-    ops = f"{len(run.trace):,} ops"
+    ops = f"{run.ops:,} ops"
     if not run.folded:
         return f"all {run.plan.ranks:,} ranks, {ops}"
     some = len(run.program)

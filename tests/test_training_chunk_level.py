@@ -40,6 +40,8 @@ def test_where_nothing_contends_both_levels_are_equal(machine: str, asked: dict[
     assert (chunks.level, usual.level) == ("chunk", "collective")
     assert chunks.trace.total_ps == usual.trace.total_ps
     assert chunks.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
+    assert chunks.ops > len(chunks.trace)
+    assert not chunks.shares_memory
 
 
 def test_what_shares_cables_is_slower() -> None:

@@ -49,7 +49,10 @@ def test_waiting_for_a_slow_chip_is_a_straggler_and_not_a_bubble() -> None:
         ("engine5@1ms:dead", r"is not RESOURCE@TIME:dead\|slow=P/Q. Write engine:5@1ms:slow=1/2"),
         ("engine:5@1ms:slow=0/2", "P and Q of slow=P/Q must be from 1 to 32768. Use dead"),
         ("engine:5@1:dead", "has no unit"),
-        ("engine:99@1ms:dead", "no resource engine:99 in this run; kinds are cc, engine, hbm, host"),
+        (
+            "engine:99@1ms:dead",
+            "no resource engine:99 in this run; kinds are cc, engine, hbm, host",
+        ),
         ("engine:5@1us:dead", r"ops never ran\. First: op"),
     ],
 )

@@ -139,7 +139,9 @@ def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
 def test_experts_and_machines_with_unknown_accesses() -> None:
     how = plan(tp=2, dp=8, ep=8, etp=2, overlap="all")
     sparse = iteration(SPARSE, sixteen(), how)
-    assert sparse.program.memory_bytes_per_s > 0
+    assert sparse.shares_memory
+    vector = iteration(SPARSE, sixteen(), how, level="rank-vector")
+    assert not vector.shares_memory
     gpu = iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp"))
     assert gpu.program.memory_bytes_per_s == 0
 

@@ -237,7 +237,7 @@ def _joined(told: Schedule, copies: list[_Copies], talks: IntArray) -> Schedule:
 def _fabric(streams: Resources, copies: list[_Copies]) -> tuple[Resources, list[IntArray]]:
     """Streams, then what collectives hold, each once; and the number there of what each knows."""
     number: dict[str, int] = {}
-    tables, places = [streams], []
+    tables, places = [streams], list[IntArray]()
     for one in copies:
         theirs = one.made.resources
         names = theirs.names()
@@ -245,8 +245,8 @@ def _fabric(streams: Resources, copies: list[_Copies]) -> tuple[Resources, list[
         for k in new.tolist():
             number[names[k]] = len(streams) + len(number)
         columns = ("kind", "owner", "peer", "lane", "slots", "capacity")
-        picked = (getattr(theirs, column)[new] for column in columns)
-        tables.append(Resources(theirs.kinds, *picked, switches_from=theirs.switches_from))
+        picked = {column: getattr(theirs, column)[new] for column in columns}
+        tables.append(replace(theirs, **picked))
         places.append(np.array([number[name] for name in names], np.int64))
     return Resources.concat(tables), places
 

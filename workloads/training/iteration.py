@@ -59,6 +59,8 @@ class Iteration:
         The same run without its faults.
     level : {"chunk", "collective", "rank-vector"}
         Level of detail at which it was run.
+    ops : int
+        Of the run; a trace of chunks is told on fewer.
     """
 
     model: Model
@@ -73,6 +75,7 @@ class Iteration:
     iterations: int = 1
     undisturbed: Trace | None = None
     level: str = "collective"
+    ops: int = 0
 
     @property
     def iteration_s(self) -> float:
@@ -88,6 +91,11 @@ class Iteration:
     def folded(self) -> bool:
         """Whether equal ranks were run once and counted."""
         return len(self.program) < self.plan.ranks
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether what overlapped was slowed where it asked too much of a memory."""
+        return self.level == "collective" and self.program.memory_bytes_per_s > 0
 
     @property
     def tokens_per_s(self) -> float:
@@ -238,6 +246,7 @@ def iteration(
         iterations=iterations,
         undisturbed=undisturbed,
         level=level,
+        ops=len(trace) if lowered is None else lowered.ops,
     )
 
 
@@ -248,6 +257,12 @@ class Lowered:
     schedule: Schedule | Expanded
     faults: Faults | None
     calm: Schedule | Expanded | None
+
+    @property
+    def ops(self) -> int:
+        """Ops of the schedule as it is run."""
+        made = self.schedule
+        return len(made if isinstance(made, Schedule) else made.schedule)
 
 
 def _lowered(
