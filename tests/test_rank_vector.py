@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from toy_training import plan, sixteen, toy_program
+from toy_training import LATENT, SPARSE, plan, sixteen, toy_program
 
 from cluster_sim.schedule import ScheduleError
 from cluster_sim.trace import run
 from topologies.errors import InputError
-from workloads.training.breakdown import breakdown, overlapped_s
+from workloads.model import Model
+from workloads.training.breakdown import ORDER, breakdown, overlapped_s
 from workloads.training.fold import fold
 from workloads.training.jitter import (
     Disturbance,
@@ -24,7 +25,10 @@ from workloads.training.jitter import (
 )
 from workloads.training.lower import lower
 from workloads.training.program import Program
-from workloads.training.rank_vector import evaluate, layout
+from workloads.training.rank_vector import evaluate, layout, machine
+from workloads.training.rank_vector.cover import ALL, Cover, new_cover
+from workloads.training.rank_vector.nodes import nodes
+from workloads.training.rank_vector.unions import SUMMED, unions
 
 CALM = Disturbance()
 NOISY = Disturbance(0.05, seed=3)
@@ -79,6 +83,24 @@ def test_other_kinds_of_plan(asked: dict[str, Any]) -> None:
         agree(toy_program(plan(**asked), sixteen()), how)
 
 
+EXPERTS: tuple[dict[str, Any], ...] = (
+    {"dp": 16, "ep": 8, "overlap": "dp"},
+    {"tp": 4, "dp": 4, "ep": 4, "etp": 1, "zero": 1, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2, "overlap": "all"},
+    {"tp": 2, "cp": 2, "dp": 4, "ep": 4, "zero": 2},
+    {"pp": 2, "dp": 8, "ep": 2, "routing_skew": 1.5, "vpp": 2, "schedule": "interleaved"},
+)
+
+
+@pytest.mark.parametrize("model", [SPARSE, LATENT], ids=["sparse", "latent"])
+@pytest.mark.parametrize("asked", EXPERTS, ids=str)
+def test_experts(asked: dict[str, Any], model: Model) -> None:
+    program = toy_program(plan(**asked), sixteen(), model)
+    assert any(exchange.axis == "ep" for exchange in program.exchanges)
+    for how in (CALM, WILD):
+        agree(program, how)
+
+
 def test_one_rank() -> None:
     agree(toy_program(plan(), sixteen()), NOISY)
 
@@ -97,6 +119,57 @@ def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
     for degrees, how in itertools.product(DEGREES, (CALM, WILD)):
         agree(toy_program(plan(**degrees, overlap=overlap, zero=1), sixteen()), how)
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 2)
+    program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
+    one, three = (evaluate(program, WILD, threads=threads) for threads in (1, 3))
+    pd.testing.assert_frame_equal(one.ranks, three.ranks)
+    assert (one.total_ps, one.overlapped_s) == (three.total_ps, three.overlapped_s)
+
+
+@pytest.mark.parametrize("room", [1, 2])
+def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops of other streams come late for the gaps of a rank that is far behind its peers."""
+    monkeypatch.setattr(machine, "ROOM", room)
+    rooms: list[int] = []
+
+    def counted(*sizes: int) -> Cover:
+        rooms.append(sizes[-1])
+        return new_cover(*sizes)
+
+    monkeypatch.setattr(machine, "new_cover", counted)
+    program = toy_program(plan(tp=2, pp=4, dp=2, overlap="all", zero=1), sixteen())
+    for how in (CALM, NOISY, WILD):
+        agree(program, how)
+    assert max(rooms) > room
+
+
+def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
+    told: dict[str, list[tuple[int, int]]] = {"clocks": [], "breakdown": []}
+    evaluate(
+        toy_program(plan(dp=8, tp=2, overlap="dp"), sixteen()),
+        NOISY,
+        progress=lambda what, done, whole: told[what].append((done, whole)),
+    )
+    for parts in told.values():
+        assert [done for done, _ in parts] == sorted(done for done, _ in parts)
+        assert parts[-1][0] == parts[-1][1] > 1
+
+
+def test_what_is_in_a_row_is_summed() -> None:
+    """Kernels and tensor parallelism wait for each other; with overlap they run side by side."""
+    compute, tp, dp = (list(ORDER).index(name) for name in ("compute", "exposed_tp", "exposed_dp"))
+    for overlap, followed in (("dp", False), ("all", True)):
+        made = toy_program(plan(tp=4, dp=4, overlap=overlap), sixteen())
+        found = unions(nodes(made))
+        assert found.first[compute] == SUMMED
+        assert (found.first[tp] != SUMMED) == followed
+        assert found.first[dp] == ALL
 
 
 def test_folded_is_unfolded() -> None:
