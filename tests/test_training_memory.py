@@ -187,3 +187,25 @@ def test_peaks_of_the_published_runs_that_state_them() -> None:
     found = memory(model, how, 0, fused, "b200")
     assert found.allocated == pytest.approx(60.68 * 2**30, rel=0.02)
     assert found.reserved == pytest.approx(62.53 * 2**30, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "pp", "ep", "allocated_gib", "reserved_gib"),
+    [
+        ("deepseek-v3", 1, 8, 104.3, 110.18),
+        ("deepseek-v2", 1, 8, 45.63, 48.79),
+        ("deepseek-v2", 2, 4, 44.7, 47.05),
+    ],
+)
+def test_published_peaks_of_experts_and_latent_attention(
+    name: str, pp: int, ep: int, allocated_gib: float, reserved_gib: float
+) -> None:
+    """Four layers, one of them dense, on eight B200 (SimuMax); nothing was fitted to these."""
+    whole = named(name)
+    assert whole.experts is not None
+    model = replace(whole, layers=4, experts=replace(whole.experts, dense_layers=1))
+    how = plan(pp=pp, dp=8 // pp, ep=ep, zero=1, seq=4096, recompute="none")
+    fused = catalogue().with_variants({"training.loss_bytes": "fused"})
+    found = worst(model, how, fused, "b200")
+    assert found.allocated / 2**30 == pytest.approx(allocated_gib, rel=0.03)
+    assert found.reserved / 2**30 == pytest.approx(reserved_gib, rel=0.03)
