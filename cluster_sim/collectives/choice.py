@@ -49,22 +49,31 @@ def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
 
 def _by_size(op: str, group: Group, size_bytes: int, *large: str) -> tuple[str, ...]:
     """Mesh for small buffers, halving and doubling for larger ones, then ``large``."""
-    numbers = group.cluster.catalogue
-    if numbers is None or not group.cluster.chip.startswith("trn"):
+    if not _is_trainium(group):
         return large
     if _is_short(group, size_bytes) and group.ranks <= MOST_MESH_RANKS:
         single = op == "all-reduce" and _one_step_wins(group, size_bytes)
         return ("single-step-mesh", "mesh") if single else ("mesh",)
+    return ("rdh", *large) if halves(group, size_bytes) else large
+
+
+def halves(group: Group, size_bytes: int) -> bool:
+    """Whether the runtime halves and doubles a buffer, or would but for a faster mesh."""
+    numbers = group.cluster.catalogue
+    if numbers is None or not _is_trainium(group):
+        return False
     most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
-    if size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below")):
-        return ("rdh", *large)
-    return large
+    return size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below"))
+
+
+def _is_trainium(group: Group) -> bool:
+    return group.cluster.catalogue is not None and group.cluster.chip.startswith("trn")
 
 
 def _is_short(group: Group, size_bytes: int) -> bool:
     """Whether steps, not bytes, decide on Trainium."""
     numbers = group.cluster.catalogue
-    if numbers is None or not group.cluster.chip.startswith("trn"):
+    if numbers is None or not _is_trainium(group):
         return False
     return size_bytes <= numbers.integer(RUNTIME, "mesh_up_to")
 

@@ -26,13 +26,17 @@ def halving_doubling(op: str, group: Group, size_bytes: int, slices: int) -> Sen
     between neighbours. The payload is shared out over as many parts as there are dimensions, each
     beginning with another one, so that all are busy at once.
     """
+    return staged(op, group.ranks, cube_parts(group), size_bytes, slices)
+
+
+def cube_parts(group: Group) -> list[Part]:
+    """Stages of pairs, one a dimension; each part begins with another of those over links."""
     at = cube(group)
     dimensions = group.ranks.bit_length() - 1
     inside = (group.ranks_per_chip & -group.ranks_per_chip).bit_length() - 1
     pairs = [_pairs(at, bit) for bit in range(dimensions)]
     outer, inner = pairs[inside:], pairs[:inside]
-    made = [Part((*inner, *outer[turn:], *outer[:turn])) for turn in range(max(1, len(outer)))]
-    return staged(op, group.ranks, made, size_bytes, slices)
+    return [Part((*inner, *outer[turn:], *outer[:turn])) for turn in range(max(1, len(outer)))]
 
 
 def is_cube(group: Group) -> bool:

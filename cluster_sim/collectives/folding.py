@@ -134,7 +134,7 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
     across = np.ascontiguousarray(ranks.T).astype(np.int32)
     inner = alike or [
         ([_leg(over_domains(lines, ranks)) for lines in part.lines], part.weight)
-        for part in inner_parts(group)
+        for part in inner_parts(group, size_bytes)
     ]
 
     ops = HOPS * ways * ranks.size * len(inner) * len(table)

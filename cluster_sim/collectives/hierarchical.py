@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from cluster_sim.collectives.choice import halves
+from cluster_sim.collectives.cube import cube_parts, is_cube
 from cluster_sim.collectives.cycles import one_ring
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.sends import Sends
@@ -25,7 +27,7 @@ def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     across = np.ascontiguousarray(ranks.T).astype(np.int32)
     made = [
         Part((*(over_domains(lines, ranks) for lines in part.lines), across), part.weight)
-        for part in inner_parts(group)
+        for part in inner_parts(group, size_bytes)
     ]
     return staged(op, group.ranks, made, size_bytes, slices)
 
@@ -53,13 +55,19 @@ def rank_table(group: Group) -> IntArray | None:
     return (order[:, :, None] * group.ranks_per_chip + cores).reshape(len(found), -1)
 
 
-def inner_parts(group: Group) -> list[Part]:
-    """Parts of the payload as they are reduced inside one domain; ranks as in the first one."""
+def inner_parts(group: Group, size_bytes: int) -> list[Part]:
+    """Parts of the payload as they are reduced inside one domain; ranks as in the first one.
+
+    One rank a chip goes along the axes of a torus; several halve and double as long as the runtime
+    does so inside one domain, and go round a ring beyond.
+    """
     first = group.chips[group.domain == group.domain[0]]
     inside = Group(group.cluster, first, group.ranks_per_chip)
     found = box(inside) if inside.ranks_per_chip == 1 else None
     if found is not None and found.sizes:
         return parts(found)
+    if is_cube(inside) and halves(inside, size_bytes):
+        return cube_parts(inside)
     return [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
 
 
