@@ -13,6 +13,7 @@ from cluster_sim.collectives.choice import automatic
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.cube import cube, halving_doubling, has_pairs, is_cube, kangaring
 from cluster_sim.collectives.cycles import Cycles, all_rings, one_ring
+from cluster_sim.collectives.footprint import fits, ops_of, refuse_huge
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.hierarchical import hierarchical, symmetric
 from cluster_sim.collectives.lower import Facts, lower
@@ -115,6 +116,17 @@ def broadcast_slices(ranks: int, size_bytes: int, costs: Wire) -> int:
     return max(1, min(MOST_BROADCAST_SLICES, 4 * ranks, size_bytes // costs.packet_bytes))
 
 
+def _ops(op: str, groups: Sequence[Group], size_bytes: int, name: str, costs: Wire) -> int:
+    """Roughly how many ops groups of one size have."""
+    first = groups[0]
+    slices = (
+        broadcast_slices(first.ranks, size_bytes, costs)
+        if op == "broadcast"
+        else slices_for(first, size_bytes, costs)
+    )
+    return len(groups) * ops_of(op, first, name, costs, slices)
+
+
 def _any(group: Group) -> bool:
     return True
 
@@ -160,6 +172,14 @@ def algorithms(op: str, group: Group) -> list[str]:
             f"unknown collective {op!r}.{suggestion(op, OPS)} There are {', '.join(OPS)}."
         )
     return [name for name, one in ALGORITHMS.items() if op in one.ops and one.suits(group)]
+
+
+def fitting(op: str, groups: Sequence[Group], size_bytes: int) -> list[str]:
+    """Algorithms that make sense and whose schedules fit in this machine; if none does, all."""
+    sensible = algorithms(op, groups[0])
+    costs = wire(groups[0].cluster)
+    small = [name for name in sensible if fits(_ops(op, groups, size_bytes, name, costs))]
+    return small or sensible
 
 
 def chosen(op: str, group: Group, size_bytes: int, algorithm: str) -> str:
@@ -209,7 +229,7 @@ def compose(
     ------
     InputError
         For unknown names, an algorithm that makes no sense here, sizes out of range, and buffers
-        that do not fit in a scratchpad.
+        that do not fit in a scratchpad or whose schedule does not fit in this machine.
     """
     many = [groups] if isinstance(groups, Group) else list(groups)
     _check(many, size_bytes)
@@ -221,6 +241,9 @@ def compose(
     for group in many[1:]:
         chosen(op, group, size_bytes, name)
     costs = wire(cluster, ideal=ideal, sbuf=sbuf)
+    refuse_huge(
+        op, name, sum(group.ranks for group in many), _ops(op, many, size_bytes, name, costs)
+    )
     sends = side_by_side([ALGORITHMS[name].sends(op, one, size_bytes, costs) for one in many])
     chips = np.concatenate([group.chip_of_rank for group in many])
     domains = np.unique(chips // cluster.chips_per_domain)

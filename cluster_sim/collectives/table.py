@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.collectives import closed_form
-from cluster_sim.collectives.algorithms import algorithms, compose
+from cluster_sim.collectives.algorithms import compose, fitting
 from cluster_sim.collectives.bounds import Bound, lower_bound
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group
@@ -126,7 +126,7 @@ def measure(
     """
     check_engine(engine)
     many = [groups] if isinstance(groups, Group) else list(groups)
-    names = algorithms(op, many[0]) if algorithm == BEST else [algorithm]
+    names = fitting(op, many, size_bytes) if algorithm == BEST else [algorithm]
     bounds = (lower_bound(op, one, size_bytes, ideal=ideal, sbuf=sbuf) for one in many)
     bound = max(bounds, key=lambda one: one.time_ps)
     factor = bus_factor(op, many[0].ranks)

@@ -1,0 +1,41 @@
+"""What a schedule takes is known before it is built."""
+
+import pytest
+
+from cluster_sim.collectives import OPS, algorithms, build, footprint, measure, whole
+from cluster_sim.collectives.algorithms import broadcast_slices, fitting, slices_for
+from cluster_sim.wire import wire
+from topologies.errors import InputError
+from topologies.machines import cluster
+
+
+@pytest.mark.parametrize(
+    ("machine", "cores"),
+    [("trn2.48xlarge", 1), ("trn1.32xlarge", 2), ("trn2-ultraserver", 1), ("trn2.48xlarge:4", 1)],
+)
+@pytest.mark.parametrize("op", OPS)
+def test_ops_are_foreseen_within_a_factor_of_two_or_not_far_above(machine, cores, op):
+    group, size = whole(cluster(machine), cores), 2**26
+    costs = wire(group.cluster)
+    sliced = slices_for(group, size, costs)
+    slices = broadcast_slices(group.ranks, size, costs) if op == "broadcast" else sliced
+    for name in algorithms(op, group):
+        foreseen = footprint.ops_of(op, group, name, costs, slices)
+        assert 0.45 < foreseen / len(build(op, group, size, name)) < 2.5, name
+
+
+def test_what_does_not_fit_in_this_machine_is_refused_before_it_is_built():
+    everything = whole(cluster("rainier"))
+    message = r"all-to-all by direct on 499,968 ranks is about 7\.\de\+11 ops and needs .* TB; this"
+    with pytest.raises(InputError, match=message):
+        build("all-to-all", everything, 2**30, "direct")
+
+
+def test_best_tries_what_fits(monkeypatch):
+    group = whole(cluster("trn2-ultraserver"))
+    monkeypatch.setattr(footprint, "machine_bytes", lambda: 2 * 10**6)
+    assert set(fitting("all-gather", [group], 2**20)) == {"ring", "mesh", "rdh", "torus"}
+    row, _ = measure("all-gather", group, 2**20, "best")
+    assert row["ops"] * footprint.BYTES_AN_OP < 4 * 10**6
+    with pytest.raises(InputError, match="all-gather by multi-ring on 64 ranks"):
+        build("all-gather", group, 2**20, "multi-ring")
