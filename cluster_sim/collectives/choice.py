@@ -19,8 +19,6 @@ from topologies.shapes import Torus
 RUNTIME = "neuron-runtime"
 MOST_MESH_RANKS = 128
 """Ranks beyond which no mesh is tried: its messages grow with the square."""
-MOST_HALVING_CHIPS = 512
-"""Chips over several domains beyond which short buffers are not halved and doubled either."""
 
 
 def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -> str:
@@ -35,11 +33,8 @@ def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -
 def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
     if op in ("all-to-all", "permute"):
         return ("dimension-ordered", "direct")
-    domains = len(np.unique(group.domain))
-    if domains > 1:
-        short = _is_short(group, size_bytes) and domains < len(group.chips) <= MOST_HALVING_CHIPS
-        first = ("rdh", "hierarchical") if short else ("hierarchical",)
-        return (*first, *_by_size(op, group, size_bytes, "ring"))
+    if len(np.unique(group.domain)) > 1:
+        return ("hierarchical", *_by_size(op, group, size_bytes, "ring"))
     if not isinstance(group.cluster.shape, Torus):
         return _by_size(op, group, size_bytes, "torus", "ring")
     if group.ranks_per_chip == _all_cores(group) > 2:

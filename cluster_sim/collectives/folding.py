@@ -16,7 +16,12 @@ from cluster_sim.collectives.algorithms import slices_for
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.cycles import cycles
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.hierarchical import inner_parts, over_domains, rank_table
+from cluster_sim.collectives.hierarchical import (
+    inner_parts,
+    over_domains,
+    pairs_domains,
+    rank_table,
+)
 from cluster_sim.collectives.lower import lower
 from cluster_sim.collectives.ring import RING_OPS, ring_rounds
 from cluster_sim.collectives.sends import Sends
@@ -124,7 +129,8 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
         raise ValueError("the group is not symmetric over its domains")
     chip = group.chip_of_rank[table]
     ways = 2 if op == "all-reduce" else 1
-    level = levelled(group, chip[:, 0], ways * (len(table) - 1))
+    paired = pairs_domains(group, size_bytes)
+    level = levelled(group, chip[:, 0], 1 if paired else ways * (len(table) - 1))
     costs = narrowed(costs, group.cluster, chip[:, :: group.ranks_per_chip])
     alike = _any_chip(group)
     local = chip[0] % level.chips_per_domain
@@ -137,16 +143,19 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
         for part in inner_parts(group, size_bytes)
     ]
 
-    ops = HOPS * ways * ranks.size * len(inner) * len(table)
-    slices = min(slices, max(1, MOST_OPS // ops))
-
-    def after(rounds: int) -> Schedule:
-        last = Leg(across, len(table), rounds)
-        parts = [([*legs, last], weight) for legs, weight in inner]
+    def after(last: list[Leg], slices: int) -> Schedule:
+        parts = [([*legs, *last], weight) for legs, weight in inner]
         sends = staged_by_few(op, ranks.size, parts, size_bytes, slices)
         return _lowered(sends, level, chips, costs)
 
-    return after_rounds_ps(after, len(table) - 1)
+    if paired:
+        dimensions = len(table).bit_length() - 1
+        return run(after([Leg(across, 2, 1)] * dimensions, slices)).total_ps
+    ops = HOPS * ways * ranks.size * len(inner) * len(table)
+    fewer = min(slices, max(1, MOST_OPS // ops))
+    return after_rounds_ps(
+        lambda rounds: after([Leg(across, len(table), rounds)], fewer), len(table) - 1
+    )
 
 
 def _leg(lines: IntArray) -> Leg:

@@ -19,17 +19,43 @@ from cluster_sim.schedule import IntArray
 def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     """All-reduce, all-gather or reduce-scatter on a group that is symmetric over its domains.
 
-    Each chip takes part in a ring over all domains with the shard that is its own inside.
+    Each chip takes part over all domains with the shard that is its own inside: in a ring, or in
+    pairs of domains where their steps would cost more than their bytes.
     """
     ranks = rank_table(group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
-    across = np.ascontiguousarray(ranks.T).astype(np.int32)
+    across: list[IntArray] = [np.ascontiguousarray(ranks.T).astype(np.int32)]
+    if pairs_domains(group, size_bytes):
+        across = _pairs_across(ranks)
     made = [
-        Part((*(over_domains(lines, ranks) for lines in part.lines), across), part.weight)
+        Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
         for part in inner_parts(group, size_bytes)
     ]
     return staged(op, group.ranks, made, size_bytes, slices)
+
+
+def pairs_domains(group: Group, size_bytes: int) -> bool:
+    """Whether the domains, a power of two of them, halve and double between one another."""
+    domains = len(np.unique(group.domain))
+    return domains & (domains - 1) == 0 and halves(_inside(group), size_bytes)
+
+
+def _pairs_across(ranks: IntArray) -> list[IntArray]:
+    """Lines of two for each dimension of the cube of domains, int32 (pairs, 2)."""
+    corner = np.arange(len(ranks))
+    found: list[IntArray] = []
+    for bit in range((len(ranks) - 1).bit_length()):
+        low = corner[corner >> bit & 1 == 0]
+        pairs = np.stack([ranks[low], ranks[low | 1 << bit]], axis=-1)
+        found.append(pairs.reshape(-1, 2).astype(np.int32))
+    return found
+
+
+def _inside(group: Group) -> Group:
+    """The chips of the group in its first domain."""
+    first = group.chips[group.domain == group.domain[0]]
+    return Group(group.cluster, first, group.ranks_per_chip)
 
 
 def symmetric(group: Group) -> bool:
@@ -61,8 +87,7 @@ def inner_parts(group: Group, size_bytes: int) -> list[Part]:
     One rank a chip goes along the axes of a torus; several halve and double as long as the runtime
     does so inside one domain, and go round a ring beyond.
     """
-    first = group.chips[group.domain == group.domain[0]]
-    inside = Group(group.cluster, first, group.ranks_per_chip)
+    inside = _inside(group)
     found = box(inside) if inside.ranks_per_chip == 1 else None
     if found is not None and found.sizes:
         return parts(found)
