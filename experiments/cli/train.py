@@ -116,6 +116,7 @@ def _run(asked: Request) -> Iteration:
     from topologies.catalogue import choose
     from topologies.machines import cluster as machine
     from workloads.huggingface import model as read_model
+    from workloads.search.nearest import remedied
     from workloads.training.faults import parse_fault
     from workloads.training.iteration import iteration
     from workloads.training.jitter import disturbance
@@ -127,20 +128,21 @@ def _run(asked: Request) -> Iteration:
         given["cluster"], catalogue=choose(given["variant"] or (), given["catalogue"])
     )
     filed = read_plan(given["plan"]) if given["plan"] else {}
-    plan = complete({**filed, **field.stated(given)}, model, cluster, lnc=given["lnc"])
-    return iteration(
-        model,
-        cluster,
-        plan,
-        engine=given["engine"],
-        folded=not given["unfolded"],
-        allow_oversized=given["allow_oversized"],
-        iterations=given["iterations"],
-        faults=[parse_fault(text) for text in given["fault"] or ()],
-        disturbed=disturbance(given["jitter"], given["seed"], given["straggler"] or ()),
-        level=given["level"],
-        progress=None if given["quiet"] else teller(),
-    )
+    stated = {**filed, **field.stated(given)}
+    with remedied(stated, model, cluster, lnc=given["lnc"]):
+        return iteration(
+            model,
+            cluster,
+            complete(stated, model, cluster, lnc=given["lnc"]),
+            engine=given["engine"],
+            folded=not given["unfolded"],
+            allow_oversized=given["allow_oversized"],
+            iterations=given["iterations"],
+            faults=[parse_fault(text) for text in given["fault"] or ()],
+            disturbed=disturbance(given["jitter"], given["seed"], given["straggler"] or ()),
+            level=given["level"],
+            progress=None if given["quiet"] else teller(),
+        )
 
 
 def _check(level: str) -> None:

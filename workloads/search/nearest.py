@@ -1,0 +1,167 @@
+"""The nearest plan that works: what a refused plan could be changed to with the least change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+
+from topologies.catalogue import catalogue
+from topologies.clusters import Cluster
+from topologies.errors import InputError
+from workloads.model import Model
+from workloads.search.grid import divisors
+from workloads.training.memory import worst
+from workloads.training.plan import ParallelPlan, check_model
+from workloads.training.plan_options import complete
+
+RECOMPUTES = 0.9
+"""What computing again counts for, where halving a degree counts for 1 …"""
+TOUCH = 0.1
+"""… and every field that is changed for this much more."""
+OF_BATCH = 2
+"""What doubling the batch counts for: it changes what is trained, not how."""
+FARTHEST = 4
+"""Times that a degree is doubled or halved at most."""
+Changes = dict[str, Any]
+
+
+def nearest_plan(
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+) -> Changes | None:
+    """The fewest changes to what was stated that give a plan which divides everything and fits.
+
+    Parameters
+    ----------
+    stated : mapping
+        Fields of a plan, as for :func:`workloads.training.plan_options.complete`.
+    model : Model
+    cluster : Cluster
+    lnc : int, optional
+
+    Returns
+    -------
+    dict or None
+        Fields to change, with their values; None where nothing near works.
+
+    Examples
+    --------
+    >>> from topologies.machines import cluster
+    >>> from workloads.huggingface import named
+    >>> nearest_plan({"tp": 3}, named("llama-3.1-8b"), cluster("trn2.48xlarge"))
+    {'tp': 4}
+    """
+    known = {name: value for name, value in stated.items() if value is not None}
+    try:
+        ranks = complete({**_machine(known)}, model, cluster, lnc=lnc).ranks
+        ways = sorted(_ways(known, model, ranks), key=lambda way: _distance(known, way))
+    except (InputError, TypeError, ValueError):
+        return None
+    parts = cluster.catalogue or catalogue()
+    for way in ways:
+        plan = _plan({**known, **way}, model, cluster, lnc)
+        if plan is not None:
+            needed = worst(model, plan, parts, cluster.chip)
+            if needed.total <= needed.capacity:
+                return way
+    return None
+
+
+@contextmanager
+def remedied(
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+) -> Iterator[None]:
+    """Let the refusal of a plan name the nearest that works; parameters as for ``nearest_plan``.
+
+    Raises
+    ------
+    InputError
+        What was raised inside, with that added; as it was where the plan is not what is wrong.
+    """
+    try:
+        yield
+    except InputError as mistake:
+        changes = nearest_plan(stated, model, cluster, lnc=lnc)
+        if not changes:
+            raise
+        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())
+        raise InputError(f"{mistake} The nearest plan that works: {told}.") from None
+
+
+def _machine(known: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: known[name] for name in ("ranks_per_chip", "seq") if name in known}
+
+
+def _plan(
+    fields: Mapping[str, Any], model: Model, cluster: Cluster, lnc: int | None
+) -> ParallelPlan | None:
+    try:
+        plan = complete(fields, model, cluster, lnc=lnc)
+        check_model(plan, model)
+    except InputError:
+        return None
+    return plan
+
+
+def _ways(known: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Changes]:
+    """Changes that come into question; a degree that was not stated may be changed as well."""
+    experts = divisors(model.experts.count) if model.experts else [1]
+    choices: dict[str, list[Any]] = {
+        "tp": _near(known.get("tp", 1), divisors(ranks)),
+        "pp": _near(known.get("pp", 1), [d for d in divisors(ranks) if d <= model.layers]),
+        "recompute": list(dict.fromkeys([known.get("recompute", "selective"), "full"])),
+        "microbatch": _near(known.get("microbatch", 1), [2**n for n in range(12)], up=False),
+    }
+    for name, usual in (("cp", divisors(ranks)), ("ep", experts), ("etp", divisors(ranks))):
+        if name in known:
+            choices[name] = _near(known[name], usual)
+    if "vpp" in known:
+        choices["vpp"] = list(dict.fromkeys([known["vpp"], 1]))
+    if "dp" in known:
+        # What fills the cluster stands in for a number that does not.
+        choices["dp"] = [known["dp"], None]
+    for values in product(*choices.values()):
+        chosen = dict(zip(choices, values, strict=True))
+        usual_of = {"tp": 1, "pp": 1, "recompute": "selective", "microbatch": 1}
+        way = {
+            name: value
+            for name, value in chosen.items()
+            if value != known.get(name, usual_of.get(name))
+        }
+        if "dp" in way:
+            replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
+            way["dp"] = max(1, ranks // replica)
+        yield from _batches(known, chosen, way, ranks)
+
+
+def _batches(
+    known: Mapping[str, Any], chosen: Mapping[str, Any], way: Changes, ranks: int
+) -> Iterator[Changes]:
+    """The same with the batch as it was stated, and with the nearest that divides."""
+    yield way
+    batch = known.get("global_batch")
+    replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
+    dp = way.get("dp", known.get("dp", max(1, ranks // replica)))
+    once = dp * chosen["microbatch"]
+    if batch is not None and batch % once:
+        yield {**way, "global_batch": max(1, round(batch / once)) * once}
+
+
+def _near(value: int, choices: list[int], *, up: bool = True) -> list[int]:
+    """Choices within a few doublings, and the value itself."""
+    least, most = value / 2**FARTHEST, value * (2**FARTHEST if up else 1)
+    return list(dict.fromkeys([value, *(one for one in choices if least <= one <= most)]))
+
+
+def _distance(known: Mapping[str, Any], way: Changes) -> tuple[float, str]:
+    """How far a change is, in doublings."""
+    total = 0.0
+    for name, value in way.items():
+        if isinstance(value, str):
+            total += RECOMPUTES
+        else:
+            doublings = abs(math.log2(value / known.get(name, 1)))
+            total += TOUCH + doublings * (OF_BATCH if name == "global_batch" else 1)
+    return total, str(sorted(way.items()))
