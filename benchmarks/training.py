@@ -1,4 +1,8 @@
-"""A training iteration: folded, all ranks by the engine, all as a vector, and half a million."""
+"""A training iteration: folded, every rank by the engine and as a vector, and half a million ranks.
+
+Seconds and ratios of one run: how much faster the rank vector is than the engine on all ranks, what
+jitter adds, what folding saves. Times are compared, so that nothing fast is wrong.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +15,57 @@ from experiments.training_report import peak_rss_bytes
 
 if TYPE_CHECKING:
     from workloads.training.program import Program
+    from workloads.training.rank_vector import RankVector
 
 JITTER = 0.01
+SEED = 1
 
 
 def main() -> None:
-    """Print seconds, ops a second and the most memory held so far of each way to evaluate."""
-    from workloads.training.fold import fold
-    from workloads.training.jitter import Disturbance
-    from workloads.training.rank_vector import evaluate
-
-    noisy = Disturbance(JITTER, seed=1)
-    evaluate(made("trn2-ultraserver:16", pp=2, global_batch=16, overlap="all"), noisy)
-    demo = made("trn2-ultraserver:16", pp=2, global_batch=256, overlap="all")
-    folded = measured("1,024 chips, folded, engine", lambda: by_engine(fold(demo)))
-    calm = measured("1,024 chips, rank vector", lambda: evaluate(demo))
-    measured(f"1,024 chips, rank vector, jitter {JITTER}", lambda: evaluate(demo, noisy))
-    whole = measured("1,024 chips, all ranks, engine", lambda: by_engine(demo))
-    print(f"equal times: {folded.total_ps == calm.total_ps == whole.total_ps}")
+    """Print the demo's plan on 1,024 chips, then plans for all of Rainier."""
+    first_use()
+    demo()
     for pp in (9, 14):
-        rainier = made("rainier", pp=pp, overlap="dp")
-        name = f"{len(rainier):,} chips, pp {pp}"
-        measured(f"{name}, folded", partial(lambda p: by_engine(fold(p)), rainier))
-        measured(f"{name}, jitter {JITTER}", partial(evaluate, rainier, noisy))
+        rainier(pp)
+
+
+def first_use() -> None:
+    """Compile, or load what is kept on disk."""
+    begun = time.perf_counter()
+    small = made("trn2-ultraserver:16", pp=2, global_batch=16, overlap="all")
+    noisy(small)
+    by_engine(small)
+    print(f"{'first use, compiled or loaded':>42}: {time.perf_counter() - begun:6.2f} s")
+
+
+def demo() -> None:
+    """All ways to run the demo's plan, which have to agree."""
+    asked = {"pp": 2, "global_batch": 256, "overlap": "all"}
+    name = "1,024 chips"
+    step = made("trn2-ultraserver:16", **asked)
+    folded, folded_s = measured(
+        f"{name}, built, folded, engine", lambda: by_folding(made("trn2-ultraserver:16", **asked))
+    )
+    calm, calm_s = measured(f"{name}, rank vector", lambda: vector(step))
+    _, noisy_s = measured(f"{name}, rank vector, jitter {JITTER}", lambda: noisy(step))
+    whole, whole_s = measured(f"{name}, all ranks, engine", lambda: by_engine(step))
+    print(f"{'same time each way':>42}: {folded.total_ps == calm.total_ps == whole.total_ps}")
+    ratio("the rank vector is faster than the engine by", whole_s, calm_s)
+    ratio("jitter takes longer by", noisy_s, calm_s)
+    ratio("folding is faster than the engine on all by", whole_s, folded_s)
+
+
+def rainier(pp: int) -> None:
+    """Rainier folded, building included, and every rank with jitter."""
+    begun = time.perf_counter()
+    step = made("rainier", pp=pp, overlap="dp")
+    built_s = time.perf_counter() - begun
+    name = f"{len(step):,} chips, pp {pp}"
+    folded, run_s = measured(f"{name}, folded, engine", partial(by_folding, step))
+    print(f"{'with building':>42}: {built_s + run_s:6.2f} s")
+    found, noisy_s = measured(f"{name}, jitter {JITTER}", partial(noisy, step))
+    print(f"{'jitter makes the iteration longer by':>42}: {found.total_ps / folded.total_ps:.4f} x")
+    ratio("all ranks with jitter take longer by", noisy_s, built_s + run_s)
 
 
 def made(cluster: str, **asked: Any) -> Program:
@@ -53,24 +85,55 @@ def made(cluster: str, **asked: Any) -> Program:
 
 
 def by_engine(program: Program) -> Any:
-    """Run a program by the compiled engine."""
+    """Run all rows of a program by the compiled engine."""
     from cluster_sim.trace import run
     from workloads.training.lower import lower
 
     return run(lower(program))
 
 
-def measured(name: str, work: Callable[[], Any]) -> Any:
-    """Print how long some work takes, and return its result."""
-    begun = time.perf_counter()
+def by_folding(program: Program) -> Any:
+    """Run one of each kind of equal ranks by the compiled engine."""
+    from workloads.training.fold import fold
+
+    return by_engine(fold(program))
+
+
+def vector(program: Program) -> RankVector:
+    """Evaluate all ranks, undisturbed."""
+    from workloads.training.rank_vector import evaluate
+
+    return evaluate(program)
+
+
+def noisy(program: Program) -> RankVector:
+    """Evaluate all ranks with jitter."""
+    from workloads.training.jitter import Disturbance
+    from workloads.training.rank_vector import evaluate
+
+    return evaluate(program, Disturbance(JITTER, SEED))
+
+
+def measured(name: str, work: Callable[[], Any]) -> tuple[Any, float]:
+    """Print how long some work takes; return its result and that time [s].
+
+    The time of all cores together tells how much of it was waiting, as on a busy machine.
+    """
+    begun, before = time.perf_counter(), time.process_time()
     found = work()
-    took = time.perf_counter() - begun
+    took, worked = time.perf_counter() - begun, time.process_time() - before
     print(
-        f"{name:>44}: {took:6.2f} s, {len(found) / 1e6:8.1f} M ops, "
-        f"{len(found) / took / 1e6:6.1f} M ops/s, {peak_rss_bytes() / 1e9:.2f} GB so far",
+        f"{name:>42}: {took:6.2f} s ({worked:6.2f} s of cores), {len(found) / 1e6:8.1f} M ops, "
+        f"{len(found) / worked / 1e6:6.1f} M ops/s of a core, {peak_rss_bytes() / 1e9:.2f} GB "
+        "so far",
         flush=True,
     )
-    return found
+    return found, took
+
+
+def ratio(name: str, longer_s: float, shorter_s: float) -> None:
+    """Print one time over another."""
+    print(f"{name:>42}: {longer_s / shorter_s:6.2f} x", flush=True)
 
 
 if __name__ == "__main__":
