@@ -54,7 +54,7 @@ from workloads.fleet import (
     timeline,
     units_needed,
 )
-from workloads.fleet.timeline import role_unit_ms
+from workloads.fleet.timeline import role_server_ms
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 7812
@@ -69,7 +69,7 @@ def _scaled(made: Demand, units: int = UNITS) -> Demand:
 
 
 def _share(run: FleetRun, *roles: Role) -> float:
-    total = role_unit_ms(run)[-1]
+    total = role_server_ms(run)[-1]
     return float(total[list(roles)].sum() / total.sum())
 
 
@@ -118,7 +118,7 @@ def _deepseek(policy: Policy) -> FleetRun:
 
 def test_deepseek_day_from_a_built_in_policy() -> None:
     run = _deepseek(threshold(headroom=0.10, hysteresis=0.0, hold_s=0.0))
-    serving = np.diff(role_unit_ms(run)[:, Role.SERVING]) / 60_000
+    serving = np.diff(role_server_ms(run)[:, Role.SERVING]) / 60_000
     assert serving.mean() == pytest.approx(226.75, rel=0.01)
     hours = serving.reshape(24, 60).mean(axis=1)
     published = deepseek_nodes().reshape(24, 4).mean(axis=1)
@@ -188,7 +188,7 @@ def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
         simulate(made, [SERVICE], units=100, policy=each, jobs=default_jobs(100), costs=never)
         for each in (policy, static(best_static(need)))
     ]
-    assert np.array_equal(runs[0].spent_unit_ms, runs[1].spent_unit_ms)
+    assert np.array_equal(runs[0].spent_server_ms, runs[1].spent_server_ms)
     assert summary(runs[0], PRICES) == summary(runs[1], PRICES)
     assert runs[0].changes == ()
 
@@ -205,7 +205,7 @@ def test_free_changes_with_foresight_are_the_oracle() -> None:
         simulate(made, [SERVICE], units=500, policy=each, jobs=default_jobs(500), costs=FREE)
         for each in (told, oracle(need))
     ]
-    assert np.array_equal(runs[0].spent_unit_ms, runs[1].spent_unit_ms)
+    assert np.array_equal(runs[0].spent_server_ms, runs[1].spent_server_ms)
 
 
 def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme() -> None:
@@ -237,7 +237,7 @@ def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme()
 
 
 def _conserved(run: FleetRun) -> None:
-    total = role_unit_ms(run)
+    total = role_server_ms(run)
     assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units)
     assert np.all(np.diff(total, axis=0) >= 0)
     made = summary(run, PRICES)
@@ -327,8 +327,8 @@ def test_same_seed_same_bits_and_another_seed_other_failures() -> None:
             rng=np.random.default_rng(seed),
         )
 
-    assert np.array_equal(once(1).spent_unit_ms, once(1).spent_unit_ms)
-    assert not np.array_equal(once(1).spent_unit_ms, once(2).spent_unit_ms)
+    assert np.array_equal(once(1).spent_server_ms, once(1).spent_server_ms)
+    assert not np.array_equal(once(1).spent_server_ms, once(2).spent_server_ms)
 
 
 def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
@@ -339,7 +339,7 @@ def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
     )
     _conserved(run)
     assert set(changes_frame(run)["to"]) == {"chat", "code", "lent"}
-    serving = run.spent_unit_ms[-1, len(Role) :]
+    serving = run.spent_server_ms[-1, len(Role) :]
     assert serving.min() > 0
 
 
@@ -481,3 +481,68 @@ def test_mistakes_are_refused(arguments: dict[str, object], message: str) -> Non
 
 def test_period_means_spread_evenly() -> None:
     assert period_means(np.array([1.0, 3.0, 5.0]), 2).tolist() == [2.0, 2.0, 5.0]
+
+
+def test_a_lost_server_takes_its_share_and_no_more() -> None:
+    """40 serving units, one server of four down for ever in each that fails."""
+    flat = constant(1.0, minutes=600)
+    made = scaled_to_fleet(flat, [SERVICE], 40)
+    forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
+    run = simulate(made, [SERVICE], units=40, policy=static(40), failures=forever)
+    total = role_server_ms(run)
+    lost = np.diff(total[:, Role.BROKEN]) // 60_000
+    assert run.failures > 5
+    assert lost[-1] == run.failures
+    assert np.array_equal(total.sum(axis=1), np.arange(601) * 40 * 4 * 60_000)
+    capacity = run.queues[0].capacity[-1] / run.queues[0].capacity[0]
+    assert capacity == pytest.approx(1 - run.failures / 160, abs=0.01)
+    hours = summary(run, Economics(100.0, 50.0))
+    assert hours["broken_chip_hours"] == pytest.approx(total[-1, Role.BROKEN] * 16 / 3.6e6)
+
+
+def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
+    gang = TrainingJob("gang", units=20, min_units=10, reclaim="shrink", peer_recovery=True)
+    made = scaled_to_fleet(constant(1.0, minutes=600), [SERVICE], 2)
+    forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
+    jobs = (gang, evaluation_job(22))
+    run = simulate(made, [SERVICE], units=22, policy=static(2), jobs=jobs, failures=forever)
+    total = np.diff(role_server_ms(run), axis=0)[-1] / 60_000
+    ((_, tally),) = run.jobs
+    assert tally.failures > 0
+    assert total[Role.EVALUATION] > 0
+    assert total[Role.TRAINING] % 4 == 0
+    assert total[Role.TRAINING] == 4 * (20 - tally.failures)
+    assert total.sum() == 22 * 4
+
+
+def test_serving_is_topped_up_for_servers_that_are_down() -> None:
+    made = scaled_to_fleet(constant(1.0, minutes=1440), [SERVICE], 40)
+    often = Failures(unit_mtbf_s=40 * 3600.0, repair_s=10 * 3600.0, servers=4)
+    run = simulate(
+        made,
+        [SERVICE],
+        units=60,
+        policy=static(40),
+        jobs=(evaluation_job(60),),
+        failures=often,
+        costs=ChangeCosts.fixed(0.0),
+    )
+    serving = np.diff(role_server_ms(run)[:, Role.SERVING])[60:] / (4 * 60_000)
+    assert serving.min() > 38.0
+    assert serving.mean() == pytest.approx(40.0, abs=0.6)
+
+
+def test_one_server_a_unit_is_the_whole_unit() -> None:
+    made = scaled_to_fleet(azure_code().between(0, 1440), [SERVICE], 50)
+    runs = [
+        simulate(
+            made,
+            [SERVICE],
+            units=50,
+            policy=threshold(),
+            failures=Failures(unit_mtbf_s=36_000.0, repair_s=3600.0, servers=servers),
+        )
+        for servers in (1, 4)
+    ]
+    broken = [role_server_ms(run)[-1, Role.BROKEN] / run.servers for run in runs]
+    assert broken[1] < 0.6 * broken[0]

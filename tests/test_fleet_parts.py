@@ -55,9 +55,9 @@ def test_ledger_books_unit_time_exactly() -> None:
     ledger.put(np.array([0, 1]), Role.SERVING, 0, 0)
     ledger.put(np.array([1]), Role.DRAINING, 700)
     ledger.advance(1000)
-    assert ledger.spent_unit_ms[len(Role)] == 1000 + 700
-    assert ledger.spent_unit_ms[Role.DRAINING] == 300
-    assert ledger.spent_unit_ms[Role.SPARE] == 1000
+    assert ledger.spent_server_ms[len(Role)] == 1000 + 700
+    assert ledger.spent_server_ms[Role.DRAINING] == 300
+    assert ledger.spent_server_ms[Role.SPARE] == 1000
     assert ledger.count(Role.SERVING) == 1
 
 
@@ -140,7 +140,7 @@ def test_a_gang_checkpoints_and_loses_what_it_did_not_save() -> None:
     assert gang.tally.held_unit_ms == 4 * 150_000
     assert gang.tally.useful_unit_ms == 4 * 100_000
     ledger.advance(150_000)
-    assert ledger.spent_unit_ms[Role.CHECKPOINTING] == 4 * 10_000
+    assert ledger.spent_server_ms[Role.CHECKPOINTING] == 4 * 10_000
 
 
 def test_a_restart_waits_and_a_restore_is_shorter() -> None:

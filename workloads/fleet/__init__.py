@@ -9,9 +9,10 @@ from workloads.fleet.failures import Failures
 from workloads.fleet.headroom import ideal_freed, lendable
 from workloads.fleet.job_file import read_jobs
 from workloads.fleet.jobs import TrainingJob, default_jobs, evaluation_job
+from workloads.fleet.needs import scaled_to_fleet, units_needed
 from workloads.fleet.policies import best_static, clock, forecast, oracle, static, threshold
 from workloads.fleet.roles import GROUPS, ROLES, Role
-from workloads.fleet.simulate import FleetRun, scaled_to_fleet, simulate, units_needed
+from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.summary import changes_frame, chip_hours, jobs_frame, regret, summary
 from workloads.fleet.timeline import power_w, timeline
 from workloads.fleet.user_policy import load_policy

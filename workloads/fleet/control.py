@@ -43,7 +43,7 @@ class Inputs:
 def controlling(
     world: World, inputs: Inputs, policy: Policy, spent: npt.NDArray[np.int64]
 ) -> Process:
-    """Run the fleet, minute after minute; ``spent`` takes the unit-time at every minute's end."""
+    """Run the fleet, minute after minute; ``spent`` takes the server-time at each minute's end."""
     minutes = inputs.rate_max_per_s.shape[1]
     wanted = np.zeros(len(world.services))
     wanted = answer(policy, view_at(world, inputs, 0), wanted)
@@ -56,10 +56,11 @@ def controlling(
         dispatch(world)
         yield world.env.timeout(MINUTE_MS)
         world.ledger.advance(world.now)
-        spent[minute + 1] = world.ledger.spent_unit_ms
+        spent[minute + 1] = world.ledger.spent_server_ms
         for number, queue in enumerate(world.queues):
             account = len(Role) + number
-            unit_s = (spent[minute + 1, account] - spent[minute, account]) / MS
+            server_ms = spent[minute + 1, account] - spent[minute, account]
+            unit_s = server_ms / (world.ledger.servers * MS)
             possible = unit_s * inputs.rate_max_per_s[number, minute] + carry[number]
             queue.finish(minute, int(possible))
             carry[number] = possible % 1.0 if queue.waiting else 0.0
@@ -112,7 +113,8 @@ def order(world: World, target: npt.NDArray[np.int64]) -> None:
     """Order the role changes that lead to the target, within the control plane's limit."""
     if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
         return
-    have = world.serving() + world.coming()
+    lost = [world.ledger.lost_units(service) for service in range(len(world.services))]
+    have = world.serving() + world.coming() - np.array(lost)
     missing = target - have
     budget = world.limits.changes_per_minute or len(world.ledger)
     for service in np.flatnonzero(missing < 0).tolist():

@@ -1,4 +1,9 @@
-"""Failures and repairs: any unit may break at any time, whatever it does."""
+"""Failures and repairs: any server may break at any time, whatever its unit does.
+
+A unit that serves, evaluates or waits works on with the servers that are left. A gang computes on
+whole units only and loses the unit, which is then lent or serves with what is left. A unit in the
+middle of a role change is out until the repair.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,19 @@ from workloads.fleet.world import World
 
 @dataclass(frozen=True)
 class Failures:
-    """Exponential times between failures of a unit, and to its repair [s]."""
+    """Exponential times between failures of a unit, and to its repair [s].
+
+    Attributes
+    ----------
+    unit_mtbf_s, repair_s : float
+        Means [s].
+    servers : int
+        That a unit loses one by one; 1: a failure takes the whole unit out.
+    """
 
     unit_mtbf_s: float
     repair_s: float
+    servers: int = 1
 
     def __post_init__(self) -> None:
         if not self.unit_mtbf_s > 0 or not self.repair_s >= 0:
@@ -30,24 +44,54 @@ class Failures:
             )
 
     @classmethod
-    def from_catalogue(cls, chips_per_unit: int, parts: Catalogue | None = None) -> Failures:
-        """Part ``fleet.failure``: one chip's failure takes its whole unit out."""
+    def from_catalogue(
+        cls, chips_per_unit: int, *, servers: int = 1, parts: Catalogue | None = None
+    ) -> Failures:
+        """Part ``fleet.failure``: one chip's failure takes its server out."""
         book = parts or catalogue()
         return cls(
             book.value("fleet.failure", "chip_mtbf") / chips_per_unit,
             book.value("fleet.failure", "repair"),
+            servers,
         )
 
 
 def failing(world: World, failures: Failures) -> Process:
-    """Break units at random, one after the other."""
+    """Break servers at random, one after the other."""
     mean_s = failures.unit_mtbf_s / len(world.ledger)
     while True:
         delay_ms = milliseconds(world.rng.exponential(mean_s), world.horizon_ms)
         yield world.env.timeout(max(1, delay_ms))
         unit = int(world.rng.integers(len(world.ledger)))
-        if world.ledger.role[unit] != Role.BROKEN:
-            break_unit(world, unit, world.rng.exponential(failures.repair_s))
+        if world.ledger.role[unit] == Role.BROKEN:
+            continue
+        repair_s = world.rng.exponential(failures.repair_s)
+        if _works_on(world, unit):
+            lose_server(world, unit, repair_s)
+        else:
+            break_unit(world, unit, repair_s)
+
+
+def _works_on(world: World, unit: int) -> bool:
+    """Whether a unit has servers left after one more failure, and is in no role change."""
+    ledger = world.ledger
+    left = ledger.servers - int(ledger.lost[unit]) - 1
+    return bool(left and not ledger.ticket[unit] and ledger.role[unit] != Role.PAUSED)
+
+
+def lose_server(world: World, unit: int, repair_s: float) -> None:
+    """Take one server out of a unit; a gang that it was in goes on without the unit."""
+    ledger = world.ledger
+    world.failures += 1
+    was = Role(int(ledger.role[unit]))
+    gang = world.gangs[ledger.owner[unit]] if _in_gang(world, unit, was) else None
+    ledger.lose(unit, world.now)
+    if gang is not None:
+        ledger.loaded[unit] = NOBODY
+        ledger.put(np.array([unit]), Role.SPARE, world.now)
+        release(world, gang.fail(unit, _replacement(world)), [])
+        dispatch(world)
+    world.env.process(_repair_server(world, unit, milliseconds(repair_s, world.horizon_ms)))
 
 
 def break_unit(world: World, unit: int, repair_s: float) -> None:
@@ -75,7 +119,7 @@ def _in_gang(world: World, unit: int, role: Role) -> bool:
 
 def _replacement(world: World) -> IntArray:
     """Take one spare unit, or one that evaluates, if there is any."""
-    for units in (world.free(), world.evaluating()):
+    for units in (world.whole(world.free()), world.whole(world.evaluating())):
         if len(units):
             world.ledger.loaded[units[:1]] = NOBODY
             return units[:1]
@@ -85,6 +129,12 @@ def _replacement(world: World) -> IntArray:
 def _repair(world: World, unit: int, repair_ms: int) -> Process:
     yield world.env.timeout(repair_ms)
     world.ledger.put(np.array([unit]), Role.SPARE, world.now)
+    dispatch(world)
+
+
+def _repair_server(world: World, unit: int, repair_ms: int) -> Process:
+    yield world.env.timeout(repair_ms)
+    world.ledger.lose(unit, world.now, -1)
     dispatch(world)
 
 

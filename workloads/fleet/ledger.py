@@ -1,6 +1,7 @@
-"""Who does what: the role, owner and resident weights of every unit, and exact unit-time by role.
+"""Who does what: role, owner and resident weights of every unit, and exact server-time by role.
 
-Time is in integer milliseconds, so that the unit-milliseconds of all roles sum to units × time.
+Time is in integer milliseconds, so that the server-milliseconds of all roles sum to servers × time.
+A server that is down while the rest of its unit works on counts as broken.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ class Ledger:
         The role change that the unit is in, 0 for none: a unit that breaks loses its ticket.
     lent_ms : int64 array (units,)
         When it last left the serving role.
-    counts, spent_unit_ms : int64 array (accounts,)
-        Units now in each account, and unit-time up to ``at_ms``.
+    lost : int8 array (units,)
+        Servers that are down in a unit that works on without them.
+    counts, down : int64 array (accounts,)
+        Units now in each account, and the servers that these have lost.
+    spent_server_ms : int64 array (accounts,)
+        Server-time up to ``at_ms``.
     """
 
-    def __init__(self, units: int, services: int) -> None:
+    def __init__(self, units: int, services: int, servers: int = 1) -> None:
+        self.servers = servers
+        self.lost = np.zeros(units, np.int8)
         self.role = np.full(units, Role.SPARE, np.int8)
         self.owner = np.full(units, NOBODY, np.int32)
         self.loaded = np.full(units, NOBODY, np.int16)
@@ -41,7 +48,8 @@ class Ledger:
         self.accounts = len(Role) + services
         self._account = self.role.astype(np.int16)
         self.counts = np.bincount(self._account, minlength=self.accounts).astype(np.int64)
-        self.spent_unit_ms = np.zeros(self.accounts, np.int64)
+        self.down = np.zeros(self.accounts, np.int64)
+        self.spent_server_ms = np.zeros(self.accounts, np.int64)
         self.at_ms = 0
 
     def __len__(self) -> int:
@@ -50,7 +58,9 @@ class Ledger:
     def advance(self, now_ms: int) -> None:
         """Book the time since the last booking."""
         if now_ms != self.at_ms:
-            self.spent_unit_ms += self.counts * (now_ms - self.at_ms)
+            elapsed_ms = now_ms - self.at_ms
+            self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
+            self.spent_server_ms[Role.BROKEN] += int(self.down.sum()) * elapsed_ms
             self.at_ms = now_ms
 
     def put(self, units: IntArray, role: Role, now_ms: int, owner: int = NOBODY) -> None:
@@ -61,9 +71,23 @@ class Ledger:
         account = len(Role) + owner if role is Role.SERVING else int(role)
         self.counts -= np.bincount(self._account[units], minlength=self.accounts)
         self.counts[account] += len(units)
+        if self.down.any():
+            lost = self.lost[units]
+            np.subtract.at(self.down, self._account[units], lost)
+            self.down[account] += int(lost.sum())
         self._account[units] = account
         self.role[units] = role
         self.owner[units] = owner
+
+    def lose(self, unit: int, now_ms: int, servers: int = 1) -> None:
+        """Take servers out of a unit that works on, or give them back if negative."""
+        self.advance(now_ms)
+        self.lost[unit] += servers
+        self.down[self._account[unit]] += servers
+
+    def lost_units(self, service: int) -> int:
+        """Whole units that the servers lost by a service's units come to."""
+        return int(self.down[len(Role) + service]) // self.servers
 
     def count(self, role: Role) -> int:
         """Units in a role."""

@@ -138,8 +138,8 @@ def _offer(world: World, gang: Gang) -> None:
     too_few = have + room < job.min_units or (gang.size > 0 and room < job.step_units)
     if gang.joining or snoozing or too_few or gang.size >= job.units:
         return
-    free = _lendable(world)
-    evaluating = world.evaluating()
+    free = world.whole(_lendable(world))
+    evaluating = world.whole(world.evaluating())
     more = job.fits(have + len(free) + len(evaluating)) - have
     least = job.step_units if gang.size else max(0, job.min_units - have)
     if more < least or have + more < job.min_units:

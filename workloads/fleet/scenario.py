@@ -18,9 +18,10 @@ from workloads.fleet.economics import Economics
 from workloads.fleet.failures import Failures
 from workloads.fleet.job_file import read_jobs
 from workloads.fleet.jobs import TrainingJob, default_jobs
+from workloads.fleet.needs import scaled_to_fleet, units_needed
 from workloads.fleet.progress import training_rates
 from workloads.fleet.services import Serving, services_of
-from workloads.fleet.simulate import FleetRun, scaled_to_fleet, simulate, units_needed
+from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.view import Limits, Policy
 from workloads.fleet.world import Service
 from workloads.model import Model
@@ -111,7 +112,7 @@ def scenario(
         jobs=read_jobs(training) if training else _night_work(cluster, model),
         costs=costs or ChangeCosts.of(cluster),
         limits=limits or Limits(),
-        failures=Failures.from_catalogue(cluster.chips_per_domain) if failing else None,
+        failures=_failures(cluster, services) if failing else None,
         economics=economics or Economics.of(cluster),
     )
 
@@ -144,6 +145,14 @@ def _window(asked: Demand, days: float | None, start_day: float) -> tuple[Demand
         )
     before = asked.between(0, first) if first else None
     return asked.between(first, first + length), before
+
+
+def _failures(cluster: Cluster, services: tuple[Service, ...]) -> Failures:
+    """Servers fail one by one where no replica spans several of them."""
+    servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+    apart = all(service.replicas % servers == 0 for service in services)
+    chips = cluster.chips_per_domain
+    return Failures.from_catalogue(chips, servers=servers if apart else 1, parts=cluster.catalogue)
 
 
 def _night_work(cluster: Cluster, model: Model | None) -> tuple[TrainingJob, ...]:

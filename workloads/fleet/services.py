@@ -71,7 +71,8 @@ def services_of(
     if model is None or serving.unit_rate_per_s is not None:
         rate = serving.unit_rate_per_s
         capacity = fixed_rate(RATE_WITHOUT_MODEL if rate is None else rate)
-        return tuple(Service(name, capacity) for name in asked.services)
+        servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+        return tuple(Service(name, capacity, replicas=servers) for name in asked.services)
     served = profile(model, cluster, tp=serving.tp)
     replicas = max(1, cluster.chips_per_domain // served.chips)
     return tuple(_service(asked.only(name), served, replicas, serving) for name in asked.services)
@@ -94,7 +95,8 @@ def _service(asked: Demand, served: Profile, replicas: int, serving: Serving) ->
         output_means=_grid(asked.output_tokens[0], output),
         cache=serving.cache,
     )
-    return Service(asked.services[0], table, weights_bytes=replicas * served.weights_bytes)
+    weights = replicas * served.weights_bytes
+    return Service(asked.services[0], table, weights_bytes=weights, replicas=replicas)
 
 
 def _grid(values: FloatArray, mean: float) -> FloatArray:

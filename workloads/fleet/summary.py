@@ -17,7 +17,7 @@ from workloads.fleet.simulate import FleetRun
 from workloads.fleet.timeline import (
     attainment,
     power_w,
-    role_unit_ms,
+    role_server_ms,
     service_minutes,
     worst_window,
 )
@@ -45,9 +45,9 @@ def summary(run: FleetRun, economics: Economics) -> dict[str, Any]:
 
 def chip_hours(run: FleetRun) -> dict[str, float]:
     """Chip-hours by role."""
-    total = role_unit_ms(run)[-1]
+    total = role_server_ms(run)[-1]
     return {
-        role: float(total[number]) * run.chips_per_unit / HOUR_MS
+        role: float(total[number]) * run.chips_per_server / HOUR_MS
         for number, role in enumerate(ROLES)
     }
 
@@ -120,14 +120,14 @@ def _sizes(run: FleetRun) -> dict[str, Any]:
 
 
 def _chip_hours(run: FleetRun) -> dict[str, Any]:
-    total = role_unit_ms(run)[-1]
+    total = role_server_ms(run)[-1]
     groups: dict[str, Any] = {}
     # Every group is a whole number of the last place of the sum, and rounded as the difference of
     # two running sums: so the floats add up to all chip-hours without an error, in any order.
     place = Fraction(math.ulp(run.units * run.chips_per_unit * run.minutes / 60.0))
     chip_ms, before = 0, 0
     for name, roles in GROUPS.items():
-        chip_ms += sum(int(total[role]) for role in roles) * run.chips_per_unit
+        chip_ms += sum(int(total[role]) for role in roles) * run.chips_per_server
         after = round(Fraction(chip_ms, HOUR_MS) / place)
         groups[f"{name}_chip_hours"] = float((after - before) * place)
         before = after
@@ -165,7 +165,7 @@ def _weighted(values: Any, weights: Any) -> float:
 def _training(run: FleetRun) -> dict[str, Any]:
     held = sum(tally.held_unit_ms for _, tally in run.jobs)
     useful = sum(tally.useful_unit_ms for _, tally in run.jobs)
-    evaluated_s = int(role_unit_ms(run)[-1, Role.EVALUATION]) / MS
+    evaluated_s = int(role_server_ms(run)[-1, Role.EVALUATION]) / (MS * run.servers)
     rate = run.evaluation.rate(1) if run.evaluation is not None else 0.0
     return {
         "training_goodput": useful / held if held else None,

@@ -41,15 +41,15 @@ class ServiceMinutes:
 
 def role_units(run: FleetRun) -> FloatArray:
     """Mean number of units in each role in each minute; (minutes, 11)."""
-    spent = role_unit_ms(run)
-    result: FloatArray = np.diff(spent, axis=0) / MINUTE_MS
+    spent = role_server_ms(run)
+    result: FloatArray = np.diff(spent, axis=0) / (MINUTE_MS * run.servers)
     return result
 
 
-def role_unit_ms(run: FleetRun) -> IntArray:
-    """Unit-milliseconds by role up to each minute's start, services joined; (minutes + 1, 11)."""
-    roles = run.spent_unit_ms[:, : len(Role)].copy()
-    roles[:, Role.SERVING] += run.spent_unit_ms[:, len(Role) :].sum(axis=1)
+def role_server_ms(run: FleetRun) -> IntArray:
+    """Server-milliseconds by role up to each minute's start, services joined; (minutes + 1, 11)."""
+    roles = run.spent_server_ms[:, : len(Role)].copy()
+    roles[:, Role.SERVING] += run.spent_server_ms[:, len(Role) :].sum(axis=1)
     return roles
 
 
@@ -97,7 +97,7 @@ def power_w(run: FleetRun, economics: Economics) -> FloatArray:
     utilisation, broken units are off, all other roles draw the idle power.
     """
     units = role_units(run)
-    serving = np.diff(run.spent_unit_ms[:, len(Role) :], axis=0) / MINUTE_MS
+    serving = np.diff(run.spent_server_ms[:, len(Role) :], axis=0) / (MINUTE_MS * run.servers)
     level = np.full(len(Role), economics.idle_w)
     level[list(BUSY)] = economics.busy_w
     level[list(OFF)] = 0.0

@@ -34,12 +34,15 @@ class Service:
         What a unit loads before it can serve, all its replicas together [B].
     patience_s : float
         The queue holds at most so much work; what comes on top is shed [s].
+    replicas : int
+        In a unit. Where each lies within a server, a unit works on without one of its servers.
     """
 
     name: str
     capacity: Capacity
     weights_bytes: float = 0.0
     patience_s: float = 600.0
+    replicas: int = 1
 
 
 @dataclass
@@ -86,6 +89,10 @@ class World:
     def evaluating(self) -> IntArray:
         """Units that evaluate and are in no role change."""
         return np.flatnonzero((self.ledger.role == Role.EVALUATION) & (self.ledger.ticket == 0))
+
+    def whole(self, units: IntArray) -> IntArray:
+        """Those of the units that have all their servers: only such can be in a gang."""
+        return np.asarray(units[self.ledger.lost[units] == 0])
 
     def serving(self) -> npt.NDArray[np.int64]:
         """Units that serve, by service."""
