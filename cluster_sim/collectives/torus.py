@@ -12,7 +12,6 @@ import itertools
 import math
 
 import numpy as np
-from scipy.optimize import linprog
 
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.sends import Sends
@@ -73,6 +72,8 @@ def shares(
         orders = [tuple(np.roll(axes, -turn).tolist()) for turn in axes]
     loads = np.array([[_load(order, sizes, axis) for order in orders] for axis in axes])
     loads = loads / (np.array(capacities) / max(capacities))[:, None]
+    from scipy.optimize import linprog  # takes half a second to import, and few need it
+
     # The last variable is the time of the busiest axis; a little weight on evenness breaks ties.
     cost = np.append(np.zeros(len(orders)), 1.0)
     busiest = np.hstack([loads, -np.ones((len(sizes), 1))])

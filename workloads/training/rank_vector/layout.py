@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from cluster_sim.schedule import BoolArray, IntArray
 from workloads.training.program import Exchange, Program
@@ -145,6 +143,10 @@ def _components(program: Program) -> tuple[IntArray, BoolArray]:
 
 
 def _joined(component: IntArray, exchanges: list[Exchange]) -> IntArray:
+    """Components after all members of each group are joined."""
+    from scipy.sparse import coo_array  # for large runs alone: slow to import
+    from scipy.sparse.csgraph import connected_components
+
     pairs = [
         (component[one.members[:, :1]].repeat(one.members.shape[1] - 1, 1), one.members[:, 1:])
         for one in exchanges
