@@ -44,7 +44,7 @@ def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
 
 def _by_size(op: str, group: Group, size_bytes: int, *large: str) -> tuple[str, ...]:
     """Mesh for small buffers, halving and doubling for larger ones, then ``large``."""
-    if not _is_trainium(group):
+    if not is_trainium(group):
         return large
     if _is_short(group, size_bytes) and group.ranks <= MOST_MESH_RANKS:
         single = op == "all-reduce" and _one_step_wins(group, size_bytes)
@@ -55,20 +55,21 @@ def _by_size(op: str, group: Group, size_bytes: int, *large: str) -> tuple[str, 
 def halves(group: Group, size_bytes: int) -> bool:
     """Whether the runtime halves and doubles a buffer, or would but for a faster mesh."""
     numbers = group.cluster.catalogue
-    if numbers is None or not _is_trainium(group):
+    if numbers is None or not is_trainium(group):
         return False
     most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
     return size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below"))
 
 
-def _is_trainium(group: Group) -> bool:
+def is_trainium(group: Group) -> bool:
+    """Whether the Neuron runtime runs the collectives of a group."""
     return group.cluster.catalogue is not None and group.cluster.chip.startswith("trn")
 
 
 def _is_short(group: Group, size_bytes: int) -> bool:
     """Whether steps, not bytes, decide on Trainium."""
     numbers = group.cluster.catalogue
-    if numbers is None or not _is_trainium(group):
+    if numbers is None or not is_trainium(group):
         return False
     return size_bytes <= numbers.integer(RUNTIME, "mesh_up_to")
 

@@ -129,7 +129,7 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
         raise ValueError("the group is not symmetric over its domains")
     chip = group.chip_of_rank[table]
     ways = 2 if op == "all-reduce" else 1
-    paired = pairs_domains(group, size_bytes)
+    paired = pairs_domains(group)
     level = levelled(group, chip[:, 0], 1 if paired else ways * (len(table) - 1))
     costs = narrowed(costs, group.cluster, chip[:, :: group.ranks_per_chip])
     alike = _any_chip(group)

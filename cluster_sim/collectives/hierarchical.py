@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_sim.collectives.choice import halves
+from cluster_sim.collectives.choice import halves, is_trainium
 from cluster_sim.collectives.cube import cube_parts, is_cube
 from cluster_sim.collectives.cycles import one_ring
 from cluster_sim.collectives.group import Group, box
@@ -19,14 +19,14 @@ from cluster_sim.schedule import IntArray
 def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     """All-reduce, all-gather or reduce-scatter on a group that is symmetric over its domains.
 
-    Each chip takes part over all domains with the shard that is its own inside: in a ring, or in
-    pairs of domains where their steps would cost more than their bytes.
+    Each chip takes part over all domains with the shard that is its own inside: in pairs of
+    domains, or in a ring.
     """
     ranks = rank_table(group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
     across: list[IntArray] = [np.ascontiguousarray(ranks.T).astype(np.int32)]
-    if pairs_domains(group, size_bytes):
+    if pairs_domains(group):
         across = _pairs_across(ranks)
     made = [
         Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
@@ -35,10 +35,14 @@ def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     return staged(op, group.ranks, made, size_bytes, slices)
 
 
-def pairs_domains(group: Group, size_bytes: int) -> bool:
-    """Whether the domains, a power of two of them, halve and double between one another."""
-    domains = len(np.unique(group.domain))
-    return domains & (domains - 1) == 0 and halves(_inside(group), size_bytes)
+def pairs_domains(group: Group) -> bool:
+    """Whether the domains halve and double between one another: on Trainium a power of two does.
+
+    Not where uplinks are thin: a ring crosses them once, half of all pairs cross them.
+    """
+    domains, fabric = len(np.unique(group.domain)), group.cluster.scale_out
+    wide = fabric is not None and fabric.oversubscription <= 1
+    return wide and domains & (domains - 1) == 0 and is_trainium(group)
 
 
 def _pairs_across(ranks: IntArray) -> list[IntArray]:
