@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.schedule import BoolArray, IntArray
-from topologies.catalogue import Catalogue, catalogue
+from topologies.catalogue import catalogue
 from topologies.errors import InputError
 from workloads.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
@@ -44,7 +44,7 @@ class Fit:
     Attributes
     ----------
     total_bytes : int64 array (candidates,)
-        ``UNKNOWN`` for one that is left out [B].
+        ``UNKNOWN`` for one that is left out; of parameters alone where these do not fit [B].
     capacity_bytes : int
         Of a rank [B].
     pruned : mapping of str to int
@@ -88,11 +88,11 @@ def fit(
         When no candidate fits: which comes nearest, and by how many bytes it misses.
     """
     parts, chip = found.cluster.catalogue or catalogue(), found.cluster.chip
-    known: dict[Hashable, tuple[int, int]] = {}
+    known: dict[Hashable, int] = {}
     fitting: dict[Hashable, list[tuple[int, int]]] = {}
     total = np.full(len(found), UNKNOWN, np.int64)
     pruned = dict.fromkeys(NEEDLESS.values(), 0)
-    capacity = 0
+    capacity = worst(found.model, found.plans[0], parts, chip).capacity
     order = sorted(range(len(found)), key=lambda row: _savings(found.plans[row]))
     for row in watch(order, "weighed"):
         plan = found.plans[row]
@@ -103,24 +103,16 @@ def fit(
         # The order of the axes changes where ranks are, not what they hold.
         key = (*_alike(plan)[1:], plan.zero, plan.recompute)
         if key not in known:
-            known[key] = _weighed(found.model, plan, parts, chip)
-        total[row], capacity = known[key]
+            known[key] = least_bytes(found.model, plan)
+            if known[key] <= capacity:
+                known[key] = worst(found.model, plan, parts, chip).total
+        total[row] = known[key]
         if total[row] <= capacity:
             fitting.setdefault(_alike(plan), []).append(_savings(plan))
     made = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
     if not made.fits.any():
         raise InputError(_nothing_fits(found, made))
     return made
-
-
-def _weighed(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> tuple[int, int]:
-    """Memory and capacity of a rank [B]; where parameters alone do not fit, of these alone."""
-    capacity = parts.integer(chip, "hbm_bytes") // plan.ranks_per_chip
-    least = least_bytes(model, plan)
-    if least > capacity:
-        return least, capacity
-    needed = worst(model, plan, parts, chip)
-    return needed.total, needed.capacity
 
 
 def least_bytes(model: Model, plan: ParallelPlan) -> int:
