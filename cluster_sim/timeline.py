@@ -27,6 +27,8 @@ MOST_NAMED_LANES = 48
 MOST_LANES = 480
 FAINTEST = 0.35
 """Strength of colour of what is hardly ever busy, so that it can be seen at all."""
+RESIDUE = 1e-7
+"""Share of a pixel's time that is nothing but rounding of sums over a lane."""
 PIXELS = 1_400
 """Across the window, about as many as a printed figure has."""
 Floats = npt.NDArray[np.float64]
@@ -62,9 +64,12 @@ def timeline(
     ranks: int | list[int] | None = None,
     resources: Picks | None = None,
     colored: Mapping[str, str] | None = None,
+    words: Mapping[str, str] | None = None,
     title: str = "",
 ) -> Figure:
     """Draw ops over time, one lane a resource or a value of a label.
+
+    A flow that holds nothing is drawn in the lane of the first resource that it shares.
 
     Up to a few thousand ops are drawn as bars. Beyond that each pixel shows how much of its time
     went to which category: white is idle, full colour is busy. More lanes than fit are averaged.
@@ -83,6 +88,8 @@ def timeline(
         Only these, as in :meth:`Trace.frame`.
     colored : mapping of str to colour, optional
         Instead of the usual colours.
+    words : mapping of str to str, optional
+        What the legend says of a category instead of its name.
 
     Raises
     ------
@@ -103,7 +110,8 @@ def timeline(
         _draw_shares(axes, bars, shade, (low, high))
     _label_axes(axes, bars, by, (low, high))
     axes.set_title(title or _title(trace), loc="left", fontsize=11)
-    handles = [Patch(color=shade[name], label=name) for name in bars.categories]
+    said = words or {}
+    handles = [Patch(color=shade[name], label=said.get(name, name)) for name in bars.categories]
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9
     )
@@ -121,7 +129,7 @@ def _bars(
         chosen[ran.op] & (ran.end_ps > low) & (ran.start_ps < high) & (ran.end_ps > ran.start_ps)
     )
     if by == "resource":
-        drawn &= trace.schedule.resource[ran.op] >= 0
+        drawn &= _resource(trace)[ran.op] >= 0
     if not drawn.any():
         raise InputError("no op runs on what was asked for in that window; nothing to draw")
     op = ran.op[drawn]
@@ -145,9 +153,17 @@ def _window_ps(window_s: tuple[float, float]) -> tuple[int, int]:
     return low, high
 
 
+def _resource(trace: Trace) -> IntArray:
+    """Resource that each op holds; of a flow that holds none, the first that it shares; else -1."""
+    flows, resource = trace.schedule.flows, trace.schedule.resource.copy()
+    bare = resource[flows.op] < 0
+    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    return resource
+
+
 def _lanes(trace: Trace, by: str, op: IntArray) -> tuple[IntArray, list[str]]:
     if by == "resource":
-        numbers, lane = np.unique(trace.schedule.resource[op], return_inverse=True)
+        numbers, lane = np.unique(_resource(trace)[op], return_inverse=True)
         return lane, trace.schedule.resources.names(numbers)
     code, values = groups_of(trace, by)
     present, lane = np.unique(code[op], return_inverse=True)
@@ -239,7 +255,8 @@ def _share(
         number = np.bincount(slot, minlength=size).reshape(rows, -1).cumsum(1)
         total = np.bincount(slot, weights=at, minlength=size).reshape(rows, -1).cumsum(1)
         covered += sign * (number * np.arange(PIXELS + 1) - total)
-    return np.clip(np.diff(covered, axis=1), 0, None)
+    share = np.diff(covered, axis=1)
+    return np.where(share > RESIDUE, share, 0)
 
 
 def _label_axes(axes: Axes, bars: Bars, by: str, window_s: tuple[float, float]) -> None:

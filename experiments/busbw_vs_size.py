@@ -73,9 +73,9 @@ def plot(frame: pd.DataFrame) -> Figure:
     # Bus bandwidth of a run that took no longer than the lower bound.
     limit = bounded.busbw_bytes_per_s * bounded.time_s / bounded.lower_bound_s / 1e9
     mark = "_" if len(bounded) == 1 else ""
-    axes.plot(
-        bounded.size_bytes, limit, "--", color="0.45", marker=mark, label="limit of the links"
-    )
+    set_by = "links and memory" if (bounded.bound == "hbm").any() else "links"
+    limited = f"limit of the {set_by}"
+    axes.plot(bounded.size_bytes, limit, "--", color="0.45", marker=mark, label=limited)
     for name, rows in moved.groupby("algorithm", sort=False):
         ordered = rows.sort_values("size_bytes")
         axes.plot(ordered.size_bytes, ordered.busbw_bytes_per_s / 1e9, marker="o", ms=3, label=name)

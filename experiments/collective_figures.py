@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from topologies.clusters import Cluster
 
 
-WORDS = (
-    "A lane for each link and CC-Core. issue: the CC-Core starts a message; pass: a message "
-    "crosses a link to a chip on its way; copy, reduce: it crosses the last link, and replaces "
-    "what the receiver holds or is added to it."
-)
+WORDS = {
+    "issue": "issue: a CC-Core starts a message",
+    "pass": "pass: a message crosses a link to a chip\non its way, or leaves by an adapter",
+    "copy": "copy: it arrives and replaces\nwhat the receiver holds",
+    "reduce": "reduce: it arrives and is added\nto what the receiver holds",
+}
 """What the timeline's colours mean."""
+LANES = (
+    "A lane for each link, CC-Core and adapter; and for each memory (hbm) between the ranks of its "
+    "chip, where messages share it."
+)
 
 
 def figures(
@@ -53,6 +58,10 @@ def figures(
         drawn = link_map(trace, cluster, title=f"Load of the links: {what} on {cluster.name}")
         found["links"] = (drawn, "Load of the links", f"{what}: one line each way of a cable.")
     if (trace.schedule.resource >= 0).any():
-        title = f"{what} on {cluster.name}: what each link and CC-Core does when"
-        found["timeline"] = (timeline(trace, title=title), "CC-Cores and links over time", WORDS)
+        title = f"{what} on {cluster.name}: what links, CC-Cores and memories do when"
+        found["timeline"] = (
+            timeline(trace, words=WORDS, title=title),
+            "Links, CC-Cores and memories over time",
+            LANES,
+        )
     return found

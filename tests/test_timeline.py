@@ -9,10 +9,12 @@ from matplotlib.colors import to_rgb
 from random_schedules import on_one_link, spans
 
 from cluster_sim import timeline as module
+from cluster_sim.kernels import memory_kernel
 from cluster_sim.palette import KNOWN, OTHERS, colors
 from cluster_sim.timeline import timeline
 from cluster_sim.trace import Trace, run
 from topologies.errors import InputError
+from topologies.machines import cluster
 
 
 def _overlapping() -> Trace:
@@ -119,3 +121,18 @@ def test_colours_are_known_or_in_order_and_never_twice_while_they_last() -> None
     assert (chosen["a"], chosen["b"]) == (OTHERS[0], OTHERS[1])
     many = colors(f"x{k}" for k in range(30))
     assert len(set(list(many.values())[: len(OTHERS)])) == len(OTHERS)
+
+
+def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the_legend() -> None:
+    made = memory_kernel(cluster("trn2.48xlarge"), [3], 10**9)
+    figure = timeline(run(made), words={"shared": "loads and stores"})
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm:3"]
+    assert axes.get_legend().get_texts()[0].get_text() == "loads and stores"
+
+
+def test_rounding_leaves_no_flecks_where_nothing_runs() -> None:
+    begin = np.linspace(0.1, 0.3, 5000)
+    share = module._share(np.zeros(5000, np.int64), begin, begin + 1e-5, 1, (0.0, 1.0))
+    assert share[0, 450:].sum() == 0
+    assert share.sum() == pytest.approx(5000 * 1e-5 * module.PIXELS, rel=1e-6)
