@@ -337,6 +337,7 @@ def test_recipes_name_variants_that_exist():
         ("dgx-a100", 1, 1, "fused", "attention"),
         ("p4de.24xlarge", 0, 3, "fused", "layers"),
         ("dgx-h100", 1, 3, "fused", "layers"),
+        ("dgx-h200", 1, 3, "fused", "layers"),
         ("dgx-h100", 0, 1, "fused", "attention"),
         ("trn2.48xlarge", 1, 3, "fused", "attention"),
     ],
