@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.answer import request
 from experiments.cli.common import (
     Bandwidth,
     ClusterText,
@@ -18,7 +19,6 @@ from experiments.cli.common import (
     Quiet,
     Seed,
     Variant,
-    print_json,
     print_table,
     progress,
 )
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from cluster_sim.collectives import Group
     from cluster_sim.measured import Measured
     from cluster_sim.trace import Trace
+    from experiments.run_directory import Run
     from topologies.clusters import Cluster
 
-NO_INPUT = ("json", "out", "quiet", "seed")
-"""Options on which no result depends, and the seed, which is recorded by itself."""
 OPS = "all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, broadcast or permute."
 Op = Annotated[str, typer.Argument(metavar="OP", help=OPS)]
 Size = Annotated[
@@ -131,18 +130,15 @@ def collective(
     quiet: Quiet = False,
 ) -> None:
     """Simulate a collective chunk by chunk and print it as nccl-tests does."""
-    given = dict(locals())
+    asked = request("collective", locals())
     import pandas as pd
 
     from cluster_sim.collectives.restrictions import along_ring, refuse_restricted
     from experiments.cli.collective_groups import check_op, groups_for, how_to_measure
     from experiments.measured_beside import agreement, beside
-    from experiments.run_directory import refuse_foreign
     from topologies.catalogue import choose
     from topologies.machines import cluster as named
 
-    if out:
-        refuse_foreign(out)
     check_op(op, size, matrix, skew)
     numbers = choose(variant or (), catalogue)
     machine = named(cluster, bandwidth=bandwidth, latency=latency, catalogue=numbers)
@@ -161,13 +157,11 @@ def collective(
     if measured is not None:
         frame = beside(frame, measured, str(compare))
         found["summary"] = agreement(frame)
-    if out:
-        inputs = {name: value for name, value in given.items() if name not in NO_INPUT}
-        _write(out, inputs, seed, frame, results[-1][1], machine)
-    if json:
-        print_json({"rows": frame.to_dict(orient="records"), **found})
-    else:
-        _print(f"{op} on {cluster}, {_who(groups)}", frame, **found)
+    asked.answer(
+        lambda: {"rows": frame.to_dict(orient="records"), **found},
+        show=lambda: _print(f"{op} on {cluster}, {_who(groups)}", frame, **found),
+        write=lambda run: _write(run, frame, results[-1][1], machine),
+    )
 
 
 def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
@@ -226,19 +220,10 @@ def _signed(error: float) -> str:
     return f"{100 * error:+.1f} %" if error == error else "-"
 
 
-def _write(
-    out: Path,
-    inputs: Mapping[str, Any],
-    seed: int,
-    frame: pd.DataFrame,
-    trace: Trace,
-    machine: Cluster,
-) -> None:
+def _write(run: Run, frame: pd.DataFrame, trace: Trace, machine: Cluster) -> None:
     from experiments.collective_figures import figures
-    from experiments.run_directory import run_directory
 
-    with run_directory(out, command="collective", inputs=inputs, seed=seed) as run:
-        run.table("metrics", frame, title="Results")
-        for name, (figure, title, note) in figures(frame, trace, machine).items():
-            run.figure(name, figure, title=title, note=note)
-        run.trace(trace)
+    run.table("metrics", frame, title="Results")
+    for name, (figure, title, note) in figures(frame, trace, machine).items():
+        run.figure(name, figure, title=title, note=note)
+    run.trace(trace)
