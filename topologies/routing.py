@@ -172,23 +172,24 @@ def _signed_steps(
 def _tiered_routes(shape: Tiered, src: IntArray, dst: IntArray, order: list[int]) -> Routes:
     at, to = coordinates(shape, src), coordinates(shape, dst)
     width = [2 if planes else 1 for planes in shape.planes]
-    hops = np.stack([width[t] * (at[t] != to[t]) for t in range(len(order))])
-    routed = Routes(_pointers(hops.sum(axis=0)), np.empty(int(hops.sum()), np.int32))
-    first = _first_link(shape)
-    stride = strides(shape.sizes)
+    moves = [np.flatnonzero(at[t] != to[t]) for t in range(len(order))]
+    hops = np.zeros(len(src), np.int64)
+    for t, moved in enumerate(moves):
+        hops[moved] += width[t]
+    routed = Routes(_pointers(hops), np.empty(int(hops.sum()), np.int32))
+    first, stride = _first_link(shape), strides(shape.sizes)
     chip, begin = src.astype(np.int64), routed.ptr[:-1].copy()
     for t in order:
-        moved = at[t] != to[t]
-        after = chip + (to[t] - at[t]) * stride[t]
+        moved = moves[t]
+        here, there, row, leaves = at[t][moved], to[t][moved], begin[moved], chip[moved]
+        arrives = leaves + (there - here) * stride[t]
         if shape.planes[t]:
-            routed.link[begin[moved]] = first[t] + chip[moved]
-            routed.link[begin[moved] + 1] = first[t] + shape.chips + after[moved]
+            routed.link[row] = first[t] + leaves
+            routed.link[row + 1] = first[t] + shape.chips + arrives
         else:
-            fan = shape.tiers[t].fan
-            way = to[t] - (to[t] > at[t])
-            routed.link[begin[moved]] = (first[t] + chip * fan + way)[moved]
-        begin += hops[t]
-        chip = after
+            routed.link[row] = first[t] + leaves * shape.tiers[t].fan + there - (there > here)
+        begin[moved] = row + width[t]
+        chip[moved] = arrives
     return routed
 
 
