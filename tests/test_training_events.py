@@ -132,7 +132,7 @@ def test_small_buckets_wait_for_the_latency_of_thousands_of_servers() -> None:
     usual, small = (iteration(TOY, made, replace(how, bucket_bytes=b)) for b in (0, 1))
     names = np.array([step.name for step in small.program.steps])
     assert (names[small.program.streams[0].ops.step] == "gradients.bucket").sum() == 9
-    assert small.breakdown_s["exposed_dp"] > 4 * usual.breakdown_s["exposed_dp"]
+    assert small.breakdown_s["exposed_dp"] > 2 * usual.breakdown_s["exposed_dp"]
 
 
 def test_experts_show_as_their_own_part() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from toy_training import SPARSE, TOY, plan, sixteen, toy_program
 
 from cluster_sim.conservation import violations
@@ -18,9 +20,10 @@ from workloads.training.fold import fold
 from workloads.training.iteration import iteration
 from workloads.training.jitter import Disturbance, disturb
 from workloads.training.lower import lower
-from workloads.training.program import Program
+from workloads.training.program import Program, sharing
 from workloads.training.rank_vector import evaluate
-from workloads.training.shared_memory import beside, draws
+from workloads.training.shared_memory import contending, cover, draws, most_of
+from workloads.training.steps import CC, ENGINE
 
 OVERLAPPED: tuple[dict[str, Any], ...] = (
     {"tp": 4, "dp": 4, "overlap": "all"},
@@ -31,14 +34,9 @@ OVERLAPPED: tuple[dict[str, Any], ...] = (
 )
 
 
-def with_memory(program: Program, bytes_per_s: int) -> Program:
-    """The program on memories of another rate, which every op could still use alone."""
-    return replace(program, memory_bytes_per_s=bytes_per_s)
-
-
 def greediest(program: Program) -> int:
-    """Highest rate at which any op that runs beside another draws alone."""
-    return int(lower(program, memory=True).flows.cap_bytes_per_s.max())
+    """Highest rate at which any op that may run beside another draws alone."""
+    return int(lower(sharing(program, 1), memory=True).flows.cap_bytes_per_s.max())
 
 
 def _busy_ps(trace: Trace) -> int:
@@ -47,7 +45,8 @@ def _busy_ps(trace: Trace) -> int:
 
 @pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
 def test_with_memory_enough_for_all_nothing_changes(asked: dict[str, Any]) -> None:
-    program = with_memory(fold(toy_program(plan(**asked), sixteen())), 10**15)
+    marked = sharing(fold(toy_program(plan(**asked), sixteen())), 1)
+    program = replace(marked, memory_bytes_per_s=10**15)
     shared, apart = lower(program, memory=True), lower(program)
     assert (shared.kind == FLOW).any()
     assert not (apart.kind == FLOW).any()
@@ -55,12 +54,13 @@ def test_with_memory_enough_for_all_nothing_changes(asked: dict[str, Any]) -> No
     assert (times.times.start_ps == usual.times.start_ps).all()
     assert (times.times.end_ps == usual.times.end_ps).all()
     assert evaluate(program).total_ps == times.total_ps
+    assert not len(lower(sharing(program, 10**15), memory=True).flows)
 
 
 @pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
 def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(asked: dict[str, Any]) -> None:
     program = fold(toy_program(plan(**asked), sixteen()))
-    schedule = lower(with_memory(program, greediest(program) // 2), memory=True)
+    schedule = lower(sharing(program, greediest(program) // 2), memory=True)
     trace, reference = run(schedule), run(schedule, engine="reference")
     assert (trace.times.end_ps == reference.times.end_ps).all()
     usual = run(lower(program))
@@ -74,7 +74,7 @@ def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(asked: dict[str
 @pytest.mark.parametrize("asked", OVERLAPPED[:3], ids=str)
 def test_folded_is_unfolded(asked: dict[str, Any]) -> None:
     program = toy_program(plan(**asked), sixteen())
-    scarce = with_memory(program, greediest(program))
+    scarce = sharing(program, greediest(program))
     whole, few = run(lower(scarce, memory=True)), run(lower(fold(scarce), memory=True))
     assert len(few.schedule) < len(whole.schedule)
     assert few.total_ps == whole.total_ps
@@ -90,19 +90,29 @@ def test_a_plan_without_overlap_shares_nothing(schedule: str) -> None:
     assert "hbm" not in made.trace.schedule.resources.kinds
 
 
-def test_what_is_beside_lies_between_what_it_waits_for_and_what_waits_for_it() -> None:
-    program = fold(toy_program(plan(dp=16, overlap="dp"), sixteen()))
+@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
+def test_what_never_contends_needs_no_flow(asked: dict[str, Any]) -> None:
+    """With only what may contend as flows times are those with all that overlaps as flows."""
+    program = fold(toy_program(plan(**asked), sixteen()))
+    most = greediest(program)
+    few = sharing(program, most)
+    all_of_them = replace(sharing(program, 1), memory_bytes_per_s=most)
+    some, more = lower(few, memory=True), lower(all_of_them, memory=True)
+    assert len(some.flows) <= len(more.flows)
+    assert (run(some).times.end_ps == run(more).times.end_ps).all()
+
+
+def test_what_contends_lies_between_what_it_waits_for_and_what_waits_for_it() -> None:
+    program = sharing(fold(toy_program(plan(dp=16, overlap="dp"), sixteen())), 1)
     stream = program.streams[0]
     names = np.array([step.name for step in program.steps])[stream.ops.step]
     microbatch = stream.ops.microbatch
     first, last = microbatch.min(initial=9, where=microbatch >= 0), microbatch.max()
     inner = (microbatch > first) & (microbatch < last)
-    assert not stream.beside[inner].any()
-    backward = stream.beside & (microbatch == last)
-    assert backward.any()
-    whole = names[stream.beside]
-    assert "gradients.bucket" in whole
-    assert "optimizer.step" not in whole
+    assert not stream.contends[inner].any()
+    assert (stream.contends & (microbatch == last)).any()
+    assert "gradients.bucket" in names[stream.contends]
+    assert "optimizer.step" not in names[stream.contends]
 
 
 def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
@@ -112,7 +122,7 @@ def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
     first = (alone["name"].astype(str) == "gradients.bucket").to_numpy().argmax()
     flows = lower(program, memory=True).flows
     unit = int(flows.cap_bytes_per_s[flows.op == first][0])
-    frame = run(lower(with_memory(program, 2 * unit), memory=True)).frame()
+    frame = run(lower(sharing(program, 2 * unit), memory=True)).frame()
     reduced = frame.iloc[first]
     within = (frame["start_ps"] >= reduced["start_ps"]) & (frame["end_ps"] <= reduced["end_ps"])
     rate = frame["size_bytes"] / (alone["end_ps"] - alone["start_ps"]) * 1e12
@@ -129,7 +139,7 @@ def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
 
 def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
     program = toy_program(plan(dp=16, overlap="dp"), sixteen())
-    plenty = with_memory(program, 10**15)
+    plenty = replace(sharing(program, 1), memory_bytes_per_s=10**15)
     how = Disturbance(0.05, seed=3, stragglers=((3, 1.5),))
     apart = run(disturb(lower(program), program, how)).total_ps
     shared = run(disturb(lower(plenty, memory=True), plenty, how)).total_ps
@@ -161,14 +171,27 @@ def test_a_draw_keeps_the_time_of_its_op() -> None:
     assert clamped.size_bytes.tolist() == [10**6]
 
 
-def test_beside_is_found_in_a_small_graph() -> None:
+def test_contention_is_found_in_a_small_graph() -> None:
     """Kernels 0, 2, 3 and 4; communication 1 after 0, awaited by 4."""
-    from workloads.training.ops import Catalog
-    from workloads.training.steps import CC, ENGINE, Step
-
-    kinds = [ENGINE, CC, ENGINE, ENGINE, ENGINE]
-    ops = Catalog().ops([Step(str(k), "compute", kind) for k, kind in enumerate(kinds)])
-    src, dst = np.array([0, 0, 2, 1, 3]), np.array([1, 2, 3, 4, 4])
-    assert beside(ops, np.array(kinds), src, dst).tolist() == [False, True, True, True, False]
+    stream, rate = np.array([ENGINE, CC, ENGINE, ENGINE, ENGINE]), np.array([9, 4, 5, 7, 9])
+    edges = np.array([0, 0, 2, 1, 3]), np.array([1, 2, 3, 4, 4])
+    marks = {most: contending(stream, *edges, rate, most).astype(int) for most in (8, 10, 11)}
+    assert marks[8].tolist() == [0, 1, 1, 1, 0]
+    assert marks[10].tolist() == [0, 1, 0, 1, 0]
+    assert marks[11].tolist() == [0] * 5
     chain = np.arange(4), np.arange(1, 5)
-    assert not beside(ops, np.array(kinds), *chain).any()
+    assert not contending(stream, *chain, rate, 1).any()
+
+
+@given(st.data())
+def test_stretches_are_covered_and_searched(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 40))
+    ends = st.tuples(st.integers(0, count), st.integers(0, count)).filter(lambda e: e[0] != e[1])
+    pairs = data.draw(st.lists(ends, max_size=6))
+    low, high = (np.array([side(pair) for pair in pairs], np.int64) for side in (min, max))
+    value = np.arange(1, len(pairs) + 1)
+    inside = (low <= np.arange(count)[:, None]) & (np.arange(count)[:, None] < high)
+    assert cover(count, low, high, value).tolist() == (inside * value).max(1, initial=0).tolist()
+    numbers = np.array(data.draw(st.lists(st.integers(0, 99), min_size=count, max_size=count)))
+    greatest = [int(numbers[a:b].max()) for a, b in zip(low, high, strict=True)]
+    assert most_of(numbers, low, high).tolist() == greatest

@@ -81,7 +81,7 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     ----------
     program : Program
     memory : bool
-        Whether what runs beside something else is a flow on its rank's memory, resource ``hbm``.
+        Whether what contends for its rank's memory is a flow on it, resource ``hbm``.
         Where memory suffices for all the times are the same either way.
 
     Labels: ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and ``count``, the
@@ -243,12 +243,12 @@ def _join_edges(
 def _flows(
     program: Program, layout: Layout, kind: IntArray, duration: IntArray, size: IntArray
 ) -> Flows:
-    """Make flows of the ops that run beside others and draw on memory, in these columns."""
+    """Make flows of the ops that contend for memory, in these columns."""
     rate = np.zeros(layout.total, np.int64)
     row = np.zeros(layout.total, np.int32)
     for stage, stream in enumerate(program.streams):
         rows = np.flatnonzero(program.stage == stage)
-        own = np.flatnonzero(stream.beside)
+        own = np.flatnonzero(stream.contends)
         at = layout.offset[rows, OWN][:, None] + own
         step = stream.ops.step[own]
         drawn, rate[at] = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
@@ -257,8 +257,8 @@ def _flows(
     for exchange in program.exchanges:
         for place, role in enumerate(exchange.role.tolist()):
             whose = exchange.members[:, place]
-            beside = program.streams[program.stage[whose[0]]].beside
-            calls = np.flatnonzero(beside[exchange.ops[role]])
+            contends = program.streams[program.stage[whose[0]]].contends
+            calls = np.flatnonzero(contends[exchange.ops[role]])
             at = layout.offset[whose, OWN][:, None] + exchange.ops[role][calls]
             drawn, rate[at] = (column[exchange.kind][:, calls] for column in exchange.draws)
             size[at] = np.where(drawn > 0, drawn, size[at])

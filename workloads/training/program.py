@@ -8,7 +8,7 @@ a Schedule; :mod:`workloads.training.fold` keeps one of each kind of equal ranks
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -20,7 +20,7 @@ from topologies.clusters import Cluster
 from workloads.training.ops import Catalog, Ops, edges
 from workloads.training.placement import Placement, geometries
 from workloads.training.shapes import Shapes
-from workloads.training.shared_memory import Draws, beside, draws, memory_bytes_per_s, overlaps
+from workloads.training.shared_memory import Draws, contending, draws, memory_bytes_per_s, overlaps
 from workloads.training.stage import stage_ops
 from workloads.training.steps import CC_DP, ENGINE, Step
 
@@ -39,14 +39,14 @@ class Stream:
     ops : Ops
     src, dst : int64 array (edges,)
         Op ``dst`` waits for op ``src``; in order of ``dst``.
-    beside : bool array (ops,)
-        Which may run while another one draws on the rank's memory.
+    contends : bool array (ops,)
+        Which may ask for more than the rank's memory gives, with what runs beside them.
     """
 
     ops: Ops
     src: IntArray
     dst: IntArray
-    beside: BoolArray
+    contends: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Progra
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
     ranks = np.arange(plan.ranks)
-    return Program(
+    made = Program(
         steps=tuple(catalog.steps),
         step_ps=step_ps,
         streams=streams,
@@ -147,6 +147,27 @@ def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Progra
         memory_bytes_per_s=memory,
         facts=(("model", shapes.model.name), ("cluster", placement.cluster.name)),
     )
+    return sharing(made, memory) if memory else made
+
+
+def sharing(program: Program, memory_bytes_per_s: int) -> Program:
+    """Return the program on memories of this rate, with what contends for them marked."""
+    stream_of = np.array([step.stream for step in program.steps])
+    rates = [program.draws.rate_bytes_per_s[one.ops.step] for one in program.streams]
+    for exchange in program.exchanges:
+        for role, member in zip(exchange.role.tolist(), exchange.members[0].tolist(), strict=True):
+            most = exchange.draws.rate_bytes_per_s.max(axis=0)
+            rates[program.stage[member]][exchange.ops[role]] = most
+    streams = [
+        replace(
+            one,
+            contends=contending(
+                stream_of[one.ops.step], one.src, one.dst, rate, memory_bytes_per_s
+            ),
+        )
+        for one, rate in zip(program.streams, rates, strict=True)
+    ]
+    return replace(program, streams=tuple(streams), memory_bytes_per_s=memory_bytes_per_s)
 
 
 def _stream(ops: Ops, stream_of: IntArray, catalog: Catalog) -> Stream:
@@ -155,7 +176,7 @@ def _stream(ops: Ops, stream_of: IntArray, catalog: Catalog) -> Stream:
     src, dst = np.concatenate([src, more_src]), np.concatenate([dst, more_dst])
     _, unique = np.unique(dst * len(ops) + src, return_index=True)
     src, dst = src[unique], dst[unique]
-    return Stream(ops, src, dst, beside(ops, stream_of[ops.step], src, dst))
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_))
 
 
 def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray, IntArray]:
@@ -271,7 +292,7 @@ class _Exchanges:
         return exchange_ps(self.placement.cluster, chips, step.collective, step.size_bytes)
 
     def _drawn(self, chips: IntArray, step: Step) -> int:
-        """Bytes that one member of a collective reads and writes; see ``beside`` for sends."""
+        """Bytes that one member of a collective reads and writes; see ``contending`` for sends."""
         if not self.memory_bytes_per_s or step.collective == "send":
             return 0
         return exchange_bytes(self.placement.cluster, chips, step.collective, step.size_bytes)

@@ -1,8 +1,8 @@
-"""What ops of a rank draw from its memory where they run beside each other.
+"""What ops of a rank draw from its memory, and which may contend for it.
 
-A kernel or a collective that runs beside others is a flow on its rank's part of the chip's memory,
-at the mean rate at which it reads and writes there when alone; when these exceed what the memory
-gives, all that draw on it are slowed, max-min fair. What runs alone keeps its time.
+A kernel and a collective that run beside each other are flows on their rank's part of the chip's
+memory, each at the mean rate at which it reads and writes when alone, if these together may exceed
+what the memory gives: all are then slowed, max-min fair. Every other op keeps its time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from cluster_sim.engine.jit import compiled
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import BoolArray, IntArray
 from workloads.kernel_rank import family
-from workloads.training.ops import Ops
 from workloads.training.plan import ParallelPlan
 from workloads.training.shapes import Shapes
 from workloads.training.steps import CC, CC_DP, ENGINE
@@ -87,35 +86,88 @@ def _draw(size: int, lasts: int, most: int) -> tuple[int, int, int]:
     return size, rate, max(1, -(-size * PS_PER_S // rate))
 
 
-def beside(ops: Ops, stream: IntArray, src: IntArray, dst: IntArray) -> BoolArray:
-    """Which ops of a rank may run while another one draws on its memory, bool (ops,).
+def contending(
+    stream: IntArray,
+    src: IntArray,
+    dst: IntArray,
+    rate_bytes_per_s: IntArray,
+    most_bytes_per_s: int,
+) -> BoolArray:
+    """Which ops of a rank may ask for more than the memory gives, with what may run beside them.
 
-    Those between the last kernel before a communication and the first that waits for it, and it,
-    where there are kernels in between. What passes between pipeline stages is left out: it is
-    little.
+    A communication may run from the last kernel before it to the first that waits for it; of each
+    stream one op at a time. What passes between pipeline stages is left out: it is little.
 
     Parameters
     ----------
-    ops : Ops
     stream : int array (ops,)
     src, dst : int array (edges,)
         Op ``dst`` waits for op ``src``, in order of ``dst``.
+    rate_bytes_per_s : int array (ops,)
+        What each draws alone [B/s].
+    most_bytes_per_s : int
+        What the memory gives [B/s].
+
+    Returns
+    -------
+    bool array (ops,)
+        The others are never slowed, nor do they slow any.
     """
-    count = len(ops)
-    kernel = stream == ENGINE
+    found = np.zeros(len(stream), np.bool_)
+    talks, low, high = _windows(stream, src, dst)
+    kernels = np.where(stream == ENGINE, rate_bytes_per_s, 0)
+    covers = {}
+    for kind in (CC, CC_DP):
+        of = stream[talks] == kind
+        covers[kind] = cover(len(stream), low[of], high[of], rate_bytes_per_s[talks[of]])
+    asked = kernels + covers[CC] + covers[CC_DP]
+    found |= (kernels > 0) & (asked > kernels) & (asked > most_bytes_per_s)
+    for kind, other in ((CC, CC_DP), (CC_DP, CC)):
+        of = stream[talks] == kind
+        greatest = (most_of(rates, low[of], high[of]) for rates in (kernels, covers[other]))
+        found[talks[of]] = sum(greatest, rate_bytes_per_s[talks[of]]) > most_bytes_per_s
+    return found & (rate_bytes_per_s > 0)
+
+
+def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Communications with kernels beside them, and the first and last but one op of these."""
+    count, kernel = len(stream), stream == ENGINE
     before, after = np.full(count, -1, np.int64), np.full(count, count, np.int64)
     by_src = np.argsort(src, kind="stable")[::-1]
     _nearest(src.astype(np.int64), dst.astype(np.int64), kernel, before, 1)
     _nearest(dst[by_src].astype(np.int64), src[by_src].astype(np.int64), kernel, after, -1)
     talks = np.flatnonzero((stream == CC) | (stream == CC_DP))
     kernels = np.concatenate([[0], np.cumsum(kernel)])
-    low, high = before[talks] + 1, after[talks]
-    among = kernels[high] > kernels[low]
-    change = np.zeros(count + 1, np.int64)
-    np.add.at(change, low[among], 1)
-    np.add.at(change, high[among], -1)
-    near: BoolArray = np.cumsum(change[:-1]) > 0
-    found: BoolArray = near & (kernel | (stream == CC) | (stream == CC_DP))
+    among = kernels[after[talks]] > kernels[before[talks] + 1]
+    return talks[among], before[talks][among] + 1, after[talks][among]
+
+
+def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
+    """Of each place the greatest value of the stretches ``low:high`` that it lies in, 0 for none.
+
+    Stretches are two powers of two, which are halved until they are single places.
+    """
+    found = np.zeros(count, np.int64)
+    level = np.frexp(high - low)[1] - 1
+    for k in range(int(level.max(initial=0)), -1, -1):
+        at = level == k
+        np.maximum.at(found, low[at], value[at])
+        np.maximum.at(found, high[at] - 2**k, value[at])
+        half = 2**k // 2
+        if half:
+            found[half:] = np.maximum(found[half:], found[:-half])
+    return found
+
+
+def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """Greatest of the values in each stretch ``low:high``."""
+    found = np.zeros(len(low), np.int64)
+    level = np.frexp(high - low)[1] - 1
+    table = values.astype(np.int64)
+    for k in range(int(level.max(initial=0)) + 1):
+        at = level == k
+        found[at] = np.maximum(table[low[at]], table[high[at] - 2**k])
+        table = np.maximum(table, np.concatenate([table[2**k :], table[-(2**k) :]]))
     return found
 
 
