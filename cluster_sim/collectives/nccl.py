@@ -25,7 +25,7 @@ import numpy as np
 
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.nccl_load import Load, Number, load_of
-from cluster_sim.collectives.nccl_tuner import PROTOCOLS, Tuner, pick, tuner
+from cluster_sim.collectives.nccl_tuner import PART, PROTOCOLS, Tuner, pick, tuner
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
 
@@ -76,10 +76,13 @@ class Nccl:
 def covers(cluster: Cluster) -> bool:
     """Whether the cluster's catalogue has constants of NCCL for its chip and fabric."""
     numbers = cluster.catalogue
-    if cluster.plain or numbers is None or f"nccl.{cluster.chip}" not in numbers.parts():
+    if cluster.plain or numbers is None or not cluster.chip:
         return False
-    fabric = cluster.scale_out
-    return cluster.domains == 1 or fabric is None or f"nccl.{fabric.name}" in numbers.parts()
+    _, chip, fabric, _ = _machine(cluster)
+    known = numbers.parts()
+    return all(
+        f"{kind}.{part}" in known for kind in ("nccl", PART) for part in (chip, fabric) if part
+    )
 
 
 def nccl_ps(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> int:
@@ -117,9 +120,9 @@ def _time_ps(
 def seconds(load: Load, costs: Nccl) -> Number:
     """Time of a collective, or of an array of them [s]."""
     if load.way == "ring":
-        times = [_ring_s(load, costs, name) for name in PROTOCOLS]
-        in_switch = np.where(np.asarray(load.in_switch) > 0, _in_switch_s(load, costs), np.inf)
-        return pick(load, costs.tuner, [*times, costs.chip["launch"] + in_switch])
+        rings = [_ring_s(load, costs, name) for name in PROTOCOLS]
+        in_switch = costs.chip["launch"] + _in_switch_s(load, costs)
+        return pick(load, costs.tuner, [*rings, in_switch])
     if load.way == "tree":
         return _tree_s(load, costs)
     return _exchange_s(load, costs)
@@ -196,12 +199,13 @@ def constants(cluster: Cluster) -> Nccl:
 
 
 def _machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
-    """All of a cluster that its constants depend on."""
+    """All of a cluster that its constants depend on; of one domain no fabric."""
     numbers, fabric = cluster.catalogue, cluster.scale_out
     if numbers is None:
         raise LookupError(f"{cluster.name} has no catalogue")
-    outside = ("", 0) if fabric is None else (fabric.name, fabric.bandwidth_bytes_per_s)
-    return numbers, cluster.chip, *outside
+    if fabric is None or cluster.domains == 1:
+        return numbers, cluster.chip, "", 0
+    return numbers, cluster.chip, fabric.name, fabric.bandwidth_bytes_per_s
 
 
 @functools.cache

@@ -3,10 +3,10 @@
 ``python -m experiments.calibration.collectives [FILE.csv]`` prints what was fitted and how well it
 meets rows that were left out, and writes the catalogue rows (``collective_fits.csv``).
 
-Chips first, on groups inside one NVLink domain: launch, step, efficiency, slice, copy rate, and
-reduction in the switch. Then fabrics, on groups that span domains, with the chips' constants as
-they are: efficiency, step, slice, message. The time is that of :mod:`cluster_sim.collectives.nccl`;
-residuals are logarithms, with a soft loss because several tools and releases are mixed.
+Chips first, on groups inside one NVLink domain: launch, the step and rate of each protocol, slice,
+copy rate, exchanges, and reduction in the switch. Then fabrics, on groups that span domains, with
+the chips' constants as they are. The time is that of :mod:`cluster_sim.collectives.nccl`; residuals
+are logarithms, with a soft loss because several tools and releases are mixed.
 """
 
 from __future__ import annotations
@@ -72,14 +72,12 @@ class Measured:
     ----------
     loads : tuple of Load
         One for each way that occurs, of arrays.
-    size, ranks, reduces, time_s : float array (rows,)
-        In the order of ``loads``: bytes, ranks, whether it is an all-reduce, and the time [s].
+    size, time_s : float array (rows,)
+        In the order of ``loads``: bytes, and the time [s].
     """
 
     loads: tuple[Load, ...]
     size: Array
-    ranks: Array
-    reduces: Array
     time_s: Array
 
     def __len__(self) -> int:
@@ -94,15 +92,8 @@ def measured(rows: Sequence[Row]) -> Measured:
         listed = list(same)
         columns = [np.array([getattr(load, name) for load in listed], float) for name in SIDES]
         loads.append(Load(way, *columns))
-    sides = np.array(
-        [[row.values["time_s"], row.values["collective"] == "all-reduce"] for _, row in found],
-        float,
-    )
-    size, ranks = (
-        np.concatenate([np.asarray(getattr(load, name)) for load in loads])
-        for name in ("size", "ranks")
-    )
-    return Measured(tuple(loads), size, ranks, sides[:, 1], sides[:, 0])
+    size = np.concatenate([np.asarray(load.size) for load in loads])
+    return Measured(tuple(loads), size, np.array([row.values["time_s"] for _, row in found], float))
 
 
 def _load(row: Row) -> Load:
