@@ -11,7 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from experiments import plan_comparison, step_time_across_models, weak_scaling
+from experiments import plan_comparison, plan_ranking, step_time_across_models, weak_scaling
 from experiments.plan_report import BRIEF
 from topologies.errors import InputError
 from workloads.training.breakdown import PARTS, mean_s
@@ -97,3 +97,16 @@ def test_means_of_half_a_million_ranks_do_not_overflow() -> None:
     parts = {f"{part}_ps": [0, 0] for part in PARTS} | {"compute_ps": [long_ps, long_ps + 2]}
     frame = pd.DataFrame({"count": [250_000, 250_000], **parts})
     assert mean_s(frame)["compute"] == (long_ps + 1) / 10**12
+
+
+@pytest.mark.slow
+def test_measured_plans_are_ranked_better_than_by_chance() -> None:
+    found = plan_ranking.run()
+    assert len(found) == 24
+    assert found["kendall_tau"].median() > 0.4
+    assert found["regret"].median() < 0.2 < found["random_regret"].median()
+    assert len(plan_ranking.plot(found).axes) == 2
+
+
+def test_few_plans_of_a_table_make_no_group() -> None:
+    assert plan_ranking.run(table="nanotron_h100", least=1000).empty
