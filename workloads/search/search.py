@@ -13,9 +13,9 @@ from cluster_sim.schedule import IntArray
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.model import Model
-from workloads.search.candidates import candidates
+from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import estimate
-from workloads.search.fit import fit
+from workloads.search.fit import Fit, fit
 from workloads.search.talk import FloatArray
 from workloads.training.iteration import iteration
 from workloads.training.memory import Memory
@@ -194,21 +194,35 @@ def search(
         _finalist(model, cluster, plans[row], place, estimate_s[row], engine)
         for place, row in enumerate(watch(order[:finalists].tolist(), "simulated"), start=1)
     ]
-    left = order[finalists:]
+    left = estimate_s[order[finalists:]].tolist()
+    times = (estimated - begun, time.perf_counter() - estimated)
+    return _ranked(found, fits, estimate_s, ran, left, times)
+
+
+def _ranked(
+    found: Candidates,
+    fits: Fit,
+    estimate_s: FloatArray,
+    ran: Sequence[Finalist],
+    left_s: Sequence[float],
+    took_s: tuple[float, float],
+) -> Search:
+    """What was found, the fastest first."""
+    rows = np.flatnonzero(fits.fits)
     return Search(
-        model=model,
-        cluster=cluster,
+        model=found.model,
+        cluster=found.cluster,
         candidates=found.considered,
         pruned={**found.pruned, **fits.pruned},
         oversized=fits.oversized,
-        plans=plans,
+        plans=tuple(found.plans[row] for row in rows.tolist()),
         estimate_s=estimate_s,
         total_bytes=fits.total_bytes[rows],
         finalists=tuple(sorted(ran, key=lambda one: (one.iteration_s, one.memory.total))),
-        next_estimate_s=float(estimate_s[left[0]]) if len(left) else None,
+        next_estimate_s=left_s[0] if left_s else None,
         agreement=agreement([(one.estimate_s, one.iteration_s) for one in ran]),
-        estimated_in_s=estimated - begun,
-        simulated_in_s=time.perf_counter() - estimated,
+        estimated_in_s=took_s[0],
+        simulated_in_s=took_s[1],
     )
 
 
