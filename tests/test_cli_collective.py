@@ -34,6 +34,9 @@ def on(**options):
     return {"op": "all-reduce", **SHAPE, **options}
 
 
+TOO_LARGE = "a buffer of 57 MiB does not fit in the SBUF of a rank, 56 MiB"
+
+
 def uneven(**options):
     return {"op": "all-to-all-v", "unrestricted": True, **SHAPE, **options}
 
@@ -161,6 +164,16 @@ def test_other_runs_than_measured_are_not_compared(measured, arguments, message)
     assert "\n" not in str(caught.value)
 
 
+def test_scratchpads_leave_memory_out_of_time_and_bound(capsys):
+    full = {"op": "reduce-scatter", "cluster": "trn2.48xlarge", "ranks_per_chip": 4}
+    (outside,), (inside,) = (
+        printed(capsys, size="32MiB", algorithm="multi-ring", sbuf=sbuf, **full)
+        for sbuf in (False, True)
+    )
+    assert inside["time_s"] < 0.9 * outside["time_s"]
+    assert (outside["bound"], inside["bound"]) == ("hbm", "injection")
+
+
 def test_a_byte_matrix_sends_just_its_bytes(capsys, tmp_path: Path):
     path = tmp_path / "sent.csv"
     path.write_text("0,1MB,0\n0,0,0\n500kB,0,7\n")
@@ -228,6 +241,8 @@ def test_a_popular_rank_slows_the_exchange_down(capsys):
         (uneven(skew=float("nan")), "--skew nan is not between 0"),
         (uneven(skew=1.0, algorithm="ring"), "These do: auto, best, dimension-ordered, direct"),
         (uneven(skew=1.0, group="0-3;4-7"), "runs in one group, --group names 2"),
+        (on(size="57MiB", sbuf=True), TOO_LARGE),
+        (uneven(skew=1.0, sbuf=True), "all-to-all-v in SBUF: the runtime wants its operands in"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
