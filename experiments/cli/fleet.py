@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli import fleet_options as opt
-from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_json, print_table
+from experiments.cli.answer import request
+from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_table
 from experiments.cli.common import progress as shown
 
 if TYPE_CHECKING:
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from experiments.run_directory import Run
     from workloads.fleet import FleetRun
     from workloads.fleet.scenario import Scenario
 
-HOW = ("json", "quiet", "out")
-"""Options that change no result."""
 GROUPS = ("inference", "training", "moving", "idle", "broken")
 
 
@@ -70,21 +69,17 @@ def fleet(
     quiet: Quiet = False,
 ) -> None:
     """Run a fleet through a demand and account for every chip-hour."""
-    inputs = {name: value for name, value in locals().items() if name not in HOW}
-    from experiments.run_directory import refuse_foreign
-
-    if out:
-        refuse_foreign(out)
+    asked = request("fleet", locals())
+    inputs = asked.given
     made, result, times = _timed(inputs)
     document = {**_document(made, result, inputs, quiet=quiet), **times}
     for note in document["notes"]:
         sys.stderr.write(f"{note}\n")
-    if out:
-        _write(out, inputs, document, result, made)
-    if json:
-        print_json(document)
-    else:
-        _print(document)
+    asked.answer(
+        lambda: document,
+        lambda: _print(document),
+        lambda run: _write(run, document, result, made),
+    )
 
 
 def _timed(inputs: Mapping[str, Any]) -> tuple[Scenario, FleetRun, dict[str, float]]:
@@ -155,24 +150,16 @@ def _number(value: float | None, style: str = "{:,.0f} s") -> str:
     return "–" if value is None else style.format(value)
 
 
-def _write(
-    out: Path,
-    inputs: Mapping[str, Any],
-    document: Mapping[str, Any],
-    result: FleetRun,
-    made: Scenario,
-) -> None:
+def _write(run: Run, document: Mapping[str, Any], result: FleetRun, made: Scenario) -> None:
     from experiments.fleet_figures import power_figure, roles_figure
-    from experiments.run_directory import run_directory
     from workloads.fleet import changes_frame, jobs_frame, timeline
 
     frame: pd.DataFrame = timeline(result, made.economics)
     title = f"{document['chips']:,} chips of {document['cluster']}, {document['policy']} policy"
     chips = result.chips_per_unit
-    with run_directory(out, command="fleet", inputs=inputs, seed=inputs["seed"]) as run:
-        run.json("summary", document, title="Results")
-        run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
-        run.figure("power", power_figure(frame, title=title), title="Power")
-        run.table("jobs", jobs_frame(result), title="Training jobs")
-        run.table("changes", changes_frame(result), title="Role changes", parquet=True)
-        run.table("timeline", frame, title="Every minute", parquet=True)
+    run.json("summary", document, title="Results")
+    run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
+    run.figure("power", power_figure(frame, title=title), title="Power")
+    run.table("jobs", jobs_frame(result), title="Training jobs")
+    run.table("changes", changes_frame(result), title="Role changes", parquet=True)
+    run.table("timeline", frame, title="Every minute", parquet=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_json, print_table
+from experiments.cli.answer import request
+from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from experiments.run_directory import Run
     from workloads.serving import Batching, Requests, Served
 
-HOW = ("json", "quiet", "out")
-"""Options that change no result."""
 MOST_PER_S = 1e9
 """Bound of a drawn rate [1/s]."""
 PREFILLS = ("auto", "separate", "chunked")
@@ -81,34 +80,30 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Serve requests on one replica, iteration by iteration."""
-    inputs = {name: value for name, value in locals().items() if name not in HOW}
-    from experiments.run_directory import refuse_foreign
+    asked = request("serve", locals())
     from topologies.catalogue import choose
     from topologies.machines import machine as named
     from workloads.huggingface import model as read_model
     from workloads.serving import parse_slo, profile, serving_summary
     from workloads.serving import serve as run
 
-    if out:
-        refuse_foreign(out)
     limits = parse_slo(slo)
     machine = named(cluster, catalogue=choose(variant or (), catalogue))
     replica = profile(read_model(model), machine, tp=tp, precision=precision)
-    asked = _requests(requests, count, prompt, output, service, seed)
+    arriving = _requests(requests, count, prompt, output, service, seed)
     batching = _batching(prefill, chunk, slots, trainium=machine.chip.startswith("trn"))
-    served = run(replica, asked, batching)
+    served = run(replica, arriving, batching)
     document = {
         "model": model,
         "cluster": cluster,
         "chips": replica.chips,
         **serving_summary(served, replica, limits),
     }
-    if out:
-        _write(out, {**inputs, "seed": seed}, document, served)
-    if json:
-        print_json(document)
-    else:
-        _print(document)
+    asked.answer(
+        lambda: document,
+        lambda: _print(document),
+        lambda run: _write(run, document, served),
+    )
 
 
 def _requests(
@@ -190,12 +185,8 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table("", ["", ""], facts)
 
 
-def _write(
-    out: Path, inputs: Mapping[str, Any], document: Mapping[str, Any], served: Served
-) -> None:
+def _write(run: Run, document: Mapping[str, Any], served: Served) -> None:
     import pandas as pd
-
-    from experiments.run_directory import run_directory
 
     asked = served.requests
     frame = pd.DataFrame(
@@ -208,6 +199,5 @@ def _write(
             "end_s": served.end_s,
         }
     )
-    with run_directory(out, command="serve", inputs=inputs, seed=inputs["seed"]) as run:
-        run.json("summary", document, title="Results")
-        run.table("metrics", frame, title="Requests", parquet=True)
+    run.json("summary", document, title="Results")
+    run.table("metrics", frame, title="Requests", parquet=True)

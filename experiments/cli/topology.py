@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.answer import request
 from experiments.cli.common import (
     Bandwidth,
     ClusterText,
@@ -22,13 +22,13 @@ from experiments.cli.common import (
     Overlay,
     Quiet,
     Variant,
-    print_json,
     print_table,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from experiments.run_directory import Run
     from topologies.clusters import Cluster
 
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
@@ -92,15 +92,13 @@ def topology(
     Hops, cuts and the all-to-all rate are those of one scale-up domain; memory and FLOP/s are
     totals of the whole cluster, and stand once more per chip. Rates are one direction.
     """
+    asked = request("topology", locals())
     from dataclasses import asdict
 
-    from experiments.run_directory import refuse_foreign
     from topologies.catalogue import choose
     from topologies.machines import cluster as named
     from topologies.measures import measure
 
-    if out:
-        refuse_foreign(out)
     given = {"bandwidth": bandwidth, "latency": latency}
     assumed = _assumed(cluster, given)
     machine = named(cluster, **(given | assumed), catalogue=choose(variant or (), catalogue))
@@ -111,13 +109,11 @@ def topology(
         "peak_rss_bytes": _peak_rss_bytes(),
         "assumed": assumed,
     }
-    if out:
-        inputs = given | {"cluster": cluster, "variant": variant or [], "catalogue": catalogue}
-        _write(out, inputs, machine, document)
-    if json:
-        print_json(document)
-    else:
-        _print(document)
+    asked.answer(
+        lambda: document,
+        lambda: _print(document),
+        lambda run: _write(run, machine, document),
+    )
 
 
 def _assumed(text: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -177,17 +173,13 @@ def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
     return [[f"{label} {part}", value_text(name, item)] for part, item in value.items()]
 
 
-def _write(
-    out: Path, inputs: Mapping[str, Any], machine: Cluster, document: Mapping[str, Any]
-) -> None:
-    from experiments.run_directory import run_directory
+def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
     from topologies.drawing import draw
     from topologies.tables import LARGEST_TABLE, layer_table, link_table
 
-    with run_directory(out, command="topology", inputs=inputs) as run:
-        run.figure("topology", draw(machine), title=f"Topology of {machine.name}")
-        run.json("measures", document, title="Measures")
-        if document["links"] <= LARGEST_TABLE * machine.domains:
-            run.table("links", link_table(machine), title="Links of one scale-up domain")
-        if machine.scale_out is not None:
-            run.table("scale_out", layer_table(machine), title="Scale-out fabric")
+    run.figure("topology", draw(machine), title=f"Topology of {machine.name}")
+    run.json("measures", document, title="Measures")
+    if document["links"] <= LARGEST_TABLE * machine.domains:
+        run.table("links", link_table(machine), title="Links of one scale-up domain")
+    if machine.scale_out is not None:
+        run.table("scale_out", layer_table(machine), title="Scale-out fabric")
