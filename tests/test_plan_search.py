@@ -311,7 +311,7 @@ def test_weights_fill_the_bubble(stages: int, microbatches: int) -> None:
 
 
 def test_in_1f1b_long_transfers_slow_every_microbatch() -> None:
-    slow = {"hop_s": np.ones(4)}
+    slow: dict[str, Any] = {"hop_s": np.ones(4)}
     few, many = (walk_s(line(4, m, **slow)) for m in (20, 40))
     assert (many - few) / 20 > 3.0
     assert walk_s(line(4, 20, hop_s=np.zeros(4))) == pytest.approx(3.0 * 23)
@@ -324,7 +324,7 @@ def test_a_longer_stage_sets_the_pace() -> None:
 
 
 def test_a_stage_that_waits_for_what_it_sends_is_slower() -> None:
-    slow = {"hop_s": np.full(2, 0.5)}
+    slow: dict[str, Any] = {"hop_s": np.full(2, 0.5)}
     beside, waits = (line(2, 8, "gpipe", sends_beside=b, **slow) for b in (True, False))
     assert walk_s(waits) == pytest.approx(walk_s(beside) + 2 * 7 * 0.5)
 

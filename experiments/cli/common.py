@@ -40,6 +40,8 @@ Overlay = Annotated[
         "--catalogue", metavar="FILE.csv", help="Catalogue rows that replace shipped ones."
     ),
 ]
+WIDEST = 200
+"""Columns of a table that is not printed to a terminal."""
 NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
 """What the cells of a column of numbers begin with; a missing one is empty or a dash."""
 
@@ -84,7 +86,7 @@ def print_table(
     for row in cells:
         table.add_row(*row)
     wide = Console().is_terminal
-    Console(width=None if wide else 160, highlight=False, soft_wrap=not wide).print(table)
+    Console(width=None if wide else WIDEST, highlight=False, soft_wrap=not wide).print(table)
 
 
 def progress(items: Sequence[Any], what: str, *, quiet: bool) -> Iterator[Any]:
