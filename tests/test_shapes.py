@@ -99,7 +99,7 @@ def test_plain_shapes_from_text() -> None:
     [
         ("ring:0", "ring:0: a size of 0 is not between 1"),
         ("torus:4x0", "torus:4x0: a size of 0"),
-        ("ring:-4", "sizes must be whole numbers of at least 1, as ring:8"),
+        ("ring:-4", "sizes must be whole numbers of 1 to 16,777,216, as ring:8"),
         ("ring:4.5", "sizes must be whole numbers"),
         ("ring:", "sizes must be whole numbers"),
         ("ring", "sizes must be whole numbers"),
