@@ -100,7 +100,7 @@ def plan(
 def _search(asked: Request) -> Search:
     """What was found."""
     from topologies.catalogue import choose
-    from topologies.machines import cluster as machine
+    from topologies.machines import machine
     from workloads.huggingface import model as read_model
     from workloads.search import search
 

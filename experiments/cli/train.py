@@ -114,7 +114,7 @@ def train(
 def _run(asked: Request) -> Iteration:
     """The step that was asked for."""
     from topologies.catalogue import choose
-    from topologies.machines import cluster as machine
+    from topologies.machines import machine
     from workloads.huggingface import model as read_model
     from workloads.search.nearest import remedied
     from workloads.training.faults import parse_fault
