@@ -162,7 +162,9 @@ class RankShare:
         if self.book.has(family, "all_reduce_floor"):
             once = self.book.value(family, "all_reduce_floor") + large_s
         else:
-            once = np.minimum(self._reduce_s(SMALL_BYTES) + large_s, self.direct_reduce_s(size, family))
+            once = np.minimum(
+                self._reduce_s(SMALL_BYTES) + large_s, self.direct_reduce_s(size, family)
+            )
         return np.asarray(2 * self.model.layers * once)
 
     def _reduce_s(self, size: int) -> float:
