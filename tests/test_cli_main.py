@@ -58,3 +58,23 @@ def test_a_fault_of_the_system_is_words_not_a_number(
     monkeypatch.setattr("topologies.machines.cluster", full)
     assert run(["topology", "trn2.48xlarge"]) == 2
     assert capsys.readouterr().err == "cluster-sim: No space left on device.\n"
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_takes_the_common_options(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert all(f"  --{name}" in page for name in ("json", "seed", "engine", "quiet")), page
+
+
+def test_common_options_are_checked_where_they_change_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        run(["topology", "ring:8", "--no-graph", "--json", "--seed", "7", "--engine", "reference"])
+        == 0
+    )
+    assert run(["topology", "ring:8", "--engine", "simpy"]) == 2
+    assert "unknown engine 'simpy'" in capsys.readouterr().err

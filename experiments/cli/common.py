@@ -17,8 +17,25 @@ Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Write a run directory there.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The only source of randomness.")]
+ENGINES = ("fast", "reference")
+
+
+def _known_engine(name: str) -> str:
+    from topologies.errors import InputError, suggestion
+
+    if name not in ENGINES:
+        near = suggestion(name, ENGINES)
+        raise InputError(f"unknown engine {name!r}.{near} Use {' or '.join(ENGINES)}.")
+    return name
+
+
 Engine = Annotated[
-    str, typer.Option("--engine", help="reference (SimPy) or fast (compiled): the same integers.")
+    str,
+    typer.Option(
+        "--engine",
+        callback=_known_engine,
+        help="reference (SimPy) or fast (compiled): the same integers.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Bandwidth = Annotated[

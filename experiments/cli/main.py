@@ -10,6 +10,7 @@ import typer
 
 from experiments.cli.calibrate import calibrate
 from experiments.cli.collective import collective
+from experiments.cli.everywhere import everywhere
 from experiments.cli.fleet import fleet
 from experiments.cli.plan import plan
 from experiments.cli.report import report
@@ -46,7 +47,7 @@ for _command in (
     *(topology, collective, train, plan, serve, fleet),
     *(sweep, validate, calibrate, report),
 ):
-    app.command()(_command)
+    app.command()(everywhere(_command))
 
 
 def run(arguments: Sequence[str]) -> int:
