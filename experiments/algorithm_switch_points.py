@@ -42,7 +42,7 @@ def run(
         ``slowdown``: time over that of the fastest algorithm of the size.
     """
     from cluster_sim.collectives import algorithms, rows, whole
-    from cluster_sim.collectives.algorithms import chosen
+    from cluster_sim.collectives.algorithms.named import chosen
     from cluster_sim.collectives.sizes import parse_sizes
     from topologies.machines import cluster as named
 

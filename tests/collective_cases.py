@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import Group, algorithms
-from cluster_sim.collectives.algorithms import OPS
+from cluster_sim.collectives.algorithms.named import OPS
 from topologies.clusters import Cluster
 from topologies.machines import cluster
 

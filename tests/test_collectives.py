@@ -15,9 +15,9 @@ from cluster_sim.collectives import (
     rows,
     whole,
 )
+from cluster_sim.collectives.algorithms.hierarchical import hierarchical
 from cluster_sim.collectives.chunks import cut, shards, share
 from cluster_sim.collectives.group import box
-from cluster_sim.collectives.hierarchical import hierarchical
 from cluster_sim.collectives.lower import lower
 from cluster_sim.conservation import violations
 from cluster_sim.fabric import fabric

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import Group, build, compose, duration_ps, prove, rows, whole
-from cluster_sim.collectives.algorithms import chosen
-from cluster_sim.collectives.cube import cube
-from cluster_sim.collectives.hierarchical import symmetric
+from cluster_sim.collectives.algorithms.cube import cube
+from cluster_sim.collectives.algorithms.hierarchical import symmetric
+from cluster_sim.collectives.algorithms.named import chosen
+from cluster_sim.collectives.algorithms.torus import shares
 from cluster_sim.collectives.phases import phases, run_phases
-from cluster_sim.collectives.torus import shares
 from cluster_sim.trace import run
 from topologies.errors import InputError
 from topologies.machines import cluster

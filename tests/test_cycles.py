@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import Group, whole
-from cluster_sim.collectives.cycle_search import ultraserver_boxes
-from cluster_sim.collectives.cycles import (
+from cluster_sim.collectives.algorithms.cycle_search import ultraserver_boxes
+from cluster_sim.collectives.algorithms.cycles import (
     all_rings,
     hamiltonian_cycles,
     one_ring,

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster_sim.collectives import OPS, algorithms, build, footprint, measure, whole
-from cluster_sim.collectives.algorithms import broadcast_slices, fitting, slices_for
+from cluster_sim.collectives.algorithms.named import broadcast_slices, fitting, slices_for
 from cluster_sim.wire import wire
 from topologies.errors import InputError
 from topologies.machines import cluster

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import ProofError, algorithms, compose, prove, whole
-from cluster_sim.collectives.algorithms import OPS
+from cluster_sim.collectives.algorithms.named import OPS
 from cluster_sim.schedule import Codes, Edges
 from topologies.machines import cluster
 

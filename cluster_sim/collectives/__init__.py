@@ -1,7 +1,8 @@
 """Collectives: what they must achieve, how algorithms achieve it, proofs, bounds and timings."""
 
-from cluster_sim.collectives.algorithms import OPS, algorithms, build, compose
+from cluster_sim.collectives.algorithms.named import OPS, algorithms
 from cluster_sim.collectives.bounds import Bound, lower_bound, lower_bound_ps
+from cluster_sim.collectives.compose import build, compose
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.memory import hbm_bytes, hbm_bytes_per_s

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from cluster_sim.collectives.cube import has_pairs
+from cluster_sim.collectives.algorithms.cube import has_pairs
+from cluster_sim.collectives.algorithms.ring import RING_OPS
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.ring import RING_OPS
 from cluster_sim.wire import Wire
 
 PAIRED = "kangaring"

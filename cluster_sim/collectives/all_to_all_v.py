@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.collectives.all_to_all import dimension_ordered, direct
+from cluster_sim.collectives.algorithms.all_to_all import dimension_ordered, direct
 from cluster_sim.collectives.bounds import Bound
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.composed import Collective

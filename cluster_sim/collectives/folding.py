@@ -12,21 +12,21 @@ from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms import slices_for
-from cluster_sim.collectives.chunks import EVERY, Chunks, cut
-from cluster_sim.collectives.cycles import cycles
-from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.hierarchical import (
+from cluster_sim.collectives.algorithms.cycles import cycles
+from cluster_sim.collectives.algorithms.hierarchical import (
     inner_parts,
     over_domains,
     pairs_domains,
     rank_table,
 )
+from cluster_sim.collectives.algorithms.named import slices_for
+from cluster_sim.collectives.algorithms.ring import RING_OPS, ring_rounds
+from cluster_sim.collectives.algorithms.stages import Leg, staged_by_few
+from cluster_sim.collectives.algorithms.torus import parts as shared_out
+from cluster_sim.collectives.chunks import EVERY, Chunks, cut
+from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.lower import lower
-from cluster_sim.collectives.ring import RING_OPS, ring_rounds
 from cluster_sim.collectives.sends import Sends
-from cluster_sim.collectives.stages import Leg, staged_by_few
-from cluster_sim.collectives.torus import parts as shared_out
 from cluster_sim.fabric import fabric
 from cluster_sim.schedule import IntArray, Schedule
 from cluster_sim.trace import run

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cluster_sim.collectives.accesses import accesses
-from cluster_sim.collectives.algorithms import chosen
+from cluster_sim.collectives.algorithms.named import chosen
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import covers
+from cluster_sim.collectives.nccl.times import covers
 from cluster_sim.collectives.timing import duration_ps
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.wire import wire

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.ring import RING_OPS
+from cluster_sim.collectives.algorithms.stages import ring_stage
+from cluster_sim.collectives.algorithms.torus import axis_lines
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.collectives.lower import Facts, lower
-from cluster_sim.collectives.ring import RING_OPS
-from cluster_sim.collectives.stages import ring_stage
-from cluster_sim.collectives.torus import axis_lines
 from cluster_sim.fabric import Fabric, fabric
 from cluster_sim.trace import run
 from topologies.errors import InputError

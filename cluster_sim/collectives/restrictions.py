@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.collectives.cycles import one_ring
+from cluster_sim.collectives.algorithms.cycles import one_ring
+from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.hierarchical import rank_table
 from cluster_sim.schedule import BoolArray, IntArray
 from topologies.clusters import Cluster
 from topologies.errors import InputError

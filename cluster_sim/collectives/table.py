@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cluster_sim.collectives import closed_form
-from cluster_sim.collectives.algorithms import compose, fitting
+from cluster_sim.collectives.algorithms.named import fitting
 from cluster_sim.collectives.bounds import Bound, lower_bound
+from cluster_sim.collectives.compose import compose
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import covers
+from cluster_sim.collectives.nccl import one_op
+from cluster_sim.collectives.nccl.times import covers
 from cluster_sim.collectives.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.trace import Trace, run
 from topologies.clusters import Cluster
@@ -186,14 +187,14 @@ def _measure_nccl(
     op: str, group: Group, size_bytes: int, bound: Bound, factor: float, engine: str
 ) -> tuple[dict[str, Any], Trace]:
     begun = time.perf_counter()
-    made = closed_form.one_op_a_rank(op, group, size_bytes)
+    made = one_op.one_op_a_rank(op, group, size_bytes)
     built = time.perf_counter()
     trace = run(made, engine=engine)
     done = time.perf_counter()
-    least = closed_form.bound_with_switch(op, group, size_bytes, bound)
+    least = one_op.bound_with_switch(op, group, size_bytes, bound)
     row = _row(group, size_bytes, least, factor, trace, engine, (begun, built, done))
-    named = {"collective": op, "algorithm": closed_form.NAME}
-    steps = closed_form.steps(op, group, size_bytes)
+    named = {"collective": op, "algorithm": one_op.NAME}
+    steps = one_op.steps(op, group, size_bytes)
     return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
 
 

@@ -10,11 +10,12 @@ import functools
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms import chosen, compose
+from cluster_sim.collectives.algorithms.named import chosen
 from cluster_sim.collectives.clos import exchange_ps
+from cluster_sim.collectives.compose import compose
 from cluster_sim.collectives.folding import folded_ps
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import covers, nccl_ps
+from cluster_sim.collectives.nccl.times import covers, nccl_ps
 from cluster_sim.schedule import IntArray
 from cluster_sim.trace import run
 from cluster_sim.wire import wire

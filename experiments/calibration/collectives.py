@@ -22,9 +22,9 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import CHIP, FABRIC, SWITCH, Nccl, seconds
-from cluster_sim.collectives.nccl_load import Load, load_of
-from cluster_sim.collectives.nccl_tuner import tuner
+from cluster_sim.collectives.nccl.load import Load, load_of
+from cluster_sim.collectives.nccl.times import CHIP, FABRIC, SWITCH, Nccl, seconds
+from cluster_sim.collectives.nccl.tuner import tuner
 from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, write
 from experiments.validation.machines import machines_for
 from experiments.validation.rows import Row

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.collectives import Group
-from cluster_sim.collectives.nccl import covers, nccl_ps
-from cluster_sim.collectives.ring import RING_OPS
+from cluster_sim.collectives.algorithms.ring import RING_OPS
+from cluster_sim.collectives.nccl.times import covers, nccl_ps
 from cluster_sim.collectives.timing import duration_ps
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, unsupported

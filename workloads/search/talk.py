@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.collectives.algorithms import MOST_SLICES
-from cluster_sim.collectives.nccl import covers
+from cluster_sim.collectives.algorithms.named import MOST_SLICES
+from cluster_sim.collectives.nccl.times import covers
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import IntArray
 from topologies.clusters import Cluster

@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_sim.build import schedule
 from cluster_sim.collectives import compose
-from cluster_sim.collectives.nccl import covers
+from cluster_sim.collectives.nccl.times import covers
 from cluster_sim.schedule import (
     JOIN,
     NO_RESOURCE,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.collectives.nccl_load import Load, Number
+from cluster_sim.collectives.nccl.load import Load, Number
 from topologies.catalogue import Catalogue
 
 PROTOCOLS = ("ll", "ll128", "simple")

@@ -14,7 +14,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from cluster_sim.collectives.cycle_search import Found, Grid, find
+from cluster_sim.collectives.algorithms.cycle_search import Found, Grid, find
 from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.schedule import IntArray
 from topologies.shapes import FullMesh
@@ -140,9 +140,9 @@ def snake(sizes: tuple[int, ...]) -> IntArray:
 
 @functools.cache
 def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]], Found]:
-    text = files("cluster_sim.collectives").joinpath("data/cycles.csv").read_text("utf-8")
+    table = files("cluster_sim.collectives.algorithms").joinpath("data/cycles.csv")
     orders: dict[tuple[str, str, str, str], list[list[int]]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in csv.DictReader(table.read_text("utf-8").splitlines()):
         key = (row["sizes"], row["wraps"], row["units"], row["both_ways"])
         orders.setdefault(key, []).append([int(chip) for chip in row["order"].split()])
 

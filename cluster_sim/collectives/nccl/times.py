@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl_load import Load, Number, load_of
-from cluster_sim.collectives.nccl_tuner import PART, PROTOCOLS, Tuner, pick, tuner
+from cluster_sim.collectives.nccl.load import Load, Number, load_of
+from cluster_sim.collectives.nccl.tuner import PART, PROTOCOLS, Tuner, pick, tuner
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
 

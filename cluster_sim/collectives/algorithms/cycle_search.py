@@ -1,9 +1,9 @@
 """Offline search for Hamiltonian cycles that together use the cables of a grid or torus box.
 
-``python -m cluster_sim.collectives.cycle_search FILE.csv`` rebuilds the shipped table. A start is
-made from the axes themselves (every step along an axis is a permutation of the chips), then two
-permutations exchange their arcs along an alternating closed trail, which keeps both permutations,
-as long as that does not raise the number of separate cycles.
+``python -m cluster_sim.collectives.algorithms.cycle_search FILE.csv`` rebuilds the shipped table.
+A start is made from the axes themselves (every step along an axis is a permutation of the chips),
+then two permutations exchange their arcs along an alternating closed trail, which keeps both
+permutations, as long as that does not raise the number of separate cycles.
 """
 
 from __future__ import annotations

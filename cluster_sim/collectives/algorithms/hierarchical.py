@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_sim.collectives.choice import halves, is_trainium
-from cluster_sim.collectives.cube import cube_parts, is_cube
-from cluster_sim.collectives.cycles import one_ring
+from cluster_sim.collectives.algorithms.choice import halves, is_trainium
+from cluster_sim.collectives.algorithms.cube import cube_parts, is_cube
+from cluster_sim.collectives.algorithms.cycles import one_ring
+from cluster_sim.collectives.algorithms.stages import Part, staged
+from cluster_sim.collectives.algorithms.torus import parts
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.sends import Sends
-from cluster_sim.collectives.stages import Part, staged
-from cluster_sim.collectives.torus import parts
 from cluster_sim.schedule import IntArray
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.cycles import Cycles
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards
-from cluster_sim.collectives.cycles import Cycles
 from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
 from cluster_sim.schedule import Edges, IntArray
 

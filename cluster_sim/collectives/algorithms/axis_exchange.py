@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.stages import COLUMNS, Table, gathered
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.sends import Channels, Sends, no_sends
-from cluster_sim.collectives.stages import COLUMNS, Table, gathered
 from cluster_sim.schedule import IntArray
 
 LISTED_RANKS = 256

@@ -9,8 +9,8 @@ import numpy as np
 from cluster_sim.build import schedule
 from cluster_sim.collectives.bounds import AROUND, Bound
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import SWITCH, constants, nccl_ps
-from cluster_sim.collectives.nccl_load import load_of
+from cluster_sim.collectives.nccl.load import load_of
+from cluster_sim.collectives.nccl.times import SWITCH, constants, nccl_ps
 from cluster_sim.schedule import FIXED, JOIN, Codes, Edges, Resources, Schedule
 
 NAME = "nccl"

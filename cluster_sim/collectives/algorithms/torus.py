@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.sends import Sends
-from cluster_sim.collectives.stages import Part, staged
 from cluster_sim.schedule import IntArray
 
 WHOLE = 1000

@@ -1,40 +1,38 @@
-"""Which algorithm does which operation on which group, and the one front door, :func:`compose`."""
+"""Algorithms by name: which does which operation on which group, and what ``auto`` stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from cluster_sim.collectives.all_to_all import dimension_ordered, direct
-from cluster_sim.collectives.axis_exchange import axis_exchange
-from cluster_sim.collectives.choice import automatic
-from cluster_sim.collectives.composed import Collective
-from cluster_sim.collectives.cube import cube, halving_doubling, has_pairs, is_cube, kangaring
-from cluster_sim.collectives.cycles import Cycles, all_rings, one_ring
-from cluster_sim.collectives.footprint import fits, ops_of, refuse_huge
-from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.hierarchical import hierarchical, symmetric
-from cluster_sim.collectives.lower import Facts, lower
-from cluster_sim.collectives.mesh import mesh, single_step_mesh
-from cluster_sim.collectives.one_to_many import (
+from cluster_sim.collectives.algorithms.all_to_all import dimension_ordered, direct
+from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
+from cluster_sim.collectives.algorithms.choice import automatic
+from cluster_sim.collectives.algorithms.cube import (
+    cube,
+    halving_doubling,
+    has_pairs,
+    is_cube,
+    kangaring,
+)
+from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, one_ring
+from cluster_sim.collectives.algorithms.hierarchical import hierarchical, symmetric
+from cluster_sim.collectives.algorithms.mesh import mesh, single_step_mesh
+from cluster_sim.collectives.algorithms.one_to_many import (
     chain_broadcast,
     mesh_broadcast,
     permute,
     tree_broadcast,
 )
-from cluster_sim.collectives.ring import RING_OPS, ring
-from cluster_sim.collectives.scratchpad import refuse_large
-from cluster_sim.collectives.sends import Sends, side_by_side
-from cluster_sim.collectives.torus import torus
-from cluster_sim.fabric import fabric
-from cluster_sim.schedule import Schedule
+from cluster_sim.collectives.algorithms.ring import RING_OPS, ring
+from cluster_sim.collectives.algorithms.torus import torus
+from cluster_sim.collectives.footprint import fits, ops_of
+from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.sends import Sends
 from cluster_sim.wire import Wire, wire
 from topologies.errors import InputError, suggestion
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
-MAX_BYTES = 2**50
 MOST_SLICES = 16
 MOST_BROADCAST_SLICES = 1024
 CHAIN_OPS = (*RING_OPS, "broadcast")
@@ -116,7 +114,7 @@ def broadcast_slices(ranks: int, size_bytes: int, costs: Wire) -> int:
     return max(1, min(MOST_BROADCAST_SLICES, 4 * ranks, size_bytes // costs.packet_bytes))
 
 
-def _ops(op: str, groups: Sequence[Group], size_bytes: int, name: str, costs: Wire) -> int:
+def ops_foreseen(op: str, groups: Sequence[Group], size_bytes: int, name: str, costs: Wire) -> int:
     """Roughly how many ops groups of one size have."""
     first = groups[0]
     slices = (
@@ -178,7 +176,7 @@ def fitting(op: str, groups: Sequence[Group], size_bytes: int) -> list[str]:
     """Algorithms that make sense and whose schedules fit in this machine; if none does, all."""
     sensible = algorithms(op, groups[0])
     costs = wire(groups[0].cluster)
-    small = [name for name in sensible if fits(_ops(op, groups, size_bytes, name, costs))]
+    small = [name for name in sensible if fits(ops_foreseen(op, groups, size_bytes, name, costs))]
     return small or sensible
 
 
@@ -193,108 +191,3 @@ def chosen(op: str, group: Group, size_bytes: int, algorithm: str) -> str:
             f"{group.cluster.name}; these do: auto, best, {', '.join(sensible)}"
         )
     return algorithm
-
-
-def compose(
-    op: str,
-    groups: Group | Sequence[Group],
-    size_bytes: int,
-    algorithm: str = "auto",
-    *,
-    ideal: bool = False,
-    sbuf: bool = False,
-    contended: bool = False,
-) -> Collective:
-    """Build a collective on one group, or on several disjoint ones at once.
-
-    Parameters
-    ----------
-    op : str
-        One of ``OPS``.
-    groups : Group or sequence of Group
-    size_bytes : int
-        As in nccl-tests: all-reduce the buffer; all-gather the gathered buffer; reduce-scatter the
-        whole input; all-to-all the whole buffer of one rank [B].
-    algorithm : str
-        A name from :func:`algorithms`, or ``auto``.
-    ideal : bool
-        Link rates and latencies only.
-    sbuf : bool
-        The buffers are in the scratchpads of the cores and nothing is drawn from memory.
-    contended : bool
-        Others may draw on the same memories (:mod:`cluster_sim.collectives.streams`): what is drawn
-        from them is written out even where this collective by itself cannot fill them.
-
-    Raises
-    ------
-    InputError
-        For unknown names, an algorithm that makes no sense here, sizes out of range, and buffers
-        that do not fit in a scratchpad or whose schedule does not fit in this machine.
-    """
-    many = [groups] if isinstance(groups, Group) else list(groups)
-    _check(many, size_bytes)
-    cluster = many[0].cluster
-    if sbuf:
-        for group in many:
-            refuse_large(op, group, size_bytes)
-    name = chosen(op, many[0], size_bytes, algorithm)
-    for group in many[1:]:
-        chosen(op, group, size_bytes, name)
-    costs = wire(cluster, ideal=ideal, sbuf=sbuf)
-    refuse_huge(
-        op, name, sum(group.ranks for group in many), _ops(op, many, size_bytes, name, costs)
-    )
-    sends = side_by_side([ALGORITHMS[name].sends(op, one, size_bytes, costs) for one in many])
-    chips = np.concatenate([group.chip_of_rank for group in many])
-    domains = np.unique(chips // cluster.chips_per_domain)
-    facts: Facts = {
-        "collective": op,
-        "algorithm": name,
-        "cluster": cluster.name,
-        "ranks": sends.ranks,
-        "groups": len(many),
-        "size_bytes": int(size_bytes),
-        "ideal": ideal or cluster.plain,
-        "sbuf": sbuf,
-    }
-    steps = int(sends.step.max(initial=-1)) + 1
-    covered = fabric(cluster, domains, costs=costs)
-    made = lower(sends, chips, covered, facts, contended=contended)
-    owner = np.repeat(np.arange(len(many), dtype=np.int32), [group.ranks for group in many])
-    return Collective(op, name, made, sends.chunks, chips, owner, steps)
-
-
-def build(
-    op: str,
-    groups: Group | Sequence[Group],
-    size_bytes: int,
-    algorithm: str = "auto",
-    *,
-    ideal: bool = False,
-    sbuf: bool = False,
-    contended: bool = False,
-) -> Schedule:
-    """Schedule of a collective; see :func:`compose` for the parameters.
-
-    Examples
-    --------
-    >>> from cluster_sim.collectives import whole
-    >>> from topologies.machines import cluster
-    >>> ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
-    >>> build("all-reduce", whole(ring), 2**30, "ring").facts["ranks"]
-    8
-    """
-    made = compose(op, groups, size_bytes, algorithm, ideal=ideal, sbuf=sbuf, contended=contended)
-    return made.schedule
-
-
-def _check(groups: Sequence[Group], size_bytes: int) -> None:
-    if not groups:
-        raise InputError("no group is given; a collective needs at least one")
-    if not 0 <= size_bytes <= MAX_BYTES:
-        raise InputError(f"a size of {size_bytes} B is not between 0 and {MAX_BYTES} B (1 PiB)")
-    chips = np.concatenate([group.chips for group in groups])
-    if len(np.unique(chips)) < len(chips):
-        raise InputError("groups share a chip; replica groups must be disjoint")
-    if any(group.cluster != groups[0].cluster for group in groups):
-        raise InputError("groups of different clusters cannot run in one schedule")

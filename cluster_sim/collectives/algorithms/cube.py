@@ -1,9 +1,9 @@
 """Recursive halving and doubling, and the pair-alternating ring of the Neuron runtime.
 
-Both are stages (:mod:`cluster_sim.collectives.stages`): halving and doubling has one stage of pairs
-for each dimension of a hypercube; KangaRing one stage between the two ranks of a pair, then rings
-in which one rank of every pair drives while the other one rests, the roles exchanged for the other
-half of the payload.
+Both are stages (:mod:`cluster_sim.collectives.algorithms.stages`): halving and doubling has one
+stage of pairs for each dimension of a hypercube; KangaRing one stage between the two ranks of a
+pair, then rings in which one rank of every pair drives while the other one rests, the roles
+exchanged for the other half of the payload.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.collectives.cycles import all_rings
+from cluster_sim.collectives.algorithms.cycles import all_rings
+from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.sends import Sends
-from cluster_sim.collectives.stages import Part, staged
 from cluster_sim.schedule import IntArray
 
 
