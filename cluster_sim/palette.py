@@ -40,3 +40,21 @@ def colors(names: Iterable[str]) -> dict[str, str]:
         unused = (color for color in OTHERS if color not in chosen.values())
         chosen[name] = known or next(unused, OTHERS[position % len(OTHERS)])
     return chosen
+
+
+def ink(color: str) -> str:
+    """Black or white, whichever is read better on a colour ``#rrggbb``, after WCAG 2's luminance.
+
+    Examples
+    --------
+    >>> ink("#222255"), ink("#ee6677")
+    ('white', 'black')
+    """
+    parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    luminance = sum(
+        weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )
+    return "black" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "white"

@@ -2,8 +2,9 @@
 
 An experiment is a module of this package with ``run(...) -> DataFrame`` and
 ``plot(frame) -> Figure``; the parameters of ``run`` are its options. With ``--out DIR`` frame and
-figure are written to a run directory, and whatever else an optional ``save(run, frame, **options)``
-adds to it (:class:`experiments.run_directory.Run`).
+figure are written to a run directory, the figure under the name of the module or its ``FIGURE``,
+and whatever else an optional ``save(run, frame, **options)`` adds
+(:class:`experiments.run_directory.Run`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def _write(out: Path, chosen: Experiment, given: dict[str, Any], frame: Any) -> 
     module, command = chosen.load(), f"experiment {chosen.name}"
     seed = given.get("seed")
     with run_directory(out, command=command, inputs=given, seed=seed) as run:
-        run.figure(chosen.name, module.plot(frame), title=chosen.summary)
+        called = getattr(module, "FIGURE", chosen.name)
+        run.figure(called, module.plot(frame), title=chosen.summary)
         run.table("metrics", frame, title="Rows", parquet=True)
         if hasattr(module, "save"):
             module.save(run, frame, **given)

@@ -63,6 +63,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+    from cluster_sim.palette import colors
     from topologies.quantities import format_bytes
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
@@ -76,9 +77,11 @@ def plot(frame: pd.DataFrame) -> Figure:
     set_by = "links and memory" if (bounded.bound == "hbm").any() else "links"
     limited = f"limit of the {set_by}"
     axes.plot(bounded.size_bytes, limit, "--", color="0.45", marker=mark, label=limited)
+    shades = colors(dict.fromkeys(moved.algorithm))
     for name, rows in moved.groupby("algorithm", sort=False):
-        ordered = rows.sort_values("size_bytes")
-        axes.plot(ordered.size_bytes, ordered.busbw_bytes_per_s / 1e9, marker="o", ms=3, label=name)
+        line = rows.sort_values("size_bytes")
+        rate, shade = line.busbw_bytes_per_s / 1e9, shades[str(name)]
+        axes.plot(line.size_bytes, rate, "o-", ms=3, color=shade, label=name)
     if "measured_busbw_bytes_per_s" in moved:
         seen = moved.dropna(subset="measured_busbw_bytes_per_s").sort_values("size_bytes")
         measured = seen.measured_busbw_bytes_per_s / 1e9
@@ -98,7 +101,18 @@ def plot(frame: pd.DataFrame) -> Figure:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
     axes.set_xlabel("size of the buffer, as nccl-tests counts it")
     axes.set_ylabel("bus bandwidth [GB/s]")
-    axes.set_title(f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks")
+    what = f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks"
+    axes.set_title(f"{what}\n{_finding(moved)}", loc="left", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """What the fastest algorithm reaches at the largest size."""
+    from topologies.quantities import format_bytes, format_rate
+
+    best = frame.sort_values(["size_bytes", "busbw_bytes_per_s"]).iloc[-1]
+    reached = f"{best.algorithm} reaches {format_rate(best.busbw_bytes_per_s)}"
+    share = f"{best.lower_bound_s / best.time_s:.0%} of the limit"
+    return f"at {format_bytes(int(best.size_bytes))} {reached}, {share}"

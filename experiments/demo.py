@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
 
 
+FIGURE = "step_time_breakdown"
+"""What the picture is called, as in a run directory of ``cluster-sim train``."""
+
+
 def run(
     model: str = "llama-3.1-405b",
     cluster: str = "trn2-ultraserver:16",
@@ -67,15 +71,15 @@ def simulate(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the breakdown as one bar."""
-    from experiments.training_figures import NAMES, stacked
+    from experiments.training_figures import NAMES, one_step
 
     seconds = dict(zip(frame["part"], frame["time_s"], strict=True))
     parts = {part: seconds.get(name, 0.0) for part, name in NAMES.items()}
-    return stacked(["one step"], [parts])
+    return one_step(frame["step"].iloc[0], parts, float(frame["mfu"].iloc[0]))
 
 
 def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:
     """Add trace, figures and tables of the same step to the run directory."""
     from experiments.training_report import write
 
-    write(run, simulate(**options), "fast", metrics_too=False)
+    write(run, simulate(**options), "fast", alone=False)

@@ -57,9 +57,11 @@ def plot(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar a plan, and a mark where its estimate stands."""
     from experiments.plan_figures import bars
 
-    first = frame.iloc[0]
+    first, last = frame.iloc[0], frame.iloc[-1]
     title = (
         f"{first.model} on {first.cluster}, global batch {first.global_batch:,} × {first.seq:,} "
-        "tokens: the best plan of each division"
+        f"tokens, overlap {first.overlap}: the best plan of each division.\n"
+        f"The first of {len(frame)} takes {1 - first.iteration_s / last.iteration_s:.0%} less time "
+        "than the last"
     )
     return bars(frame, title)

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
     from workloads.search import Search
 
-SMALLEST_LABEL = 0.045
-"""Share from which a part is wide enough for its number."""
-DARK = ("compute", "optimizer", "exposed_tp", "exposed_pp", "exposed_ep")
-"""Parts on which white letters are read better."""
-
 
 def bars(rows: pd.DataFrame, title: str = "") -> Figure:
     """One bar a plan, made of its parts, with a mark where the estimate stands.
@@ -43,20 +38,8 @@ def bars(rows: pd.DataFrame, title: str = "") -> Figure:
         f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
         for mfu, size in zip(rows["mfu"], rows["memory_total_bytes"], strict=True)
     ]
-    drawn = stacked(labels, parts, notes)
-    axes = drawn.axes[0]
-    marks = axes.plot(rows["estimate_s"], range(len(rows)), "|k", ms=22, mew=1.5, zorder=3)
-    axes.legend(
-        marks,
-        ["estimate"],
-        loc="upper right",
-        bbox_to_anchor=(1.0, -0.04),
-        frameon=False,
-        markerscale=0.4,
-    )
-    if title:
-        axes.set_title(title, loc="left", fontsize=10)
-    return drawn
+    estimates = rows["estimate_s"].tolist()
+    return stacked(labels, parts, notes, marks=estimates, mark="estimate", title=title)
 
 
 FINER = (
@@ -64,6 +47,8 @@ FINER = (
     "sequence_parallel", "order",
 )  # fmt: skip
 """Fields that tell plans of the same degrees from one another, the most telling first."""
+OF_PIPELINES = ("vpp", "schedule", "order")
+"""Those that say nothing of a plan without a pipeline."""
 
 
 def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
@@ -77,6 +62,8 @@ def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
     words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
     rest = []
     for name in telling:
+        if one["pp"] == 1 and name in OF_PIPELINES:
+            continue
         text, value = name.replace("_", " "), one[name]
         rest.append(
             ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
@@ -165,52 +152,10 @@ def frontier(size: IntArray, seconds: FloatArray) -> IntArray:
     return np.asarray(order[seconds[order] < before])
 
 
-def shares(labels: Sequence[str], frame: pd.DataFrame, notes: Sequence[str], title: str) -> Figure:
-    """One bar a row, as long as all others, cut into the shares of its step.
-
-    Parameters
-    ----------
-    labels : list of str
-    frame : DataFrame
-        With ``iteration_s`` and ``<part>_s`` [s].
-    notes : list of str
-        Written behind each bar.
-    title : str
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 1.9 + 0.55 * len(labels)), layout="constrained")
-    axes = figure.subplots()
-    shade, at = colors(PARTS), np.arange(len(labels))
-    left = np.zeros(len(labels))
-    for part in PARTS:
-        width = (frame[f"{part}_s"] / frame["iteration_s"]).to_numpy()
-        if not width.any():
-            continue
-        axes.barh(at, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
-        for row in np.flatnonzero(width > SMALLEST_LABEL).tolist():
-            ink = "white" if part in DARK else "black"
-            middle = left[row] + width[row] / 2
-            axes.text(middle, row, f"{width[row]:.0%}", ha="center", va="center", color=ink)
-        left += width
-    for row, note in enumerate(notes):
-        axes.text(1.01, row, note, va="center", fontsize=9)
-    axes.set_yticks(at, labels)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.2)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-    axes.set_xlabel("share of one iteration, mean over ranks")
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
-    return figure
-
-
 SCHEDULES = {
     "none": "gradients all at once, after the backward pass",
-    "dp": "gradients layer by layer, beside the backward pass",
-    "all": "gradients layer by layer, beside the backward pass",
+    "dp": "gradients in buckets, beside the backward pass",
+    "all": "gradients in buckets, beside the backward pass",
 }
 """What an overlap means for what replicas exchange."""
 

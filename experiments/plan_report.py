@@ -117,9 +117,9 @@ def frame(found: Search, top: int) -> pd.DataFrame:
 
 
 BRIEF = (
-    "tp", "pp", "dp", "microbatch", "zero", "sequence_parallel", "schedule", "recompute", "order",
-    "overlap", "global_batch", "seq", "estimate_s", "iteration_s", "mfu", "memory_total_bytes",
-    *(f"{part}_s" for part in PARTS),
+    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
+    "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s", "mfu",
+    "memory_total_bytes", *(f"{part}_s" for part in PARTS),
 )  # fmt: skip
 """Columns that say most about a plan."""
 

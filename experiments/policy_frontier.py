@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from workloads.fleet.scenario import Scenario
     from workloads.fleet.view import Policy
 
+TARGET = 0.997
+"""Share of requests in time at which policies are compared."""
 HEADROOMS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75)
 
 
@@ -30,7 +32,7 @@ def run(
     Returns
     -------
     DataFrame
-        ``policy, headroom, slo_attainment, slo_attainment_worst_15min, training_share,
+        ``policy, headroom, night_share`` (of the policies that have it)``, slo_attainment, slo_attainment_worst_15min, training_share,
         training_chip_hours, training_goodput, role_changes, usd_per_million_tokens``.
     """
     from topologies.machines import cluster as named
@@ -48,12 +50,13 @@ def run(
         peak_share=peak_share,
     )
     rows = []
-    for name, headroom, policy in _policies(made, headrooms):
+    for name, setting, policy in _policies(made, headrooms):
         done = summary(run_scenario(made, policy, seed=seed), made.economics)
         rows.append(
             {
                 "policy": name,
-                "headroom": headroom,
+                "headroom": setting.get("headroom"),
+                "night_share": setting.get("night_share"),
                 "training_share": done["training_chip_hours"] / done["chip_hours"],
                 **{key: done[key] for key in KEPT},
             }
@@ -73,33 +76,53 @@ KEPT = (
 )
 
 
-def _policies(made: Scenario, headrooms: tuple[float, ...]) -> Iterator[tuple[str, float, Policy]]:
+def _policies(
+    made: Scenario, headrooms: tuple[float, ...]
+) -> Iterator[tuple[str, dict[str, float], Policy]]:
     from workloads.fleet.choose import policy_of
 
     for name in ("static", "threshold", "forecast", "oracle"):
         for headroom in headrooms:
-            yield name, headroom, policy_of(name, made, headroom=headroom)
+            yield name, {"headroom": headroom}, policy_of(name, made, headroom=headroom)
     for share in (0.2, 0.4, 0.6, 0.8):
-        yield "clock", 0.0, policy_of("clock", made, night_share=share)
+        yield "clock", {"night_share": share}, policy_of("clock", made, night_share=share)
 
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw missed requests (logarithmic) against the share of the fleet that trains."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    figure, axes = plt.subplots(figsize=(8.5, 5.5), layout="constrained")
+    from cluster_sim.palette import colors
+
+    figure = Figure(figsize=(9.5, 5.5), layout="constrained")
+    axes = figure.subplots()
+    shades = colors(dict.fromkeys(frame["policy"]))
     for (name, rows), marker in zip(frame.groupby("policy", sort=False), "sDo^v", strict=False):
         ordered = rows.sort_values("training_share")
         missed = 100 * (1 - ordered["slo_attainment"]).clip(lower=1e-5)
-        axes.plot(100 * ordered["training_share"], missed, marker=marker, label=name, lw=1)
+        share, shade = 100 * ordered["training_share"], shades[str(name)]
+        axes.plot(share, missed, marker=marker, color=shade, label=name, lw=1)
     axes.set_yscale("log")
     for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         each(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.invert_yaxis()
     axes.set_xlabel("chip-hours in training and evaluation [% of the fleet]   → better")
     axes.set_ylabel("requests that miss the SLO [%]   ↑ better")
-    axes.set_title(frame.attrs.get("title", "Policy frontier"), loc="left")
+    axes.axhline(100 * (1 - TARGET), color="0.4", ls="--", lw=1)
+    title = frame.attrs.get("title", "")
+    lines = [line for line in (title, _finding(frame)) if line]
+    axes.set_title("\n".join(lines), loc="left", fontsize=9.5)
     axes.grid(alpha=0.3, which="both")
     axes.legend(frameon=False, title="policy")
     return figure
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """How much of the fleet each policy gives to training while it keeps the target."""
+    kept = frame[frame["slo_attainment"] >= TARGET].groupby("policy", sort=False)
+    most = kept["training_share"].max().sort_values(ascending=False)
+    if most.empty:
+        return f"No policy serves {TARGET:.1%} of requests in time (dashed)"
+    told = ", ".join(f"{name} {share:.0%}" for name, share in most.items())
+    return f"In training with at least {TARGET:.1%} of requests in time (dashed): {told}"

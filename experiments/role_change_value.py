@@ -12,8 +12,14 @@ if TYPE_CHECKING:
 
     from workloads.fleet.scenario import Scenario
 
-
 MOST_HEADROOM, BISECTIONS = 1.5, 5
+FLEET = "fleet, threshold"
+METHODS = {
+    "study, reactive": "study of the load alone: reacts to the last minutes",
+    "study, with yesterday": "study of the load alone: also looks at yesterday",
+    FLEET: "whole simulation of the fleet, threshold policy",
+}
+"""What the picture calls each answer."""
 
 
 def run(
@@ -66,7 +72,7 @@ def run(
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)
         for row in study.itertuples()
     ]
-    rows += [(lead, "fleet, threshold", *_least(made, lead, target)) for lead in minutes]
+    rows += [(lead, FLEET, *_least(made, lead, target)) for lead in minutes]
     frame = pd.DataFrame(
         rows, columns=["minutes", "method", "headroom", "freed_share", "slo_attainment"]
     )
@@ -104,14 +110,27 @@ def _least(made: Scenario, lead: int, target: float) -> tuple[float, float, floa
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the lendable share of the fleet against the change time."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    from cluster_sim.palette import colors
+
+    figure = Figure(figsize=(8.5, 5), layout="constrained")
+    axes = figure.subplots()
+    shades = colors(dict.fromkeys(frame["method"]))
     for (method, rows), marker in zip(frame.groupby("method", sort=False), "osD^v", strict=False):
-        axes.plot(rows["minutes"], 100 * rows["freed_share"], marker=marker, label=method)
+        said, shade = METHODS.get(str(method), str(method)), shades[str(method)]
+        shares = 100 * rows["freed_share"]
+        axes.plot(rows["minutes"], shares, marker=marker, color=shade, label=said)
     axes.set_xlabel("time from an order until the unit serves [min]")
     axes.set_ylabel("chip-hours that need not serve [% of the fleet]")
-    axes.set_title(frame.attrs.get("title", "Value of a fast role change"), loc="left")
+    whole = frame[frame["method"] == FLEET].sort_values("minutes")
+    first, last = whole.iloc[0], whole.iloc[-1]
+    finding = (
+        f"Changing roles in {first.minutes} instead of {last.minutes} min lends "
+        f"{first.freed_share:.0%} instead of {last.freed_share:.0%} of the fleet"
+    )
+    title = frame.attrs.get("title", "")
+    axes.set_title("\n".join(line for line in (title, finding) if line), loc="left", fontsize=10)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)

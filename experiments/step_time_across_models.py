@@ -57,20 +57,22 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the shares of every model's step as one bar, with its plan, length and MFU."""
-    from experiments.plan_figures import shares
+    from experiments.training_figures import stacked
     from topologies.quantities import format_seconds
+    from workloads.training.breakdown import PARTS
 
     labels = [
         f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}, microbatch {row.microbatch}"
         for row in frame.itertuples()
     ]
+    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
+    seconds = frame["iteration_s"].tolist()
     notes = [
-        f"{format_seconds(seconds)}, MFU {mfu:.0%}"
-        for seconds, mfu in zip(frame["iteration_s"], frame["mfu"], strict=True)
+        f"{format_seconds(s)}, MFU {mfu:.0%}" for s, mfu in zip(seconds, frame["mfu"], strict=True)
     ]
-    first = frame.iloc[0]
+    first, low, high = frame.iloc[0], frame["mfu"].min(), frame["mfu"].max()
     title = (
-        f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, "
-        "each model with its best plan"
+        f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, overlap "
+        f"{first.overlap}:\neach model with its best plan reaches {low:.0%} to {high:.0%} MFU"
     )
-    return shares(labels, frame, notes, title)
+    return stacked(labels, parts, notes, whole_s=seconds, title=title)

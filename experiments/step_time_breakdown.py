@@ -66,17 +66,25 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw one stacked bar a row: shares of the step, with its length and MFU behind."""
+    """Draw one stacked bar a row, as a share of the model's longest step: what overlap saves."""
     from experiments.training_figures import stacked
+    from topologies.quantities import format_seconds
     from workloads.training.breakdown import PARTS
 
+    longest = frame.groupby("model", sort=False)["iteration_s"].transform("max")
     labels = [
-        f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp}\noverlap {row.overlap}"
+        f"{row.model}: overlap {row.overlap}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}"
         for row in frame.itertuples()
     ]
     parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
     notes = [
-        f"{seconds:.3g} s, MFU {mfu:.0%}"
+        f"{format_seconds(seconds)}, MFU {mfu:.0%}"
         for seconds, mfu in zip(frame["iteration_s"], frame["mfu"], strict=True)
     ]
-    return stacked(labels, parts, notes, shares=True)
+    saved = 1 - (frame["iteration_s"] / longest).groupby(frame["model"]).min()
+    title = (
+        f"{frame['cluster'].iloc[0]}: overlapping communication shortens the step by "
+        f"{saved.min():.0%} to {saved.max():.0%}"
+    )
+    whole = "the longest step of the model"
+    return stacked(labels, parts, notes, whole_s=longest.tolist(), whole=whole, title=title)

@@ -66,8 +66,22 @@ def plot(frame: pd.DataFrame) -> Figure:
         _panel(axes, frame[frame.collective == op], op)
     panels[0].set_ylabel("bus bandwidth of a chip [GB/s]")
     panels[0].legend(frameon=False, fontsize=9)
-    figure.suptitle("The fastest algorithm for each size; dashed: limit of the links")
+    figure.suptitle(f"{_finding(frame)}\nThe fastest algorithm each; dashed: limit of the links")
     return figure
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """How many times as much a chip of the last machine gets as one of the first."""
+    from topologies.quantities import format_bytes
+
+    size, names = int(frame.size_bytes.max()), list(dict.fromkeys(frame.cluster))
+    rate = frame[frame.size_bytes == size].set_index(["collective", "cluster"]).busbw_bytes_per_s
+    times = [
+        f"{rate[op, names[-1]] / rate[op, names[0]]:.1f} times the {op}"
+        for op in dict.fromkeys(frame.collective)
+    ]
+    told = " and ".join(times)
+    return f"At {format_bytes(size)} a chip of {names[-1]} gets {told} of one of {names[0]}"
 
 
 def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.trace import Trace
-from experiments.training_figures import NAMES, stacked
+from experiments.training_figures import NAMES, one_step
 from topologies.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -121,18 +121,22 @@ def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
     ]
 
 
-def write(out: Run, run: Iteration, engine: str, *, metrics_too: bool = True) -> None:
+FIGURE = "step_time_breakdown"
+"""What the picture of the breakdown is called in a run directory."""
+
+
+def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
     """Put results, breakdowns, figures and trace into a run directory.
 
-    ``metrics_too`` says whether the results are its ``metrics.csv`` as well.
+    ``alone`` says that nothing else puts ``metrics.csv`` and the picture of the breakdown there.
     """
     from workloads.training.explain import inputs, steps
 
     told = document(run, engine)
-    if metrics_too:
+    if alone:
         out.table("metrics", metrics(told), title="Results", note=headline(run))
-    bar = stacked([run.model.name], [run.breakdown_s], [f"MFU {run.mfu:.0%}"])
-    out.figure("step_time_breakdown", bar, title="Step-time breakdown", note=headline(run))
+        bar = one_step(headline(run), run.breakdown_s, run.mfu)
+        out.figure(FIGURE, bar, title="Step-time breakdown")
     ranks = run.ranks.drop(columns="count").div(10**12)
     ranks.columns = ranks.columns.str.replace("_ps", "_s")
     ranks.insert(0, "count", run.ranks["count"])

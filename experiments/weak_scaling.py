@@ -38,8 +38,8 @@ def run(
     chips : tuple of int
         Ascending.
     overlap : tuple of str
-        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass, which grow
-        with the replicas until there is but one; with ``none`` all at once after it.
+        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass, which
+        grow with the replicas until there is but one; with ``none`` all at once after it.
     tp, pp : int
         Of one replica.
     microbatches, microbatch, seq : int
@@ -109,6 +109,17 @@ def plot(frame: pd.DataFrame) -> Figure:
     each = first.global_batch // first.dp
     title = (
         f"{first.model} on {first.cluster}, tp {first.tp}, pp {first.pp}: {each} sequences of "
-        f"{first.seq:,} tokens for every replica"
+        f"{first.seq:,} tokens for every replica\n"
+        f"{_finding(frame)}"
     )
     return scaling(frame, title)
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """What the largest size keeps of a chip's throughput on the smallest."""
+    last = frame.groupby("overlap", sort=False).last()
+    kept = " and ".join(
+        f"{row.efficiency:.0%} with overlap {kind}" for kind, row in last.iterrows()
+    )
+    sizes = f"a chip of {last.chips.iloc[0]:,} trains as fast as one of {frame.chips.iloc[0]:,}"
+    return f"{sizes} to {kept}"

@@ -73,7 +73,9 @@ def test_policy_frontier_holds_every_policy() -> None:
     threshold = frame[frame["policy"] == "threshold"]
     assert threshold["training_share"].is_monotonic_decreasing
     assert frame["slo_attainment"].between(0, 1).all()
-    assert len(policy_frontier.plot(frame).axes[0].lines) == 5
+    axes = policy_frontier.plot(frame).axes[0]
+    assert len(axes.get_legend_handles_labels()[1]) == 5
+    assert "of requests in time" in axes.get_title(loc="left")
 
 
 def test_fleet_command_reproduces_the_ideal_split(tmp_path: Path) -> None:

@@ -33,7 +33,12 @@ def test_demo_tells_parts_that_sum_to_the_step(config: str) -> None:
     assert frame["time_s"].iloc[:-1].sum() == pytest.approx(frame["time_s"].iloc[-1])
     assert 0 < frame["mfu"].iloc[0] < 1
     figure = demo.plot(frame)
-    assert figure.axes[0].get_xlabel().startswith("time of one iteration [s]")
+    axes = figure.axes[0]
+    assert axes.get_xlabel().startswith("time of one iteration [s]")
+    (mark,) = axes.get_lines()
+    whole_s = frame["time_s"].iloc[-1]
+    assert mark.get_xdata() == pytest.approx([frame["mfu"].iloc[0] * whole_s])
+    assert frame["step"].iloc[0] in figure.get_suptitle()
 
 
 def test_breakdown_has_a_row_for_each_model_and_overlap(config: str) -> None:
@@ -44,4 +49,4 @@ def test_breakdown_has_a_row_for_each_model_and_overlap(config: str) -> None:
     assert frame["iteration_s"].is_monotonic_decreasing
     bars = step_time_breakdown.plot(frame).axes[0].patches
     drawn = sum(bar.get_width() for bar in bars)
-    assert drawn == pytest.approx(len(frame))
+    assert drawn == pytest.approx((frame["iteration_s"] / frame["iteration_s"].max()).sum())
