@@ -142,20 +142,23 @@ def test_equal_groups_share_one_run():
 
 
 FOLDED = [
-    ("ring", [0], 1, 2**20),
-    ("rdh", [0], 1, 2**17),
-    ("hierarchical", [0, 32], 1, 2**22),
-    ("hierarchical", range(16), 1, 2**10),
-    ("hierarchical", range(16), 1, 2**22),
-    ("hierarchical", [0, 1, 4, 5], 2, 2**17),
-    ("hierarchical", [0, 1, 2], 1, 2**22),
+    ("ring", 32, [0], 1, 2**20),
+    ("rdh", 32, [0], 1, 2**17),
+    ("hierarchical", 32, [0, 32], 1, 2**22),
+    ("hierarchical", 32, range(16), 1, 2**10),
+    ("hierarchical", 32, range(16), 1, 2**22),
+    ("hierarchical", 32, [0, 1, 4, 5], 2, 2**17),
+    ("hierarchical", 32, [0, 1, 2], 1, 2**22),
+    ("hierarchical", 60, [0], 1, 2**20),
+    ("hierarchical", 42, [0, 32], 1, 2**16),
 ]
 
 
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter"])
-@pytest.mark.parametrize(("algorithm", "places", "cores", "each_bytes"), FOLDED)
-def test_a_folded_collective_equals_the_whole_one(op, algorithm, places, cores, each_bytes):
-    domains = 32
+@pytest.mark.parametrize(("algorithm", "domains", "places", "cores", "each_bytes"), FOLDED)
+def test_a_folded_collective_equals_the_whole_one(
+    op, algorithm, domains, places, cores, each_bytes
+):
     group = Group(
         cluster("trn2-ultraserver:64"),
         np.add.outer(64 * np.arange(domains), list(places)).ravel(),

@@ -3,7 +3,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import Group, build, compose, duration_ps, prove, rows, whole
+from cluster_sim.collectives import (
+    Group,
+    build,
+    compose,
+    duration_ps,
+    lower_bound_ps,
+    prove,
+    rows,
+    whole,
+)
 from cluster_sim.collectives.algorithms.cube import cube
 from cluster_sim.collectives.algorithms.hierarchical import symmetric
 from cluster_sim.collectives.algorithms.named import chosen
@@ -77,13 +86,28 @@ def test_stages_of_any_torus_are_proven(size, sides, op):
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter"])
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("size", [0, 3, 10**6])
-def test_hierarchical_is_proven_and_crosses_the_adapters_once(op, cores, size):
-    machine = cluster("trn2.48xlarge:3")
-    group = Group(machine, np.add.outer(16 * np.arange(3), [0, 1, 4, 5]).ravel(), cores)
+@pytest.mark.parametrize(("domains", "places"), [(3, [0, 1, 4, 5]), (6, [0, 1]), (12, [3])])
+def test_hierarchical_is_proven_and_crosses_the_adapters_once(op, cores, size, domains, places):
+    machine = cluster("trn2.48xlarge:12")
+    group = Group(machine, np.add.outer(16 * np.arange(domains), places).ravel(), cores)
     made = compose(op, group, size, "hierarchical")
     assert prove(made) == "proven"
+    assert made.schedule.facts["ranks"] == group.ranks
     frame = run(made.schedule).frame(resources="tx")
-    assert frame.size_bytes.sum() == size * 2 * (2 if op == "all-reduce" else 1)
+    assert frame.size_bytes.sum() == size * (domains - 1) * (2 if op == "all-reduce" else 1)
+
+
+@pytest.mark.parametrize("each", [1, 4])
+def test_domains_exchange_in_the_prime_factors_of_their_number(each):
+    machine = cluster("trn2-ultraserver:63")
+    group = Group(machine, np.add.outer(64 * np.arange(63), np.arange(each)).ravel())
+    made = compose("all-reduce", group, 2**12, "hierarchical")
+    assert made.steps == 2 * (2 + 2 + 6 + each - 1)
+    # No faster than its bytes and its steps.
+    step_ps = machine.scale_out.latency_ps
+    total = run(made.schedule).total_ps
+    assert total >= lower_bound_ps("all-reduce", group, 2**12)
+    assert 20 * step_ps <= total < 25 * step_ps + 20 * 10**6
 
 
 def test_symmetry_is_that_of_the_runtime():
@@ -92,6 +116,7 @@ def test_symmetry_is_that_of_the_runtime():
     assert not symmetric(Group(machine, [0, 1, 16, 18]))
     assert not symmetric(Group(machine, [0, 1, 16]))
     assert not symmetric(Group(machine, [0, 16]))
+    assert symmetric(Group(cluster("trn2.48xlarge:4"), [0, 16, 32, 48]))
     with pytest.raises(InputError, match="hierarchical does not make sense"):
         build("all-reduce", Group(machine, [0, 1, 16]), 1, "hierarchical")
 
@@ -154,7 +179,8 @@ def test_auto_between_domains():
     machine = cluster("trn2-ultraserver:4")
     single = Group(machine, 64 * np.arange(4))
     several = Group(machine, np.add.outer(64 * np.arange(4), np.arange(8)).ravel())
-    assert chosen("all-reduce", single, GIB, "auto") == "ring"
+    assert chosen("all-reduce", single, GIB, "auto") == "hierarchical"
+    assert chosen("all-reduce", Group(machine, [0, 64, 128]), GIB, "auto") == "ring"
     assert chosen("all-reduce", several, GIB, "auto") == "hierarchical"
     assert chosen("all-reduce", single, 2**16, "auto") == "mesh"
     assert duration_ps("all-reduce", several, GIB) < duration_ps("all-reduce", several, GIB, "ring")

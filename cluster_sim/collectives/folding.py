@@ -16,7 +16,7 @@ from cluster_sim.collectives.algorithms.cycles import cycles
 from cluster_sim.collectives.algorithms.hierarchical import (
     inner_parts,
     over_domains,
-    pairs_domains,
+    radices,
     rank_table,
 )
 from cluster_sim.collectives.algorithms.named import slices_for
@@ -129,8 +129,9 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
         raise ValueError("the group is not symmetric over its domains")
     chip = group.chip_of_rank[table]
     ways = 2 if op == "all-reduce" else 1
-    paired = pairs_domains(group)
-    level = levelled(group, chip[:, 0], 1 if paired else ways * (len(table) - 1))
+    sizes = radices(group)
+    ring = len(sizes) == 1
+    level = levelled(group, chip[:, 0], ways * (len(table) - 1) if ring else 1)
     costs = narrowed(costs, group.cluster, chip[:, :: group.ranks_per_chip])
     alike = _any_chip(group)
     local = chip[0] % level.chips_per_domain
@@ -148,9 +149,8 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
         sends = staged_by_few(op, ranks.size, parts, size_bytes, slices)
         return _lowered(sends, level, chips, costs)
 
-    if paired:
-        dimensions = len(table).bit_length() - 1
-        return run(after([Leg(across, 2, 1)] * dimensions, slices)).total_ps
+    if not ring:
+        return run(after([Leg(across, size, size - 1) for size in sizes], slices)).total_ps
     ops = HOPS * ways * ranks.size * len(inner) * len(table)
     fewer = min(slices, max(1, MOST_OPS // ops))
     return after_rounds_ps(

@@ -2,25 +2,27 @@
 
 Within a scale-up domain the time of a collective is interpolated between runs at a few sizes. A
 ring over domains takes as many rounds as it has further ranks, each as long as one block between
-two domains; a collective over both takes the longer of the two and, because slices follow one
-another, little of the shorter. Nothing is run on more than one domain and two chips.
+two domains, and stages of rings follow one another; a collective within domains and between them
+takes the longer of the two and, because slices follow one another, little of the shorter. Nothing
+is run on more than one domain and two chips.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from cluster_sim.collectives.algorithms.hierarchical import radices
 from cluster_sim.collectives.algorithms.named import MOST_SLICES
 from cluster_sim.collectives.nccl.times import covers
 from cluster_sim.instants import PS_PER_S
 from cluster_sim.schedule import IntArray
 from topologies.clusters import Cluster
-from workloads.training.program import exchange_ps
+from workloads.training.program import exchange_ps, group_of
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -101,18 +103,29 @@ def _across(
     cluster: Cluster, chips: IntArray, op: str, sizes: IntArray, ranks: IntArray
 ) -> FloatArray:
     """A collective over several domains, with the same number of ranks in each or in one ring."""
-    each = int(ranks.min()) if ranks.min() == ranks.max() else 1
-    rounds = len(chips) // each - 1
+    even = bool(ranks.min() == ranks.max())
+    each = int(ranks.min()) if even else 1
     if op == "all-to-all":
         # A rank has something of its own for each rank of the other domains.
-        rounds *= each
-    between = rounds * _hop(cluster).at(sizes // len(chips))
+        between = (len(chips) - each) * _hop(cluster).at(sizes // len(chips))
+    else:
+        stages = radices(group_of(cluster, chips)) if even else [len(chips)]
+        between = _staged(cluster, stages, sizes // each)
     if each == 1:
         return between
     domain = chips // cluster.chips_per_domain
     within = talk_s(cluster, chips[domain == domain[0]], op, sizes)
     both: FloatArray = np.maximum(between, within) + np.minimum(between, within) / MOST_SLICES
     return both
+
+
+def _staged(cluster: Cluster, stages: Sequence[int], sizes: IntArray) -> FloatArray:
+    """Rings over so many domains one after the other, each on a block of the one before."""
+    between = np.zeros(sizes.shape)
+    for domains in stages:
+        sizes = sizes // domains
+        between += (domains - 1) * _hop(cluster).at(sizes)
+    return between
 
 
 def _each(time: Callable[[int], float], sizes: IntArray) -> FloatArray:

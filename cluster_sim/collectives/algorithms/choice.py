@@ -33,8 +33,10 @@ def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -
 def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
     if op in ("all-to-all", "permute"):
         return ("dimension-ordered", "direct")
-    if len(np.unique(group.domain)) > 1:
-        return ("hierarchical", *_by_size(op, group, size_bytes, "ring"))
+    domains = len(np.unique(group.domain))
+    if domains > 1:
+        first = ("hierarchical",) if domains < group.ranks else ()
+        return (*first, *_by_size(op, group, size_bytes, "hierarchical", "ring"))
     if not isinstance(group.cluster.shape, Torus):
         return _by_size(op, group, size_bytes, "torus", "ring")
     if group.ranks_per_chip == _all_cores(group) > 2:

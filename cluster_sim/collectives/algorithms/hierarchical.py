@@ -4,6 +4,8 @@ domain, then between the chips that stand at the same place in theirs; an all-ga
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from cluster_sim.collectives.algorithms.choice import halves, is_trainium
@@ -19,15 +21,13 @@ from cluster_sim.schedule import IntArray
 def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     """All-reduce, all-gather or reduce-scatter on a group that is symmetric over its domains.
 
-    Each chip takes part over all domains with the shard that is its own inside: in pairs of
-    domains, or in a ring.
+    Each chip takes part over all domains with the shard that is its own inside, in as many stages
+    as :func:`radices` says.
     """
     ranks = rank_table(group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
-    across: list[IntArray] = [np.ascontiguousarray(ranks.T).astype(np.int32)]
-    if pairs_domains(group):
-        across = _pairs_across(ranks)
+    across = _lines_across(ranks, radices(group))
     made = [
         Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
         for part in inner_parts(group, size_bytes)
@@ -35,25 +35,52 @@ def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     return staged(op, group.ranks, made, size_bytes, slices)
 
 
-def pairs_domains(group: Group) -> bool:
-    """Whether the domains halve and double between one another: on Trainium a power of two does.
+def radices(group: Group) -> list[int]:
+    """Domains of each stage between them, in order; their product is all.
 
-    Not where uplinks are thin: a ring crosses them once, half of all pairs cross them.
+    On Trainium the prime factors of their number, which for a power of two is halving and doubling
+    and for 7,812 takes 42 rounds in place of 7,811. A ring of all elsewhere, and where uplinks are
+    thin: a ring crosses them once, half of all pairs cross them.
+
+    Examples
+    --------
+    >>> from topologies.machines import cluster
+    >>> twelve = cluster("trn2.48xlarge:12")
+    >>> radices(Group(twelve, 16 * np.arange(12)))
+    [2, 2, 3]
     """
     domains, fabric = len(np.unique(group.domain)), group.cluster.scale_out
     wide = fabric is not None and fabric.oversubscription <= 1
-    return wide and domains & (domains - 1) == 0 and is_trainium(group)
+    return prime_factors(domains) if wide and is_trainium(group) else [domains]
 
 
-def _pairs_across(ranks: IntArray) -> list[IntArray]:
-    """Lines of two for each dimension of the cube of domains, int32 (pairs, 2)."""
-    corner = np.arange(len(ranks))
-    found: list[IntArray] = []
-    for bit in range((len(ranks) - 1).bit_length()):
-        low = corner[corner >> bit & 1 == 0]
-        pairs = np.stack([ranks[low], ranks[low | 1 << bit]], axis=-1)
-        found.append(pairs.reshape(-1, 2).astype(np.int32))
-    return found
+def prime_factors(number: int) -> list[int]:
+    """Prime factors of a number, ascending.
+
+    Examples
+    --------
+    >>> prime_factors(7812), prime_factors(1)
+    ([2, 2, 3, 3, 7, 31], [])
+    """
+    found, factor = [], 2
+    while factor * factor <= number:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return [*found, number] if number > 1 else found
+
+
+def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
+    """Lines of each stage between domains: those that differ in one digit of their number.
+
+    The first stage's digit is the least significant; int32 (lines, domains of a line) each.
+    """
+    digits = ranks.reshape(*sizes[::-1], -1)
+    return [
+        np.moveaxis(digits, axis, -1).reshape(-1, digits.shape[axis]).astype(np.int32)
+        for axis in reversed(range(len(sizes)))
+    ]
 
 
 def _inside(group: Group) -> Group:
@@ -63,13 +90,15 @@ def _inside(group: Group) -> Group:
 
 
 def symmetric(group: Group) -> bool:
-    """Whether the group has the same several chips in each of several domains.
+    """Whether the group has the same chips in each of several domains, and several stages.
 
     The Neuron runtime asks for that: the same number of ranks on every node, with the same local
-    indices.
+    indices. One rank in each domain has none inside, and several between them or a mere ring.
     """
     table = rank_table(group)
-    return table is not None and min(table.shape) > 1
+    if table is None or len(table) == 1:
+        return False
+    return table.shape[1] > 1 or len(radices(group)) > 1
 
 
 def rank_table(group: Group) -> IntArray | None:
@@ -92,6 +121,8 @@ def inner_parts(group: Group, size_bytes: int) -> list[Part]:
     does so inside one domain, and go round a ring beyond.
     """
     inside = _inside(group)
+    if inside.ranks == 1:
+        return [Part(())]
     found = box(inside) if inside.ranks_per_chip == 1 else None
     if found is not None and found.sizes:
         return parts(found)
