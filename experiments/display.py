@@ -45,6 +45,12 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
 """How a value is written by the end of its name; the first that fits, so longer ends first."""
 
 
+RATIOS = {
+    "mfu", "hfu", "share", "efficiency", "attainment", "utilisation", "error", "regret", "goodput",
+}  # fmt: skip
+"""Words in the name of a number without a unit that is told in per cent."""
+
+
 def number(value: Any) -> str:
     """A bare number: integers with thousands separated, others and very large ones to four digits.
 
@@ -68,6 +74,8 @@ def value_text(name: str, value: Any) -> str:
     --------
     >>> value_text("time_s", 0.0188), value_text("size_bytes", 2**30), value_text("ranks", 8)
     ('18.8 ms', '1 GiB', '8')
+    >>> value_text("mfu", 0.4754)
+    '47.54 %'
     """
     if value is None or value is pd.NA or value is pd.NaT or value != value:
         return "-"
@@ -75,7 +83,10 @@ def value_text(name: str, value: Any) -> str:
         return str(value)
     if not -LARGEST <= value <= LARGEST:  # type: ignore[operator]
         return "beyond 1e300"
-    return UNITS.get(unit_of(f"_{name}"), number)(value)
+    unit = unit_of(f"_{name}")
+    if not unit and RATIOS.intersection(re.split(r"[_.]", name)):
+        return f"{100 * value:.4g} %"
+    return UNITS.get(unit, number)(value)
 
 
 COUNTED = ("n", "count")

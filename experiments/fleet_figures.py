@@ -40,12 +40,11 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
     chips_per_unit : int
     title : str
     """
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     coarse = _coarse(frame)
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(11, 6.5), sharex=True, height_ratios=(4, 1), layout="constrained"
-    )
+    figure = Figure(figsize=(11, 6.5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     time = coarse.index.to_numpy()
     fleet = coarse[[f"{role}_units" for role, _, _ in STACK]].sum(axis=1).max()
     shown = [row for row in STACK if coarse[f"{row[0]}_units"].max() > SMALLEST * fleet]
@@ -76,11 +75,10 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
 
 def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw the power of the site, and how much it changes within 15 minutes."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(11, 5), sharex=True, height_ratios=(2, 1), layout="constrained"
-    )
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     coarse = _coarse(frame)
     time, power = coarse.index.to_numpy(), coarse["power_w"].to_numpy() / 1e6
     top.plot(time, power, color="#2f855a", lw=1.2)

@@ -37,7 +37,7 @@ def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
         and ``random_regret`` (the same of a plan at random, in the mean).
     """
     from experiments.validation import tables
-    from experiments.validation.training import filled
+    from experiments.validation.stated import filled
 
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in tables.table(table).rows().rows:

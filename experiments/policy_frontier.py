@@ -32,8 +32,9 @@ def run(
     Returns
     -------
     DataFrame
-        ``policy, headroom, night_share`` (of the policies that have it)``, slo_attainment, slo_attainment_worst_15min, training_share,
-        training_chip_hours, training_goodput, role_changes, usd_per_million_tokens``.
+        ``policy, headroom, night_share`` (the setting that the policy has)``, training_share,
+        slo_attainment, slo_attainment_worst_15min, training_chip_hours, training_goodput,
+        role_changes, usd_per_million_tokens``.
     """
     from topologies.machines import cluster as named
     from workloads.demand import demand_of

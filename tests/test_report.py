@@ -237,7 +237,7 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
         ("flops_per_s", 5.0, "5 FLOP/s"),
         ("tokens_per_s", 12345.6, "12,350 /s"),
         ("busy_ps", 1234567, "1,234,567 ps"),
-        ("mfu", 0.412345, "0.4123"),
+        ("mfu", 0.412345, "41.23 %"),
         ("ranks", 499968, "499,968"),
         ("x", 1e30, "1e+30"),
         ("served_tokens", 6_416_127_680_889, "6.416 T"),
