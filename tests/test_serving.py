@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies.catalogue import catalogue
+from topologies.clusters import Cluster
 from topologies.errors import InputError
 from topologies.machines import cluster
 from workloads.demand import Demand
 from workloads.fleet import Service, simulate, static
 from workloads.fleet.timeline import service_minutes
 from workloads.huggingface import named
+from workloads.model import Model
 from workloads.serving import (
     BUCKETS,
     Batching,
@@ -177,6 +179,34 @@ def test_stretches_equal_single_iterations(sizes: list[tuple[int, int]]) -> None
     made = _toy(kv_budget_bytes=1e9)
     served = serve(made, requests)
     assert served.end_s.tolist() == pytest.approx(_slow(made, requests))
+
+
+def test_decode_reads_the_bucket_of_the_longest_request() -> None:
+    """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the ninth token."""
+    made = _toy(decode_kv_s=0.01)
+    both = _requests((0.0, 5, 9), (0.0, 2, 9))
+    served = serve(made, both, Batching(buckets=(8, 16)))
+    first = max(served.first_token_s)
+    expected = 4 * made.decode_s(2, 2 * 8) + 4 * made.decode_s(2, 2 * 16)
+    assert served.end_s[0] - first == pytest.approx(expected)
+    beyond = serve(made, both, Batching(buckets=(4,)))
+    steps = sum(made.decode_s(2, 2 * length) for length in range(5, 13))
+    assert beyond.end_s[0] - max(beyond.first_token_s) == pytest.approx(steps)
+
+
+def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_them() -> None:
+    llama, latent = named("llama-3.1-70b"), named("deepseek-v3")
+    trn1, h100 = (cluster(name) for name in ("trn1.32xlarge", "dgx-h100"))
+    once = 2 * 80 * 8 * 128 * 2
+
+    def bytes_per_token(model: Model, machine: Cluster, chips: int) -> float:
+        return RankShare(model, machine, chips, "bf16", catalogue()).kv_bytes_per_token()
+
+    assert bytes_per_token(llama, h100, 8) == bytes_per_token(llama, TRN2, 16) == once
+    assert bytes_per_token(llama, trn1, 16) == 32 / 8 * once
+    assert bytes_per_token(latent, h100, 8) == 8 * 61 * 576 * 2
+    odd = replace(llama, heads=40, kv_heads=40)
+    assert bytes_per_token(odd, trn1, 16) == 2 * 80 * 64 * 128 * 2
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,9 +64,15 @@ class RankShare:
         return self.chips * self.per_chip
 
     @property
-    def kv_heads(self) -> float:
-        """KV heads on a rank: replicated where there are more ranks than heads."""
-        return max(1.0, self.model.kv_heads / self.ranks)
+    def kv_heads(self) -> int:
+        """KV heads on a rank, whole ones: several ranks hold the same where heads are few."""
+        return math.ceil(self.model.kv_heads / self.ranks)
+
+    @property
+    def divides_sequences(self) -> bool:
+        """Whether ranks that share a KV head divide its sequence instead of all holding it."""
+        part = f"serving.{self.cluster.chip}"
+        return self.book.has(part, "flash_decoding") and self.book.value(part, "flash_decoding") > 0
 
     def _gemm_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
         """One product; engines quantise within the kernel before it, not in one of its own."""
@@ -187,8 +194,8 @@ class RankShare:
     def decode_kv_s(self) -> float:
         """Streaming one cached token of one request on one rank, all layers [s]."""
         share = self.book.value(self.cluster.chip, "hbm_bandwidth") / self.per_chip
-        per_rank = self.kv_bytes_per_token() / self.ranks
-        return per_rank / (share * self.book.value("serving.decode", "kv_stream_efficiency"))
+        efficiency = self.book.value("serving.decode", "kv_stream_efficiency")
+        return self.kv_bytes_on_rank() / (share * efficiency)
 
     def prefill_square_s(self) -> float:
         """Attention of a prompt token per token before it, all layers [s]."""
@@ -199,20 +206,27 @@ class RankShare:
             1,
             seq,
             heads,
-            max(1, round(self.kv_heads)),
+            self.kv_heads,
             self.model.head_dim,
             ranks_per_chip=self.per_chip,
             parts=self.book,
         )
         return float(self.model.layers * seconds / (0.5 * seq**2))
 
-    def kv_bytes_per_token(self) -> float:
-        """Of all ranks together [B]; ranks that share a head divide its sequence (flash decoding).
+    def kv_bytes_on_rank(self) -> float:
+        """Of one cached token, all layers [B].
 
-        516 kB for Llama-3.1-405B, 328 kB for the 70B. Latent caches are one for all heads.
+        A latent cache is one for all heads, so every rank holds and reads the whole of it.
         """
         model, element = self.model, KV_BYTES.get(self.precision, 2.0)
         if model.latent:
-            width = model.latent.kv_rank + model.latent.rope_dim
-            return float(model.layers * width * element)
-        return float(2 * model.layers * model.kv_heads * model.head_dim * element)
+            return model.layers * (model.latent.kv_rank + model.latent.rope_dim) * element
+        heads = model.kv_heads / self.ranks if self.divides_sequences else self.kv_heads
+        return 2 * model.layers * heads * model.head_dim * element
+
+    def kv_bytes_per_token(self) -> float:
+        """Of all ranks together [B].
+
+        516 kB for Llama-3.1-405B and 328 kB for the 70B where every head is held once.
+        """
+        return self.ranks * self.kv_bytes_on_rank()

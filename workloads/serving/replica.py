@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ from workloads.serving.requests import Requests
 FloatArray = npt.NDArray[np.float64]
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
-"""Prompt lengths that a Neuron replica is compiled for: shorter ones are padded."""
+"""Lengths that a Neuron replica is compiled for: shorter prompts and caches are padded."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Batching:
         Tokens of an iteration when prompts are cut into pieces that ride along with decode; 0 for
         separate prefill, which runs one whole prompt while decode stands still.
     buckets : tuple of int
-        Lengths that separate prompts are padded to; empty for none.
+        Lengths, ascending, that separate prompts and what decode reads are padded to; empty: none.
     """
 
     slots: int = 64
@@ -56,9 +57,9 @@ class Batching:
                 "requests; use more tokens or fewer slots."
             )
 
-    def padded(self, prompt: int) -> int:
-        """Length that a prompt is run at."""
-        return next((size for size in self.buckets if size >= prompt), prompt)
+    def padded(self, tokens: int) -> int:
+        """Length that a prompt is run at, or a cache read at."""
+        return next((size for size in self.buckets if size >= tokens), tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,18 +288,37 @@ def _take(
 
 
 def _decode(state: _State, end: FloatArray) -> None:
-    """Decode until a request ends, or one arrives that could be admitted."""
-    batch = len(state.ends)
-    steps = state.ends[0][0] - state.step
-    profile = state.profile
-    once = profile.decode_s(batch, state.cached)
-    growth = profile.decode_kv_s * batch
+    """Decode until a request ends, one arrives that could be admitted, or the bucket is full."""
+    batch, profile = len(state.ends), state.profile
+    cached, growing, steps = _read_by_decode(state)
+    steps = min(steps, state.ends[0][0] - state.step)
+    once = profile.decode_s(batch, cached)
+    growth = profile.decode_kv_s * growing
     if batch < state.batching.slots and state.next_arrival < len(state.requests):
         until = float(state.requests.arrival_s[state.next_arrival]) - state.now
         if until < float("inf"):
             steps = min(steps, _steps_until(until, once, growth))
     _advance(state, steps * once + growth * steps * (steps - 1) / 2, steps)
     _finished(state, end)
+
+
+def _read_by_decode(state: _State) -> tuple[int, int, int]:
+    """Cached tokens that an iteration reads, how they grow with each, and for how many.
+
+    A program compiled for buckets reads the bucket of the longest request for every one.
+    """
+    batch, sizes = len(state.ends), state.batching.buckets
+    if not sizes:
+        return state.cached, batch, sys.maxsize
+    asked = state.requests
+    longest = max(
+        int(asked.prompt[request] + asked.output[request]) - 1 - (last - state.step)
+        for last, request in state.ends
+    )
+    size = state.batching.padded(longest)
+    if size > sizes[-1]:
+        return batch * longest, batch, sys.maxsize
+    return batch * size, 0, size - longest + 1
 
 
 def _steps_until(seconds: float, once: float, growth: float) -> int:
