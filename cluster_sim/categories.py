@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cluster_sim.intervals import Intervals, attribute_ps, gaps, union_ps
+from cluster_sim.intervals import Intervals, attribute_ps, gaps, shares_ps
 from cluster_sim.metrics import Stretches, end_of_run_ps, groups_of, label_of, stretches
 from cluster_sim.schedule import Codes, IntArray
 from cluster_sim.trace import Trace
@@ -65,13 +65,11 @@ def overlap(trace: Trace, order: Order, *, by: str = "rank", what: str = "what")
     """
     names, running, code = _categories(trace, order, what)
     groups, values = _by_group(trace, by, running)
-    exposed = attribute_ps(groups, code, len(names), end_of_run_ps(trace))[:, : len(names)]
-    pairs = groups.group.astype(np.int64) * len(names) + code
-    alone = Intervals(pairs, groups.start_ps, groups.end_ps, len(values) * len(names))
-    active = union_ps(alone)
+    first, active = shares_ps(groups, code, len(names), end_of_run_ps(trace))
+    exposed, active = first[:, : len(names)].ravel(), active.ravel()
     index = pd.MultiIndex.from_product([values, names], names=[by, "category"])
-    parts = {"active_ps": active, "exposed_ps": exposed.ravel()}
-    return pd.DataFrame({**parts, "overlapped_ps": active - exposed.ravel()}, index=index)
+    parts = {"active_ps": active, "exposed_ps": exposed}
+    return pd.DataFrame({**parts, "overlapped_ps": active - exposed}, index=index)
 
 
 def waits(trace: Trace, *, by: str = "rank") -> pd.DataFrame:
@@ -97,7 +95,7 @@ def waits(trace: Trace, *, by: str = "rank") -> pd.DataFrame:
 
 
 def _categories(trace: Trace, order: Order, what: str) -> tuple[list[str], Stretches, IntArray]:
-    """Names of the categories, the stretches that belong to one, and which."""
+    """Names of the categories, all stretches, and the category of each, their number for none."""
     label = label_of(trace, what)
     if not isinstance(label, Codes):
         raise InputError(f"label {what} holds numbers; categories need a label of names")
@@ -106,13 +104,9 @@ def _categories(trace: Trace, order: Order, what: str) -> tuple[list[str], Stret
     for k, names in enumerate(members.values()):
         for name in names:
             place.setdefault(name, k)
-    none = len(members)
-    code_of = np.array([place.get(name, none) for name in label.names], np.uint16)
+    code_of = np.array([place.get(name, len(members)) for name in label.names], np.uint16)
     ran = stretches(trace)
-    code = code_of[label.code[ran.op]]
-    counts = np.flatnonzero((code < none) & (ran.end_ps > ran.start_ps))
-    picked = Stretches(ran.op[counts], ran.start_ps[counts], ran.end_ps[counts])
-    return list(members), picked, code[counts]
+    return list(members), ran, code_of[label.code[ran.op]]
 
 
 def _by_group(trace: Trace, by: str, ran: Stretches) -> tuple[Intervals, Any]:

@@ -1,4 +1,4 @@
-"""Algebra of half-open time intervals by group, exact in integers and by array arithmetic.
+"""Algebra of half-open time intervals by group, exact in integers, by arrays and compiled passes.
 
 A group is whatever time is counted for, usually a rank; intervals of one group may overlap. The
 rows of a group are sorted by start once; the length of a union is then one running maximum, and
@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule import IntArray
+from cluster_sim.engine.jit import compiled
+from cluster_sim.schedule import BoolArray, IntArray
 
 BLOCK_ROWS = 2**20
 """Rows worked on at once: enough for numpy, few enough for the processor's cache."""
+TYPES = (np.int32, np.int64, np.int64)
+"""Of groups, starts and ends, for which the passes over rows are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +78,46 @@ def attribute_ps(
     >>> attribute_ps(spans, np.array([1, 0]), 2, total_ps=10).tolist()
     [[5, 3, 2]]
     """
+    return shares_ps(intervals, category, categories, total_ps)[0]
+
+
+def shares_ps(
+    intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
+) -> tuple[IntArray, IntArray]:
+    """Give every instant to the first category that is on, and say how long each is on at all.
+
+    Parameters
+    ----------
+    intervals, category, categories, total_ps
+        As in :func:`attribute_ps`. Rows of other categories, from ``categories`` on, are passed
+        over.
+
+    Returns
+    -------
+    first : int64 array (groups, categories + 1)
+        As from :func:`attribute_ps` [ps].
+    active : int64 array (groups, categories)
+        Time in which a category is on, first or not [ps].
+
+    Examples
+    --------
+    >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
+    >>> first, active = shares_ps(spans, np.array([1, 0]), 2)
+    >>> first.tolist(), active.tolist()
+    ([[5, 3, 0]], [[5, 5]])
+    """
     total = int(intervals.end_ps.max(initial=0)) if total_ps is None else total_ps
-    covered = np.zeros((intervals.groups, categories + 1), np.int64)
-    covered[:, categories] = total
-    for rows in _blocks(intervals.group, intervals.start_ps, total):
-        _cover(covered, rows, intervals, category, total)
-    covered[:, 1:] -= covered[:, :-1].copy()
-    return covered
+    first = np.zeros((intervals.groups, categories + 1), np.int64)
+    first[:, categories] = total
+    active = np.zeros((intervals.groups, categories), np.int64)
+    code = np.asarray(category, np.uint16)
+    columns = (intervals.group, intervals.start_ps, intervals.end_ps)
+    group, start, end = (np.ascontiguousarray(c, t) for c, t in zip(columns, TYPES, strict=True))
+    reach = np.zeros((2, categories), np.int64)
+    for rows in _blocks(intervals, code < categories, total):
+        _cover(rows, group, start, end, code, total, reach, first, active)
+    first[:, 1:] -= first[:, :-1].copy()
+    return first, active
 
 
 def merged(intervals: Intervals) -> Intervals:
@@ -127,53 +163,28 @@ def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
 
 def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
     """Merged intervals, and for each the smallest row that starts where it starts."""
-    on = np.flatnonzero(intervals.end_ps > intervals.start_ps)
-    group, start, end = intervals.group[on], intervals.start_ps[on], intervals.end_ps[on]
-    total = int(end.max(initial=0))
+    total = int(intervals.end_ps.max(initial=0))
     found: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
-    for rows in _blocks(group, start, total):
-        base = (group[rows].astype(np.int64) - int(group[rows[0]])) * (total + 1)
-        begin, reach = base + start[rows], np.maximum.accumulate(base + end[rows])
+    for rows in _blocks(intervals, intervals.end_ps > intervals.start_ps, total):
+        group = intervals.group[rows]
+        base = (group.astype(np.int64) - int(group[0])) * (total + 1)
+        begin = base + intervals.start_ps[rows]
+        reach = np.maximum.accumulate(base + intervals.end_ps[rows])
         new = np.ones(len(rows), np.bool_)
         new[1:] = begin[1:] > reach[:-1]
         first = np.flatnonzero(new)
         last = np.append(first[1:], len(rows)) - 1
         same = np.flatnonzero(np.append(True, begin[1:] > begin[:-1]))
-        smallest = np.minimum.reduceat(on[rows], same)[np.searchsorted(same, first)]
-        ends = reach[last] - base[last]
-        found.append((group[rows[first]], start[rows[first]], ends, smallest))
-    columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
-    group, start, end, smallest = columns
+        smallest = np.minimum.reduceat(rows, same)[np.searchsorted(same, first)]
+        starts, ends = (reached - base[first] for reached in (begin[first], reach[last]))
+        found.append((group[first], starts, ends, smallest))
+    group, start, end, smallest = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return Intervals(group, start, end, intervals.groups), smallest
 
 
-def _cover(
-    covered: IntArray, rows: IntArray, intervals: Intervals, category: IntArray, total: int
-) -> None:
-    """Write, for the groups of some rows, the length of the union of categories 0 … k at k."""
-    group = intervals.group[rows].astype(np.int64)
-    first = int(group[0])
-    base = (group - first) * (total + 1)
-    begin = base + np.minimum(intervals.start_ps[rows], total)
-    end = base + np.minimum(intervals.end_ps[rows], total)
-    code = category[rows]
-    last = int(group[-1]) + 1
-    for k in range(covered.shape[1] - 1):
-        on = np.flatnonzero(code <= k)
-        if not len(on):
-            continue
-        until = end[on]
-        new_from = begin[on]
-        new_from[1:] = np.maximum(new_from[1:], np.maximum.accumulate(until)[:-1])
-        running = np.concatenate([[0], np.cumsum(np.maximum(until - new_from, 0))])
-        edges = np.searchsorted(group[on], np.arange(first, last + 1))
-        covered[first:last, k] = np.diff(running[edges])
-
-
-def _blocks(group: IntArray, start: IntArray, total: int) -> Iterator[IntArray]:
-    """Row numbers by group and start, a block of whole groups at a time."""
-    order = stable_order(group)
-    bounds = np.searchsorted(group[order], np.arange(int(group.max(initial=-1)) + 2))
+def _blocks(intervals: Intervals, counted: BoolArray, total: int) -> Iterator[IntArray]:
+    """Numbers of the rows that count, by group and start, a block of whole groups at a time."""
+    order, bounds = _by_group(intervals, counted)
     most_groups = max(1, 2**62 // (total + 1))
     low = 0
     while low < len(bounds) - 1:
@@ -181,11 +192,72 @@ def _blocks(group: IntArray, start: IntArray, total: int) -> Iterator[IntArray]:
         high = min(max(high, low + 1), low + most_groups)
         rows = order[bounds[low] : bounds[high]]
         if len(rows):
-            key = (group[rows].astype(np.int64) - low) * (total + 1)
-            key += np.minimum(start[rows], total)
-            sorted_already = bool(np.all(key[1:] >= key[:-1]))
-            yield rows if sorted_already else rows[np.argsort(key)]
+            key = (intervals.group[rows].astype(np.int64) - low) * (total + 1)
+            key += np.minimum(intervals.start_ps[rows], total)
+            # Ops are numbered nearly in the order of their starts: runs that need but be merged.
+            yield rows[np.argsort(key, kind="stable")]
         low = high
+
+
+def _by_group(intervals: Intervals, counted: BoolArray) -> tuple[IntArray, IntArray]:
+    """Rows that count, in order of group, and where each group begins among them."""
+    group = np.ascontiguousarray(intervals.group, TYPES[0])
+    bounds = np.zeros(intervals.groups + 1, np.int64)
+    _count(group, counted, bounds[1:])
+    np.cumsum(bounds, out=bounds)
+    order = np.empty(int(bounds[-1]), np.int32)
+    _place(group, counted, bounds[:-1].copy(), order)
+    return order, bounds
+
+
+@compiled
+def _count(group: IntArray, counted: BoolArray, rows: IntArray) -> None:
+    """Count the rows of each group."""
+    for row in range(len(group)):
+        if counted[row]:
+            rows[group[row]] += 1
+
+
+@compiled
+def _place(group: IntArray, counted: BoolArray, place: IntArray, order: IntArray) -> None:
+    """Put each row in the next place of its group."""
+    for row in range(len(group)):
+        if counted[row]:
+            order[place[group[row]]] = row
+            place[group[row]] += 1
+
+
+@compiled
+def _cover(
+    rows: IntArray,
+    group: IntArray,
+    start: IntArray,
+    end: IntArray,
+    category: IntArray,
+    total: int,
+    reach: IntArray,
+    covered: IntArray,
+    active: IntArray,
+) -> None:
+    """Add, group by group, what each row reaches beyond the rows before it.
+
+    ``reach[0, k]`` is how far categories 0 … k together have come, ``reach[1, k]`` category k by
+    itself; the lengths of their unions go to ``covered[:, k]`` and ``active[:, k]``.
+    """
+    now = -1
+    for row in rows:
+        if group[row] != now:
+            now = group[row]
+            reach[:] = 0
+        code, until = category[row], min(end[row], total)
+        if until > reach[1, code]:
+            active[now, code] += max(0, until - max(start[row], reach[1, code]))
+            reach[1, code] = until
+        for k in range(code, reach.shape[1]):
+            if until <= reach[0, k]:
+                break
+            covered[now, k] += max(0, until - max(start[row], reach[0, k]))
+            reach[0, k] = until
 
 
 def stable_order(codes: IntArray) -> IntArray:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from cluster_sim.categories import overlap, time_by_category, waits
+from cluster_sim.categories import overlap, waits
 from cluster_sim.instants import PS_PER_S
+from cluster_sim.metrics import end_of_run_ps
 from cluster_sim.schedule import IntArray
 from cluster_sim.trace import Trace
 
@@ -35,7 +36,14 @@ PARTS = (
 """All parts, in the order in which they are told."""
 
 
-def breakdown(trace: Trace, undisturbed: Trace | None = None) -> pd.DataFrame:
+def hidden_and_exposed(trace: Trace) -> pd.DataFrame:
+    """How long each rank had each category on, first or behind another, see :func:`overlap`."""
+    return overlap(trace, ORDER)
+
+
+def breakdown(
+    trace: Trace, undisturbed: Trace | None = None, parts: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Time of each rank by category.
 
     Parameters
@@ -44,6 +52,8 @@ def breakdown(trace: Trace, undisturbed: Trace | None = None) -> pd.DataFrame:
         Of a schedule with the labels ``rank``, ``what`` and ``count``.
     undisturbed : Trace, optional
         The same schedule run without jitter and faults; without it nobody is a straggler.
+    parts : DataFrame, optional
+        Of :func:`hidden_and_exposed`, where they are known already.
 
     Returns
     -------
@@ -51,8 +61,11 @@ def breakdown(trace: Trace, undisturbed: Trace | None = None) -> pd.DataFrame:
         Index ``rank``; ``count`` and one integer column ``<part>_ps`` for each part [ps]. The
         parts of every row sum to the iteration exactly.
     """
-    found = time_by_category(trace, ORDER)
-    idle = found.pop("idle_ps").to_numpy()
+    known = hidden_and_exposed(trace) if parts is None else parts
+    exposed = known["exposed_ps"].to_numpy().reshape(-1, len(ORDER))
+    ranks = known.index.unique("rank")
+    found = pd.DataFrame(exposed, index=ranks, columns=[f"{name}_ps" for name in ORDER])
+    idle = end_of_run_ps(trace) - exposed.sum(axis=1)
     late = np.zeros_like(idle) if undisturbed is None else _late_ps(trace, undisturbed, idle)
     found["bubble_ps"] = idle - late
     found["straggler_ps"] = late
@@ -102,9 +115,9 @@ def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
     return (int((weight * whole).sum()) * ranks + int((weight * rest).sum())) / ranks
 
 
-def overlapped_s(trace: Trace) -> float:
+def overlapped_s(trace: Trace, parts: pd.DataFrame | None = None) -> float:
     """Communication hidden behind something that goes first, mean over all ranks [s]."""
-    found = overlap(trace, ORDER).reset_index()
+    found = (hidden_and_exposed(trace) if parts is None else parts).reset_index()
     talks = found[~found["category"].isin(["optimizer", "compute", "other"])]
     hidden = talks.groupby("rank")["overlapped_ps"].sum()
     weight = _counts(trace, hidden.index.to_numpy())

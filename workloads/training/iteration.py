@@ -18,7 +18,7 @@ from topologies.clusters import Cluster
 from topologies.errors import InputError
 from workloads.flops import attention_flops, forward_flops, training_flops
 from workloads.model import Model
-from workloads.training.breakdown import breakdown, mean_s, overlapped_s
+from workloads.training.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
 from workloads.training.chunk_level import Expanded, expand, project
 from workloads.training.faults import Fault, struck, table
 from workloads.training.fold import fold
@@ -125,7 +125,12 @@ class Iteration:
         """Time of each rank by category, see :func:`workloads.training.breakdown.breakdown`."""
         if isinstance(self.trace, RankVector):
             return self.trace.ranks
-        return breakdown(self.trace, self.undisturbed)
+        return breakdown(self.trace, self.undisturbed, self._parts)
+
+    @cached_property
+    def _parts(self) -> pd.DataFrame | None:
+        """What both the breakdown and the overlap are made of, found once for a trace."""
+        return hidden_and_exposed(self.trace) if isinstance(self.trace, Trace) else None
 
     @property
     def breakdown_s(self) -> dict[str, float]:
@@ -137,7 +142,7 @@ class Iteration:
         """Communication hidden behind compute, mean over all ranks [s]."""
         if isinstance(self.trace, RankVector):
             return self.trace.overlapped_s / self.iterations
-        return overlapped_s(self.trace) / self.iterations
+        return overlapped_s(self.trace, self._parts) / self.iterations
 
     @property
     def provenance(self) -> Mapping[str, str]:
