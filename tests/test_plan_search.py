@@ -202,7 +202,7 @@ def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() ->
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("axis", ["tp", "cp", "dp", "pp", "etp", "ep", "edp"])
+@pytest.mark.parametrize("axis", ["tp", "cp", "dp", "pp", "etp", "ep", "edp", "norm"])
 @pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("pp", "dp", "tp", "cp")])
 def test_groups_are_those_of_the_placement(axis: str, order: tuple[str, ...]) -> None:
     for per_chip in (1, 2):

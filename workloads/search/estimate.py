@@ -66,8 +66,9 @@ def group(plan: ParallelPlan, axis: str) -> IntArray:
     walked = [axis]
     if axis in experts:
         walked = [name for name in plan.order if name != "pp"]
-    elif axis == "dp":
-        walked = [name for name in plan.order if name in ("dp", "cp")]
+    elif axis in ("dp", "norm"):
+        joined = ("dp", "cp") if axis == "dp" else plan.norm_axes
+        walked = [name for name in plan.order if name in joined]
     degree, step = experts.get(axis, (int(np.prod([getattr(plan, name) for name in walked])), 1))
     left = np.arange(degree, dtype=np.int64) * step
     ranks = np.zeros(degree, np.int64)
@@ -147,7 +148,7 @@ class _Shared:
         )
 
     def _talk(self, plan: ParallelPlan) -> Talk:
-        groups = {axis: group(plan, axis) for axis in (*plan.order, "etp", "ep", "edp")}
+        groups = {axis: group(plan, axis) for axis in (*plan.order, "etp", "ep", "edp", "norm")}
         groups["tie"] = groups["pp"][[FIRST, LAST]]
 
         @cache

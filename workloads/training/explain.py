@@ -63,6 +63,7 @@ def _ranks(plan: ParallelPlan, step: Step) -> int:
         "etp": plan.expert_tp,
         "ep": plan.ep,
         "edp": plan.expert_replicas,
+        "norm": plan.norm_ranks,
     }
     return groups.get(step.axis, 2)
 
@@ -73,9 +74,9 @@ def _talk_s(run: Iteration, stage: int, number: int) -> float:
     step = made.streams[stage].ops.step
     slowest = 0
     for exchange in made.exchanges:
-        for place, role in enumerate(exchange.role.tolist()):
-            if made.stage[exchange.members[0, place]] == stage:
-                calls = step[exchange.ops[role]] == number
+        for role in made.roles(exchange):
+            if role.stage == stage:
+                calls = step[role.ops] == number
                 slowest = max(slowest, int(exchange.duration_ps[:, calls].max(initial=0)))
     return slowest / PS_PER_S
 

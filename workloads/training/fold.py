@@ -94,16 +94,27 @@ def _numbered(values: IntArray) -> IntArray:
 
 
 def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
-    """One group for each set of classes that meets; smaller sets name their last class again."""
-    span = int(classes.max()) + 1
-    met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
-    met[:, :-1][met[:, :-1] == met[:, 1:]] = -1
-    met.sort(axis=1)
-    first = distinct_rows(met)[0]
-    sets = met[first]
-    widest = int((sets >= 0).sum(axis=1).max())
-    chosen = sets[:, -widest:]
-    chosen = np.where(chosen < 0, chosen[:, -1:], chosen)
-    # Exchanges with two roles are pairs, whose sets are all alike in their roles.
-    role = chosen[0] // span
-    return replace(exchange, members=chosen % span, role=role, kind=exchange.kind[first])
+    """One group for each choice of classes that meet, a set of them in each role."""
+    met = classes[exchange.members]
+    sets = [_sets(met[:, exchange.role == role]) for role in range(len(exchange.ops))]
+    role = np.repeat(np.arange(len(sets)), [some.shape[1] for some in sets])
+    members = np.concatenate(sets, axis=1)
+    first = distinct_rows(members)[0]
+    return replace(exchange, members=members[first], role=role, kind=exchange.kind[first])
+
+
+def _sets(rows: IntArray) -> IntArray:
+    """The different values of each row, ascending; shorter rows name their last again.
+
+    Examples
+    --------
+    >>> _sets(np.array([[7, 3, 7], [5, 5, 5]]))
+    array([[3, 7],
+           [5, 5]])
+    """
+    found = np.sort(rows, axis=1)
+    found[:, :-1][found[:, :-1] == found[:, 1:]] = -1
+    found.sort(axis=1)
+    widest = int((found >= 0).sum(axis=1).max())
+    kept = found[:, -widest:]
+    return np.where(kept < 0, kept[:, -1:], kept)

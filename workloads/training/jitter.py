@@ -215,7 +215,7 @@ def meeting(program: Program, stage: int) -> npt.NDArray[np.bool_]:
     """Which ops of a stage are communication, bool (ops,)."""
     found = np.zeros(len(program.streams[stage].ops), np.bool_)
     for exchange in program.exchanges:
-        for place, role in enumerate(exchange.role.tolist()):
-            if program.stage[exchange.members[0, place]] == stage:
-                found[exchange.ops[role]] = True
+        for role in program.roles(exchange):
+            if role.stage == stage:
+                found[role.ops] = True
     return found

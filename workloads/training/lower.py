@@ -138,10 +138,10 @@ def _calls(program: Program, stage: int) -> tuple[IntArray, IntArray]:
     ops = len(program.streams[stage].ops)
     exchange, call = np.full(ops, -1, np.int64), np.zeros(ops, np.int64)
     for number, one in enumerate(program.exchanges):
-        for role, rank in zip(one.role.tolist(), one.members[0].tolist(), strict=True):
-            if program.stage[rank] == stage:
-                exchange[one.ops[role]] = number
-                call[one.ops[role]] = np.arange(one.calls)
+        for role in program.roles(one):
+            if role.stage == stage:
+                exchange[role.ops] = number
+                call[role.ops] = np.arange(one.calls)
     return exchange, call
 
 
@@ -217,17 +217,17 @@ def _join_edges(
 
     The first join of a call leads to its ops, the second to all that waits for them.
     """
-    join, member, column, value = [], [], [], []
-    for place, role in enumerate(exchange.role.tolist()):
-        op = exchange.ops[role]
-        template = templates[int(program.stage[exchange.members[0, place]])]
+    join, member, column, value = (list[IntArray]() for _ in range(4))
+    for stage, op, places in program.roles(exchange):
+        template = templates[stage]
         after = template.exchange[template.src] == number
         after &= np.isin(template.src, op)
         joins = [2 * np.arange(exchange.calls), 2 * template.call[template.src[after]] + 1]
-        join += joins
-        member += [np.full(len(some), place) for some in joins]
-        column += [np.full(len(op), OWN), template.column[after]]
-        value += [op, template.value[after]]
+        leads = [np.full(len(op), OWN), template.column[after]], [op, template.value[after]]
+        alike = [np.concatenate(some) for some in (joins, *leads)]
+        member.append(np.repeat(places, len(alike[0])))
+        for found, some in zip((join, column, value), alike, strict=True):
+            found.append(np.tile(some, len(places)))
     order = np.argsort(np.concatenate(join), kind="stable")
     joins_of = np.concatenate(join)[order]
     whose, to = np.concatenate(member)[order], np.concatenate(column)[order]
@@ -255,12 +255,10 @@ def _flows(
         size[at] = np.where(drawn > 0, drawn, size[at])
         row[at] = rows[:, None]
     for exchange in program.exchanges:
-        for place, role in enumerate(exchange.role.tolist()):
-            whose = exchange.members[:, place]
-            contends = program.streams[program.stage[whose[0]]].contends
-            calls = np.flatnonzero(contends[exchange.ops[role]])
-            at = layout.offset[whose, OWN][:, None] + exchange.ops[role][calls]
-            drawn, rate[at] = (column[exchange.kind][:, calls] for column in exchange.draws)
+        for stage, ops, places in program.roles(exchange):
+            calls = np.flatnonzero(program.streams[stage].contends[ops])
+            at = layout.offset[exchange.members[:, places], OWN][:, :, None] + ops[calls]
+            drawn, rate[at] = (column[exchange.kind][:, None, calls] for column in exchange.draws)
             size[at] = np.where(drawn > 0, drawn, size[at])
     op = np.flatnonzero(rate)
     kind[op], duration[op] = FLOW, 0
@@ -305,9 +303,9 @@ def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray, IntA
         duration[at] = program.step_ps[stream.ops.step]
         size[at] = size_of[stream.ops.step]
     for exchange in program.exchanges:
-        for place, role in enumerate(exchange.role.tolist()):
-            base = layout.offset[exchange.members[:, place], OWN]
-            duration[base[:, None] + exchange.ops[role]] = exchange.duration_ps[exchange.kind]
+        for role in program.roles(exchange):
+            base = layout.offset[exchange.members[:, role.places], OWN]
+            duration[base[:, :, None] + role.ops] = exchange.duration_ps[exchange.kind][:, None]
     return resource, duration, size
 
 

@@ -57,9 +57,14 @@ class Placement:
         Of ``tp``, ``cp`` and ``pp`` they differ in that place of the plan only; ``dp`` joins all
         that hold the same parameters, whatever part of the sequence they have. Experts divide the
         ranks of a stage anew, from the fastest changing on: ``etp``, ``ep``, and ``edp`` for those
-        that hold the same experts.
+        that hold the same experts. ``norm`` joins ranks of all stages whose gradients are
+        different parts of the model's.
         """
         plan = self.plan
+        if axis == "norm":
+            among = sorted(self._axis(one) for one in plan.norm_axes)
+            whole = np.moveaxis(self.grid, among, range(-len(among), 0))
+            return whole.reshape(-1, plan.norm_ranks)
         if axis in ("etp", "ep", "edp"):
             grid = np.moveaxis(self.grid, self._axis("pp"), 0)
             anew = grid.reshape(plan.pp, plan.expert_replicas, plan.ep, plan.expert_tp)

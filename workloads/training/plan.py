@@ -26,6 +26,8 @@ CHOICES = {
 """What each field may be."""
 
 ORDER = ("tp", "cp", "dp", "pp")
+ENDS = 2
+"""Chunks that need no layer: the first, with the embedding, and the last, with the output layer."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,20 @@ class ParallelPlan:
         return max(1, self.tp * self.cp * self.dp // (self.ep * self.expert_tp))
 
     @property
+    def norm_axes(self) -> tuple[str, ...]:
+        """Axes of ranks whose gradients are different parts of the model's, where they are summed.
+
+        Those that replicas have in common are counted once; experts lie across dp and cp.
+        """
+        whole = self.sharding == 0 and self.ep == 1
+        return ("pp", "tp") if whole else ("pp", "dp", "cp", "tp")
+
+    @property
+    def norm_ranks(self) -> int:
+        """Ranks that tell each other of their part of the gradients' norm."""
+        return math.prod(getattr(self, axis) for axis in self.norm_axes)
+
+    @property
     def local_seq(self) -> int:
         """Tokens of a sequence on one rank."""
         return self.seq // self.cp
@@ -242,7 +258,7 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
     _check_cp(plan, model)
     _check_model_experts(plan, model)
     stages = plan.pp * plan.vpp
-    if stages > model.layers:
+    if stages > model.layers + ENDS:
         raise InputError(
             f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
             f"{model.layers} layers. Use pp {nearest(plan.pp, model.layers)} or less."

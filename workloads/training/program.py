@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,6 +84,24 @@ class Exchange:
         return len(self.ops[0])
 
 
+class Role(NamedTuple):
+    """What some members of an exchange do alike.
+
+    Attributes
+    ----------
+    stage : int
+        Of all of them.
+    ops : int64 array (calls,)
+        Op of each call, in the stream of that stage.
+    places : int64 array
+        Columns of ``Exchange.members``.
+    """
+
+    stage: int
+    ops: IntArray
+    places: IntArray
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """An iteration before it is tiled over ranks.
@@ -121,6 +140,12 @@ class Program:
     def __len__(self) -> int:
         return len(self.stage)
 
+    def roles(self, exchange: Exchange) -> Iterator[Role]:
+        """The roles of an exchange, in order."""
+        for role, ops in enumerate(exchange.ops):
+            places = np.flatnonzero(exchange.role == role)
+            yield Role(int(self.stage[exchange.members[0, places[0]]]), ops, places)
+
 
 def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
@@ -155,9 +180,9 @@ def sharing(program: Program, memory_bytes_per_s: int) -> Program:
     stream_of = np.array([step.stream for step in program.steps])
     rates = [program.draws.rate_bytes_per_s[one.ops.step] for one in program.streams]
     for exchange in program.exchanges:
-        for role, member in zip(exchange.role.tolist(), exchange.members[0].tolist(), strict=True):
-            most = exchange.draws.rate_bytes_per_s.max(axis=0)
-            rates[program.stage[member]][exchange.ops[role]] = most
+        most = exchange.draws.rate_bytes_per_s.max(axis=0)
+        for role in program.roles(exchange):
+            rates[role.stage][role.ops] = most
     streams = [
         replace(
             one,
@@ -234,6 +259,7 @@ class _Exchanges:
                     yield from self._within(axis, groups[stage == s], s)
         if stages > 1:
             yield from self._pipeline(stages)
+        yield from self._whole(stages)
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
         """What stages tell the next and the one before; with several chunks it goes round."""
@@ -244,6 +270,13 @@ class _Exchanges:
             yield from self._between("forward", pipes[:, [s, after]], (s, after))
             yield from self._between("backward", pipes[:, [after, s]], (after, s))
         yield from self._between("tie", pipes[:, [0, -1]], (0, stages - 1))
+
+    def _whole(self, stages: int) -> Iterator[Exchange]:
+        """What ranks of all stages tell each other: a role for each stage."""
+        ops = tuple(self._ops("norm", stage) for stage in range(stages))
+        if len(ops[0]):
+            groups = self.placement.groups("norm")
+            yield self._exchange("norm", groups, self.placement.stage[groups[0]], ops, 0)
 
     def _within(self, axis: str, groups: IntArray, stage: int) -> Iterator[Exchange]:
         op = self._ops(axis, stage)

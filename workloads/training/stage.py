@@ -21,6 +21,7 @@ from workloads.training.shares import Share, layer_share, stage_share, total
 from workloads.training.states import (
     bucket_parameters,
     buckets,
+    clip,
     edges_of,
     gather_parameters,
     reduce_gradients,
@@ -210,7 +211,8 @@ class Builder:
         made = [[self.catalog.ops(block) for block in kind] for kind in blocks]
         moe, kept = is_moe(self.shapes.model, layers), is_kept(self.shapes.plan, layers)
         runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * moe + kept)) + 1)
-        return join([repeat(made[moe[run[0]]][kept[run[0]]], layers[run]) for run in runs])
+        worked = [run for run in runs if len(run)]
+        return join([repeat(made[moe[run[0]]][kept[run[0]]], layers[run]) for run in worked])
 
     def _shares(self, layers: IntArray) -> list[Share]:
         """Parameters of each of these layers on a rank."""
@@ -239,7 +241,7 @@ class Builder:
         The host runs ahead of the chip within a pass and waits for what the pass begins with.
         """
         dispatch_s = host_dispatch_s(self.shapes.chip, parts=self.shapes.parts)
-        if dispatch_s < LEAST_HOST_S:
+        if dispatch_s < LEAST_HOST_S or not len(layers):
             return layers
         stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
         kernels = int((np.isin(stream, (ENGINE, CC)) & (issued > 0))[layers.step].sum())
@@ -266,13 +268,14 @@ class Builder:
         """Reduce gradients, update parameters, gather them where the update was sharded."""
         plan = self.shapes.plan
         owned = stage_share(self.shapes.model, plan, self.stage)
-        tied, updated = tie(self.shapes, self.stage), update(self.shapes, self.stage)
+        tied = tie(self.shapes, self.stage)
+        updated = [*clip(self.shapes, self.stage), update(self.shapes, self.stage)]
         reduced, gathered = [], []
         if plan.overlap == "none" and plan.sharding < 2:
             reduced = reduce_gradients(self.shapes, "all", owned)
         if plan.overlap == "none" and plan.sharding < 3:
             gathered = gather_parameters(self.shapes, "all", owned)
-        return self.catalog.ops([*tied, *reduced, updated, *gathered])
+        return self.catalog.ops([*tied, *reduced, *updated, *gathered])
 
     def _send(self, way: str) -> Step:
         return Step(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")

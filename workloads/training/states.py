@@ -23,11 +23,15 @@ from workloads.training.shares import (
     part,
     stage_share,
 )
-from workloads.training.steps import CC_DP, Step, collective, kernel
+from workloads.training.steps import CC, CC_DP, Step, collective, kernel
 
 LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket of gradients at least, and for each replica: the defaults of Megatron-LM's
 ``DistributedDataParallel``, whose buckets grow so that pieces of a ring do not become small."""
+
+
+NORM_BYTES = 4
+"""Of a sum of squares in fp32."""
 
 
 def bucket_parameters(plan: ParallelPlan) -> int:
@@ -96,6 +100,21 @@ def update(shapes: Shapes, stage: int) -> Step:
         overhead_s = step_overhead_s(shapes.chip, parts=shapes.parts)
         made = replace(made, seconds=made.seconds + overhead_s)
     return kernel("optimizer.step", made, "optimizer")
+
+
+def clip(shapes: Shapes, stage: int) -> list[Step]:
+    """The norm of all gradients, which are clipped by it: each rank's own, then the sum.
+
+    It is known before any parameter changes (a norm of 1.0 at most: arXiv 1909.08053, section 4.2).
+    Gradients are taken to be scaled within the update.
+    """
+    plan, owned = shapes.plan, stage_share(shapes.model, shapes.plan, stage)
+    held = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
+    own = kernel("norm.squares", shapes.stream(GRADIENT_BYTES * max(1, held)), "optimizer")
+    if plan.norm_ranks == 1:
+        return [own]
+    what = "dp" if "dp" in plan.norm_axes else "pp" if plan.pp > 1 else "tp"
+    return [own, Step("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
 
 
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:

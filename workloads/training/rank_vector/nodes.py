@@ -93,21 +93,15 @@ def nodes(program: Program) -> Nodes:
     category, stream = category[ops.step], stream[ops.step]
     first = np.arange(len(ops.stage))
     for exchange in program.exchanges:
-        heads = exchange.ops[0] + ops.base[_stage_of(program, exchange.members, exchange.role, 0)]
-        for role in range(1, len(exchange.ops)):
-            stage = _stage_of(program, exchange.members, exchange.role, role)
-            first[exchange.ops[role] + ops.base[stage]] = heads
+        leader, *others = program.roles(exchange)
+        for role in others:
+            first[role.ops + ops.base[role.stage]] = leader.ops + ops.base[leader.stage]
     rank = _ranks(first, ops.src, ops.dst)
     if (rank < 0).any():
         stuck = int(np.flatnonzero(rank < 0)[0])
         raise ScheduleError(f"op {stuck} of the program waits for itself through others")
     head = _heads(first, rank, ops.src, ops.dst, ops.exchange >= 0, category)
     return _assembled(program, ops, head, rank, category, stream)
-
-
-def _stage_of(program: Program, members: IntArray, roles: IntArray, role: int) -> int:
-    place = int(np.flatnonzero(roles == role)[0])
-    return int(program.stage[members[0, place]])
 
 
 def _ops(program: Program) -> _Ops:
@@ -120,8 +114,8 @@ def _ops(program: Program) -> _Ops:
     exchange = np.full(len(stage), -1, np.int64)
     call, role = np.zeros((2, len(stage)), np.int64)
     for number, one in enumerate(program.exchanges):
-        for which, own in enumerate(one.ops):
-            at = own + base[_stage_of(program, one.members, one.role, which)]
+        for which, its in enumerate(program.roles(one)):
+            at = its.ops + base[its.stage]
             exchange[at], call[at], role[at] = number, np.arange(one.calls), which
     edges = np.concatenate(src).astype(np.int64), np.concatenate(dst).astype(np.int64)
     return _Ops(base, stage, *edges, exchange, call, role, np.concatenate(step))
