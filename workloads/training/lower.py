@@ -8,7 +8,6 @@ so the edges of all ranks are one outer sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ from cluster_sim.schedule import (
     Resources,
     Schedule,
 )
-from workloads.training.program import Exchange, Program, Stream
+from workloads.training.program import Program, Stream
 from workloads.training.steps import STREAM_KINDS
 
 OWN = 0
@@ -50,6 +49,13 @@ class Layout:
     ops: int
     total: int
     offset: IntArray
+
+    def joins(self, program: Program, number: int, column: IntArray) -> IntArray:
+        """The part of a column that is of the joins of an exchange, (groups, joins)."""
+        exchange = program.exchanges[number]
+        shape = len(exchange.members), 2 * exchange.calls
+        first = int(self.offset[exchange.members[0, 0], number + 1])
+        return column[first : first + shape[0] * shape[1]].reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +95,7 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     """
     layout = lay_out(program)
     templates = [_template(program, stage) for stage in range(len(program.streams))]
-    sources, targets = _edges(program, layout, templates)
-    ptr = np.zeros(layout.total + 1, np.int64)
-    np.cumsum(sources, out=ptr[1:])
-    lags = np.zeros(len(targets), np.int64)
+    edges = _edges(program, layout, templates)
     kind = np.full(layout.total, JOIN, np.uint8)
     kind[: layout.ops] = FIXED
     resource, duration, size = _columns(program, layout)
@@ -100,7 +103,7 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     flows = _flows(program, layout, kind, duration, size) if memory else Flows.none()
     return schedule(
         kind=kind,
-        edges=Edges(ptr, targets, lags),
+        edges=edges,
         resources=_resources(program, memory=memory),
         flows=flows,
         labels=_labels(program, layout),
@@ -156,25 +159,54 @@ def _leads_to(
     return stream.src[by_src], column[by_src], value[by_src]
 
 
-def _edges(
-    program: Program, layout: Layout, templates: list[Template]
-) -> tuple[IntArray, IntArray]:
-    """Number of edges that leave each op, and where they lead, in order of op."""
-    counts = np.zeros(layout.total, np.int64)
-    rank_parts = [_rank_edges(program, layout, t, s, counts) for s, t in enumerate(templates)]
-    of_ranks = _in_row_order(program, rank_parts)
-    of_joins = [
-        targets
-        for number, exchange in enumerate(program.exchanges)
-        for targets in _join_edges(program, layout, templates, number, exchange, counts)
+def _edges(program: Program, layout: Layout, templates: list[Template]) -> Edges:
+    """Edges of the ops of all rows, then of the joins of all groups, written where they belong."""
+    of_stage = [_rank_edges(template) for template in templates]
+    of_exchange = [
+        _join_edges(program, templates, number) for number in range(len(program.exchanges))
     ]
-    return counts, np.concatenate([*of_ranks, *of_joins]).astype(np.int32, copy=False)
+    ptr = np.zeros(layout.total + 1, np.int64)
+    _tile(program, layout, ptr[1:], [leads.leaving for leads in of_stage])
+    for number, leads in enumerate(of_exchange):
+        layout.joins(program, number, ptr[1:])[:] = leads.leaving
+    np.cumsum(ptr, out=ptr)
+    targets = np.empty(int(ptr[-1]), np.int32)
+    offset = layout.offset.astype(np.int32)
+    at = 0
+    for row, stage in enumerate(program.stage.tolist()):
+        at = of_stage[stage].write(offset[row], targets, at)
+    for exchange, leads in zip(program.exchanges, of_exchange, strict=True):
+        for members in exchange.members:
+            at = leads.write(offset[members].reshape(-1), targets, at)
+    return Edges(ptr, targets, np.zeros(len(targets), np.int64))
 
 
-def _rank_edges(
-    program: Program, layout: Layout, template: Template, stage: int, counts: IntArray
-) -> IntArray:
-    """Edges of all ranks of a stage, (ranks, edges): a communication leads to its join only."""
+@dataclass(frozen=True, eq=False)
+class Leads:
+    """Edges that are alike for all rows of a stage, or all groups of an exchange.
+
+    Attributes
+    ----------
+    leaving : int64 array
+        Edges that leave each op, or join.
+    place, value : int32 array (edges,)
+        Each leads to ``offset[place] + value``.
+    """
+
+    leaving: IntArray
+    place: IntArray
+    value: IntArray
+
+    def write(self, offset: IntArray, targets: IntArray, at: int) -> int:
+        """Write where the edges lead from ``at`` on; returns where the next ones belong."""
+        part = targets[at : at + len(self.value)]
+        np.take(offset, self.place, out=part, mode="clip")
+        part += self.value
+        return at + len(self.value)
+
+
+def _rank_edges(template: Template) -> Leads:
+    """Edges of a rank of a stage: a communication leads to its join only."""
     meets = template.exchange >= 0
     own = ~meets[template.src]
     talks = np.flatnonzero(meets)
@@ -182,41 +214,17 @@ def _rank_edges(
     column = np.concatenate([template.column[own], template.exchange[talks] + 1])
     value = np.concatenate([template.value[own], 2 * template.call[talks] + 1])
     order = np.argsort(src, kind="stable")
-    rows = np.flatnonzero(program.stage == stage)
-    leaving = np.bincount(src, minlength=len(meets))
-    counts[layout.offset[rows, OWN][:, None] + np.arange(len(meets))] = leaving
-    return _outer(layout.offset, rows, column[order], value[order])
+    return Leads(
+        np.bincount(src, minlength=len(meets)), column[order], value[order].astype(np.int32)
+    )
 
 
-def _outer(offset: IntArray, rows: IntArray, column: IntArray, value: IntArray) -> IntArray:
-    """``offset[row, column] + value`` for all rows, int32 (rows, edges)."""
-    found = offset.astype(np.int32)[rows][:, column]
-    found += value.astype(np.int32)
-    return found
-
-
-def _in_row_order(program: Program, parts: list[IntArray]) -> Iterator[IntArray]:
-    """Edges of all stages, in the order of the rows: whole stretches of one stage at a time."""
-    bounds = np.flatnonzero(np.diff(program.stage, prepend=-1, append=-1))
-    taken = [0] * len(parts)
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        stage = int(program.stage[low])
-        yield parts[stage][taken[stage] : taken[stage] + high - low].reshape(-1)
-        taken[stage] += high - low
-
-
-def _join_edges(
-    program: Program,
-    layout: Layout,
-    templates: list[Template],
-    number: int,
-    exchange: Exchange,
-    counts: IntArray,
-) -> Iterator[IntArray]:
-    """Edges of the joins of all groups of an exchange, group by group.
+def _join_edges(program: Program, templates: list[Template], number: int) -> Leads:
+    """Edges of the joins of a group of an exchange.
 
     The first join of a call leads to its ops, the second to all that waits for them.
     """
+    exchange = program.exchanges[number]
     join, member, column, value = (list[IntArray]() for _ in range(4))
     for stage, op, places in program.roles(exchange):
         template = templates[stage]
@@ -231,13 +239,12 @@ def _join_edges(
     order = np.argsort(np.concatenate(join), kind="stable")
     joins_of = np.concatenate(join)[order]
     whose, to = np.concatenate(member)[order], np.concatenate(column)[order]
-    offset = layout.offset.astype(np.int32)
-    targets = offset[exchange.members[:, whose], to]
-    targets += np.concatenate(value)[order].astype(np.int32)
-    leaving = np.bincount(joins_of, minlength=2 * exchange.calls)
-    first = layout.offset[exchange.members[:, 0], number + 1]
-    counts[first[:, None] + np.arange(2 * exchange.calls)] = leaving
-    yield targets.reshape(-1)
+    place = whose * (1 + len(program.exchanges)) + to
+    return Leads(
+        np.bincount(joins_of, minlength=2 * exchange.calls),
+        place,
+        np.concatenate(value)[order].astype(np.int32),
+    )
 
 
 def _flows(
@@ -296,12 +303,10 @@ def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray, IntA
     resource = np.full(layout.total, NO_RESOURCE, np.int32)
     duration = np.zeros(layout.total, np.int64)
     size = np.zeros(layout.total, np.int64)
-    for stage, stream in enumerate(program.streams):
-        rows = np.flatnonzero(program.stage == stage)
-        at = layout.offset[rows, OWN][:, None] + np.arange(len(stream.ops))
-        resource[at] = rows[:, None] * len(STREAM_KINDS) + stream_of[stream.ops.step]
-        duration[at] = program.step_ps[stream.ops.step]
-        size[at] = size_of[stream.ops.step]
+    first = len(STREAM_KINDS) * np.arange(len(program))
+    _tile(program, layout, resource, _by_step(program, stream_of), first)
+    _tile(program, layout, duration, _by_step(program, program.step_ps))
+    _tile(program, layout, size, _by_step(program, size_of))
     for exchange in program.exchanges:
         for role in program.roles(exchange):
             base = layout.offset[exchange.members[:, role.places], OWN]
@@ -318,22 +323,51 @@ def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
     what = np.full(layout.total, len(whats) - 1, np.int8)
     layer = np.full(layout.total, -1, np.int16)
     microbatch = np.full(layout.total, -1, np.int32)
-    row = np.empty(layout.total, np.int32)
-    for stage, stream in enumerate(program.streams):
-        rows = np.flatnonzero(program.stage == stage)
-        at = layout.offset[rows, OWN][:, None] + np.arange(len(stream.ops))
-        name[at], what[at] = name_of[stream.ops.step], what_of[stream.ops.step]
-        layer[at], microbatch[at] = stream.ops.layer, stream.ops.microbatch
-        row[at] = rows[:, None]
-    for number, exchange in enumerate(program.exchanges, start=1):
-        joins = layout.offset[exchange.members[:, 0], number]
-        row[joins[:, None] + np.arange(2 * exchange.calls)] = exchange.members[:, :1]
+    _tile(program, layout, name, _by_step(program, name_of))
+    _tile(program, layout, what, _by_step(program, what_of))
+    _tile(program, layout, layer, [stream.ops.layer for stream in program.streams])
+    _tile(program, layout, microbatch, [stream.ops.microbatch for stream in program.streams])
+    rows, times = _who(program)
     return {
-        "rank": program.rank.astype(np.int32)[row],
-        "stage": program.stage.astype(np.int16)[row],
+        "rank": np.repeat(program.rank.astype(np.int32)[rows], times),
+        "stage": np.repeat(program.stage.astype(np.int16)[rows], times),
         "what": Codes(what, whats),
         "name": Codes(name, names),
         "layer": layer,
         "microbatch": microbatch,
-        "count": program.count.astype(np.int32)[row],
+        "count": np.repeat(program.count.astype(np.int32)[rows], times),
     }
+
+
+def _who(program: Program) -> tuple[IntArray, IntArray]:
+    """The row of each stretch of ops, then of joins, and how long each of these is."""
+    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
+    first = [exchange.members[:, 0] for exchange in program.exchanges]
+    joins = [np.full(len(exchange.members), 2 * exchange.calls) for exchange in program.exchanges]
+    return np.concatenate([np.arange(len(program)), *first]), np.concatenate([length, *joins])
+
+
+def _by_step(program: Program, column: IntArray) -> list[IntArray]:
+    """A column of steps for the ops of each stage."""
+    return [column[stream.ops.step] for stream in program.streams]
+
+
+def _tile(
+    program: Program,
+    layout: Layout,
+    column: IntArray,
+    of_stage: list[IntArray],
+    more: IntArray | None = None,
+) -> None:
+    """Write, for every row, what the ops of its stage have in common; ``more[row]`` is added.
+
+    Straight into the column: indices of all ops would take longer, and more room, than it does.
+    """
+    bounds = np.flatnonzero(np.diff(program.stage, prepend=-1, append=-1))
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        values = of_stage[program.stage[low]]
+        begin = int(layout.offset[low, OWN])
+        part = column[begin : begin + (high - low) * len(values)].reshape(high - low, len(values))
+        part[:] = values
+        if more is not None:
+            part += more[low:high, None].astype(column.dtype)
