@@ -30,6 +30,7 @@ OPERATIONS = {
     "permute": ("sendrecv", "permute"),
 }
 """Names under which the tools run each operation."""
+WORD_ENDS = re.compile(r"[-_ ]")
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -63,6 +64,25 @@ class Measured:
 
     def __len__(self) -> int:
         return len(self.size_bytes)
+
+
+def operation(name: str) -> str:
+    """Operation that a tool or library calls so; what none calls so is given back.
+
+    Examples
+    --------
+    >>> operation("AllReduce"), operation("all_gather"), operation("sendrecv"), operation("gather")
+    ('all-reduce', 'all-gather', 'permute', 'gather')
+    """
+    plain = WORD_ENDS.sub("", name.lower())
+    return next(
+        (
+            known
+            for known, names in OPERATIONS.items()
+            if plain in {WORD_ENDS.sub("", one) for one in (known, *names)}
+        ),
+        name,
+    )
 
 
 def read_measured(path: Path | str, wanted: str | None = None) -> Measured:

@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.named import chosen
+from cluster_sim.collectives.algorithms.named import check_op, chosen
 from cluster_sim.collectives.clos import exchange_ps
 from cluster_sim.collectives.compose import compose
 from cluster_sim.collectives.folding import folded_ps
@@ -46,6 +46,11 @@ def duration_ps(
     ideal : bool
         Link rates and latencies only.
 
+    Raises
+    ------
+    InputError
+        When there is no such operation, or the algorithm makes no sense for it there.
+
     Examples
     --------
     >>> from cluster_sim.collectives import whole
@@ -54,6 +59,7 @@ def duration_ps(
     >>> duration_ps("all-reduce", eight, 2**30, "ring") == 14 * (1_000_000 + 1_342_177_280)
     True
     """
+    check_op(op)
     if algorithm == "auto" and not ideal and covers(group.cluster):
         return nccl_ps(op, group, size_bytes)
     name = chosen(op, group, size_bytes, algorithm)

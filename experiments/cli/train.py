@@ -127,6 +127,8 @@ def _run(asked: Request) -> Iteration:
     cluster = machine(
         given["cluster"], catalogue=choose(given["variant"] or (), given["catalogue"])
     )
+    faults = [parse_fault(text) for text in given["fault"] or ()]
+    disturbed = disturbance(given["jitter"], given["seed"], given["straggler"] or ())
     filed = read_plan(given["plan"]) if given["plan"] else {}
     stated = {**filed, **field.stated(given)}
     with remedied(stated, model, cluster, lnc=given["lnc"]):
@@ -138,8 +140,8 @@ def _run(asked: Request) -> Iteration:
             folded=not given["unfolded"],
             allow_oversized=given["allow_oversized"],
             iterations=given["iterations"],
-            faults=[parse_fault(text) for text in given["fault"] or ()],
-            disturbed=disturbance(given["jitter"], given["seed"], given["straggler"] or ()),
+            faults=faults,
+            disturbed=disturbed,
             level=given["level"],
             progress=None if given["quiet"] else teller(),
         )

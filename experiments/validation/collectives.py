@@ -11,6 +11,7 @@ from cluster_sim.collectives import Group
 from cluster_sim.collectives.algorithms.ring import RING_OPS
 from cluster_sim.collectives.nccl.times import covers, nccl_ps
 from cluster_sim.collectives.timing import duration_ps
+from cluster_sim.measured import operation
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
@@ -35,6 +36,10 @@ def time_s(
     """
     if ranks % chips:
         raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
+    if ranks > chips and covers(whole):
+        raise InputError(
+            f"ranks {ranks} on {chips} chips of {whole.chip}: NCCL runs one on each. Correct one."
+        )
     group = Group(whole, np.arange(chips), ranks // chips)
     if algorithm == "ring" and op in RING_OPS and covers(whole):
         return nccl_ps(op, group, size_bytes, rings=True) / PS_PER_S
@@ -54,10 +59,8 @@ def predict(values: Mapping[str, Any]) -> Outcome:
         )
     whole = machines_for(values["cluster"], values["chips"])
     ranks = values["ranks"] or values["chips"]
-    algorithm = values["algorithm"] or "auto"
-    seconds = time_s(
-        values["collective"], whole, values["chips"], ranks, values["size_bytes"], algorithm
-    )
+    op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
+    seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
     known = _provenance(whole, algorithm)
     if through == "pytorch":
         seconds = max(seconds, catalogue().value("nccl.pytorch", "call"))

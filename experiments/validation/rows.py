@@ -13,6 +13,8 @@ from topologies.errors import InputError
 
 LARGEST_FILE_BYTES = 50_000_000
 LONGEST_HEADER = 500
+SEPARATORS = (",", ";", "\t")
+"""Between cells; spreadsheets of some countries write the latter two and call it CSV."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def read_text(text: str, name: str) -> Rows:
     >>> rows.kind.name, rows.rows[0].mistakes
     ('collective', ("time_s 'x' is not a number. Write digits only.",))
     """
-    reader = csv.reader(io.StringIO(text, newline=""))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
     try:
         lines = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
     except csv.Error as mistake:
@@ -106,6 +108,12 @@ def read_text(text: str, name: str) -> Rows:
     _check_header(header, name)
     kind = kind_of(header, name)
     return Rows(kind, tuple(header), tuple(_row(kind, header, *line) for line in lines[1:]))
+
+
+def _separator(text: str) -> str:
+    """What the first line has most of."""
+    first = text.lstrip().partition("\n")[0]
+    return max(SEPARATORS, key=first.count)
 
 
 def _check_header(header: list[str], name: str) -> None:

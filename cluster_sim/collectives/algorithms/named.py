@@ -157,6 +157,20 @@ ALGORITHMS = {
 }
 
 
+def check_op(op: str) -> None:
+    """Refuse what is no operation.
+
+    Raises
+    ------
+    InputError
+        With the nearest one.
+    """
+    if op not in OPS:
+        raise InputError(
+            f"unknown collective {op[:40]!r}.{suggestion(op, OPS)} There are {', '.join(OPS)}."
+        )
+
+
 def algorithms(op: str, group: Group) -> list[str]:
     """Algorithms that make sense for an operation on a group.
 
@@ -165,10 +179,7 @@ def algorithms(op: str, group: Group) -> list[str]:
     InputError
         When there is no such operation.
     """
-    if op not in OPS:
-        raise InputError(
-            f"unknown collective {op!r}.{suggestion(op, OPS)} There are {', '.join(OPS)}."
-        )
+    check_op(op)
     return [name for name, one in ALGORITHMS.items() if op in one.ops and one.suits(group)]
 
 
