@@ -135,12 +135,6 @@ def _flows(parts: Sequence[Schedule], numbers: Sequence[IntArray], before: IntAr
     )
 
 
-def _moved(columns: Sequence[IntArray], before: IntArray) -> IntArray:
-    """Op numbers of each schedule, moved up by the ops of those before it."""
-    moved = [column + by for column, by in zip(columns, before.tolist(), strict=False)]
-    return np.concatenate(moved).astype(np.int32)
-
-
 def _label(columns: Sequence[Label]) -> Label:
     """One column after the other; of names, those of all."""
     coded = [column for column in columns if isinstance(column, Codes)]

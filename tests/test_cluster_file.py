@@ -133,6 +133,21 @@ def test_a_fabric_like_one_of_the_catalogue(tmp_path: Path) -> None:
     )
 
 
+def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
+    head, _, _ = POD.partition("scale_out:")
+    made = read(tmp_path, head + "scale_out: {name: mine, like: efa-v3, oversubscription: 4}")
+    shipped = cluster("trn2.48xlarge:8").scale_out
+    assert made.scale_out is not None
+    assert shipped is not None
+    assert (made.scale_out.name, made.scale_out.oversubscription) == ("mine", 4)
+    assert made.scale_out.climb_ps == shipped.climb_ps
+    assert made.scale_out.port_bytes_per_s == shipped.port_bytes_per_s
+    assert made.catalogue is not None
+    assert made.catalogue.value("mine", "efficiency") == 0.8
+    assert made.catalogue.has("nccl.mine", "slice")
+    assert made.catalogue.has("nccl-tuner.mine", "latency")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -28,6 +28,7 @@ from topologies.cluster_keys import (
 )
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
+from topologies.named_machines import fabric_from
 from topologies.quantities import si
 from topologies.scale_out import ScaleOut
 from topologies.shapes import Axis, FullMesh, Shape, Switch, Torus
@@ -120,6 +121,7 @@ def _cluster(keys: ClusterKeys, path: Path, catalogue: Catalogue) -> Cluster:
     shape = _shape(keys.scale_up)
     per_server = keys.chips_per_server or shape.chips
     fabric = _fabric(keys.scale_out, per_server, catalogue) if keys.scale_out else None
+    numbers = _renamed(keys.scale_out, numbers)
     return Cluster(
         name=keys.name or path.stem,
         shape=shape,
@@ -149,30 +151,44 @@ def _shape(keys: ScaleUpKeys) -> Shape:
 
 def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> ScaleOut:
     """Fabric of the file; what it leaves out is taken from the catalogue part named by ``like``."""
-    like = keys.like
-
-    def given(value: int | None, key: str, quantity: str, *, time: bool = False) -> int:
-        if value is not None:
-            return value
-        if like is None:
-            raise InputError(f"scale_out.{key} is missing, and there is no like: to take it from")
-        return catalogue.ps(like, quantity) if time else catalogue.integer(like, quantity)
-
     adapters = keys.adapters_per_server or chips_per_server
-    rate = given(keys.bandwidth_per_chip, "bandwidth_per_chip", "nic_bandwidth")
-    over = 1.0 if keys.oversubscription is None else keys.oversubscription
-    port = keys.port_bandwidth
-    if port is None:
-        port = catalogue.integer(like, "port_bandwidth") if like else rate
-    return ScaleOut(
-        name=keys.name or like or "scale-out",
-        bandwidth_bytes_per_s=rate,
-        latency_ps=given(keys.latency, "latency", "step_latency", time=True),
-        radix=given(keys.radix, "radix", "radix"),
-        port_bytes_per_s=port,
-        oversubscription=Fraction(over).limit_denominator(1000),
-        rails=keys.rails,
-        adapters_per_server=adapters,
+    given: dict[str, Any] = {
+        "name": keys.name or keys.like or "scale-out",
+        "latency_ps": keys.latency,
+        "radix": keys.radix,
+        "port_bytes_per_s": keys.port_bandwidth,
+        "oversubscription": _ratio(keys.oversubscription),
+        "rails": keys.rails,
+    }
+    stated = {name: value for name, value in given.items() if value is not None}
+    rate = keys.bandwidth_per_chip
+    if keys.like is not None:
+        known = rate or catalogue.integer(keys.like, "nic_bandwidth")
+        return replace(fabric_from(catalogue, keys.like, known, adapters), **stated)
+    for key in ("bandwidth_per_chip", "latency", "radix"):
+        if getattr(keys, key) is None:
+            raise InputError(f"scale_out.{key} is missing, and there is no like: to take it from")
+    own = {"bandwidth_bytes_per_s": rate, "port_bytes_per_s": rate, **stated}
+    return ScaleOut(**own, adapters_per_server=adapters)
+
+
+def _ratio(value: float | None) -> Fraction | None:
+    return None if value is None else Fraction(value).limit_denominator(1000)
+
+
+def _renamed(keys: ScaleOutKeys | None, catalogue: Catalogue) -> Catalogue:
+    """The catalogue in which a fabric with a name of its own has the rows of the one it is like.
+
+    So that what a file cannot say, such as the share of line rate that large messages reach, is
+    known of it, too.
+    """
+    if keys is None or keys.like is None or keys.name in (None, keys.like):
+        return catalogue
+    of_it = re.compile(rf"(.*\.)?{re.escape(keys.like)}")
+    return catalogue.with_rows(
+        replace(row, part=row.part.removesuffix(keys.like) + keys.name)
+        for row in catalogue.rows
+        if of_it.fullmatch(row.part)
     )
 
 

@@ -106,7 +106,7 @@ class ScaleOutKeys(_Keys):
     radix: Count | None = None
     oversubscription: Ratio | None = None
     port_bandwidth: Rate | None = None
-    rails: Count = 1
+    rails: Count | None = None
     adapters_per_server: Count | None = None
 
 

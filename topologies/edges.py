@@ -14,10 +14,9 @@ import numpy as np
 
 from topologies.clusters import Cluster
 from topologies.links import IntArray, Links, domain_links
+from topologies.quantities import PS_PER_S
 from topologies.scale_out import Layer, ScaleOut
 from topologies.scale_out_routing import clos
-
-PS_PER_S = 10**12
 
 
 @dataclass(frozen=True)

@@ -60,21 +60,21 @@ class Links:
 def domain_links(shape: Shape, *, fold: bool = True) -> Links:
     """Return all directed links of a domain.
 
-        Parameters
-        ----------
-        shape : Torus, FullMesh, Switch, Tiered or Clos
-        fold : bool
-            Whether the parallel switches of a plane count as one node that has all their cables.
-            Striping a message evenly over the switches takes the same time as sending it whole over
-            the folded link, so routes and engines use the folded view and drawings the other.
+    Parameters
+    ----------
+    shape : Torus, FullMesh, Switch, Tiered or Clos
+    fold : bool
+        Whether the parallel switches of a plane count as one node that has all their cables.
+        Striping a message evenly over the switches takes the same time as sending it whole over
+        the folded link, so routes and engines use the folded view and drawings the other.
 
-        Examples
-        --------
-        >>> from topologies.shapes import Axis
+    Examples
+    --------
+    >>> from topologies.shapes import Axis
     >>> ring = Torus((Axis("X", 3, 10**9, 0),))
-        >>> links = domain_links(ring)
-        >>> list(zip(links.src.tolist(), links.dst.tolist()))
-        [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)]
+    >>> links = domain_links(ring)
+    >>> list(zip(links.src.tolist(), links.dst.tolist()))
+    [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)]
     """
     if isinstance(shape, Torus):
         return _torus_links(shape)

@@ -122,19 +122,41 @@ def chips_per_server(catalogue: Catalogue, machine: str) -> int:
 def fabric_of(catalogue: Catalogue, machine: str) -> ScaleOut:
     """Scale-out fabric that joins machines of this name."""
     chip, fabric = MACHINES[machine].chip, MACHINES[machine].fabric
+    servers = catalogue.integer(machine, "servers")
+    return fabric_from(
+        catalogue,
+        fabric,
+        _adapter_rate(catalogue, machine, chip),
+        catalogue.integer(machine, "nics") // servers,
+    )
+
+
+def fabric_from(
+    catalogue: Catalogue, fabric: str, bandwidth_bytes_per_s: int, adapters_per_server: int
+) -> ScaleOut:
+    """Scale-out fabric by the rules of a catalogue part.
+
+    Parameters
+    ----------
+    catalogue : Catalogue
+    fabric : str
+        Part, such as ``efa-v3``.
+    bandwidth_bytes_per_s : int
+        What one chip can send into it [B/s].
+    adapters_per_server : int
+    """
     nearer = ("same_tor", "same_pod", "same_building", "same_campus")
     climbs = [f"{name}_latency" for name in nearer if catalogue.has(fabric, f"{name}_latency")]
     return ScaleOut(
         name=fabric,
-        bandwidth_bytes_per_s=_adapter_rate(catalogue, machine, chip),
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
         latency_ps=catalogue.ps(fabric, "step_latency"),
         radix=catalogue.integer(fabric, "radix"),
         port_bytes_per_s=catalogue.integer(fabric, "port_bandwidth"),
         oversubscription=catalogue.entry(fabric, "oversubscription").exact,
         climb_ps=tuple(catalogue.ps(fabric, climb) for climb in climbs) or (0,),
         rails=catalogue.integer(fabric, "rails") if catalogue.has(fabric, "rails") else 1,
-        adapters_per_server=catalogue.integer(machine, "nics")
-        // catalogue.integer(machine, "servers"),
+        adapters_per_server=adapters_per_server,
     )
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from topologies.clusters import Cluster
-from topologies.edges import PS_PER_S
 from topologies.errors import InputError
 from topologies.links import domain_links
 from topologies.measures import measure
+from topologies.quantities import PS_PER_S
 from topologies.scale_out_routing import clos
 
 LARGEST_TABLE = 2**22

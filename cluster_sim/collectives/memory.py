@@ -14,7 +14,7 @@ from cluster_sim.wire import wire
 def hbm_bytes(op: str, group: Group, size_bytes: int, algorithm: str = "auto") -> int:
     """Bytes read and written in the memories of all chips of a group [B].
 
-    None where no number of accesses is known: on plain shapes and NVIDIA's machines.
+    0 where no number of accesses is known: on plain shapes and NVIDIA's machines.
 
     Parameters
     ----------

@@ -221,7 +221,7 @@ def rank_order(following: list[int]) -> IntArray:
 
 @dataclass(frozen=True)
 class Found:
-    """Cycles of a box: orders of chips, whether each is run both ways, and units doubled or not."""
+    """Cycles of a box: orders of chips, and whether each is run both ways."""
 
     orders: IntArray
     both_ways: bool

@@ -26,10 +26,10 @@ import numpy as np
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.nccl.load import Load, Number, load_of
 from cluster_sim.collectives.nccl.tuner import PART, PROTOCOLS, Tuner, pick, tuner
+from cluster_sim.instants import PS_PER_S
 from topologies.catalogue import Catalogue
 from topologies.clusters import Cluster
 
-PS_PER_S = 10**12
 CHIP = (
     "launch",
     "step",
