@@ -159,8 +159,8 @@ class _Reader:
         return any(isinstance(v := self.fields.get(one), int | float) and v > 0 for one in names)
 
 
-def _base(read: _Reader, **more: Any) -> dict[str, Any]:
-    """What all rotary families name alike."""
+def _base(read: _Reader, *, tied: bool = False, **more: Any) -> dict[str, Any]:
+    """What all rotary families name alike; ``tied`` is what a config that does not say means."""
     hidden = read.count("hidden_size")
     heads = read.count("num_attention_heads")
     if read.fields.get("head_dim") is None and hidden % heads:
@@ -177,7 +177,7 @@ def _base(read: _Reader, **more: Any) -> dict[str, Any]:
         "head_dim": read.count("head_dim", default=hidden // heads),
         "ffn": read.count("intermediate_size"),
         "vocab": read.count("vocab_size"),
-        "tied_embeddings": read.flag("tie_word_embeddings"),
+        "tied_embeddings": read.flag("tie_word_embeddings", default=tied),
         "dropout": read.dropout("attention_dropout", "hidden_dropout"),
         **more,
     }
@@ -186,6 +186,11 @@ def _base(read: _Reader, **more: Any) -> dict[str, Any]:
 def _llama(read: _Reader) -> Model:
     bias = read.flag("attention_bias")
     return Model(**_base(read, qkv_bias=bias, output_bias=bias, mlp_bias=read.flag("mlp_bias")))
+
+
+def _gemma(read: _Reader) -> Model:
+    bias = read.flag("attention_bias")
+    return Model(**_base(read, tied=True, qkv_bias=bias, output_bias=bias))
 
 
 def _mistral(read: _Reader) -> Model:
@@ -303,6 +308,8 @@ def _deepseek(read: _Reader) -> Model:
 FAMILIES: Mapping[str, Callable[[_Reader], Model]] = {
     "llama": _llama,
     "mistral": _mistral,
+    "phi3": _mistral,
+    "gemma": _gemma,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "gpt2": _gpt2,
