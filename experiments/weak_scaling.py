@@ -38,8 +38,8 @@ def run(
     chips : tuple of int
         Ascending.
     overlap : tuple of str
-        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass, which
-        grow with the replicas until there is but one; with ``none`` all at once after it.
+        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass; with
+        ``none`` all at once after it.
     tp, pp : int
         Of one replica.
     microbatches, microbatch, seq : int

@@ -56,7 +56,7 @@ RoutingSkew = Annotated[
 ]
 Bucket = Annotated[
     str | None,
-    typer.Option("--bucket", help="Gradients reduced together, as 160MB; as Megatron-LM."),
+    typer.Option("--bucket", help="Gradients reduced together, as 160MB; as the library."),
 ]
 
 

@@ -95,7 +95,7 @@ def _fill(found: Replicas, shapes: Shapes, layers: IntArray, times: _Times) -> S
     model, plan = shapes.model, shapes.plan
     kinds = [layer_share(model, plan, moe=moe) for moe in (False, True)]
     shares = [kinds[kind] for kind in is_moe(model, layers).tolist()]
-    least = 1 if plan.sharding >= 2 else bucket_parameters(plan)
+    least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
     for run in buckets([one.total for one in shares], least):
         found.gather_s[layers[run.start]] = times.gather_s(total(shares[run.start : run.stop]))
     left, back = Share(0, 0), shares[::-1]

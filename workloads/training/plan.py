@@ -82,8 +82,8 @@ class ParallelPlan:
     stage_layers : tuple of int
         Layers of each chunk in order of the model; as even as possible where it is empty.
     bucket_bytes : int
-        Gradients that are reduced together beside the backward pass, at least [B]; 0 for
-        Megatron-LM's default, see :func:`workloads.training.states.bucket_parameters`.
+        Gradients that are reduced together beside the backward pass, at least [B]; 0 for the
+        library's default, see :func:`workloads.training.states.bucket_parameters`.
     """
 
     tp: int = 1

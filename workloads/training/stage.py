@@ -184,7 +184,7 @@ class Builder:
         Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
         """
         plan, shares = self.shapes.plan, self._shares(layers)
-        least = 1 if plan.sharding >= 2 else bucket_parameters(plan)
+        least = 1 if plan.sharding >= 2 else bucket_parameters(self.shapes)
         runs = [range(len(layers))]
         if reduces or plan.sharding == 3:
             runs = buckets([share.total for share in shares], least)
@@ -254,13 +254,13 @@ class Builder:
 
     def start(self) -> Ops:
         """With overlap and ZeRO-1 or 2: gather what the step before has updated, by buckets."""
-        plan = self.shapes.plan
+        plan, least = self.shapes.plan, bucket_parameters(self.shapes)
         if plan.overlap == "none" or plan.sharding not in (1, 2):
             return self.catalog.ops([])
         runs = [
             layers[run.start : run.stop]
             for layers in self.chunks
-            for run in buckets([one.total for one in self._shares(layers)], bucket_parameters(plan))
+            for run in buckets([one.total for one in self._shares(layers)], least)
         ]
         return join([self.catalog.ops(self._gather_rest()), *self._gathered(runs)])
 

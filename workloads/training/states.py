@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from workloads.kernel_rank import family
 from workloads.kernel_times import step_overhead_s
 from workloads.training.plan import ParallelPlan
 from workloads.training.shapes import Shapes
@@ -28,24 +29,36 @@ from workloads.training.steps import CC, CC_DP, Step, collective, kernel
 LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket of gradients at least, and for each replica: the defaults of Megatron-LM's
 ``DistributedDataParallel``, whose buckets grow so that pieces of a ring do not become small."""
+OWN_BUCKET = "gradient_bucket"
+"""Of the catalogue's part ``training``, for a family of chips with a library of its own."""
 
 
 NORM_BYTES = 4
 """Of a sum of squares in fp32."""
 
 
-def bucket_parameters(plan: ParallelPlan) -> int:
+def bucket_parameters(shapes: Shapes) -> int:
     """Parameters whose gradients are reduced together beside the backward pass, at least.
+
+    What the plan states, else the default of the library that trains on the chip: on Trainium
+    neuronx-distributed's, elsewhere Megatron-LM's.
 
     Examples
     --------
-    >>> bucket_parameters(ParallelPlan(dp=64, global_batch=64))
-    64000000
-    >>> bucket_parameters(ParallelPlan(bucket_bytes=100_000_000))
+    >>> from topologies.catalogue import catalogue
+    >>> from workloads.huggingface import named
+    >>> some = Shapes(named("gpt3-175b"), ParallelPlan(dp=64, global_batch=64), "h100", catalogue())
+    >>> bucket_parameters(some), bucket_parameters(replace(some, chip="trn2"))
+    (64000000, 134217728)
+    >>> bucket_parameters(replace(some, plan=ParallelPlan(bucket_bytes=100_000_000)))
     25000000
     """
-    usual = max(LEAST_BUCKET, BUCKET_OF_A_REPLICA * plan.replicas)
-    return part(plan.bucket_bytes, GRADIENT_BYTES) or usual
+    plan, own = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip).name}"
+    if plan.bucket_bytes:
+        return part(plan.bucket_bytes, GRADIENT_BYTES)
+    if shapes.parts.has("training", own):
+        return part(shapes.parts.integer("training", own), GRADIENT_BYTES)
+    return max(LEAST_BUCKET, BUCKET_OF_A_REPLICA * plan.replicas)
 
 
 def buckets(sizes: Sequence[int], least: int) -> list[range]:
