@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from workloads.training.attention import attention_backward, attention_forward
 from workloads.training.experts import experts_backward, experts_forward
@@ -14,25 +15,29 @@ from workloads.training.steps import PREVIOUS, Step, prefixed
 
 __all__ = ["Shapes", "backward", "data_half", "forward", "weight_half"]
 
+REMEMBERED = 64
+"""Kinds of layers whose steps are kept: all stages and microbatches of a plan share a few."""
 OF_WEIGHTS = (".weight", ".input.gather")
 """How the names of steps end that only gradients of weights need."""
 
 
-def forward(shapes: Shapes, *, moe: bool = False) -> list[Step]:
+@lru_cache(REMEMBERED)
+def forward(shapes: Shapes, *, moe: bool = False) -> tuple[Step, ...]:
     """Steps of one layer's forward pass over one microbatch, with experts or without."""
     attend = latent_forward if shapes.model.latent else attention_forward
     feed = experts_forward if moe and shapes.model.experts else mlp_forward
-    return [*attend(shapes), *feed(shapes)]
+    return (*attend(shapes), *feed(shapes))
 
 
-def backward(shapes: Shapes, *, moe: bool = False, again: bool = True) -> list[Step]:
+@lru_cache(REMEMBERED)
+def backward(shapes: Shapes, *, moe: bool = False, again: bool = True) -> tuple[Step, ...]:
     """Steps of one layer's backward pass; ``again``: what is computed again before it."""
-    before = []
+    before: list[Step] = []
     if again and shapes.plan.recompute == "full":
         before = prefixed(forward(shapes, moe=moe), "again.")
     attend = latent_backward if shapes.model.latent else attention_backward
     feed = experts_backward if moe and shapes.model.experts else mlp_backward
-    return [*before, *feed(shapes), *attend(shapes)]
+    return (*before, *feed(shapes), *attend(shapes))
 
 
 def data_half(steps: Sequence[Step]) -> list[Step]:

@@ -315,36 +315,37 @@ class _Exchanges:
         step = self.streams[stage].ops.step[ops[0]]
         used, where = np.unique(step, return_inverse=True)
         steps = [self.steps[number] for number in used.tolist()]
-        times = [[self._time(chips[g], step) for step in steps] for g in first]
-        sizes = [[self._drawn(chips[g], step) for step in steps] for g in first]
+        met = [group_of(self.placement.cluster, chips[g]) for g in first]
+        times = [[group_ps(one, step.collective, step.size_bytes) for step in steps] for one in met]
+        sizes = [[self._drawn(one, step) for step in steps] for one in met]
         drawn, lasts = draws(np.array(sizes), np.array(times), self.memory_bytes_per_s)
         of_calls = Draws(*(column[:, where] for column in drawn))
         return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
 
-    def _time(self, chips: IntArray, step: Step) -> int:
-        return exchange_ps(self.placement.cluster, chips, step.collective, step.size_bytes)
-
-    def _drawn(self, chips: IntArray, step: Step) -> int:
+    def _drawn(self, group: Group, step: Step) -> int:
         """Bytes that one member of a collective reads and writes; see ``contending`` for sends."""
         if not self.memory_bytes_per_s or step.collective == "send":
             return 0
-        return exchange_bytes(self.placement.cluster, chips, step.collective, step.size_bytes)
+        return group_bytes(group, step.collective, step.size_bytes)
 
 
 def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
-    """Time of one communication on these chips [ps], by a run of its chunks on an idle fabric.
+    """Time of one communication of the ranks on these chips [ps], see :func:`group_ps`."""
+    return group_ps(group_of(cluster, chips), op, size_bytes)
+
+
+def group_ps(group: Group, op: str, size_bytes: int) -> int:
+    """Time of one communication of a group [ps], by a run of its chunks on an idle fabric.
 
     What one chip sends to another takes as long as a step in which two exchange as much.
     """
-    group = group_of(cluster, chips)
     if len(group.chips) == 1:
-        return _local_ps(cluster, size_bytes)
+        return _local_ps(group.cluster, size_bytes)
     return max(1, duration_ps("permute" if op == "send" else op, group, size_bytes))
 
 
-def exchange_bytes(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
-    """What one rank's part of a communication on these chips reads and writes in memory [B]."""
-    group = group_of(cluster, chips)
+def group_bytes(group: Group, op: str, size_bytes: int) -> int:
+    """What one rank's part of a communication reads and writes in memory [B]."""
     if len(group.chips) == 1:
         return LOCAL_ACCESSES * size_bytes
     return hbm_bytes(op, group, size_bytes) // group.ranks
