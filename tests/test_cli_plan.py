@@ -27,7 +27,7 @@ CONFIG = {
 KEYS = {
     "model", "cluster", "chips", "ranks", "parameters", "global_batch", "seq", "candidates",
     "fitting", "estimated", "simulated", "rows", "agreement", "next_estimate_s", "train",
-    "build_s", "simulate_s", "pruned", "oversized",
+    "build_s", "simulate_s", "pruned", "oversized", "overlapped_s",
 }  # fmt: skip
 
 

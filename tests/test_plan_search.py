@@ -432,3 +432,19 @@ def test_agreement_of_one_plan_has_no_order() -> None:
     assert told.kendall_tau is None
     assert told.worst_abs_error == pytest.approx(0.1)
     assert agreement([(1.0, 2.0), (2.0, 1.0)]).kendall_tau == -1.0
+
+
+def test_overlap_is_compared_when_asked_and_told_otherwise() -> None:
+    machine, asked = cluster("trn2.48xlarge"), {"tp": 8, "pp": 1, "recompute": "selective"}
+    plain = search(named("qwen3-8b"), machine, 32, stated=asked, finalists=1)
+    best = plain.finalists[0]
+    assert best.plan.overlap == "dp"
+    alone = iteration(named("qwen3-8b"), machine, replace(best.plan, overlap="all"))
+    assert plain.overlapped_s == alone.iteration_s
+    every = search(named("qwen3-8b"), machine, 32, stated=asked, each=["overlap"])
+    assert {one.plan.overlap for one in every.finalists} == {"none", "dp", "all"}
+    assert every.candidates == 3 * plain.candidates
+    assert every.overlapped_s is None
+    times = {one.plan.overlap: one.iteration_s for one in every.finalists}
+    assert times["dp"] == best.iteration_s
+    assert times["all"] <= times["dp"] < times["none"]

@@ -21,7 +21,7 @@ from workloads.search.grid import Columns, among, crossed, divisors, kept, one_r
 from workloads.search.refusals import no_batch, no_degrees, refuse_alone
 from workloads.search.rules import Frame, sieve
 from workloads.training.chunks import layer_counts
-from workloads.training.plan import ORDER, ParallelPlan, Recompute, Schedule, check_model
+from workloads.training.plan import ORDER, Overlap, ParallelPlan, Recompute, Schedule, check_model
 from workloads.training.plan_options import complete
 
 ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
@@ -31,8 +31,10 @@ SCHEDULES: tuple[Schedule, ...] = ("1f1b", "zero-bubble", "interleaved", "gpipe"
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 CHUNKS = (1, 2, 3, 4, 8)
 """Model chunks of a stage that are tried."""
+OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
+"""Overlaps by number. They say what a framework does, so they are tried only to be compared."""
 SHARED = (
-    "seq", "precision", "overlap", "attention", "ranks_per_chip", "cp_exchange", "routing_skew",
+    "seq", "precision", "attention", "ranks_per_chip", "cp_exchange", "routing_skew",
     "bucket_bytes", "recompute_every",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
@@ -89,7 +91,7 @@ def candidates(
         Fields of :class:`~workloads.training.plan.ParallelPlan` that are not to be varied; None
         counts as not stated.
     spared : collection of str
-        Further fields by which no plan is left out.
+        Further fields by which no plan is left out; ``overlap`` is varied only if it is one.
     lnc : int, optional
         Physical cores of a logical one, which says how many ranks a chip has.
 
@@ -116,7 +118,7 @@ def candidates(
         known["order"] = tuple(known["order"].split("-"))
     base = _base(model, cluster, global_batch, known, lnc)
     refuse_alone(model, cluster, base, known)
-    grid = _grid(model, cluster, base, known)
+    grid = _overlaps(_grid(model, cluster, base, known), base, compared="overlap" in spared)
     left, pruned = sieve(grid, Frame(model, cluster, base), {*known, *spared})
     plans = _plans(model, base, left, known)
     return Candidates(model, cluster, plans, rows(grid), pruned)
@@ -129,7 +131,7 @@ def _base(
     # A replica of one rank on every rank of the cluster is a plan of any cluster.
     sizes = {name: known[name] for name in ("seq", "ranks_per_chip") if name in known}
     usual = complete(sizes, model, cluster, lnc=lnc)
-    same = {name: known[name] for name in SHARED if name in known}
+    same = {name: known[name] for name in (*SHARED, "overlap") if name in known}
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
     return ParallelPlan(**{**sizes, **same, "global_batch": global_batch})
 
@@ -246,6 +248,11 @@ def _memory_savings(columns: Columns, base: ParallelPlan, known: Stated) -> Colu
     return crossed(grown, "recompute", kinds)
 
 
+def _overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Columns:
+    """The overlap that all share, or each of them."""
+    return crossed(columns, "overlap", range(3) if compared else [OVERLAPS.index(base.overlap)])
+
+
 def _in_effect(pp: int, zero: int) -> bool:
     return ParallelPlan(pp=pp, zero=zero).sharding == zero
 
@@ -296,6 +303,7 @@ def _plans(
             sequence_parallel=bool(listed["sequence_parallel"][row]),
             schedule=SCHEDULES[listed["schedule"][row]],
             recompute=RECOMPUTE[listed["recompute"][row]],
+            overlap=OVERLAPS[listed["overlap"][row]],
             order=orders[listed["order"][row]],
             stage_layers=spread[listed["pp"][row]] if listed["ends"][row] == LIGHT_END else (),
         )

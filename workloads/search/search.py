@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,9 @@ class Search:
         Simulated ones, the fastest first.
     next_estimate_s : float or None
         Best estimate among the plans that were not simulated [s].
+    overlapped_s : float or None
+        Simulated time of the fastest plan with overlap ``all``, which a framework must be asked
+        for; None where the overlap was stated or compared [s].
     agreement : Agreement
     estimated_in_s, simulated_in_s : float
         Wall-clock time of both parts [s].
@@ -125,6 +128,7 @@ class Search:
     total_bytes: IntArray = field(repr=False)
     finalists: tuple[Finalist, ...]
     next_estimate_s: float | None
+    overlapped_s: float | None
     agreement: Agreement
     estimated_in_s: float
     simulated_in_s: float
@@ -159,7 +163,8 @@ def search(
         How many of the best estimates are simulated in full.
     each : sequence of str
         Fields of a plan: of plans that agree in all of these only the best estimate counts, such
-        as ``("tp", "pp")`` for one plan of each way to divide the model.
+        as ``("tp", "pp")`` for one plan of each way to divide the model. ``overlap`` is varied only
+        if it is among them.
     engine : {"fast", "reference"}
     watch : function
         Wraps the sequences of candidates, of plans that fit and of finalists, and is told what is
@@ -184,42 +189,75 @@ def search(
     begun = time.perf_counter()
     settled = _settled(stated or {}, each)
     found = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=lnc)
-    fits = fit(found, settled, watch=watch)
-    rows = np.flatnonzero(fits.fits)
-    plans = tuple(found.plans[row] for row in rows.tolist())
-    estimate_s = estimate(model, cluster, watch(plans, "estimated"))
-    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, each)
+    weighed = _estimated(found, settled, each, watch)
     estimated = time.perf_counter()
-    ran = [
-        _finalist(model, cluster, plans[row], place, estimate_s[row], engine)
-        for place, row in enumerate(watch(order[:finalists].tolist(), "simulated"), start=1)
-    ]
-    left = estimate_s[order[finalists:]].tolist()
+    ran = _simulated(weighed, finalists, engine, watch)
+    overlapped_s = None if "overlap" in settled else _overlapped_s(found, ran[0].plan, engine)
     times = (estimated - begun, time.perf_counter() - estimated)
-    return _ranked(found, fits, estimate_s, ran, left, times)
+    return _ranked(weighed, ran, overlapped_s, times)
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimated:
+    """Every plan that fits with its estimate, and in which order they are simulated."""
+
+    found: Candidates
+    fits: Fit
+    plans: tuple[ParallelPlan, ...]
+    estimate_s: FloatArray
+    order: IntArray
+
+
+def _estimated(
+    found: Candidates, settled: Collection[str], each: Sequence[str], watch: Watch
+) -> _Estimated:
+    """Weigh all plans and estimate those that fit."""
+    fits = fit(found, settled, watch=watch)
+    plans = tuple(found.plans[row] for row in np.flatnonzero(fits.fits).tolist())
+    estimate_s = estimate(found.model, found.cluster, watch(plans, "estimated"))
+    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, each)
+    return _Estimated(found, fits, plans, estimate_s, order)
+
+
+def _simulated(
+    weighed: _Estimated, finalists: int, engine: str, watch: Watch
+) -> tuple[Finalist, ...]:
+    """The best estimates simulated, the fastest first."""
+    found, rows = weighed.found, weighed.order[:finalists].tolist()
+    ran = [
+        _finalist(found, weighed.plans[row], place, float(weighed.estimate_s[row]), engine)
+        for place, row in enumerate(watch(rows, "simulated"), start=1)
+    ]
+    return tuple(sorted(ran, key=lambda one: (one.iteration_s, one.memory.total)))
+
+
+def _overlapped_s(found: Candidates, plan: ParallelPlan, engine: str) -> float:
+    """Time of a plan when all that can overlap does [s]."""
+    beside = replace(plan, overlap="all")
+    return iteration(found.model, found.cluster, beside, engine=engine).iteration_s
 
 
 def _ranked(
-    found: Candidates,
-    fits: Fit,
-    estimate_s: FloatArray,
-    ran: Sequence[Finalist],
-    left_s: Sequence[float],
+    weighed: _Estimated,
+    ran: tuple[Finalist, ...],
+    overlapped_s: float | None,
     took_s: tuple[float, float],
 ) -> Search:
-    """What was found, the fastest first."""
-    rows = np.flatnonzero(fits.fits)
+    """What was found."""
+    found, fits = weighed.found, weighed.fits
+    left_s = weighed.estimate_s[weighed.order[len(ran) :]].tolist()
     return Search(
         model=found.model,
         cluster=found.cluster,
         candidates=found.considered,
         pruned={**found.pruned, **fits.pruned},
         oversized=fits.oversized,
-        plans=tuple(found.plans[row] for row in rows.tolist()),
-        estimate_s=estimate_s,
-        total_bytes=fits.total_bytes[rows],
-        finalists=tuple(sorted(ran, key=lambda one: (one.iteration_s, one.memory.total))),
+        plans=weighed.plans,
+        estimate_s=weighed.estimate_s,
+        total_bytes=fits.total_bytes[fits.fits],
+        finalists=ran,
         next_estimate_s=left_s[0] if left_s else None,
+        overlapped_s=overlapped_s,
         agreement=agreement([(one.estimate_s, one.iteration_s) for one in ran]),
         estimated_in_s=took_s[0],
         simulated_in_s=took_s[1],
@@ -248,13 +286,13 @@ def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequenc
 
 
 def _finalist(
-    model: Model, cluster: Cluster, plan: ParallelPlan, place: int, estimate_s: float, engine: str
+    found: Candidates, plan: ParallelPlan, place: int, estimate_s: float, engine: str
 ) -> Finalist:
-    step = iteration(model, cluster, plan, engine=engine)
+    step = iteration(found.model, found.cluster, plan, engine=engine)
     return Finalist(
         plan=plan,
         estimate_rank=place,
-        estimate_s=float(estimate_s),
+        estimate_s=estimate_s,
         iteration_s=step.iteration_s,
         breakdown_s=step.breakdown_s,
         memory=step.memory,
