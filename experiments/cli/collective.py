@@ -20,8 +20,8 @@ from experiments.cli.common import (
     Seed,
     Variant,
     print_table,
-    progress,
 )
+from experiments.cli.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

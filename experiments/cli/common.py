@@ -1,12 +1,11 @@
-"""What every command shares: options, one JSON document, tables, progress."""
+"""What every command shares: options, one JSON document, tables."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,37 +103,3 @@ def print_table(
         table.add_row(*row)
     wide = Console().is_terminal
     Console(width=None if wide else WIDEST, highlight=False, soft_wrap=not wide).print(table)
-
-
-def progress(items: Sequence[Any], what: str, *, quiet: bool) -> Iterator[Any]:
-    """Yield the items; once two seconds have passed, say on stderr how many are done."""
-    begun = last = time.monotonic()
-    shown = False
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if not quiet and now - begun > 2 and now - last > 0.5:
-            sys.stderr.write(f"\r{what}: {done} of {len(items)} ({now - begun:.0f} s) ")
-            sys.stderr.flush()
-            last, shown = now, True
-        yield item
-    if shown:
-        sys.stderr.write(f"\r{what}: {len(items)} of {len(items)}\n")
-
-
-def teller() -> Callable[[str, int, int], None]:
-    """Return a function of what is done, how much of it and of how much, for runs that report.
-
-    It is silent for two seconds, then writes to stderr.
-    """
-    begun = last = time.monotonic()
-
-    def tell(what: str, done: int, whole: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - begun > 2 and (now - last > 0.5 or done == whole):
-            end = "\n" if done == whole else ""
-            sys.stderr.write(f"\r{what}: {done} of {whole} ({now - begun:.0f} s) {end}")
-            sys.stderr.flush()
-            last = now
-
-    return tell

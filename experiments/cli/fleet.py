@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli import fleet_options as opt
 from experiments.cli.answer import request
 from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_table
-from experiments.cli.common import progress as shown
+from experiments.cli.progress import progress as shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

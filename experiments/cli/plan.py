@@ -19,8 +19,8 @@ from experiments.cli.common import (
     Seed,
     Variant,
     print_table,
-    progress,
 )
+from experiments.cli.progress import progress
 
 if TYPE_CHECKING:
     from workloads.search import Search
@@ -56,6 +56,7 @@ def plan(
     ep: field.Ep = None,
     etp: field.Etp = None,
     zero: field.Zero = None,
+    reshard: field.Reshard = None,
     sequence_parallel: field.SequenceParallel = None,
     schedule: field.Schedule = None,
     microbatch: field.Microbatch = None,

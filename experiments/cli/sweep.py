@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli.common import Json, Out, Quiet, print_json, print_table
+from experiments.cli.progress import telling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,9 @@ def sweep(
     from experiments.sweep import sweep as run_sweep
 
     asked = read_study(study)
-    frame = run_sweep(asked, out=out, workers=workers, dask=dask, progress=_progress(quiet))
+    with telling(quiet=quiet) as tell:
+        told = partial(tell, "runs")
+        frame = run_sweep(asked, out=out, workers=workers, dask=dask, progress=told)
     failed = frame[frame["status"] != "ok"]
     if as_json:
         print_json({"rows": _records(frame), "summary": _summary(frame)})
@@ -77,18 +79,3 @@ def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
 def _summary(frame: pd.DataFrame) -> dict[str, int]:
     counts = frame["status"].value_counts()
     return {"rows": len(frame), **{str(name): int(count) for name, count in counts.items()}}
-
-
-def _progress(quiet: bool) -> Callable[[int, int], None] | None:
-    """Say on stderr how many runs are done, once two seconds have passed."""
-    if quiet:
-        return None
-    begun = time.monotonic()
-
-    def say(done: int, of: int) -> None:
-        if time.monotonic() - begun > 2:
-            end = "\n" if done == of else ""
-            sys.stderr.write(f"\r{done} of {of} runs ({time.monotonic() - begun:.0f} s) {end}")
-            sys.stderr.flush()
-
-    return say

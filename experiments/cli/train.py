@@ -18,8 +18,8 @@ from experiments.cli.common import (
     Seed,
     Variant,
     print_table,
-    teller,
 )
+from experiments.cli.progress import telling
 
 if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
@@ -64,6 +64,7 @@ def train(
     ep: field.Ep = None,
     etp: field.Etp = None,
     zero: field.Zero = None,
+    reshard: field.Reshard = None,
     sequence_parallel: field.SequenceParallel = None,
     schedule: field.Schedule = None,
     stage_layers: field.StageLayers = None,
@@ -131,7 +132,8 @@ def _run(asked: Request) -> Iteration:
     disturbed = disturbance(given["jitter"], given["seed"], given["straggler"] or ())
     filed = read_plan(given["plan"]) if given["plan"] else {}
     stated = {**filed, **field.stated(given)}
-    with remedied(stated, model, cluster, lnc=given["lnc"]):
+    hints = remedied(stated, model, cluster, lnc=given["lnc"])
+    with hints, telling(quiet=given["quiet"]) as tell:
         return iteration(
             model,
             cluster,
@@ -143,7 +145,7 @@ def _run(asked: Request) -> Iteration:
             faults=faults,
             disturbed=disturbed,
             level=given["level"],
-            progress=None if given["quiet"] else teller(),
+            progress=tell,
         )
 
 

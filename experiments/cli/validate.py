@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.common import Json, Out, Quiet, print_json, print_table, progress
+from experiments.cli.common import Json, Out, Quiet, print_json, print_table
+from experiments.cli.progress import progress
 
 if TYPE_CHECKING:
     from experiments.validation.tables import Table

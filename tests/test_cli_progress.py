@@ -1,0 +1,76 @@
+"""Bars of what takes long: for people at a terminal, and for nobody else."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr
+
+import pytest
+
+from experiments.cli import progress as shown
+from experiments.cli.progress import progress, telling
+
+SHOW_CURSOR = "\x1b[?25h"
+
+
+class Terminal(io.StringIO):
+    """Keeps what a terminal would be sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal, for stderr, on which bars are drawn at once."""
+    monkeypatch.setattr(shown, "PATIENCE_S", -1.0)
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def test_a_bar_tells_what_is_done_and_of_how_much(terminal: Terminal) -> None:
+    with redirect_stderr(terminal):
+        assert list(progress(["a", "b", "c"], "letters", quiet=False)) == ["a", "b", "c"]
+    assert "letters" in terminal.getvalue()
+    assert "3/3" in terminal.getvalue()
+
+
+def test_each_thing_has_its_bar(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), telling(quiet=False) as tell:
+        tell("clocks", 1, 4)
+        tell("breakdown", 2, 9)
+    assert "1/4" in terminal.getvalue()
+    assert "2/9" in terminal.getvalue()
+
+
+def test_quiet_draws_nothing(terminal: Terminal) -> None:
+    with redirect_stderr(terminal):
+        assert list(progress([1, 2], "numbers", quiet=True)) == [1, 2]
+    assert terminal.getvalue() == ""
+
+
+def test_short_work_draws_nothing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "PATIENCE_S", 1000.0)
+    with redirect_stderr(terminal):
+        assert list(progress([1, 2], "numbers", quiet=False)) == [1, 2]
+    assert terminal.getvalue() == ""
+
+
+def test_no_terminal_gets_no_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "PATIENCE_S", -1.0)
+    with telling(quiet=False) as tell:
+        tell("numbers", 1, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_fault_takes_the_bars_away(terminal: Terminal) -> None:
+    def fail(items: int) -> None:
+        with redirect_stderr(terminal), telling(quiet=False) as tell:
+            tell("numbers", 1, items)
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail(2)
+    assert terminal.getvalue().endswith(SHOW_CURSOR)
