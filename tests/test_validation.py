@@ -18,8 +18,9 @@ from experiments.validation.outcome import Outcome, infeasible, unsupported
 from experiments.validation.predictors import predictor
 from experiments.validation.recipes import recipe, recipes
 from experiments.validation.rows import read_file, read_text
+from experiments.validation.stated import filled
 from experiments.validation.tables import misses, table, tables
-from experiments.validation.training import filled, model_of, plan_of, steady
+from experiments.validation.training import fitting, model_of, plan_of, steady
 from experiments.validation.validate import validate
 from topologies.catalogue import catalogue
 from topologies.errors import InputError
@@ -284,12 +285,77 @@ def row(**cells):
 def test_empty_cells_take_what_is_usual_and_are_counted():
     found = filled(row(tp=2))
     assert found.values["dp"] == 4
-    assert found.values["ffn"] == 4096
+    assert found.values["ffn"] == 2816
     assert found.values["kv_heads"] == 16
     assert {"dp", "ffn", "pp", "schedule"} <= set(found.assumed)
     assert "tp" not in found.assumed
     with pytest.raises(InputError, match="not a multiple of tp 3"):
         filled(row(tp=3))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({"heads": 25, "hidden": 1600, "tp": 2}, {"heads": 26, "kv_heads": 26, "head_dim": 64}),
+        ({"heads": 40, "kv_heads": 10, "tp": 8}, {"kv_heads": 8}),
+        ({"heads": 18, "kv_heads": 10, "tp": 8}, {"heads": 24, "kv_heads": 8}),
+        ({"ffn": 1365, "tp": 2}, {"ffn": 1366}),
+        ({"seq": 1001, "tp": 2}, {"seq": 1001, "sequence_parallel": 0}),
+        ({"seq": 1001, "cp": 2}, {"seq": 1004}),
+        ({"experts": 60, "moe_ffn": 255, "ep": 8}, {"experts": 64, "ffn": 255}),
+        ({"experts": 8, "tp": 2, "ep": 4, "dp": 1}, {"dp": 4}),
+        ({"tp": 2, "cp": 2, "dp": 4}, {"dp": 2}),
+        ({"dp": 8, "global_batch": 100, "microbatch": 4}, {"global_batch": 96, "microbatch": 4}),
+        ({"dp": 8, "global_batch": 32, "microbatch": 64}, {"global_batch": 32, "microbatch": 4}),
+        ({"dp": 8, "global_batch": 4}, {"global_batch": 8, "microbatch": 1}),
+        ({"vpp": 2}, {"vpp": 1, "schedule": "1f1b"}),
+        ({"pp": 2, "vpp": 2, "schedule": "zero-bubble"}, {"vpp": 1}),
+        ({"pp": 2, "global_batch": 4}, {"vpp": 2, "schedule": "interleaved"}),
+        ({"pp": 2, "global_batch": 64}, {"vpp": 1, "schedule": "1f1b"}),
+        ({"ffn": 4096}, {"gated_mlp": 0}),
+        ({"ffn": 4096, "kv_heads": 4}, {"gated_mlp": 1}),
+        ({"kv_heads": 4}, {"ffn": 3584, "gated_mlp": 1}),
+        ({"gated_mlp": 0, "cluster": "dgx-a100"}, {"ffn": 4096, "overlap": "none"}),
+        ({"gated_mlp": 0, "cluster": "dgx-h100"}, {"overlap": "dp"}),
+    ],
+)
+def test_what_ran_is_not_refused_for_a_remainder(cells, expected):
+    found = filled(row(**cells))
+    assert {name: found.values[name] for name in expected} == expected
+    assert set(expected) - set(cells) <= {*found.assumed, "microbatch", *cells}
+    iteration(
+        model_of(found.values), cluster("dgx-h100"), plan_of(found.values), allow_oversized=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("recompute", "Selective (attention)", "selective"),
+        ("recompute", "core_attn", "selective"),
+        ("recompute", "off", "none"),
+        ("schedule", "Interleaved 1F1B", "interleaved"),
+        ("schedule", "zb-h1", "zero-bubble"),
+        ("overlap", "DP", "dp"),
+        ("overlap", "tp+dp", "all"),
+        ("sequence_parallel", "True", 1),
+        ("vocab", '"128,256"', 128256),
+        ("vpp", "0", None),
+        ("etp", "0", None),
+    ],
+)
+def test_cells_are_read_as_people_spell_them(name, text, expected):
+    assert row(**{name: text})[name] == expected
+
+
+def test_a_row_that_ran_takes_what_makes_it_fit():
+    dense = {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 128256, "microbatch": 16}
+    alone = fitting(filled(row(**dense)))
+    assert (alone.values["zero"], alone.values["recompute"]) == (1, "full")
+    large = fitting(filled(row(**dense | {"layers": 80, "chips": 64})))
+    assert large.values["zero"] == 3
+    stated = filled(row(**dense | {"layers": 80, "zero": 1, "recompute": "none"}))
+    assert fitting(stated) == stated
 
 
 def test_models_and_plans_follow_the_columns():

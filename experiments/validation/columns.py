@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from topologies.errors import InputError, suggestion
@@ -12,6 +13,8 @@ Holds = Literal["text", "count", "number", "flag"]
 
 LARGEST_COUNT = 2**62
 LONGEST_CELL = 1000
+FLAGS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "yes": 1}
+"""What a flag may be, as people and table programs write it."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Column:
         Smallest value of a count or a number; numbers must be above 0 where it is 0.
     choices : tuple of str
         What a text may be; anything where empty.
+    also : mapping of str to str
+        Other spellings of these, in small letters with hyphens.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Column:
     required: bool = False
     least: float = 1
     choices: tuple[str, ...] = ()
+    also: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,37 @@ def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
     return tuple(Column(name, "count", least=least) for name in names)
 
 
+def _spellings(**names: str) -> dict[str, str]:
+    """Choices by their other spellings, which stand beside each in one text."""
+    return {other: choice for choice, others in names.items() for other in others.split()}
+
+
+SCHEDULE = Column(
+    "schedule",
+    "text",
+    choices=("gpipe", "1f1b", "interleaved", "zero-bubble"),
+    also={
+        **_spellings(gpipe="afab", interleaved="interleaved-1f1b 1f1b-interleaved vpp"),
+        **dict.fromkeys(("zb", "zb-h1", "zbh1", "zb1p"), "zero-bubble"),
+        **dict.fromkeys(("dapple", "pipedream-flush", "non-interleaved"), "1f1b"),
+    },
+)
+RECOMPUTE = Column(
+    "recompute",
+    "text",
+    choices=("none", "selective", "full"),
+    also=_spellings(
+        none="no off false 0",
+        selective="attention core-attn core-attention selective-attention",
+        full="yes on true 1 uniform block all layers full-layer activation",
+    ),
+)
+OVERLAP = Column(
+    "overlap",
+    "text",
+    choices=("none", "dp", "all"),
+    also=_spellings(none="no off false 0", dp="yes on true 1 grad", all="tp tp+dp dp+tp full"),
+)
 PLAN = (
     Column("name", "text"),
     Column("cluster", "text", required=True),
@@ -82,11 +119,11 @@ PLAN = (
     *_counts("tp", "pp", "vpp", "dp", "cp", "ep", "etp"),
     Column("zero", "count", least=0),
     Column("sequence_parallel", "flag"),
-    Column("schedule", "text", choices=("gpipe", "1f1b", "interleaved", "zero-bubble")),
+    SCHEDULE,
     *_counts("microbatch", "global_batch"),
     Column("precision", "text"),
-    Column("recompute", "text", choices=("none", "selective", "full")),
-    Column("overlap", "text", choices=("none", "dp", "all")),
+    RECOMPUTE,
+    OVERLAP,
     Column("source", "text"),
 )
 """Model, machine and plan of a training run."""
@@ -204,32 +241,55 @@ def read_cell(column: Column, text: str) -> Value:
     shown = repr(text if len(text) <= 40 else text[:40] + "…")
     if column.holds == "text":
         return _text(column, text, shown)
+    if column.holds == "flag":
+        return _flag(column, text, shown)
     try:
-        number = float(text)
+        number = float(text.replace(",", ""))
     except ValueError:
         raise InputError(f"{column.name} {shown} is not a number. Write digits only.") from None
-    if column.holds == "flag":
-        if number not in (0, 1):
-            raise InputError(f"{column.name} {shown} is neither 0 nor 1. Write 0 or 1.")
-        return int(number)
     if column.holds == "count":
-        if not number.is_integer():
-            raise InputError(f"{column.name} {shown} is not a whole number. Write it as digits.")
-        if not column.least <= number <= LARGEST_COUNT:
-            raise InputError(
-                f"{column.name} {shown} is not between {column.least:g} and 2^62. Correct it."
-            )
-        return int(number)
+        return _count(column, number, shown)
     if not 0 < number < float("inf"):
         raise InputError(f"{column.name} {shown} is not above 0 and finite. State it in SI units.")
     return number
 
 
+def _flag(column: Column, text: str, shown: str) -> int:
+    found = FLAGS.get(text.lower())
+    if found is None:
+        raise InputError(f"{column.name} {shown} is neither 0 nor 1. Write 0 or 1.")
+    return found
+
+
+def _count(column: Column, number: float, shown: str) -> int | None:
+    """A whole number; 0 where it says that there is none of what one need not state."""
+    if not number.is_integer():
+        raise InputError(f"{column.name} {shown} is not a whole number. Write it as digits.")
+    if number == 0 < column.least and not column.required:
+        return None
+    if not column.least <= number <= LARGEST_COUNT:
+        raise InputError(
+            f"{column.name} {shown} is not between {column.least:g} and 2^62. Correct it."
+        )
+    return int(number)
+
+
+def _choice(column: Column, text: str) -> str | None:
+    """What a spelling of a choice stands for: itself, another spelling, or its first word."""
+    plain = text.lower().replace("_", "-").split("(")[0].strip()
+    spelled = (plain, plain.replace(" ", "-"), plain.split(" ")[0])
+    known = {**dict(zip(column.choices, column.choices, strict=True)), **column.also}
+    return next((known[one] for one in spelled if one in known), None)
+
+
 def _text(column: Column, text: str, shown: str) -> str:
     if len(text) > LONGEST_CELL:
         raise InputError(f"{column.name} {shown} is over {LONGEST_CELL} characters. Shorten it.")
-    if column.choices and text.lower() not in column.choices:
+    if not column.choices:
+        return text
+    choice = _choice(column, text)
+    if choice is None:
         near = suggestion(text.lower(), column.choices)
         known = ", ".join(column.choices)
         raise InputError(f"{column.name} {shown} is none of {known}.{near or ' Use one of them.'}")
-    return text.lower() if column.choices else text
+    return choice

@@ -11,7 +11,8 @@ from cluster_sim.instants import PS_PER_S
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
-from experiments.validation.training import filled, model_of, plan_of
+from experiments.validation.stated import filled
+from experiments.validation.training import model_of, plan_of
 from topologies.clusters import Cluster
 from workloads.kernel_rank import worst
 from workloads.training.layer import backward, forward

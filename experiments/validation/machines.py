@@ -23,7 +23,7 @@ def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Clu
     >>> machines_for("dgx-h100", 12).chips, machines_for("tpu-v6e-32", 32).chip
     (16, 'tpu-v6e')
     """
-    place = shipped().get(name, name)
+    place = shipped().get(name.lower(), name.lower())
     one = cluster(place, catalogue=numbers)
     count = -(-chips // one.chips)
     return one if count <= 1 else cluster(f"{place}:{count}", catalogue=numbers)

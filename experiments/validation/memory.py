@@ -9,7 +9,8 @@ from typing import Any
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome
 from experiments.validation.recipes import recipe
-from experiments.validation.training import filled, model_of, plan_of
+from experiments.validation.stated import filled
+from experiments.validation.training import model_of, plan_of
 from workloads.training.memory import worst
 
 

@@ -35,6 +35,8 @@ class Recipe:
     selective : str
         What *selective* recomputation means: the core of ``attention`` (Megatron), or every other
         of the ``layers`` (frameworks of FSDP).
+    overlap : str
+        Which communication runs beside compute where a row does not say.
     collectives : str
         Through what a collective was measured: ``nccl``, as by its own tests, ``pytorch`` or
         ``nvshmem``.
@@ -47,6 +49,7 @@ class Recipe:
     conditions: tuple[tuple[str, tuple[str, ...]], ...]
     attention: str
     selective: str
+    overlap: str
     collectives: str
     variants: tuple[tuple[str, str], ...]
     note: str
@@ -92,6 +95,7 @@ def _made(row: Mapping[str, str]) -> Recipe:
         conditions=tuple((name, tuple(row[name].split())) for name in CONDITIONS if row[name]),
         attention=row["attention"],
         selective=row["selective"],
+        overlap=row["overlap"],
         collectives=row["collectives"],
         variants=tuple((path, name) for path, name in pairs),
         note=row["note"],

@@ -3,72 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from experiments.validation.columns import TRAINING
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
-from topologies.catalogue import catalogue
+from experiments.validation.stated import Stated, filled
 from topologies.clusters import Cluster
 from topologies.errors import InputError
 from workloads.model import Experts, Model
 from workloads.training.iteration import Iteration, iteration
+from workloads.training.memory import worst
 from workloads.training.plan import ParallelPlan
 
-USUAL: Mapping[str, int | str] = {
-    "vocab": 51200,
-    "gated_mlp": 1,
-    "tied_embeddings": 0,
-    "tp": 1,
-    "pp": 1,
-    "vpp": 1,
-    "cp": 1,
-    "ep": 1,
-    "zero": 1,
-    "sequence_parallel": 1,
-    "schedule": "1f1b",
-    "microbatch": 1,
-    "precision": "bf16",
-    "recompute": "none",
-    "overlap": "dp",
-    "experts": 0,
-    "experts_per_token": 0,
-    "shared_experts": 0,
-    "dense_layers": 0,
-}
-"""What an empty cell is taken to be: the usual default of Megatron-like frameworks."""
-
-
-SAME_RATE = {
-    "bf16": ("bf16", "bfloat16", "fp16", "float16", "half"),
-    "fp8": ("fp8", "float8", "mxfp8", "e4m3", "hybrid"),
-}
-"""Precisions that run at one rate, by how rows spell them before a blank or a dash."""
-COUNTED_BY_CORE = "trn1"
-"""Chip whose rows count cores in their degrees."""
-MOST = {"chips": 2**20, "layers": 2**12}
-"""Of one row: twice the largest machine there is, and thirty times the deepest model."""
-LAYERS_OF_A_CHUNK = 2
-"""Of an interleaved schedule that does not say; large models are trained with one to four."""
+SAVINGS: Mapping[str, tuple[Any, ...]] = {"zero": (3,), "recompute": ("selective", "full")}
+"""Columns of what saves memory, and their values that save more than the usual one."""
 FEWEST = 4
 """Least microbatches of the period from which two runs stand for a longer one."""
-
-
-@dataclass(frozen=True)
-class Stated:
-    """A row with its empty cells filled in.
-
-    Attributes
-    ----------
-    values : mapping
-    assumed : tuple of str
-        Columns that were empty.
-    """
-
-    values: Mapping[str, Any]
-    assumed: tuple[str, ...]
 
 
 def predict(values: Mapping[str, Any]) -> Outcome:
@@ -79,7 +33,8 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     run, so it is run here too when the memory model finds it too large; one that does not is
     infeasible then.
     """
-    row = filled(values)
+    ran = any(values.get(name) is not None for name in TRAINING.published)
+    row = fitting(filled(values)) if ran else filled(values)
     model, plan = model_of(row.values), plan_of(row.values)
     used = recipe(row.values)
     machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
@@ -90,10 +45,32 @@ def predict(values: Mapping[str, Any]) -> Outcome:
         "reserved_bytes": float(step.memory.reserved),
     }
     known = _provenance(step, row, used.told)
-    ran = any(values.get(name) is not None for name in TRAINING.published)
     if step.memory.total > step.memory.capacity and not ran:
         return infeasible(_too_large(step), predicted)
     return Outcome(predicted, provenance=known)
+
+
+def fitting(row: Stated) -> Stated:
+    """What was run fitted: of what saves memory and is not stated, as little as makes it fit.
+
+    That is recomputation, and ZeRO-3 where nothing but data parallelism divides the model; the
+    row as it is where nothing helps.
+    """
+    saved = product(*(_savings(row, name, more) for name, more in SAVINGS.items()))
+    for savings in saved:
+        tried = {**row.values, **dict(zip(SAVINGS, savings, strict=True))}
+        used, chip = recipe(tried), machines_for(tried["cluster"], 1).chip
+        needed = worst(model_of(tried), plan_of(tried), used.numbers(), chip)
+        if needed.total <= needed.capacity:
+            return Stated(tried, row.assumed)
+    return row
+
+
+def _savings(row: Stated, name: str, more: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Values to try of a column: its own, and more where it is not stated."""
+    alone = row.values["tp"] * row.values["pp"] == 1
+    free = name in row.assumed and (name == "recompute" or alone)
+    return (row.values[name], *more) if free else (row.values[name],)
 
 
 def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteration, float]:
@@ -127,67 +104,6 @@ def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteratio
     )
     each = (long.iteration_s - short.iteration_s) / period
     return long, long.iteration_s + (plan.microbatches - base - period) * each
-
-
-def filled(values: Mapping[str, Any]) -> Stated:
-    """Fill empty cells by what is usual, and by what follows from the others.
-
-    Raises
-    ------
-    InputError
-        When the degrees do not divide the ranks.
-    """
-    row = {**values}
-    for name, limit in MOST.items():
-        if row[name] > limit:
-            raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")
-    assumed = [name for name in USUAL if row.get(name) is None]
-    row |= {name: USUAL[name] for name in assumed}
-    if "vpp" in assumed and row["schedule"] == "interleaved" and row["pp"] > 1:
-        most = row["layers"] // row["pp"]
-        row["vpp"] = max(1, min(most, max(2, round(most / LAYERS_OF_A_CHUNK))))
-    row["precision"] = _precision(str(row["precision"]))
-    follows = {
-        "kv_heads": row["heads"],
-        "head_dim": row["hidden"] // row["heads"],
-        "ffn": row.get("moe_ffn") or 4 * row["hidden"],
-        "dp": _replicas(row),
-    }
-    assumed += [name for name in follows if row.get(name) is None]
-    row |= {name: value for name, value in follows.items() if row.get(name) is None}
-    if row.get("etp") is None and row["ep"] > 1 and row["tp"] > 1:
-        row["etp"] = _expert_tp(row)
-        assumed.append("etp")
-    if row.get("global_batch") is None:
-        row["global_batch"] = row["dp"] * row["microbatch"]
-        assumed.append("global_batch")
-    return Stated(row, tuple(assumed))
-
-
-def _replicas(row: Mapping[str, Any]) -> int:
-    """Data-parallel degree that fills the chips, or their cores where ranks are cores."""
-    inner = row["tp"] * row["pp"] * row["cp"]
-    by_core = str(row["cluster"]).startswith(COUNTED_BY_CORE)
-    each = catalogue().integer(COUNTED_BY_CORE, "ranks_per_chip") if by_core else 1
-    room = row["chips"] * each
-    if row.get("dp") is None and room % inner:
-        raise InputError(
-            f"{room} ranks on {row['chips']} chips are not a multiple of tp {row['tp']} × "
-            f"pp {row['pp']} × cp {row['cp']} = {inner}. State dp or correct the degrees."
-        )
-    return int(room // inner) or 1
-
-
-def _expert_tp(row: Mapping[str, Any]) -> int:
-    """Tensor parallel degree of experts: that of the rest where ranks suffice, else none."""
-    ranks = row["tp"] * row["cp"] * row["dp"]
-    return int(1 if ranks % (row["ep"] * row["tp"]) else row["tp"])
-
-
-def _precision(text: str) -> str:
-    """Rate at which a precision runs; what is not known is left for the plan to refuse."""
-    first = text.lower().replace("-", " ").split()[0]
-    return next((rate for rate, names in SAME_RATE.items() if first in names), text.lower())
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
@@ -246,7 +162,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         precision=row["precision"],
         **recomputation(row),
         overlap=row["overlap"],
-        attention=recipe(row).attention,
+        attention=recipe(row).attention if row["cp"] == 1 else "fused",
         ranks_per_chip=max(1, ranks_per_chip),
         etp=row.get("etp") or 0,
     )
