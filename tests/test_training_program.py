@@ -199,6 +199,20 @@ def test_both_engines_and_the_laws_of_conservation() -> None:
     assert violations(slow) == []
 
 
+@pytest.mark.parametrize("changes", [{"vpp": 5, "pp": 2, "dp": 8}, {"pp": 10}])
+def test_first_and_last_chunk_may_hold_the_embedding_and_the_output_alone(
+    changes: dict[str, Any],
+) -> None:
+    """Eight layers in ten chunks: 0, 1, …, 1, 0."""
+    check_model(plan(**changes), TOY)
+    with pytest.raises(InputError, match="pp 11 × vpp 1 = 11 stages, but toy has 8 layers"):
+        check_model(plan(pp=11), TOY)
+    made = lower(fold(toy_program(plan(**changes, overlap="dp"), cluster("dgx-h100:2"))))
+    fast, slow = run(made), run(made, engine="reference")
+    assert fast.times.end_ps.tolist() == slow.times.end_ps.tolist()
+    assert violations(slow) == []
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (8, 8)])
 def test_bubble_is_the_closed_form(schedule: str, pp: int, microbatches: int) -> None:

@@ -75,10 +75,10 @@ class Catalog:
 
 
 def join(parts: Sequence[Ops]) -> Ops:
-    """One table after the other."""
+    """One table after the other; of none, an empty one."""
     return Ops(
         *(
-            np.concatenate([getattr(part, name) for part in parts])
+            np.concatenate([np.zeros(0, np.int32), *(getattr(part, name) for part in parts)])
             for name in ("step", "back", "layer", "microbatch")
         )
     )
