@@ -209,6 +209,7 @@ def test_what_ifs() -> None:
     assert np.flatnonzero(at_two > 10).tolist() == list(range(1560, 1565))
     doubled = failover(flat, minute=100, minutes=50).requests[0]
     assert doubled.sum() == 2880 * 10 + 500
+    assert demand_of(["azure-conv"], what_if="monday").start == "2024-05-13T00:00"
     monday = monday_only(azure_conv())
     assert (monday.start, monday.minutes) == ("2024-05-13T00:00", 1440)
 

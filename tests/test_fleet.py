@@ -546,3 +546,19 @@ def test_one_server_a_unit_is_the_whole_unit() -> None:
     ]
     broken = [role_server_ms(run)[-1, Role.BROKEN] / run.servers for run in runs]
     assert broken[1] < 0.6 * broken[0]
+
+
+def test_broken_server_time_is_that_of_independent_servers() -> None:
+    """Each of 2,000 servers is down for repair / (time to failure + repair) of the time."""
+    made = scaled_to_fleet(constant(1.0, minutes=3 * 1440), [SERVICE], 500)
+    seen: list[int] = []
+
+    def policy(view: View) -> float:
+        seen.append(view.broken)
+        return 500.0
+
+    failures = Failures(unit_mtbf_s=10 * 3600.0, repair_s=4 * 3600.0, servers=4)
+    run = simulate(made, [SERVICE], units=500, policy=policy, failures=failures)
+    settled = np.diff(role_server_ms(run)[1440:, Role.BROKEN]).mean() / 60_000
+    assert settled == pytest.approx(2000 * 4 / (40 + 4), rel=0.06)
+    assert np.mean(seen[1440:]) == pytest.approx(settled / 4, rel=0.02)

@@ -54,7 +54,6 @@ def _toy(**changes: object) -> Profile:
         "tokens": np.array([0.0, 1e6]),
         "linear_s": np.array([1.0, 1.0 + 1e5]),
         "decode_kv_s": 0.01,
-        "decode_request_s": 0.0,
         "prefill_token_s": 0.0,
         "prefill_square_s": 0.0,
         "weights_bytes": 1.0,

@@ -57,7 +57,7 @@ Average = Annotated[
     str, typer.Option("--average", help="Spread demand evenly over periods, as 1h.")
 ]
 Noise = Annotated[str, typer.Option("--noise", help="none, measured, or a relative spread as 0.1.")]
-WhatIf = Annotated[str, typer.Option("--what-if", help="plus-30, spike or failover.")]
+WhatIf = Annotated[str, typer.Option("--what-if", help="plus-30, spike, failover or monday.")]
 Peak = Annotated[
     float, typer.Option("--peak", help="Share of the fleet that the busiest hour needs.")
 ]

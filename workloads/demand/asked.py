@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from topologies.errors import InputError, suggestion
 from workloads.demand.bundled import demand
 from workloads.demand.trace import MINUTES_PER_DAY, Demand, mix
-from workloads.demand.whatif import failover, spike
+from workloads.demand.whatif import failover, monday_only, spike
 
-WHAT_IFS = ("plus-30", "spike", "failover")
+WHAT_IFS = ("plus-30", "spike", "failover", "monday")
 
 
 def demand_of(
@@ -34,7 +34,7 @@ def demand_of(
         60 for hourly means.
     what_if : str
         One of ``WHAT_IFS``: 30 % more; twice the demand for 30 minutes from 02:00 on the second
-        day; from the middle on for 12 hours another region's load as well.
+        day; from the middle on for 12 hours another region's load as well; Monday alone.
     """
     if not names:
         raise InputError("no demand given; name a bundled trace or a CSV file.")
@@ -65,6 +65,8 @@ def _what_if(made: Demand, name: str) -> Demand:
         return spike(made, at="02:00", minutes=30, day=min(1, made.minutes // MINUTES_PER_DAY - 1))
     if name == "failover":
         return failover(made, minute=made.minutes // 2, minutes=720)
+    if name == "monday":
+        return monday_only(made)
     raise InputError(
         f"unknown what-if {name!r}; choose from {', '.join(WHAT_IFS)}." + suggestion(name, WHAT_IFS)
     )

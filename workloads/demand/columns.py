@@ -47,6 +47,7 @@ LOAD = (
     "input_tokens_covered",
     "output_tokens_covered",
 )
+"""Columns of numbers."""
 
 IGNORED = (
     "clock_utc8",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from topologies.errors import InputError
-from workloads.demand.columns import CLOCK, TIME_S, WIDE, meanings
+from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
 from workloads.demand.trace import MINUTES_PER_WEEK, Demand, FloatArray
 from workloads.table_file import read_table
 
@@ -101,7 +101,7 @@ def _table(file: Path) -> pd.DataFrame:
 def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
     """One row a service and period or request: service, time (ns), numbers."""
     result = pd.DataFrame({"time": _times(table, file)})
-    names = [name for name in table.columns if name in _NUMBERS]
+    names = [name for name in table.columns if name in LOAD]
     for name in names:
         result[name] = _numbers(
             table[name], name, file, blank=name not in ("requests", "load_share")
@@ -123,17 +123,6 @@ def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
             "join the small ones."
         )
     return result
-
-
-_NUMBERS = (
-    "requests",
-    "load_share",
-    "prompt_tokens",
-    "output_tokens",
-    "requests_with_lengths",
-    "input_tokens_covered",
-    "output_tokens_covered",
-)
 
 
 def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = False) -> FloatArray:

@@ -12,7 +12,7 @@ from workloads.fleet.moves import Phase, Process, dispatch, release, to_serving
 from workloads.fleet.reclaim import reclaim
 from workloads.fleet.roles import Role
 from workloads.fleet.view import Policy, View, answer
-from workloads.fleet.world import World
+from workloads.fleet.world import World, lead_s
 
 FloatArray = npt.NDArray[np.float64]
 MINUTE_MS = 60 * MS
@@ -72,7 +72,6 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
     known = inputs.history + max(minute, 1)
     rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
     waiting = np.array([queue.waiting for queue in world.queues], float)
-    heaviest = max((service.weights_bytes for service in world.services), default=0.0)
     return View(
         minute=minute,
         weekday=clock // 1440,
@@ -83,8 +82,8 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         coming=world.coming(),
         backlog=waiting / (rates * 60.0),
         units=len(world.ledger),
-        broken=world.ledger.count(Role.BROKEN),
-        lead_s=world.costs.to_serving_s(heaviest),
+        broken=world.ledger.broken_units(),
+        lead_s=lead_s(world.costs, world.services),
     )
 
 

@@ -57,13 +57,14 @@ class Failures:
 
 
 def failing(world: World, failures: Failures) -> Process:
-    """Break servers at random, one after the other."""
+    """Break servers at random, one after the other; those that are down cannot break."""
     mean_s = failures.unit_mtbf_s / len(world.ledger)
     while True:
         delay_ms = milliseconds(world.rng.exponential(mean_s), world.horizon_ms)
         yield world.env.timeout(max(1, delay_ms))
-        unit = int(world.rng.integers(len(world.ledger)))
-        if world.ledger.role[unit] == Role.BROKEN:
+        servers = world.ledger.servers
+        unit, server = divmod(int(world.rng.integers(len(world.ledger) * servers)), servers)
+        if world.ledger.role[unit] == Role.BROKEN or server < world.ledger.lost[unit]:
             continue
         repair_s = world.rng.exponential(failures.repair_s)
         if _works_on(world, unit):
@@ -136,14 +137,3 @@ def _repair_server(world: World, unit: int, repair_ms: int) -> Process:
     yield world.env.timeout(repair_ms)
     world.ledger.lose(unit, world.now, -1)
     dispatch(world)
-
-
-def expected_broken(failures: Failures, units: int) -> float:
-    """Mean number of units under repair: units × repair / (mean time to failure + repair).
-
-    Examples
-    --------
-    >>> expected_broken(Failures(unit_mtbf_s=99.0, repair_s=1.0), 500)
-    5.0
-    """
-    return units * failures.repair_s / (failures.unit_mtbf_s + failures.repair_s)

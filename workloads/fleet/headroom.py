@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from workloads.demand.trace import period_means
 from workloads.fleet.forecast import DAY, recent, same_time, smoothed
 
 FloatArray = npt.NDArray[np.float64]
@@ -22,8 +23,6 @@ def ideal_freed(load: FloatArray, *, minutes: int = 60) -> float:
     minutes : int
         The load is averaged over such periods first.
     """
-    from workloads.demand.trace import period_means
-
     means = period_means(load, minutes)
     return float(1 - means.mean() / means.max())
 

@@ -89,6 +89,12 @@ class Ledger:
         """Whole units that the servers lost by a service's units come to."""
         return int(self.down[len(Role) + service]) // self.servers
 
+    def broken_units(self) -> int:
+        """Units under repair, and whole ones that the servers lost by others come to."""
+        broken = int(self.counts[Role.BROKEN])
+        elsewhere = int(self.down.sum() - self.down[Role.BROKEN])
+        return broken + elsewhere // self.servers
+
     def count(self, role: Role) -> int:
         """Units in a role."""
         if role is Role.SERVING:

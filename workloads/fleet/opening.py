@@ -19,7 +19,7 @@ from workloads.fleet.needs import rates_max, units_needed
 from workloads.fleet.queues import Queue
 from workloads.fleet.store import Store
 from workloads.fleet.view import Limits
-from workloads.fleet.world import Service, World
+from workloads.fleet.world import Service, World, lead_s
 
 MAX_UNITS = 1_000_000
 
@@ -105,9 +105,8 @@ def new_ledger(units: int, services: int, servers: int) -> Ledger:
 
 def never_changes(world: World) -> bool:
     """Whether a change of role takes longer than the whole run."""
-    heaviest = max((service.weights_bytes for service in world.services), default=0.0)
-    change_ms = milliseconds(world.costs.to_serving_s(heaviest), world.horizon_ms)
-    return change_ms > world.horizon_ms
+    horizon_ms = world.horizon_ms
+    return milliseconds(lead_s(world.costs, world.services), horizon_ms) > horizon_ms
 
 
 def _refuse_too_large(jobs: Sequence[TrainingJob], units: int) -> None:

@@ -23,7 +23,7 @@ from workloads.fleet.progress import training_rates
 from workloads.fleet.services import Serving, services_of
 from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.view import Limits, Policy
-from workloads.fleet.world import Service
+from workloads.fleet.world import Service, lead_s
 from workloads.model import Model
 
 FloatArray = npt.NDArray[np.float64]
@@ -53,8 +53,7 @@ class Scenario:
     @property
     def lead_s(self) -> float:
         """Expected time until a unit that trained serves [s]."""
-        heaviest = max(service.weights_bytes for service in self.services)
-        return self.costs.to_serving_s(heaviest)
+        return lead_s(self.costs, self.services)
 
 
 def scenario(

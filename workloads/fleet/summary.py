@@ -33,14 +33,15 @@ def summary(run: FleetRun, economics: Economics) -> dict[str, Any]:
     at the end, or shed. Chip-hours of moving, idle and broken units are shared between inference
     and training in proportion before tokens and steps are priced.
     """
-    return {
+    told = {
         **_sizes(run),
         **_chip_hours(run),
         **_service(run),
         **_training(run),
         **_changes(run),
-        **_money(run, economics),
+        **_power(run, economics),
     }
+    return {**told, **_money(told, economics)}
 
 
 def chip_hours(run: FleetRun) -> dict[str, float]:
@@ -198,26 +199,27 @@ def _changes(run: FleetRun) -> dict[str, Any]:
     }
 
 
-def _money(run: FleetRun, economics: Economics) -> dict[str, Any]:
+def _power(run: FleetRun, economics: Economics) -> dict[str, Any]:
     draw = power_w(run, economics)
     energy = float(draw.sum() * 60.0)
-    chips = run.units * run.chips_per_unit
-    cost = chips * run.minutes * 60.0 * economics.usd_per_chip_s
-    groups = _chip_hours(run)
-    served = groups["inference_chip_hours"]
-    trained = groups["training_chip_hours"]
-    share = served / (served + trained) if served + trained else 0.0
-    tokens = _service(run)["served_tokens"]
-    steps = _training(run)["training_steps"]
     lag = min(RAMP_MINUTES, len(draw) - 1)
     ramp = np.abs(draw[lag:] - draw[:-lag]).max() if lag else 0.0
-    known = cost > 0
     return {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(ramp),
         "carbon_kg": energy * economics.carbon_kg_per_j or None,
+    }
+
+
+def _money(told: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
+    cost = told["chip_hours"] * 3600.0 * economics.usd_per_chip_s
+    served, trained = told["inference_chip_hours"], told["training_chip_hours"]
+    share = served / (served + trained) if served + trained else 0.0
+    tokens, steps = told["served_tokens"], told["training_steps"]
+    known = cost > 0
+    return {
         "cost_usd": cost if known else None,
         "usd_per_million_tokens": cost * share / tokens * 1e6 if known and tokens else None,
         "usd_per_training_step": cost * (1 - share) / steps if known and steps else None,

@@ -20,7 +20,7 @@ class View:
     Attributes
     ----------
     minute : int
-        Minutes since the start of the run; negative in the history that ``load`` begins with.
+        Minutes since the start of the run.
     weekday, hour : int, float
         0 is Monday; hour of the day, UTC.
     load : float array (services, minutes so far)

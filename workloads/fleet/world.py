@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,11 @@ class Service:
     weights_bytes: float = 0.0
     patience_s: float = 600.0
     replicas: int = 1
+
+
+def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
+    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
+    return costs.to_serving_s(max((service.weights_bytes for service in services), default=0.0))
 
 
 @dataclass

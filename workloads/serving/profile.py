@@ -45,8 +45,6 @@ class Profile:
         Matrix products, all-reduces and the overhead of an iteration [s].
     decode_kv_s : float
         Per cached token of each decoding request [s].
-    decode_request_s : float
-        Per decoding request, launch of its attention [s].
     prefill_token_s : float
         Overhead per prompt token, all layers [s].
     prefill_square_s : float
@@ -62,7 +60,6 @@ class Profile:
     tokens: FloatArray
     linear_s: FloatArray
     decode_kv_s: float
-    decode_request_s: float
     prefill_token_s: float
     prefill_square_s: float
     weights_bytes: float
@@ -90,8 +87,7 @@ class Profile:
 
     def decode_s(self, requests: int, cached_tokens: float) -> float:
         """Time of one token for each of so many requests with so many cached tokens in all [s]."""
-        attention = self.decode_request_s * requests + self.decode_kv_s * cached_tokens
-        return self.linear(requests) + attention
+        return self.linear(requests) + self.decode_kv_s * cached_tokens
 
     def digest(self) -> str:
         """Hash of every number in it."""
@@ -152,7 +148,6 @@ def profile(
         + rank.small_kernels_s(tokens, family)
         + rank.reduces_s(tokens, family),
         decode_kv_s=rank.decode_kv_s(),
-        decode_request_s=0.0,
         prefill_token_s=model.layers * prompt_overhead,
         prefill_square_s=rank.prefill_square_s(),
         weights_bytes=weights,

@@ -49,11 +49,6 @@ class Requests:
             self.arrival_s[first::step], self.prompt[first::step], self.output[first::step]
         )
 
-    def thinned(self, share: float, rng: np.random.Generator) -> Requests:
-        """Keep each request with one probability: one replica's part under random routing."""
-        kept = rng.random(len(self)) < share
-        return Requests(self.arrival_s[kept], self.prompt[kept], self.output[kept])
-
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
