@@ -55,7 +55,9 @@ def schedule(
 
     def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> IntArray:
         array = np.asarray(values, dtype)
-        return np.ascontiguousarray(array if array.shape == (ops,) else np.full(ops, array, dtype))
+        if array.shape == (ops,):
+            return np.ascontiguousarray(array)
+        return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)  # no page of it
 
     made = Schedule(
         kind=column(kind, np.uint8),

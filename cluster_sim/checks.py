@@ -127,8 +127,8 @@ def _check_ops(made: Schedule) -> None:
     _refuse(unknown, made.resource, "resource", f"is not one of {len(resources)}")
     _refuse((made.kind == JOIN) & holds, made.resource, "resource", "held by a join")
     if resources.slots.min(initial=1) < 1 and holds.any():
-        slots = np.where(holds, resources.slots[made.resource], 1)
-        _refuse(slots < 1, made.resource, "resource", "has no slots, it can only be shared")
+        shared_only = np.append(resources.slots < 1, False)[made.resource]  # -1: none is held
+        _refuse(shared_only, made.resource, "resource", "has no slots, it can only be shared")
 
 
 def _refuse(bad: BoolArray, values: IntArray, column: str, why: str) -> None:

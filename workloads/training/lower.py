@@ -8,6 +8,7 @@ so the edges of all ranks are one outer sum.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -251,27 +252,31 @@ def _flows(
     program: Program, layout: Layout, kind: IntArray, duration: IntArray, size: IntArray
 ) -> Flows:
     """Make flows of the ops that contend for memory, in these columns."""
-    rate = np.zeros(layout.total, np.int64)
-    row = np.zeros(layout.total, np.int32)
+    parts = zip(*_draws(program, layout), strict=True)
+    op, row, drawn, rate = (np.concatenate([one.reshape(-1) for one in part]) for part in parts)
+    size[op[drawn > 0]] = drawn[drawn > 0]
+    flows = np.flatnonzero(rate > 0)
+    flows = flows[np.argsort(op[flows])]
+    op, hbm = op[flows].astype(np.int32), len(program) * len(STREAM_KINDS) + row[flows]
+    kind[op], duration[op] = FLOW, 0
+    once = np.ones(len(op), np.int32)
+    return Flows(op, rate[flows], np.arange(len(op) + 1), hbm.astype(np.int32), once)
+
+
+def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
+    """Ops that contend for memory, their rows, bytes and rates: of kernels, and of exchanges."""
     for stage, stream in enumerate(program.streams):
-        rows = np.flatnonzero(program.stage == stage)
-        own = np.flatnonzero(stream.contends)
-        at = layout.offset[rows, OWN][:, None] + own
-        step = stream.ops.step[own]
-        drawn, rate[at] = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
-        size[at] = np.where(drawn > 0, drawn, size[at])
-        row[at] = rows[:, None]
+        row = np.flatnonzero(program.stage == stage)[:, None]
+        kernels = np.flatnonzero(stream.contends & (_calls(program, stage)[0] < 0))
+        step = stream.ops.step[kernels]
+        drawn, rate = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
+        yield np.broadcast_arrays(layout.offset[row, OWN] + kernels, row, drawn, rate)
     for exchange in program.exchanges:
         for stage, ops, places in program.roles(exchange):
             calls = np.flatnonzero(program.streams[stage].contends[ops])
-            at = layout.offset[exchange.members[:, places], OWN][:, :, None] + ops[calls]
-            drawn, rate[at] = (column[exchange.kind][:, None, calls] for column in exchange.draws)
-            size[at] = np.where(drawn > 0, drawn, size[at])
-    op = np.flatnonzero(rate)
-    kind[op], duration[op] = FLOW, 0
-    hbm = len(program) * len(STREAM_KINDS) + row[op]
-    once = np.ones(len(op), np.int32)
-    return Flows(op.astype(np.int32), rate[op], np.arange(len(op) + 1), hbm.astype(np.int32), once)
+            row = exchange.members[:, places][:, :, None]
+            drawn, rate = (column[exchange.kind][:, None, calls] for column in exchange.draws)
+            yield np.broadcast_arrays(layout.offset[row, OWN] + ops[calls], row, drawn, rate)
 
 
 def _resources(program: Program, *, memory: bool) -> Resources:
