@@ -274,9 +274,9 @@ def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
     for exchange in program.exchanges:
         for stage, ops, places in program.roles(exchange):
             calls = np.flatnonzero(program.streams[stage].contends[ops])
-            row = exchange.members[:, places][:, :, None]
+            whose = exchange.members[:, places, None]
             drawn, rate = (column[exchange.kind][:, None, calls] for column in exchange.draws)
-            yield np.broadcast_arrays(layout.offset[row, OWN] + ops[calls], row, drawn, rate)
+            yield np.broadcast_arrays(layout.offset[whose, OWN] + ops[calls], whose, drawn, rate)
 
 
 def _resources(program: Program, *, memory: bool) -> Resources:
