@@ -19,6 +19,10 @@ Etp = Annotated[int | None, typer.Option("--etp", help="Tensor parallel degree o
 Zero = Annotated[
     int | None, typer.Option("--zero", help="0 to 3: shard nothing, optimizer, gradients, all.")
 ]
+Reshard = Annotated[
+    bool | None,
+    typer.Option("--reshard/--no-reshard", help="ZeRO 2, 3: shard anew after each pass."),
+]
 SequenceParallel = Annotated[
     bool | None,
     typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default with tp above 1."),
