@@ -1,4 +1,24 @@
-"""Reading demand from a CSV file: counts per period, load shares, or one row a request."""
+"""Reading demand from a CSV file: counts per period, load shares, or one row a request.
+
+Columns, in any order (spellings of public traces are understood, see
+:mod:`workloads.demand.columns`):
+
+==================================  ==========================================================
+``time`` / ``minute_utc`` / …       ISO time, UTC, of the start of the row's period
+``time_s`` / ``minute`` / …         or time since the start, in that unit
+``day`` and ``hour``                or both of these
+``service``                         optional; one time series for each
+``requests``                        requests in the period
+``load_share`` / ``rate`` / …       or load on any scale, such as a share of the peak
+``chat_requests``                   or one such column for each service
+``prompt_tokens``                   optional, tokens of all requests of the row
+``output_tokens``                   the same
+==================================  ==========================================================
+
+A file with times and neither requests nor load is read as a log: one row a request, with that
+request's tokens. The period is the smallest distance between two rows; each period's requests
+are spread evenly over its minutes.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +50,7 @@ def read_demand(
     prompt_tokens: float = 1618.0,
     output_tokens: float = 110.0,
 ) -> Demand:
-    """Read a demand file.
-
-    Columns, in any order (spellings of public traces are understood, see
-    :mod:`workloads.demand.columns`):
-
-    ==================================  ==========================================================
-    ``time`` / ``minute_utc`` / …       ISO time, UTC, of the start of the row's period
-    ``time_s`` / ``minute`` / …         or time since the start, in that unit
-    ``day`` and ``hour``                or both of these
-    ``service``                         optional; one time series for each
-    ``requests``                        requests in the period
-    ``load_share`` / ``rate`` / …       or load on any scale, such as a share of the peak
-    ``chat_requests``                   or one such column for each service
-    ``prompt_tokens``                   optional, tokens of all requests of the row
-    ``output_tokens``                   the same
-    ==================================  ==========================================================
-
-    A file with times and neither requests nor load is read as a log: one row a request, with that
-    request's tokens. The period is the smallest distance between two rows; each period's requests
-    are spread evenly over its minutes.
+    """Read a demand file, with the columns that this module names.
 
     Parameters
     ----------

@@ -95,17 +95,13 @@ def scenario(
     rng : numpy.random.Generator, optional
         For the noise.
     """
-    units = cluster.domains
     window, before = _window(asked, days, start_day)
     services = services_of(window, cluster, model, serving or Serving())
-    scaled = scaled_to_fleet(window, services, units, peak_share=peak_share)
+    scaled = scaled_to_fleet(window, services, cluster.domains, peak_share=peak_share)
     factor = scaled.requests.sum() / window.requests.sum()
-    if noise:
-        spread = measured_noise(window) if isinstance(noise, str) else float(noise)
-        scaled = with_noise(scaled, rng or np.random.default_rng(0), relative_sd=spread)
     return Scenario(
         cluster=cluster,
-        demand=scaled,
+        demand=_noisy(scaled, window, noise, rng or np.random.default_rng(0)),
         history=None if before is None else before.times(factor),
         services=services,
         jobs=read_jobs(training) if training else _night_work(cluster, model),
@@ -144,6 +140,16 @@ def _window(asked: Demand, days: float | None, start_day: float) -> tuple[Demand
         )
     before = asked.between(0, first) if first else None
     return asked.between(first, first + length), before
+
+
+def _noisy(
+    demand: Demand, measured: Demand, noise: float | str, rng: np.random.Generator
+) -> Demand:
+    """Draw the requests of each minute, by default with the spread measured at full scale."""
+    if not noise:
+        return demand
+    spread = measured_noise(measured) if isinstance(noise, str) else float(noise)
+    return with_noise(demand, rng, relative_sd=spread)
 
 
 def _failures(cluster: Cluster, services: tuple[Service, ...]) -> Failures:

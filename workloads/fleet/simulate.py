@@ -109,20 +109,16 @@ def simulate(
         In requests of the whole fleet; see :func:`workloads.fleet.needs.scaled_to_fleet`.
     services : sequence of Service
         One for each service of the demand.
-    units : int
+    units, chips_per_unit : int
         UltraServers, or whatever changes role as one.
     policy : callable
         See :mod:`workloads.fleet.policies`.
     jobs : sequence of TrainingJob
         At most one of them evaluation.
-    costs : ChangeCosts, optional
-        By default those of the catalogue.
-    limits : Limits, optional
-    failures : Failures, optional
-        None: nothing breaks.
+    costs, limits, failures : optional
+        By default the catalogue's costs, no limits, and nothing breaks.
     history : Demand, optional
         What came before, known to the policy; it ends where the demand begins.
-    chips_per_unit : int
     rng : numpy.random.Generator, optional
         The only source of randomness: failures, repairs, compile misses. Seed 0 by default.
 
@@ -143,21 +139,28 @@ def simulate(
         costs=costs or ChangeCosts.from_catalogue(max(1, chips_per_unit // 16)),
         rng=rng or np.random.default_rng(0),
     )
-    load = inputs.load[:, inputs.history :]
+    spent = _lived(world, inputs, policy, failures)
+    return _record(world, whole, inputs, spent, chips_per_unit)
+
+
+def _lived(
+    world: World, inputs: Inputs, policy: Policy, failures: Failures | None
+) -> npt.NDArray[np.int64]:
+    """Let a fleet live to the end of its demand; server-time at every minute's start."""
     if never_changes(world):
-        policy = static(best_static(load))
-    spent = np.zeros((whole.minutes + 1, world.ledger.accounts), np.int64)
+        policy = static(best_static(inputs.load[:, inputs.history :]))
+    minutes = inputs.rate_max_per_s.shape[1]
+    spent = np.zeros((minutes + 1, world.ledger.accounts), np.int64)
     end = world.env.process(controlling(world, inputs, policy, spent))
     if failures is not None:
         world.env.process(failing(world, failures))
     world.env.run(until=end)
-    return _record(world, whole, load, inputs, spent, chips_per_unit)
+    return spent
 
 
 def _record(
     world: World,
     demand: Demand,
-    load: FloatArray,
     inputs: Inputs,
     spent: npt.NDArray[np.int64],
     chips_per_unit: int,
@@ -167,7 +170,7 @@ def _record(
         services=world.services,
         units=len(world.ledger),
         chips_per_unit=chips_per_unit,
-        load=load,
+        load=inputs.load[:, inputs.history :],
         rate_max_per_s=inputs.rate_max_per_s,
         servers=world.ledger.servers,
         spent_server_ms=spent,

@@ -129,16 +129,10 @@ def profile(
     _check_precision(precision, cluster.chip, book)
     family = f"serving.{family_of(cluster.chip)}"
     weights = model.parameters * WEIGHT_BYTES[precision]
-    budget = chips * book.value(cluster.chip, "hbm_bytes") * book.value(family, "memory_share")
-    if weights >= budget:
-        raise InputError(
-            f"{model.name} has {weights / 1e9:,.0f} GB of weights, {chips} chips hold "
-            f"{budget / 1e9:,.0f} GB; use more chips or a smaller precision."
-        )
+    left = _left_for_cache(model, weights, chips, book, cluster.chip)
     rank = RankShare(model, cluster, chips, precision, book)
     tokens = np.unique(np.rint(np.geomspace(1, MAX_TOKENS, 120)))
     overhead = book.value(family, "iteration_overhead") * _share_of_overhead(model, family, book)
-    prompt_overhead = book.value(family, "prompt_token_layer")
     return Profile(
         name=f"{model.name} on {chips} x {cluster.chip}",
         chips=chips,
@@ -148,13 +142,25 @@ def profile(
         + rank.small_kernels_s(tokens, family)
         + rank.reduces_s(tokens, family),
         decode_kv_s=rank.decode_kv_s(),
-        prefill_token_s=model.layers * prompt_overhead,
+        prefill_token_s=model.layers * book.value(family, "prompt_token_layer"),
         prefill_square_s=rank.prefill_square_s(),
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
-        kv_budget_bytes=budget - weights,
+        kv_budget_bytes=left,
         request_s=book.value(family, "request_overhead"),
     )
+
+
+def _left_for_cache(model: Model, weights: float, chips: int, book: Catalogue, chip: str) -> float:
+    """Memory that the weights leave to the cache [B]."""
+    share = book.value(f"serving.{family_of(chip)}", "memory_share")
+    budget = chips * book.value(chip, "hbm_bytes") * share
+    if weights >= budget:
+        raise InputError(
+            f"{model.name} has {weights / 1e9:,.0f} GB of weights, {chips} chips hold "
+            f"{budget / 1e9:,.0f} GB; use more chips or a smaller precision."
+        )
+    return budget - weights
 
 
 def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:

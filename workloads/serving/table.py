@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,26 @@ from workloads.serving.capacity import Capacity, Slo
 from workloads.serving.metrics import attained
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Batching, serve
-from workloads.serving.requests import Lengths, Requests, poisson
+from workloads.serving.requests import IntArray, Lengths, Requests, poisson
 
 FloatArray = npt.NDArray[np.float64]
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Rates of the runs over the saturated rate."""
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
-VERSION = 1
+VERSION = 2
+"""Of what a run does with its inputs: raise it when the same ones give other tables."""
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """What a table is made of, beside the profile and the lengths."""
+
+    slo: Slo
+    batching: Batching
+    prompts: tuple[float, ...]
+    outputs: tuple[float, ...]
+    requests: int
+    seed: int
 
 
 def capacity_table(
@@ -66,20 +79,37 @@ def capacity_table(
     InputError
         When the SLO cannot be kept even by a lone request.
     """
-    chosen = batching or Batching()
-    prompts = np.unique([lengths.prompt.mean()] if prompt_means is None else prompt_means)
-    outputs = np.unique([lengths.output.mean()] if output_means is None else output_means)
-    settings = [slo, chosen, prompts.tolist(), outputs.tolist(), requests, seed, VERSION]
-    digest = _digest(profile, lengths, settings)
-    found = _load(cache, digest, slo)
-    one = found or _run(profile, lengths, slo, chosen, prompts, outputs, requests, seed)
-    if found is None and cache is not None:
-        _save(cache, digest, one)
+    runs = _Runs(
+        slo,
+        batching or Batching(),
+        _means(lengths.prompt, prompt_means),
+        _means(lengths.output, output_means),
+        requests,
+        seed,
+    )
+    one = _kept_or_run(profile, lengths, runs, cache)
     return replace(
         one,
         rate_slo_per_s=one.rate_slo_per_s * replicas,
         rate_max_per_s=one.rate_max_per_s * replicas,
     )
+
+
+def _means(lengths: IntArray, asked: FloatArray | None) -> tuple[float, ...]:
+    """Mean lengths at which work is measured, ascending: those asked for, or that of the mix."""
+    found = np.unique([lengths.mean()] if asked is None else asked)
+    return tuple(found.tolist())
+
+
+def _kept_or_run(profile: Profile, lengths: Lengths, runs: _Runs, cache: Path | None) -> Capacity:
+    digest = _digest(profile, lengths, runs)
+    found = _load(cache, digest, runs.slo)
+    if found is not None:
+        return found
+    made = _run(profile, lengths, runs)
+    if cache is not None:
+        _save(cache, digest, made)
+    return made
 
 
 def saturated_rate(
@@ -97,20 +127,12 @@ def saturated_rate(
     return float((last - first) / (ends[last] - ends[first]))
 
 
-def _run(
-    profile: Profile,
-    lengths: Lengths,
-    slo: Slo,
-    batching: Batching,
-    prompts: FloatArray,
-    outputs: FloatArray,
-    count: int,
-    seed: int,
-) -> Capacity:
-    most = saturated_rate(profile, lengths, batching, count, seed)
+def _run(profile: Profile, lengths: Lengths, runs: _Runs) -> Capacity:
+    slo, batching, count = runs.slo, runs.batching, runs.requests
+    most = saturated_rate(profile, lengths, batching, count, runs.seed)
     ttft, tpot, kept = [], [], []
     for load in LOADS:
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(runs.seed)
         served = serve(profile, poisson(load * most, count, lengths, rng), batching)
         ttft.append(np.quantile(served.ttft_s, LEVELS))
         finite = served.tpot_s[np.isfinite(served.tpot_s)]
@@ -122,9 +144,8 @@ def _run(
             f"{profile.name} keeps {slo} for only {attainment[0]:.1%} of the requests of an idle "
             f"replica, under {slo.share:.0%}; use more chips, shorter requests or a looser SLO."
         )
-    best = float(np.interp(-slo.share, -attainment, LOADS))
     return Capacity(
-        rate_slo_per_s=best * most,
+        rate_slo_per_s=float(np.interp(-slo.share, -attainment, LOADS)) * most,
         rate_max_per_s=most,
         slo=slo,
         utilisation=np.array(LOADS),
@@ -132,25 +153,35 @@ def _run(
         ttft_s=np.array(ttft),
         tpot_s=np.array(tpot),
         attainment=attainment,
-        prompt_tokens=prompts,
-        output_tokens=outputs,
-        cost=np.array(
-            [
-                [
-                    most / saturated_rate(profile, lengths.with_means(p, o), batching, count, seed)
-                    for o in outputs
-                ]
-                for p in prompts
-            ]
-        ),
+        prompt_tokens=np.array(runs.prompts),
+        output_tokens=np.array(runs.outputs),
+        cost=_costs(profile, lengths, runs, most),
     )
 
 
-def _digest(profile: Profile, lengths: Lengths, settings: list[Any]) -> str:
+def _costs(profile: Profile, lengths: Lengths, runs: _Runs, most: float) -> FloatArray:
+    """Work of a request of each mix relative to the reference mix; (prompts, outputs)."""
+    rates = [
+        [
+            saturated_rate(
+                profile,
+                lengths.with_means(prompt, output),
+                runs.batching,
+                runs.requests,
+                runs.seed,
+            )
+            for output in runs.outputs
+        ]
+        for prompt in runs.prompts
+    ]
+    return np.asarray(most / np.array(rates))
+
+
+def _digest(profile: Profile, lengths: Lengths, runs: _Runs) -> str:
     state = hashlib.sha256(profile.digest().encode())
     state.update(np.ascontiguousarray(lengths.prompt).tobytes())
     state.update(np.ascontiguousarray(lengths.output).tobytes())
-    state.update(repr(settings).encode())
+    state.update(f"{runs} {LOADS} {LEVELS} {VERSION}".encode())
     return state.hexdigest()
 
 
