@@ -89,7 +89,7 @@ def test_an_operation_is_known_by_every_tools_name(spelled, tmp_path, capsys):
         ({"collective": "gather"}, "unknown collective 'gather'"),
         ({"collective": "x", "cluster": "trn2.48xlarge"}, "unknown collective 'x'"),
         ({"ranks": "64"}, "ranks 64 on 32 chips of h100: NCCL runs one on each"),
-        ({"algorithm": "tree"}, "tree does not make sense for all-gather"),
+        ({"algorithm": "tree"}, "unknown algorithm 'tree'"),
         ({"chips": "8.5"}, "chips '8.5' is not a whole number"),
     ],
 )

@@ -1,8 +1,18 @@
 """What a schedule takes is known before it is built."""
 
+import numpy as np
 import pytest
 
-from cluster_sim.collectives import OPS, algorithms, build, footprint, measure, whole
+from cluster_sim.collectives import (
+    OPS,
+    Group,
+    algorithms,
+    build,
+    duration_ps,
+    footprint,
+    measure,
+    whole,
+)
 from cluster_sim.collectives.algorithms.named import broadcast_slices, fitting, slices_for
 from cluster_sim.wire import wire
 from topologies.errors import InputError
@@ -39,3 +49,31 @@ def test_best_tries_what_fits(monkeypatch):
     assert row["ops"] * footprint.BYTES_AN_OP < 4 * 10**6
     with pytest.raises(InputError, match="all-gather by multi-ring on 64 ranks"):
         build("all-gather", group, 2**20, "multi-ring")
+
+
+def test_a_group_too_large_to_hold_is_measured_by_a_few_that_stand_for_all():
+    everything = whole(cluster("rainier"))
+    row, trace = measure("all-reduce", everything, 2**30)
+    assert trace.total_ps == duration_ps("all-reduce", everything, 2**30)
+    assert row["algorithm"] == "hierarchical"
+    assert row["steps"] == 2 * (9 + 1 + 1 + 2 + 2 + 6 + 30)  # 4x4x4, then 2·2·3·3·7·31 domains
+    assert row["semantics"] == "not-checked"
+    with pytest.raises(InputError, match="all-to-all by direct on 499,968 ranks"):
+        measure("all-to-all", everything, 2**30)
+
+
+def test_groups_at_once_on_nvidia_take_as_long_as_one():
+    server = cluster("p5.48xlarge")
+    halves = [Group(server, np.arange(4)), Group(server, np.arange(4, 8))]
+    both, one = (measure("all-reduce", part, 2**24)[0] for part in (halves, halves[0]))
+    assert both["algorithm"] == one["algorithm"] == "nccl"
+    assert (both["time_s"], both["ranks"]) == (one["time_s"], 4)
+    assert both["ops"] == 2 * one["ops"] - 2
+
+
+def test_an_unknown_algorithm_is_told_from_one_that_makes_no_sense_here():
+    node = whole(cluster("trn2.48xlarge"))
+    with pytest.raises(InputError, match=r"unknown algorithm 'rng'\. Did you mean ring\?"):
+        build("all-reduce", node, 2**20, "rng")
+    with pytest.raises(InputError, match="direct does not make sense for all-reduce"):
+        build("all-reduce", node, 2**20, "direct")

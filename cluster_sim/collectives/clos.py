@@ -10,12 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.build import schedule
+from cluster_sim.collectives.footprint import refuse_huge
 from cluster_sim.collectives.group import Group
 from cluster_sim.schedule import FLOW, JOIN, BoolArray, Edges, Flows, IntArray, Resources, Schedule
 from cluster_sim.trace import run
 from cluster_sim.wire import wire
 from topologies.clusters import Cluster
 from topologies.scale_out_routing import SharedPaths, clos, scale_out_paths, shared_links
+
+OPS_A_FLOW = 6
+"""What a flow, its arrival and the links that it shares take in memory, in ops."""
 
 
 def traffic(
@@ -58,11 +62,17 @@ def exchange(group: Group, size_bytes: int) -> Schedule:
     group : Group
     size_bytes : int
         Whole buffer of one rank, as in nccl-tests [B]; parts are rounded up.
+
+    Raises
+    ------
+    InputError
+        For more flows than this machine has memory for.
     """
     cluster = group.cluster
     _, layers = clos(cluster)
     rack_of_chip = group.chips // layers[0].chips
     _, first, chips = np.unique(rack_of_chip, return_index=True, return_counts=True)
+    refuse_huge("all-to-all", "direct", group.ranks, OPS_A_FLOW * len(first) ** 2)
     each = -(-size_bytes // group.ranks) * group.ranks_per_chip**2
     apart = np.outer(chips, chips) - np.diag(_pairs_inside(group, rack_of_chip))
     a, b = np.nonzero(apart)

@@ -26,8 +26,6 @@ class Channels:
     ----------
     src, dst : int32 array (channels,)
         Ranks.
-    lane : int16 array (channels,)
-        Which of several parallel cables, where the two are joined by more than one.
     ptr : int64 array (channels + 1,) or None
         Where given, channel c is routed over ``link[ptr[c]:ptr[c + 1]]``; else, and where that is
         empty, the fabric routes.
@@ -39,7 +37,6 @@ class Channels:
 
     src: IntArray
     dst: IntArray
-    lane: IntArray
     ptr: IntArray | None = None
     link: IntArray | None = None
     fused: BoolArray | None = None
@@ -60,15 +57,13 @@ class Channels:
         cls,
         src: npt.ArrayLike,
         dst: npt.ArrayLike,
-        lane: npt.ArrayLike = 0,
         ptr: IntArray | None = None,
         link: IntArray | None = None,
     ) -> Channels:
         """Channels from arrays of any one shape."""
         sources = np.ravel(np.asarray(src, np.int32))
         targets = np.ravel(np.asarray(dst, np.int32))
-        lanes = np.ravel(np.broadcast_to(np.asarray(lane, np.int16), np.shape(src)))
-        return cls(sources, targets, np.ascontiguousarray(lanes), ptr, link)
+        return cls(sources, targets, ptr, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,16 +233,13 @@ def _join_channels(tables: Sequence[Channels], ranks_before: IntArray) -> Channe
     pairs = list(zip(tables, shifts, strict=True))
     src = np.concatenate([table.src + shift for table, shift in pairs])
     dst = np.concatenate([table.dst + shift for table, shift in pairs])
-    lane = np.concatenate([table.lane for table in tables])
     links = [table.link for table in tables if table.link is not None]
     fused = [table.fused for table in tables if table.fused is not None]
     if not links:
-        made = Channels.table(src, dst, lane)
+        made = Channels.table(src, dst)
         return replace(made, fused=np.concatenate(fused)) if fused else made
     hops = np.concatenate([np.diff(table.ptr) for table in tables if table.ptr is not None])
-    return Channels.table(
-        src, dst, lane, np.concatenate([[0], np.cumsum(hops)]), np.concatenate(links)
-    )
+    return Channels.table(src, dst, np.concatenate([[0], np.cumsum(hops)]), np.concatenate(links))
 
 
 def _join_chunks(tables: Sequence[Chunks], ranks_before: IntArray) -> Chunks:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from cluster_sim.collectives.algorithms.named import fitting
+from cluster_sim.collectives.algorithms.named import chosen, fits_by, fitting
 from cluster_sim.collectives.bounds import Bound, lower_bound
 from cluster_sim.collectives.compose import compose
 from cluster_sim.collectives.composed import Collective
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl import one_op
-from cluster_sim.collectives.nccl.times import covers
+from cluster_sim.collectives.nccl import judged
+from cluster_sim.collectives.nccl.times import covers, nccl_ps
 from cluster_sim.collectives.proof import LARGEST_RANKS, NOT_CHECKED, prove
+from cluster_sim.collectives.timed import one_op_a_rank
+from cluster_sim.collectives.timing import duration_ps, rounds
 from cluster_sim.trace import Trace, run
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
@@ -97,8 +100,8 @@ def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) ->
     wanted = most if ranks is None else ranks
     if not 1 <= wanted <= most:
         raise InputError(
-            f"{wanted} ranks on {cluster.name}: it has {cluster.chips:,} chips of "
-            f"{ranks_per_chip} ranks; ask for 1 to {most:,}"
+            f"{wanted} ranks on {cluster.name}: its {cluster.chips:,} chips have {most:,} at "
+            f"{ranks_per_chip} a chip; ask for 1 to {most:,}"
         )
     if wanted % ranks_per_chip:
         raise InputError(
@@ -123,25 +126,30 @@ def measure(
 
     Of several groups at once, which are of one size, ``ranks`` and busbw are those of one group
     and the time is that of the last to end. ``auto`` on NVIDIA's machines is NCCL's measured
-    behaviour, as in :func:`cluster_sim.collectives.duration_ps`.
+    behaviour, as in :func:`cluster_sim.collectives.duration_ps`; so is the time of a group whose
+    ops this machine could not hold.
     """
     check_engine(engine)
     many = [groups] if isinstance(groups, Group) else list(groups)
-    names = fitting(op, many, size_bytes) if algorithm == BEST else [algorithm]
     bounds = (lower_bound(op, one, size_bytes, ideal=ideal, sbuf=sbuf) for one in many)
     bound = max(bounds, key=lambda one: one.time_ps)
     factor = bus_factor(op, many[0].ranks)
-    if algorithm == "auto" and not (ideal or sbuf) and len(many) == 1 and covers(many[0].cluster):
-        return _measure_nccl(op, many[0], size_bytes, bound, factor, engine)
+    asked = _Judged(op, many, size_bytes, bound, factor, engine)
+    if algorithm == "auto" and not (ideal or sbuf) and covers(many[0].cluster):
+        return _measure_nccl(asked)
 
     def tried(name: str) -> tuple[dict[str, Any], Trace]:
         def make() -> Collective:
             return compose(op, many, size_bytes, name, ideal=ideal, sbuf=sbuf)
 
+        resolved = chosen(op, many[0], size_bytes, name)
+        if len(many) == 1 and not sbuf and not fits_by(op, many, size_bytes, resolved):
+            return _measure_large(asked, resolved, ideal=ideal)
         return measure_made(
             make, many[0], size_bytes, bound, factor=factor, engine=engine, proof=proof
         )
 
+    names = fitting(op, many, size_bytes) if algorithm == BEST else [algorithm]
     return min(map(tried, names), key=lambda one: int(one[1].total_ps))
 
 
@@ -183,18 +191,56 @@ def measure_made(
     return {**named, **row, "steps": made.steps, "semantics": proven}, trace
 
 
-def _measure_nccl(
-    op: str, group: Group, size_bytes: int, bound: Bound, factor: float, engine: str
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """What a row says besides the time: the collective, and what it is held against."""
+
+    op: str
+    groups: Sequence[Group]
+    size_bytes: int
+    bound: Bound
+    factor: float
+    engine: str
+
+
+def _measure_nccl(asked: _Judged) -> tuple[dict[str, Any], Trace]:
+    """NCCL's time; groups at once share no port, so that each takes as long as by itself."""
+    op, size, first = asked.op, asked.size_bytes, asked.groups[0]
+    bound = judged.bound_with_switch(op, first, size, asked.bound)
+    return _measure_timed(
+        replace(asked, bound=bound),
+        judged.NAME,
+        judged.steps(op, first, size),
+        lambda group: nccl_ps(op, group, size),
+    )
+
+
+def _measure_large(asked: _Judged, name: str, *, ideal: bool) -> tuple[dict[str, Any], Trace]:
+    """A collective whose ops this machine cannot hold, by a few ranks that stand for all."""
+    op, size = asked.op, asked.size_bytes
+    return _measure_timed(
+        asked,
+        name,
+        rounds(op, asked.groups[0], size, name),
+        lambda group: duration_ps(op, group, size, name, ideal=ideal),
+    )
+
+
+def _measure_timed(
+    asked: _Judged, name: str, steps: int, time_ps: Callable[[Group], int]
 ) -> tuple[dict[str, Any], Trace]:
+    """The row and the trace of a collective of which only the time is known."""
     begun = time.perf_counter()
-    made = one_op.one_op_a_rank(op, group, size_bytes)
-    built = time.perf_counter()
-    trace = run(made, engine=engine)
-    done = time.perf_counter()
-    least = one_op.bound_with_switch(op, group, size_bytes, bound)
-    row = _row(group, size_bytes, least, factor, trace, engine, (begun, built, done))
-    named = {"collective": op, "algorithm": one_op.NAME}
-    steps = one_op.steps(op, group, size_bytes)
+    times = [time_ps(group) for group in asked.groups]
+    timed = time.perf_counter()
+    trace = run(
+        one_op_a_rank(asked.op, asked.groups, times, asked.size_bytes, name), engine=asked.engine
+    )
+    clock = (begun, begun, timed)
+    row = _row(
+        asked.groups[0], asked.size_bytes, asked.bound, asked.factor, trace, asked.engine, clock
+    )
+    named = {"collective": asked.op, "algorithm": name}
     return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
 
 

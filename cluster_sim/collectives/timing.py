@@ -10,6 +10,7 @@ import functools
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.hierarchical import inner_parts, radices
 from cluster_sim.collectives.algorithms.named import check_op, chosen
 from cluster_sim.collectives.clos import exchange_ps
 from cluster_sim.collectives.compose import compose
@@ -103,6 +104,28 @@ def _all_to_all_ps(group: Group, size_bytes: int, *, ideal: bool) -> int:
     across = max(issue, exchange_ps(group, size_bytes) if size_bytes else 0)
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps
     return max(start + across, duration_ps("all-to-all", inside, part, ideal=ideal))
+
+
+def rounds(op: str, group: Group, size_bytes: int, algorithm: str) -> int:
+    """Rounds, one after the other, of what is timed without all its ops.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.machines import cluster
+    >>> rounds("all-reduce", whole(cluster("rainier")), 2**30, "hierarchical")
+    102
+    """
+    ways = 2 if op == "all-reduce" else 1
+    if algorithm == "hierarchical":
+        parts = inner_parts(group, size_bytes)
+        stages = [[lines.shape[1] for lines in part.lines] for part in parts]
+        inside = max(sum(sizes) - len(sizes) for sizes in stages)
+        between = radices(group)
+        return int(ways * (inside + sum(between) - len(between)))
+    if algorithm == "rdh":
+        return ways * (group.ranks.bit_length() - 1)
+    return ways * (group.ranks - 1)
 
 
 def canonical(group: Group) -> IntArray:

@@ -104,7 +104,7 @@ def _messages(
         first=each,
         step=step[pair],
         edges=_no_edges(len(pair)),
-        channels=Channels.table(src[pair], dst[pair], 0, ptr, link[along]),
+        channels=Channels.table(src[pair], dst[pair], ptr, link[along]),
         chunks=Chunks.table(size, src[pair], dst[pair]),
         ranks=ranks,
     )

@@ -33,13 +33,10 @@ class Cycles:
         Ranks in the order of visiting.
     weight : int64 array (cycles,)
         Share of the payload that each carries.
-    lane : int16 array (cycles, ranks)
-        Parallel cable to the next rank.
     """
 
     order: IntArray
     weight: IntArray
-    lane: IntArray
 
     @property
     def both_ways(self) -> Cycles:
@@ -52,16 +49,16 @@ class Cycles:
 
 
 def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
-    """Cycles in single lanes."""
+    """Cycles of these orders; one weight is that of each."""
     orders = np.atleast_2d(np.asarray(order, np.int32))
     weights = np.broadcast_to(np.asarray(weight, np.int64), len(orders)).copy()
-    return Cycles(orders, weights, np.zeros(orders.shape, np.int16))
+    return Cycles(orders, weights)
 
 
 def one_ring(group: Group) -> Cycles:
     """The ring of a group: as its ranks stand, or fitted to the fabric where they just ascend."""
     found = box(group) if group.ascending else None
-    if found is None or _adjacent(found, group):
+    if found is None or len(found.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
     orders = _hamiltonian(found).orders
     steps = _slow_steps(orders, found)
@@ -69,10 +66,13 @@ def one_ring(group: Group) -> Cycles:
 
 
 def all_rings(group: Group) -> Cycles:
-    """Directed cycles that together use the fabric of a group as fully as they can."""
+    """Directed cycles that together use the fabric of a group as fully as they can.
+
+    Of a group in an order of its own, that ring both ways.
+    """
     if isinstance(group.cluster.shape, FullMesh) and len(np.unique(group.domain)) == 1:
         return _with_cores(_strides(len(group.chips)), group)
-    found = box(group)
+    found = box(group) if group.ascending else None
     if found is None:
         return one_ring(group).both_ways
     best = _hamiltonian(found)
@@ -85,11 +85,6 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
     each = group.ranks_per_chip
     ranks = order[..., None] * each + np.arange(each)
     return cycles(ranks.reshape(len(order), -1))
-
-
-def _adjacent(found: Box, group: Group) -> bool:
-    """Whether the group's own order is a ring of neighbours already."""
-    return len(found.sizes) <= 1
 
 
 def _strides(chips: int) -> IntArray:

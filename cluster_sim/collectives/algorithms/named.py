@@ -186,9 +186,13 @@ def algorithms(op: str, group: Group) -> list[str]:
 def fitting(op: str, groups: Sequence[Group], size_bytes: int) -> list[str]:
     """Algorithms that make sense and whose schedules fit in this machine; if none does, all."""
     sensible = algorithms(op, groups[0])
+    return [name for name in sensible if fits_by(op, groups, size_bytes, name)] or sensible
+
+
+def fits_by(op: str, groups: Sequence[Group], size_bytes: int, name: str) -> bool:
+    """Whether the schedule of an algorithm fits in this machine."""
     costs = wire(groups[0].cluster)
-    small = [name for name in sensible if fits(ops_foreseen(op, groups, size_bytes, name, costs))]
-    return small or sensible
+    return fits(ops_foreseen(op, groups, size_bytes, name, costs))
 
 
 def chosen(op: str, group: Group, size_bytes: int, algorithm: str) -> str:
@@ -196,6 +200,12 @@ def chosen(op: str, group: Group, size_bytes: int, algorithm: str) -> str:
     sensible = algorithms(op, group)
     if algorithm == "auto":
         return automatic(op, group, size_bytes, sensible)
+    known = ("auto", "best", *ALGORITHMS)
+    if algorithm not in known:
+        raise InputError(
+            f"unknown algorithm {algorithm[:40]!r}.{suggestion(algorithm, known)} For {op} on "
+            f"{group.cluster.name} there are {', '.join(('auto', 'best', *sensible))}."
+        )
     if algorithm not in sensible:
         raise InputError(
             f"{algorithm} does not make sense for {op} on {len(group.chips)} chips of "

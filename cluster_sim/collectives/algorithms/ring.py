@@ -68,7 +68,7 @@ def ring_rounds(
     parts = count * slices
     if rounds == 0:
         return no_sends(chunks, ranks)
-    channels = Channels.table(cycles.order, np.roll(cycles.order, -1, axis=1), cycles.lane)
+    channels = Channels.table(cycles.order, np.roll(cycles.order, -1, axis=1))
     round_ = np.arange(rounds, dtype=np.int32)[:, None, None]
     channel = np.repeat(np.arange(count * ranks, dtype=np.int32).reshape(count, ranks), slices, 0)
     return sends(
