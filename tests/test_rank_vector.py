@@ -79,6 +79,8 @@ OTHER_KINDS: tuple[dict[str, Any], ...] = (
     {"tp": 4, "cp": 2, "dp": 2},
     {"tp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
     {"tp": 2, "pp": 2, "dp": 4, "zero": 2, "overlap": "all"},
+    {"pp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "zero": 3, "overlap": "all"},
 )
 
 

@@ -85,24 +85,47 @@ def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None
     assert len(own[names == "gradients.bucket"]) == TOY.layers + 1
 
 
+PIPELINES: list[dict[str, Any]] = [
+    {},
+    {"pp": 4},
+    {"pp": 2, "vpp": 2},
+    {"pp": 4, "schedule": "zero-bubble"},
+    {"pp": 4, "schedule": "gpipe"},
+]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=str)
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_bytes_of_replicas_are_those_of_the_zero_paper(zero: int) -> None:
+def test_bytes_of_replicas_are_those_of_the_zero_paper(zero: int, pipeline: Any) -> None:
     """Ψ gradients and Ψ parameters an iteration; ZeRO-3 gathers parameters twice a microbatch."""
-    how, model = plan(dp=4, zero=zero, overlap="dp"), replace(TOY, vocab=4)
+    how, model = plan(dp=4, zero=zero, overlap="dp", **pipeline), replace(TOY, vocab=4)
     made = toy_program(how, sixteen(), model)
-    step = made.streams[0].ops.step
     sent = {"gradients": 0, "parameters": 0}
-    for number in step.tolist():
+    for number in np.concatenate([stream.ops.step for stream in made.streams]).tolist():
         kind = made.steps[number].name.split(".")[0]
         if kind in sent:
             sent[kind] += made.steps[number].size_bytes
     layers = TOY.layers * 2 * 8 if zero == 3 else TOY.layers
     per_layer = {"gradients": 4, "parameters": 2}
-    each, edges = layer_share(model, how).total, edge_share(model, how, 0)
+    each = layer_share(model, how).total
+    edges = sum(edge_share(model, how, stage) for stage in {0, how.pp - 1})
     passes = 8 if zero >= 2 else 1
     assert sent["gradients"] == per_layer["gradients"] * passes * (TOY.layers * each + edges)
     gathers = layers * each + edges * (8 if zero == 3 else 1)
     assert sent["parameters"] == per_layer["parameters"] * gathers * (zero > 0)
+
+
+def test_what_is_not_dropped_is_gathered_and_reduced_once() -> None:
+    """As PyTorch's FSDP does across a pipeline: then ZeRO-3 is ZeRO-1, in time and in memory."""
+    kept, usual = (
+        iteration(TOY, sixteen(), plan(pp=4, dp=4, overlap="dp", **one))
+        for one in ({"zero": 3, "reshard": False}, {"zero": 1})
+    )
+    assert kept.iteration_s == usual.iteration_s
+    assert kept.memory == usual.memory
+    dropped = iteration(TOY, sixteen(), plan(pp=4, dp=4, overlap="dp", zero=3))
+    assert dropped.iteration_s > kept.iteration_s
+    assert dropped.memory.weights == kept.memory.weights // 4
 
 
 @pytest.mark.parametrize("zero", [0, 1])

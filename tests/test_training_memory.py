@@ -12,7 +12,7 @@ from topologies.catalogue import catalogue
 from topologies.errors import InputError
 from workloads.huggingface import named
 from workloads.training.activations import in_flight, layer_activations
-from workloads.training.memory import check_memory, memory, worst
+from workloads.training.memory import Memory, check_memory, memory, worst
 from workloads.training.shares import edge_share, layer_share, stage_share
 
 GPT = replace(named("gpt3-175b"), dropout=True)
@@ -83,9 +83,14 @@ def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -
     assert more == (2 * (2 * layer + edges) if zero == 3 else 0)
 
 
-def test_stages_of_a_pipeline_keep_parameters_whole() -> None:
-    sharded, usual = (memory(TOY, plan(pp=2, dp=4, zero=z), 0, catalogue(), "trn2") for z in (3, 1))
-    assert sharded == usual
+def test_stages_of_a_pipeline_hold_shards_unless_they_keep_what_is_gathered() -> None:
+    def found(**how: Any) -> Memory:
+        return memory(TOY, plan(pp=2, dp=4, **how), 0, catalogue(), "trn2")
+
+    usual = found(zero=1)
+    assert found(zero=3, reshard=False) == usual
+    assert found(zero=2).gradients == found(zero=3).gradients == usual.gradients // 4
+    assert (found(zero=2).weights, found(zero=3).weights) == (usual.weights, usual.weights // 4)
 
 
 def test_experts_are_sharded_over_those_that_hold_the_same() -> None:

@@ -143,6 +143,8 @@ CASES = [
     ("dgx-h100:2", {"tp": 2, "dp": 8, "zero": 2, "overlap": "none"}),
     ("dgx-h100:2", {"tp": 2, "pp": 2, "dp": 4, "zero": 3, "overlap": "all", "recompute": "full"}),
     ("trn2.48xlarge", {"tp": 4, "pp": 4, "vpp": 2, "overlap": "dp"}),
+    ("trn2.48xlarge", {"pp": 4, "dp": 4, "vpp": 2, "zero": 3, "overlap": "dp"}),
+    ("dgx-h100:2", {"pp": 4, "dp": 4, "schedule": "zero-bubble", "zero": 2, "overlap": "dp"}),
     ("dgx-h100:2", {"pp": 2, "dp": 8, "vpp": 3, "schedule": "interleaved", "overlap": "all"}),
     ("dgx-a100:2", {"tp": 2, "pp": 4, "dp": 2, "schedule": "zero-bubble", "overlap": "all"}),
     ("trn2.48xlarge", {"tp": 2, "pp": 2, "cp": 4, "overlap": "dp"}),

@@ -35,7 +35,7 @@ OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
 """Overlaps by number. They say what a framework does, so they are tried only to be compared."""
 SHARED = (
     "seq", "precision", "attention", "ranks_per_chip", "cp_exchange", "routing_skew",
-    "bucket_bytes", "recompute_every",
+    "bucket_bytes", "recompute_every", "reshard",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
@@ -236,10 +236,7 @@ def _memory_savings(columns: Columns, base: ParallelPlan, known: Stated) -> Colu
     grown = crossed(columns, "zero", _only(known, "zero", range(4)))
     if "zero" not in known:
         shared = grown["dp"] * grown["cp"] > 1
-        told = {pp: [z for z in range(4) if _in_effect(pp, z)] for pp in (1, 2)}
-        alike = among({"p": np.minimum(grown["pp"], 2), "z": grown["zero"]}, ("p", "z"),
-                      [(pp, z) for pp, levels in told.items() for z in levels])  # fmt: skip
-        grown = kept(grown, np.where(shared, alike, grown["zero"] == 1))
+        grown = kept(grown, shared | (grown["zero"] == 1))
     useless = "none" if base.attention == "fused" else None
     kinds = [n for n, kind in enumerate(RECOMPUTE) if kind == known.get("recompute", kind)]
     if "recompute" not in known:
@@ -251,10 +248,6 @@ def _memory_savings(columns: Columns, base: ParallelPlan, known: Stated) -> Colu
 def _overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Columns:
     """The overlap that all share, or each of them."""
     return crossed(columns, "overlap", range(3) if compared else [OVERLAPS.index(base.overlap)])
-
-
-def _in_effect(pp: int, zero: int) -> bool:
-    return ParallelPlan(pp=pp, zero=zero).sharding == zero
 
 
 def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:

@@ -189,7 +189,7 @@ PASS_FIELDS = (
 EXPERT_FIELDS = ("ep", "etp", "routing_skew")
 """Those on which only layers with experts depend."""
 REPLICA_FIELDS = (
-    "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "order", "stage_layers", "seq",
+    "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "reshard", "order", "stage_layers", "seq",
     "precision", "ranks_per_chip", "overlap", "bucket_bytes",
 )  # fmt: skip
 """Fields that replicas depend on."""

@@ -77,9 +77,10 @@ def replicas(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk
     if plan.replicas > 1 or plan.expert_replicas > 1:
         for stage, held in enumerate(edges):
             for chunk, layers in enumerate(chunk_layers(model, plan, stage)):
+                number = chunk * plan.pp + stage
                 left = _fill(found, shapes, layers, times)
-                rest_s = times.reduce_s(total([left, held]))
-                found.reduce_rest_s[chunk * plan.pp + stage] = rest_s
+                ends = held if number in (0, plan.pp * plan.vpp - 1) else Share(0, 0)
+                found.reduce_rest_s[number] = times.reduce_s(total([left, ends]))
     return found
 
 

@@ -216,13 +216,15 @@ def _layers(
     reduces = line.reduces != NOT and phase == line.reduced_in
     step = 1 if phase == FORWARD else -1
     layer = low if phase == FORWARD else high - 1
-    end = begin
     if gathers:
-        if phase == FORWARD:
-            end = _exchange(line, s, end, line.gather_rest_s[s], clocks)
-        end = _exchange(line, s, end, line.gather_s[layer], clocks)
+        # Needs nothing of the pass before but its end, so not what the pass itself waits for.
+        ahead = clocks[ENGINE, s] if line.sends_beside else max(clocks[ENGINE, s], clocks[SENDS, s])
+        if phase == FORWARD and (chunk == 0 or chunk == len(line.first) - 2):
+            ahead = _exchange(line, s, ahead, line.gather_rest_s[s], clocks)
+        ahead = _exchange(line, s, ahead, line.gather_s[layer], clocks)
         gathered[layer] = clocks[DP, s]
-    end += head
+        begin = begin if line.dp_beside else max(begin, ahead)
+    end = begin + head
     for k in range(high - low):
         if gathers and k + 1 < high - low:
             end = _exchange(line, s, end, line.gather_s[layer + step], clocks)

@@ -51,8 +51,11 @@ class ParallelPlan:
         Tokens of a sequence.
     zero : int
         What is sharded over dp and cp: 0 nothing, 1 the optimizer's state, 2 also gradients,
-        3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after;
-        with a pipeline see ``sharding``.
+        3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
+    reshard : bool
+        Under ZeRO-2 and 3 whether each pass leaves but the shards; if not, gradients and parameters
+        stay whole from a step's first microbatch to its last, as in PyTorch's FSDP across a
+        pipeline.
     sequence_parallel : bool
         Whether norms and residuals are split along the sequence over tp (arXiv 2205.05198).
     schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble"}
@@ -97,6 +100,7 @@ class ParallelPlan:
     global_batch: int = 1
     seq: int = 4096
     zero: int = 1
+    reshard: bool = True
     sequence_parallel: bool = True
     schedule: Schedule = "1f1b"
     recompute: Recompute = "selective"
@@ -182,12 +186,8 @@ class ParallelPlan:
 
     @property
     def sharding(self) -> int:
-        """ZeRO level in effect within an iteration.
-
-        Stages of a pipeline keep parameters and gradients whole from the first microbatch to the
-        last, as they would be gathered and reduced for each; so does PyTorch's FSDP.
-        """
-        return self.zero if self.pp == 1 else min(self.zero, 1)
+        """ZeRO level in effect within an iteration: what stays whole in it is not sharded there."""
+        return self.zero if self.reshard else min(self.zero, 1)
 
     @property
     def replicas(self) -> int:

@@ -122,7 +122,7 @@ class Builder:
         end = embedding_backward(s) if first else []
         edges = edges_of(s, self.stage) if first or last else Share(0, 0)
         if reduces:
-            end = [*end, *reduce_gradients(s, "bucket", total([left, edges]))]
+            end = [*end, *self._reduced(total([left, edges]))]
         if not first:
             end = [*end, self._send("backward")]
         return self._pass(begin, layers, worked, end)
@@ -138,8 +138,14 @@ class Builder:
         blocks = [[weight_half(block) for block in kind] for kind in self._backwards()]
         worked, left = self._layers(blocks, self.chunks[0][::-1], reduces)
         rest = total([left, edges_of(s, self.stage)])
-        end = reduce_gradients(s, "bucket", rest) if reduces else []
+        end = self._reduced(rest) if reduces else []
         return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
+
+    def _reduced(self, left: Share) -> list[Step]:
+        """Gradients that no bucket has taken; without overlap the next pass waits for them."""
+        steps = reduce_gradients(self.shapes, "bucket", left)
+        waits = steps and self.shapes.plan.overlap == "none"
+        return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
 
     def _first(self, chunk: int) -> bool:
         return self.stage == 0 and chunk == 0

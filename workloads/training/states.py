@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from workloads.kernel_rank import family
 from workloads.kernel_times import step_overhead_s
-from workloads.training.plan import ParallelPlan
 from workloads.training.shapes import Shapes
 from workloads.training.shares import (
     GRADIENT_BYTES,
@@ -47,6 +46,7 @@ def bucket_parameters(shapes: Shapes) -> int:
     --------
     >>> from topologies.catalogue import catalogue
     >>> from workloads.huggingface import named
+    >>> from workloads.training.plan import ParallelPlan
     >>> some = Shapes(named("gpt3-175b"), ParallelPlan(dp=64, global_batch=64), "h100", catalogue())
     >>> bucket_parameters(some), bucket_parameters(replace(some, chip="trn2"))
     (64000000, 134217728)
