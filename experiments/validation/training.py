@@ -164,6 +164,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         overlap=row["overlap"],
         attention=recipe(row).attention if row["cp"] == 1 else "fused",
         ranks_per_chip=max(1, ranks_per_chip),
+        reshard=row["pp"] == 1,  # across a pipeline PyTorch's FSDP keeps what it gathers
         etp=row.get("etp") or 0,
     )
 
