@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.cli.main import run
+from experiments.validation.tables import table
+from experiments.validation.validate import validate
 
 ROWS = [
     {
@@ -110,3 +113,14 @@ def test_a_header_alone_is_no_rows(tmp_path, capsys):
     assert document["rows"] == []
     assert document["summary"]["rows"] == 0
     assert document["summary"]["median_abs_error"] is None
+
+
+def test_processes_side_by_side_give_the_rows_of_one_in_their_order(monkeypatch):
+    rows = replace(table("mosaic").rows(), rows=table("mosaic").rows().rows[:5])
+    alone = validate(rows, "mosaic")
+    monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 2)
+    monkeypatch.setattr("experiments.validation.validate.AT_ONCE", 1)
+    beside = validate(rows, "mosaic", workers=2)
+    assert beside.rows == alone.rows
+    assert beside.summary == alone.summary
+    assert [row["predicted"] for row in beside.rows] == [row["predicted"] for row in alone.rows]

@@ -207,7 +207,12 @@ def _qwen2(read: _Reader) -> Model:
 
 def _qwen3(read: _Reader) -> Model:
     bias = read.flag("attention_bias")
-    more = {"qkv_bias": bias, "output_bias": bias, "qk_norm": True, "window": _qwen_window(read)}
+    more: dict[str, Any] = {
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "qk_norm": True,
+        "window": _qwen_window(read),
+    }
     return Model(**_base(read, **more))
 
 
@@ -237,7 +242,12 @@ def _gpt2(read: _Reader) -> Model:
 
 def _gpt_neox(read: _Reader) -> Model:
     bias = read.flag("attention_bias", default=True)
-    more = {"gated_mlp": False, "norm": "layer", "qkv_bias": bias, "output_bias": bias}
+    more: dict[str, Any] = {
+        "gated_mlp": False,
+        "norm": "layer",
+        "qkv_bias": bias,
+        "output_bias": bias,
+    }
     return Model(**_base(read, mlp_bias=True, **more))
 
 
@@ -280,7 +290,12 @@ def _qwen2_moe(read: _Reader) -> Model:
 
 def _qwen3_moe(read: _Reader) -> Model:
     bias = read.flag("attention_bias")
-    more = {"qkv_bias": bias, "output_bias": bias, "qk_norm": True, "window": _qwen_window(read)}
+    more: dict[str, Any] = {
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "qk_norm": True,
+        "window": _qwen_window(read),
+    }
     return Model(**_base(read, experts=_qwen_experts(read, 0), **more))
 
 

@@ -12,6 +12,7 @@ from experiments.cli.common import Json, Out, Quiet, print_json, print_table
 from experiments.cli.progress import progress
 
 if TYPE_CHECKING:
+    from experiments.validation.rows import Rows
     from experiments.validation.tables import Table
     from experiments.validation.validate import Result
 
@@ -25,6 +26,9 @@ def validate(
     file: Annotated[
         Path | None, typer.Option("--file", metavar="ROWS.csv", help="Your own rows.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes; by default one a processor.")
+    ] = None,
     json: Json = False,
     out: Out = None,
     quiet: Quiet = False,
@@ -34,11 +38,15 @@ def validate(
     With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
     when the file could be read.
     """
+    from experiments.row_runner import available_workers
     from experiments.validation.rows import read_file
     from experiments.validation.tables import misses, tables
     from experiments.validation.tables import table as named
     from experiments.validation.validate import validate as run
     from topologies.errors import InputError
+
+    def compare(rows: Rows, name: str) -> Result:
+        return run(rows, name, watch=watch, workers=workers or available_workers())
 
     def watch(rows: Sequence[Any], name: str) -> Any:
         return progress(rows, name, quiet=quiet)
@@ -47,9 +55,9 @@ def validate(
         raise InputError("--file and --table were given together. Use one of them.")
     chosen = [] if file else [named(name) for name in table or tables()]
     if file:
-        results = [run(read_file(file), file.name, watch=watch)]
+        results = [compare(read_file(file), file.name)]
     else:
-        results = [run(one.rows(), one.name, watch=watch) for one in chosen]
+        results = [compare(one.rows(), one.name) for one in chosen]
     missed = [
         why
         for one, result in zip(chosen, results, strict=not file)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from experiments.validation.baseline import baseline
+from experiments.validation.columns import Kind
 from experiments.validation.compare import compare_row, summary
 from experiments.validation.predictors import predictor
 from experiments.validation.rows import Row, Rows
 
 Watch = Callable[[Sequence[Row], str], Any]
+LONG = ("training", "memory")
+"""Kinds of rows that are iterations; all others take a millisecond or two."""
+ROWS_OF_A_WORKER = 100
+"""Of such from which a further process saves more than it takes to begin."""
+AT_ONCE = 16
+"""Rows that a process is given: neighbours in a file share collectives, which are remembered."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:
     return rows
 
 
-def validate(rows: Rows, name: str, *, watch: Watch = _unwatched) -> Result:
+def validate(rows: Rows, name: str, *, watch: Watch = _unwatched, workers: int = 1) -> Result:
     """Compare every row with its prediction.
 
     Parameters
@@ -54,7 +62,26 @@ def validate(rows: Rows, name: str, *, watch: Watch = _unwatched) -> Result:
         Of the table or file.
     watch : function of (rows, name)
         Returns the rows one by one; for progress on a terminal.
+    workers : int
+        Processes at most; results and their order are the same for any number.
     """
-    predict = predictor(rows.kind)
-    compared = [compare_row(rows.kind, row, predict) for row in watch(rows.rows, name)]
+    worth = len(rows) // ROWS_OF_A_WORKER if rows.kind.name in LONG else 1
+    done = _compared(rows, min(workers, worth))
+    compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     return Result(name, rows.kind.name, compared, summary(compared), baseline(rows, compared))
+
+
+def _compared(rows: Rows, workers: int) -> Iterator[dict[str, Any]]:
+    """Each row beside its prediction, in their order."""
+    compare = partial(_compare, rows.kind)
+    if workers < 2:
+        yield from map(compare, rows.rows)
+        return
+    from experiments.row_runner import process_pool
+
+    with process_pool(workers) as pool:
+        yield from pool.map(compare, rows.rows, chunksize=AT_ONCE)
+
+
+def _compare(kind: Kind, row: Row) -> dict[str, Any]:
+    return compare_row(kind, row, predictor(kind))
