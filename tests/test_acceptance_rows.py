@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +115,12 @@ def test_a_header_alone_is_no_rows(tmp_path, capsys):
 
 
 def test_processes_side_by_side_give_the_rows_of_one_in_their_order(monkeypatch):
-    rows = replace(table("mosaic").rows(), rows=table("mosaic").rows().rows[:5])
-    alone = validate(rows, "mosaic")
+    rows = table("llmcompass").rows()
+    alone = validate(rows, "kernels")
+    monkeypatch.setattr("experiments.validation.validate.LONG", (rows.kind.name,))
     monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 2)
-    monkeypatch.setattr("experiments.validation.validate.AT_ONCE", 1)
-    beside = validate(rows, "mosaic", workers=2)
+    monkeypatch.setattr("experiments.validation.validate.AT_ONCE", 3)
+    beside = validate(rows, "kernels", workers=2)
     assert beside.rows == alone.rows
     assert beside.summary == alone.summary
     assert [row["predicted"] for row in beside.rows] == [row["predicted"] for row in alone.rows]
