@@ -159,11 +159,23 @@ def test_fleet_command_takes_a_users_policy(tmp_path: Path) -> None:
         (["--average", "inf"], "--average inf is not a whole number of minutes"),
         (["--average", "90s"], "--average 90s is not a whole number of minutes"),
         (["--change-time", "5"], "--change-time '5' has no unit"),
+        (["--price-cap", "50"], "--price-cap 50 without prices; add --price FILE.csv."),
+        (["--price", "none.csv"], "price file none.csv does not exist"),
     ],
 )
 def test_fleet_mistakes(arguments: list[str], message: str) -> None:
     base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.05"]
     assert message in _refused(fleet, *base, *arguments)
+
+
+def test_fleet_command_holds_training_while_electricity_is_dear(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{10 * (h + 1)}\n" for h in range(24)))
+    base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.25"]
+    told = _command(fleet, *base, "--price", str(prices), "--price-cap", "40")
+    assert told["held_minutes"] == 120
+    assert told["electricity_usd"] > 0  # type: ignore[operator]
+    assert told["training_chip_hours"] < _command(fleet, *base)["training_chip_hours"]  # type: ignore[operator]
 
 
 def test_a_forecast_without_history_says_so() -> None:

@@ -58,6 +58,8 @@ def fleet(
     lease: opt.Lease = "0s",
     notice: opt.Notice = "inf",
     reserve: opt.Reserve = 0,
+    price: opt.Price = None,
+    price_cap: opt.PriceCap = None,
     carbon: opt.Carbon = 0.0,
     cache: opt.Cache = None,
     compare: opt.Compare = True,
@@ -99,12 +101,14 @@ def _document(
     from experiments.cli.fleet_inputs import notes, run_under
     from workloads.fleet import regret, summary
 
-    own = summary(result, made.economics)
+    own = summary(result, made.economics, made.prices)
     asked = {"cluster": inputs["cluster"], "policy": inputs["policy"]}
     document = {**asked, **own, "notes": notes(made, inputs)}
     if inputs["compare"]:
         others = {
-            name: summary(run_under(made, name, {**inputs, "headroom": None}), made.economics)
+            name: summary(
+                run_under(made, name, {**inputs, "headroom": None}), made.economics, made.prices
+            )
             for name in shown(["oracle", "static"], "fleet, to compare", quiet=quiet)
         }
         document["regret"] = regret(own, others["oracle"], others["static"])
@@ -136,6 +140,7 @@ def _print(document: Mapping[str, Any]) -> None:
         ["failures", f"{document['failures']:,}"],
         ["energy", f"{document['energy_joules'] / 3.6e9:,.0f} MWh"],
         ["largest change in 15 min", f"{document['power_ramp_15min_w'] / 1e6:,.1f} MW"],
+        ["electricity", _number(document["electricity_usd"], "{:,.0f} USD")],
         ["cost", _number(document["cost_usd"], "{:,.0f} USD")],
         ["per million tokens", _number(document["usd_per_million_tokens"], "{:.3f} USD")],
         ["per training step", _number(document["usd_per_training_step"], "{:,.2f} USD")],

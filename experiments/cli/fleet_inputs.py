@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.choose import policy_of
 from workloads.fleet.economics import Economics
+from workloads.fleet.prices import Prices, read_prices
 from workloads.fleet.scenario import Scenario, run, scenario
 from workloads.fleet.services import Serving
 from workloads.huggingface import model
@@ -37,7 +39,7 @@ def scenario_of(inputs: Mapping[str, Any]) -> Scenario:
         raise InputError(f"--failures {inputs['failures']!r}; write on or off.")
     book = choose(inputs["variant"] or (), inputs["catalogue"])
     cluster = machine(inputs["cluster"], catalogue=book)
-    return scenario(
+    made = scenario(
         cluster,
         _demand(inputs),
         model=model(inputs["model"]),
@@ -59,6 +61,7 @@ def scenario_of(inputs: Mapping[str, Any]) -> Scenario:
         economics=Economics.of(cluster, carbon_g_per_kwh=inputs["carbon"]),
         rng=np.random.default_rng([inputs["seed"], 1]),
     )
+    return replace(made, prices=_prices(made, inputs))
 
 
 def run_under(made: Scenario, policy: str, inputs: Mapping[str, Any]) -> FleetRun:
@@ -91,6 +94,15 @@ def notes(made: Scenario, inputs: Mapping[str, Any]) -> list[str]:
         "the forecast knows no earlier day when the run begins, so its first hours are guesses; "
         "--start-day 1 gives it a day of history."
     ]
+
+
+def _prices(made: Scenario, inputs: Mapping[str, Any]) -> Prices | None:
+    cap = math.inf if inputs["price_cap"] is None else inputs["price_cap"]
+    if inputs["price"] is not None:
+        return read_prices(inputs["price"], made.demand.start, made.demand.minutes, cap=cap)
+    if inputs["price_cap"] is not None:
+        raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
+    return None
 
 
 def _demand(inputs: Mapping[str, Any]) -> Demand:

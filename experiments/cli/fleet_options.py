@@ -100,6 +100,14 @@ Notice = Annotated[
     str, typer.Option("--notice", help="That training gets; inf waits for a checkpoint.")
 ]
 Reserve = Annotated[int, typer.Option("--reserve", min=0, help="Spare units that are not lent.")]
+Price = Annotated[
+    Path | None,
+    typer.Option("--price", metavar="FILE.csv", help="Electricity: hour or time, usd_per_mwh."),
+]
+PriceCap = Annotated[
+    float | None,
+    typer.Option("--price-cap", max=MOST, help="Train only at or under so much [USD/MWh]."),
+]
 Carbon = Annotated[
     float,
     typer.Option("--carbon", min=0, max=MOST, help="Of the grid [g/kWh]; 0: not given."),

@@ -11,6 +11,7 @@ from workloads.fleet.job_file import read_jobs
 from workloads.fleet.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.needs import scaled_to_fleet, units_needed
 from workloads.fleet.policies import best_static, clock, forecast, oracle, static, threshold
+from workloads.fleet.prices import Prices, read_prices
 from workloads.fleet.roles import GROUPS, ROLES, Role
 from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.summary import changes_frame, chip_hours, jobs_frame, regret, summary
@@ -28,6 +29,7 @@ __all__ = [
     "FleetRun",
     "Limits",
     "Policy",
+    "Prices",
     "Role",
     "Service",
     "TrainingJob",
@@ -46,6 +48,7 @@ __all__ = [
     "oracle",
     "power_w",
     "read_jobs",
+    "read_prices",
     "regret",
     "scaled_to_fleet",
     "simulate",

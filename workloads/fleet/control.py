@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from workloads.fleet.ledger import MS, milliseconds
 from workloads.fleet.moves import Phase, Process, dispatch, release, to_serving
-from workloads.fleet.reclaim import reclaim
+from workloads.fleet.reclaim import reclaim, stop_training
 from workloads.fleet.roles import Role
 from workloads.fleet.view import Policy, View, answer
 from workloads.fleet.world import World, lead_s
@@ -32,12 +32,15 @@ class Inputs:
         Minutes of ``load`` before the run.
     first_minute_of_week : int
         0 is Monday 00:00 UTC.
+    held : bool array (minutes,)
+        Minutes in which nothing trains or evaluates.
     """
 
     load: FloatArray
     rate_max_per_s: FloatArray
     history: int
     first_minute_of_week: int
+    held: npt.NDArray[np.bool_]
 
 
 def controlling(
@@ -53,6 +56,9 @@ def controlling(
         if minute:
             wanted = answer(policy, view_at(world, inputs, minute), wanted)
             order(world, world.limits.quantised(wanted, len(world.ledger)))
+        world.held = bool(inputs.held[minute])
+        if world.held:
+            stop_training(world)
         dispatch(world)
         yield world.env.timeout(MINUTE_MS)
         world.ledger.advance(world.now)

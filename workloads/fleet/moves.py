@@ -117,6 +117,8 @@ def _release(world: World, units: IntArray, ticket: int, phases: list[Phase]) ->
 
 def dispatch(world: World) -> None:
     """Lend spare units: start or grow gangs in the order of priority, evaluate with the rest."""
+    if world.held:
+        return
     for gang in world.gangs:
         _offer(world, gang)
     if world.evaluation is not None:

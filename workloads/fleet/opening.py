@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import simpy
 
@@ -31,7 +32,12 @@ def in_whole_requests(demand: Demand) -> Demand:
     return Demand(demand.services, demand.start, counts, *lengths)
 
 
-def inputs_of(demand: Demand, history: Demand | None, services: Sequence[Service]) -> Inputs:
+def inputs_of(
+    demand: Demand,
+    history: Demand | None,
+    services: Sequence[Service],
+    held: npt.NDArray[np.bool_] | None,
+) -> Inputs:
     """What the control loop reads, the history in front."""
     load = units_needed(demand, services)
     past = units_needed(history, services) if history is not None else load[:, :0]
@@ -41,6 +47,7 @@ def inputs_of(demand: Demand, history: Demand | None, services: Sequence[Service
         rate_max_per_s=rates_max(demand, services),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * 1440 + start.hour * 60 + start.minute,
+        held=np.zeros(demand.minutes, bool) if held is None else held,
     )
 
 

@@ -32,6 +32,14 @@ def reclaim(world: World, count: int, service: int) -> list[Part]:
     return parts
 
 
+def stop_training(world: World) -> None:
+    """Stop every gang in the way its job gives back, and evaluation; nobody gets the units."""
+    for gang in world.gangs:
+        if gang.size:
+            _stop(world, gang, 0)
+    release(world, world.evaluating(), [Phase(Role.DRAINING, world.costs.drain_s)])
+
+
 def _offers(world: World, service: int, count: int) -> Iterator[Part]:
     """Yield offers lazily: a gang is shrunk or stopped only when its turn comes."""
     free = world.free()

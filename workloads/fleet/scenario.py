@@ -19,6 +19,7 @@ from workloads.fleet.failures import Failures
 from workloads.fleet.job_file import read_jobs
 from workloads.fleet.jobs import TrainingJob, default_jobs
 from workloads.fleet.needs import scaled_to_fleet, units_needed
+from workloads.fleet.prices import Prices
 from workloads.fleet.progress import training_rates
 from workloads.fleet.services import Serving, services_of
 from workloads.fleet.simulate import FleetRun, simulate
@@ -44,6 +45,7 @@ class Scenario:
     limits: Limits
     failures: Failures | None
     economics: Economics
+    prices: Prices | None = None
 
     @property
     def need(self) -> FloatArray:
@@ -125,6 +127,7 @@ def run(made: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
         limits=made.limits,
         failures=made.failures,
         history=made.history,
+        held=None if made.prices is None else made.prices.dear,
         rng=np.random.default_rng(seed),
     )
 

@@ -94,6 +94,7 @@ def simulate(
     limits: Limits | None = None,
     failures: Failures | None = None,
     history: Demand | None = None,
+    held: npt.NDArray[np.bool_] | None = None,
     chips_per_unit: int = 64,
     rng: np.random.Generator | None = None,
 ) -> FleetRun:
@@ -119,6 +120,8 @@ def simulate(
         By default the catalogue's costs, no limits, and nothing breaks.
     history : Demand, optional
         What came before, known to the policy; it ends where the demand begins.
+    held : bool array (minutes,), optional
+        Minutes in which nothing trains or evaluates, as when electricity is dear.
     rng : numpy.random.Generator, optional
         The only source of randomness: failures, repairs, compile misses. Seed 0 by default.
 
@@ -129,7 +132,7 @@ def simulate(
     """
     whole = in_whole_requests(demand)
     ledger = new_ledger(units, len(services), failures.servers if failures else 1)
-    inputs = inputs_of(whole, history, services)
+    inputs = inputs_of(whole, history, services, held)
     world = opened(
         whole,
         services,

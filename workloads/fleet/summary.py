@@ -12,6 +12,7 @@ import pandas as pd
 
 from workloads.fleet.economics import Economics
 from workloads.fleet.ledger import MS
+from workloads.fleet.prices import Prices
 from workloads.fleet.roles import GROUPS, ROLES, Role
 from workloads.fleet.simulate import FleetRun
 from workloads.fleet.timeline import (
@@ -26,7 +27,7 @@ HOUR_MS = 3600 * MS
 RAMP_MINUTES = 15
 
 
-def summary(run: FleetRun, economics: Economics) -> dict[str, Any]:
+def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -> dict[str, Any]:
     """Every headline number of a run, by its key in the command line's JSON.
 
     The five ``…_chip_hours`` of the groups sum to ``chip_hours``; offered tokens are served, queued
@@ -39,7 +40,7 @@ def summary(run: FleetRun, economics: Economics) -> dict[str, Any]:
         **_service(run),
         **_training(run),
         **_changes(run),
-        **_power(run, economics),
+        **_power(run, economics, prices),
     }
     return {**told, **_money(told, economics)}
 
@@ -199,7 +200,7 @@ def _changes(run: FleetRun) -> dict[str, Any]:
     }
 
 
-def _power(run: FleetRun, economics: Economics) -> dict[str, Any]:
+def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[str, Any]:
     draw = power_w(run, economics)
     energy = float(draw.sum() * 60.0)
     lag = min(RAMP_MINUTES, len(draw) - 1)
@@ -210,6 +211,8 @@ def _power(run: FleetRun, economics: Economics) -> dict[str, Any]:
         "power_peak_w": float(draw.max()),
         "power_ramp_15min_w": float(ramp),
         "carbon_kg": energy * economics.carbon_kg_per_j or None,
+        "electricity_usd": None if prices is None else prices.cost_usd(draw),
+        "held_minutes": 0 if prices is None else int(prices.dear.sum()),
     }
 
 

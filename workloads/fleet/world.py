@@ -64,7 +64,7 @@ class Change:
 
 @dataclass
 class World:
-    """A running fleet."""
+    """A running fleet; while it is held, nothing trains or evaluates."""
 
     env: simpy.Environment
     ledger: Ledger
@@ -80,6 +80,7 @@ class World:
     heading: npt.NDArray[np.int16]
     changes: list[Change] = field(default_factory=list)
     failures: int = 0
+    held: bool = False
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property

@@ -1,0 +1,101 @@
+"""Electricity by the hour: what a run's power costs, and when it is too dear to train."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from topologies.errors import InputError, suggestion
+from workloads.table_file import read_table
+
+FloatArray = npt.NDArray[np.float64]
+COLUMNS = ("hour", "time", "usd_per_mwh")
+CYCLES = (24, 168)
+"""Hours that a file without dates may have: a day, or a week from Monday 00:00 UTC."""
+MAX_BYTES = 5 * 10**6
+J_PER_MWH = 3.6e9
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """What electricity costs in each minute of a run.
+
+    Attributes
+    ----------
+    usd_per_mwh : float array (minutes,)
+    cap_usd_per_mwh : float
+        Above it nothing trains or evaluates; serving goes on.
+    """
+
+    usd_per_mwh: FloatArray
+    cap_usd_per_mwh: float = math.inf
+
+    @property
+    def dear(self) -> npt.NDArray[np.bool_]:
+        """Minutes above the cap; (minutes,)."""
+        return np.asarray(self.usd_per_mwh > self.cap_usd_per_mwh)
+
+    def cost_usd(self, power_w: FloatArray) -> float:
+        """Cost of a draw in each minute [USD]."""
+        return float(np.sum(power_w * 60.0 * self.usd_per_mwh) / J_PER_MWH)
+
+
+def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math.inf) -> Prices:
+    """Read prices for a run of so many minutes from ``start`` (UTC).
+
+    The file has ``usd_per_mwh`` and either ``hour``, 0 to 23 of every day or 0 to 167 of every week
+    from Monday 00:00 UTC, or ``time``, from which on each price holds until the next.
+
+    Raises
+    ------
+    InputError
+        For a missing file, other columns, prices that are no numbers, hours or times that do not
+        cover the run.
+    """
+    file = Path(path)
+    table = read_table(file, "price", remedy="give a CSV file", limit_bytes=MAX_BYTES)
+    for column in table.columns:
+        if column not in COLUMNS:
+            raise InputError(
+                f"{file}: unknown column {column!r}; it has {' or '.join(COLUMNS[:2])}, and "
+                f"{COLUMNS[2]}." + suggestion(str(column), COLUMNS)
+            )
+    if "usd_per_mwh" not in table or ("hour" in table) == ("time" in table):
+        raise InputError(f"{file}: give usd_per_mwh and one of hour and time.")
+    price = pd.to_numeric(table["usd_per_mwh"], errors="coerce").to_numpy(float)
+    if not np.isfinite(price).all():
+        row = int(np.argmin(np.isfinite(price)))
+        raise InputError(f"{file}, row {row + 2}: usd_per_mwh is not a number.")
+    rows = _by_hour if "hour" in table else _by_time
+    return Prices(price[rows(table, pd.date_range(start, periods=minutes, freq="min"), file)], cap)
+
+
+def _by_hour(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
+    """Row that holds in each minute, of a day or a week that repeats."""
+    hours = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
+    order = np.argsort(hours)
+    if len(hours) not in CYCLES or not np.array_equal(hours[order], np.arange(len(hours))):
+        raise InputError(f"{file}: hour must be 0 to 23, or 0 to 167 from Monday on, once each.")
+    hour_of_week = run.day_of_week.to_numpy() * 24 + run.hour.to_numpy()
+    return np.asarray(order[hour_of_week % len(hours)])
+
+
+def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
+    """Row that holds in each minute, of dated prices; the last holds as long as the one before."""
+    times = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
+    moments = pd.DatetimeIndex(times.dt.tz_localize(None))
+    steps = np.diff(moments.asi8)
+    if moments.hasnans or len(moments) < 2 or (steps <= 0).any():
+        raise InputError(f"{file}: time must be two or more ascending times as 2024-05-10T13:00.")
+    end = moments[-1] + (moments[-1] - moments[-2])
+    if moments[0] > run[0] or end <= run[-1]:
+        raise InputError(
+            f"{file}: prices from {moments[0]} to {end} do not cover the run, {run[0]} to "
+            f"{run[-1]}; add rows, or give hour instead of time."
+        )
+    return np.asarray(moments.searchsorted(run, side="right") - 1)
