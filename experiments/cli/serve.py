@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from experiments.run_directory import Run
     from workloads.serving import Batching, Requests, Served
+    from workloads.serving import Slo as Limits
 
 MOST_PER_S = 1e9
 """Bound of a drawn rate [1/s]."""
@@ -102,7 +103,7 @@ def serve(
     asked.answer(
         lambda: document,
         lambda: _print(document),
-        lambda run: _write(run, document, served),
+        lambda run: _write(run, document, served, limits),
     )
 
 
@@ -185,8 +186,10 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table("", ["", ""], facts)
 
 
-def _write(run: Run, document: Mapping[str, Any], served: Served) -> None:
+def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:
     import pandas as pd
+
+    from experiments.serve_figures import latencies
 
     asked = served.requests
     frame = pd.DataFrame(
@@ -199,5 +202,10 @@ def _write(run: Run, document: Mapping[str, Any], served: Served) -> None:
             "end_s": served.end_s,
         }
     )
+    title = (
+        f"{document['model']} on {document['chips']} chips of {document['cluster']}: "
+        f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
+    )
+    run.figure("latency", latencies(served, limits, title), title="Latency of requests")
     run.json("summary", document, title="Results")
     run.table("metrics", frame, title="Requests", parquet=True)

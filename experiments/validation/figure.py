@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 BAND = 0.2
 """Half width of the shaded band around the diagonal."""
+MOST_LABELLED = 1000
+"""Largest over smallest value up to which more than powers of ten are labelled."""
+STEP = 5.0
+"""Width of a bar of the histogram, in per cent."""
 
 
 def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:
@@ -33,26 +37,44 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
     for name, rows in _groups(good, group).items():
         published = [row["published"] for row in rows]
         predicted = [row["predicted"] for row in rows]
-        plane.scatter(published, predicted, s=14, alpha=0.7, linewidths=0, label=name)
+        plane.scatter(published, predicted, s=14, alpha=0.7, lw=0, label=name)
     if good:
         _diagonal(plane, good)
         errors = np.clip([100 * row["error"] for row in good], -100, 100)
-        side.hist(errors, bins=40, color="0.4")
+        widest = max(STEP, float(STEP * np.ceil(np.abs(errors).max() / STEP)))
+        side.hist(errors, bins=np.arange(-widest, widest + STEP, STEP), color="#4477aa")
     plane.set(xlabel=f"published {_quantity(good)}", ylabel=f"predicted {_quantity(good)}")
-    side.set(xlabel="error [%], clipped at ±100", ylabel="rows", title="errors")
-    side.axvline(0, color="0.7", linewidth=1)
-    plane.set_title(title)
+    side.set(xlabel="predicted over published, less 1 [%], clipped at ±100", ylabel="rows")
+    side.axvline(0, color="black", linewidth=1)
+    side.yaxis.get_major_locator().set_params(integer=True)
+    plane.set_title(f"{title}{_finding(good)}", loc="left", fontsize=10)
     if group and good:
         plane.legend(fontsize="x-small", frameon=False)
     return figure
 
 
+def _finding(good: Sequence[Mapping[str, Any]]) -> str:
+    """How large the errors are, in words."""
+    if not good:
+        return ""
+    median, ninth = np.quantile([abs(row["error"]) for row in good], (0.5, 0.9))
+    within = f"shaded: within {BAND:.0%}"
+    return f": median error {median:.1%}, 90th percentile {ninth:.1%} ({within})"
+
+
 def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.ticker import LogLocator
+
     values = [row[key] for row in good for key in ("published", "predicted")]
     line = np.array([min(values) / 1.5, max(values) * 1.5])
     plane.plot(line, line, color="0.5", linewidth=1)
     plane.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="0.9", zorder=0)
     plane.set(xscale="log", yscale="log")
+    many = max(values) > MOST_LABELLED * min(values)
+    for axis in (plane.xaxis, plane.yaxis):
+        axis.set_major_locator(LogLocator() if many else LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter("")
 
 
 def _quantity(good: Sequence[Mapping[str, Any]]) -> str:
