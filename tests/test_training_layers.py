@@ -251,3 +251,17 @@ def test_the_output_layer_is_not_in_fp8() -> None:
         )
     )
     assert plain == eight
+
+
+def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not() -> None:
+    separate = catalogue().with_variants({"training.accumulation_bytes": "separate"})
+    many, one = plan(tp=2), plan(tp=2, global_batch=1)
+    fused, summed, first = (
+        backward(Shapes(TOY, how, "h100", parts))
+        for how, parts in ((many, catalogue()), (many, separate), (one, separate))
+    )
+    assert first == fused
+    assert summed[:-1] == fused
+    held = layer_share(TOY, many).total
+    assert summed[-1].seconds == Shapes(TOY, many, "h100", separate).passes(6 * held).seconds
+    assert weight_half(summed)[-1].name == summed[-1].name

@@ -11,7 +11,8 @@ from workloads.training.experts import experts_backward, experts_forward
 from workloads.training.latent import latent_backward, latent_forward
 from workloads.training.mlp import mlp_backward, mlp_forward
 from workloads.training.shapes import Shapes
-from workloads.training.steps import PREVIOUS, Step, prefixed
+from workloads.training.shares import layer_share
+from workloads.training.steps import PREVIOUS, Step, kernel, prefixed
 
 __all__ = ["Shapes", "backward", "data_half", "forward", "weight_half"]
 
@@ -37,7 +38,16 @@ def backward(shapes: Shapes, *, moe: bool = False, again: bool = True) -> tuple[
         before = prefixed(forward(shapes, moe=moe), "again.")
     attend = latent_backward if shapes.model.latent else attention_backward
     feed = experts_backward if moe and shapes.model.experts else mlp_backward
-    return (*before, *feed(shapes), *attend(shapes))
+    return (*before, *feed(shapes), *attend(shapes), *_accumulation(shapes, moe=moe))
+
+
+def _accumulation(shapes: Shapes, *, moe: bool) -> list[Step]:
+    """Add gradients to those of microbatches before, where the products do not do it in passing."""
+    each = shapes.parts.integer("training", "accumulation_bytes")
+    if not each or shapes.plan.microbatches == 1:
+        return []
+    held = layer_share(shapes.model, shapes.plan, moe=moe).total
+    return [kernel("layer.sum.weight", shapes.passes(each * held))]
 
 
 def data_half(steps: Sequence[Step]) -> list[Step]:
