@@ -210,7 +210,7 @@ def test_groups_of_all_of_rainier_take_few_ops(domains, places, cores, size, mon
     total = duration_ps("all-reduce", group, size)
     injected = 2 * size * (domains - 1) / domains / len(places) / 25e9
     assert total >= injected * 1e12
-    assert 0 < max(ops) < 3_000_000
+    assert 0 < max(ops) < 4_000_000
 
 
 def test_a_ring_over_all_of_rainier_answers_at_once():

@@ -205,3 +205,11 @@ def test_phases_add_up_to_the_whole():
         assert prove(phase) == "proven"
     wire = sum(10**6 / 4**stage / 2 / 100e9 * 1e12 for stage in (1, 2))
     assert run_phases("all-reduce", group, 10**6).total_ps == 2 * (6 * US + 3 * wire)
+
+
+def test_a_longer_buffer_takes_no_leap_where_the_runtime_leaves_halving_inside_nodes():
+    two, mib = whole(cluster("trn2.48xlarge:2"), 4), 2**20
+    below, above = (build("all-reduce", two, size * mib, "hierarchical") for size in (53, 54))
+    assert max(below.labels["step"]) < max(above.labels["step"])
+    assert 0.8 < run(above).total_ps / run(below).total_ps < 1.05
+    assert prove(compose("all-reduce", two, 54 * mib, "hierarchical")) == "proven"

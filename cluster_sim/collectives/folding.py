@@ -12,8 +12,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.cube import sharing
 from cluster_sim.collectives.algorithms.cycles import cycles
 from cluster_sim.collectives.algorithms.hierarchical import (
+    drives_pairs_inside,
     inner_parts,
     over_domains,
     radices,
@@ -147,10 +149,13 @@ def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: 
     def after(last: list[Leg], slices: int) -> Schedule:
         parts = [([*legs, *last], weight) for legs, weight in inner]
         sends = staged_by_few(op, ranks.size, parts, size_bytes, slices)
+        sends = sharing(sends) if drives_pairs_inside(group, size_bytes) else sends
         return _lowered(sends, level, chips, costs)
 
     if not ring:
-        return run(after([Leg(across, size, size - 1) for size in sizes], slices)).total_ps
+        stages = [Leg(across, size, size - 1) for size in sizes]
+        fewer = min(slices, max(1, MOST_OPS // len(after(stages, 1))))
+        return run(after(stages, fewer)).total_ps
     ops = HOPS * ways * ranks.size * len(inner) * len(table)
     fewer = min(slices, max(1, MOST_OPS // ops))
     return after_rounds_ps(

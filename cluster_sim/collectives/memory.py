@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cluster_sim.collectives.accesses import accesses
+from cluster_sim.collectives.accesses import PAIRED, accesses
+from cluster_sim.collectives.algorithms.hierarchical import drives_pairs_inside
 from cluster_sim.collectives.algorithms.named import chosen
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.nccl.times import covers
@@ -37,6 +38,8 @@ def hbm_bytes(op: str, group: Group, size_bytes: int, algorithm: str = "auto") -
     if not costs.hbm_bytes_per_s or (algorithm == "auto" and covers(group.cluster)):
         return 0
     name = chosen(op, group, size_bytes, algorithm)
+    if name == "hierarchical" and drives_pairs_inside(group, size_bytes):
+        name = PAIRED
     return int(accesses(op, group, name, costs) * size_bytes)
 
 

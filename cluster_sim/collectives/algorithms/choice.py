@@ -22,10 +22,7 @@ MOST_MESH_RANKS = 128
 
 
 def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -> str:
-    """Name of the algorithm that ``auto`` stands for, out of those that make sense.
-
-    KangaRing is documented for the four ranks of a Trn2 chip; the two of Trn1 run rings.
-    """
+    """Name of the algorithm that ``auto`` stands for, out of those that make sense."""
     wanted = (*_preferences(op, group, size_bytes), *sensible)
     return next(name for name in wanted if name in sensible)
 
@@ -39,7 +36,7 @@ def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
         return (*first, *_by_size(op, group, size_bytes, "hierarchical", "ring"))
     if not isinstance(group.cluster.shape, Torus):
         return _by_size(op, group, size_bytes, "torus", "ring")
-    if group.ranks_per_chip == _all_cores(group) > 2:
+    if drives_pairs(group):
         return _by_size(op, group, size_bytes, "kangaring", "multi-ring")
     return _by_size(op, group, size_bytes, "multi-ring")
 
@@ -61,6 +58,14 @@ def halves(group: Group, size_bytes: int) -> bool:
         return False
     most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
     return size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below"))
+
+
+def drives_pairs(group: Group) -> bool:
+    """Whether the runtime runs large buffers by KangaRing: with all ranks of each chip of a torus.
+
+    It is documented for the four ranks of a Trn2 chip; the two of Trn1 run rings.
+    """
+    return isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == _all_cores(group) > 2
 
 
 def is_trainium(group: Group) -> bool:

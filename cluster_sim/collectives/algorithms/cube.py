@@ -75,6 +75,11 @@ def _pairs(at: IntArray, bit: int) -> IntArray:
 
 def kangaring(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
     """All-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
+    return sharing(staged(op, group.ranks, kangaring_parts(group), size_bytes, slices))
+
+
+def kangaring_parts(group: Group) -> list[Part]:
+    """Stages of KangaRing: within the pairs, then rings of which each drives one half."""
     each = group.ranks_per_chip
     ranks = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
     chips = all_rings(Group(group.cluster, group.chips))
@@ -84,7 +89,11 @@ def kangaring(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
         primaries = np.ravel(order[:, None] * each + half)
         rings = np.stack([primaries, primaries + 1]).astype(np.int32)
         made.append(Part((ranks, rings), weight))
-    sends = staged(op, group.ranks, made, size_bytes, slices)
+    return made
+
+
+def sharing(sends: Sends) -> Sends:
+    """The same sends where the two ranks of a pair share what one of them received."""
     ends = sends.channels
     return replace(sends, channels=replace(ends, fused=ends.src // 2 == ends.dst // 2))
 

@@ -8,8 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.choice import halves, is_trainium
-from cluster_sim.collectives.algorithms.cube import cube_parts, is_cube
+from cluster_sim.collectives.algorithms.choice import drives_pairs, halves, is_trainium
+from cluster_sim.collectives.algorithms.cube import (
+    cube_parts,
+    is_cube,
+    kangaring_parts,
+    sharing,
+)
 from cluster_sim.collectives.algorithms.cycles import one_ring
 from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.algorithms.torus import parts
@@ -32,7 +37,8 @@ def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
         Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
         for part in inner_parts(group, size_bytes)
     ]
-    return staged(op, group.ranks, made, size_bytes, slices)
+    sends = staged(op, group.ranks, made, size_bytes, slices)
+    return sharing(sends) if drives_pairs_inside(group, size_bytes) else sends
 
 
 def radices(group: Group) -> list[int]:
@@ -117,8 +123,8 @@ def rank_table(group: Group) -> IntArray | None:
 def inner_parts(group: Group, size_bytes: int) -> list[Part]:
     """Parts of the payload as they are reduced inside one domain; ranks as in the first one.
 
-    One rank a chip goes along the axes of a torus; several halve and double as long as the runtime
-    does so inside one domain, and go round a ring beyond.
+    One rank a chip goes along the axes of a torus; several do what the runtime does inside one
+    domain: halve and double, and beyond that KangaRing, or a ring where it does not drive pairs.
     """
     inside = _inside(group)
     if inside.ranks == 1:
@@ -128,7 +134,15 @@ def inner_parts(group: Group, size_bytes: int) -> list[Part]:
         return parts(found)
     if is_cube(inside) and halves(inside, size_bytes):
         return cube_parts(inside)
+    if drives_pairs(inside):
+        return kangaring_parts(inside)
     return [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
+
+
+def drives_pairs_inside(group: Group, size_bytes: int) -> bool:
+    """Whether pairs of ranks share what one of them received, as in KangaRing."""
+    inside = _inside(group)
+    return drives_pairs(inside) and not (is_cube(inside) and halves(inside, size_bytes))
 
 
 def over_domains(lines: IntArray, ranks: IntArray) -> IntArray:
