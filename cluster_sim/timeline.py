@@ -238,7 +238,7 @@ def _draw_shares(
     pixels = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8)
     # Lanes repeated, so that a figure only ever scales down and they keep their edges.
     axes.imshow(pixels.repeat(1 + 2 * MOST_LANES // lanes, axis=0), aspect="auto", extent=extent)
-    axes.set_xlabel("full colour: busy · faint: busy for a part of the time · white: idle")
+    axes.set_xlabel("full colour: busy · faint: partly busy · white: idle · mixed: several")
 
 
 def _share(

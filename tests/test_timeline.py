@@ -70,7 +70,7 @@ def test_many_ops_become_shares_of_pixels(monkeypatch: pytest.MonkeyPatch) -> No
     half = (np.array([1, 0, 0]) + np.array(to_rgb(KNOWN["exposed_tp"]))) / 2
     assert lanes[0, 5 * tenth] == pytest.approx(half, abs=0.01)
     assert axes.get_xlabel() == (
-        "time [ps]   full colour: busy · faint: busy for a part of the time · white: idle"
+        "time [ps]   full colour: busy · faint: partly busy · white: idle · mixed: several"
     )
 
 
