@@ -7,14 +7,19 @@ where parameters are gathered for them or their gradients reduced meanwhile.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled, internal
+from cluster_sim.engine.jit import compiled, internal, version
 from cluster_sim.schedule import IntArray
 from workloads.search.talk import FloatArray
+from workloads.training import pipeline
 from workloads.training.pipeline import BACKWARD, FORWARD, WEIGHT, order
+
+SOURCES = (Path(__file__), Path(pipeline.__file__))
+"""What the walk is compiled from, besides the engine's instructions."""
 
 NOT, ONCE, EACH = range(3)
 """When replicas exchange beside passes: never, once an iteration, with each pass."""
@@ -100,7 +105,8 @@ def walk_s(line: Line) -> float:
     stages = line.passes.shape[1]
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)
     gathered, clocks = np.zeros(len(line.kind)), np.zeros((5, stages))
-    if not _walk(line, arrived, gathered, clocks, np.zeros(stages, np.int64)):
+    place = np.zeros(stages, np.int64)
+    if not _walk(version(*SOURCES), line, arrived, gathered, clocks, place):
         raise ValueError("the stages of a pipeline wait for one another")
     free = clocks[[ENGINE, SENDS, DP]].max(axis=0)
     if line.tie_s:
@@ -110,7 +116,12 @@ def walk_s(line: Line) -> float:
 
 @compiled
 def _walk(
-    line: Line, arrived: FloatArray, gathered: FloatArray, clocks: FloatArray, place: IntArray
+    _source: Any,  # see ``jit.version``
+    line: Line,
+    arrived: FloatArray,
+    gathered: FloatArray,
+    clocks: FloatArray,
+    place: IntArray,
 ) -> bool:
     """Let each stage in turn go on until it waits for another; whether all come to their end."""
     stages, count = line.passes.shape[1], line.passes.shape[2]
