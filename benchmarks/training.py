@@ -49,8 +49,10 @@ def demo() -> None:
     calm, calm_s = measured(f"{name}, rank vector", lambda: vector(step))
     _, noisy_s = measured(f"{name}, rank vector, jitter {JITTER}", lambda: noisy(step))
     whole, whole_s = measured(f"{name}, all ranks, engine", lambda: by_engine(step))
+    _, told_s = measured(f"{name}, where their time goes", lambda: told(whole))
     print(f"{'same time each way':>42}: {folded.total_ps == calm.total_ps == whole.total_ps}")
     ratio("the rank vector is faster than the engine by", whole_s, calm_s)
+    ratio("to tell where time goes is faster by", whole_s, told_s)
     ratio("jitter takes longer by", noisy_s, calm_s)
     ratio("folding is faster than the engine on all by", whole_s, folded_s)
 
@@ -97,6 +99,14 @@ def by_folding(program: Program) -> Any:
     from workloads.training.fold import fold
 
     return by_engine(fold(program))
+
+
+def told(trace: Any) -> Any:
+    """Give every picosecond of every rank to a category, and return the trace."""
+    from workloads.training.breakdown import hidden_and_exposed
+
+    hidden_and_exposed(trace)
+    return trace
 
 
 def vector(program: Program) -> RankVector:
