@@ -29,6 +29,11 @@ def training_rates(model: Model, cluster: Cluster) -> tuple[tuple[int, float], .
     batch grows with the job and throughput in proportion. The iteration is simulated on the fewest
     whole units with at least two replicas. Where no plan fits the fleet, the roofline of a forward
     pass, three times, stands in for it.
+
+    Raises
+    ------
+    InputError
+        For a cluster without chips.
     """
     for stages in range(1, MOST_STAGES + 1):
         replica = cluster.chips_per_server * stages
@@ -55,7 +60,4 @@ def training_rates(model: Model, cluster: Cluster) -> tuple[tuple[int, float], .
 
 def _roofline_tokens_per_s(model: Model, cluster: Cluster) -> float:
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-    try:
-        return servers * SEQUENCE / (PASSES * forward_s(model, cluster, SEQUENCE))
-    except InputError:
-        return 1.0
+    return servers * SEQUENCE / (PASSES * forward_s(model, cluster, SEQUENCE))
