@@ -328,6 +328,11 @@ def test_what_ran_is_not_refused_for_a_remainder(cells, expected):
     )
 
 
+def test_who_overlaps_all_on_a100_runs_newer_software():
+    older, newer = (filled(row(gated_mlp=0, overlap=how)).values for how in ("dp", "all"))
+    assert (plan_of(older).attention, plan_of(newer).attention) == ("unfused", "fused")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
@@ -411,7 +416,8 @@ def test_recipes_name_variants_that_exist():
 def test_rows_of_unknown_sources_get_the_recipe_of_their_kind(
     cluster_name, gated, zero, attention, selective
 ):
-    used = recipe({"cluster": cluster_name, "gated_mlp": gated, "zero": zero, "source": "mine"})
+    plain = {"gated_mlp": gated, "zero": zero, "overlap": "none", "source": "mine"}
+    used = recipe({"cluster": cluster_name, **plain})
     assert (used.match, used.attention, used.selective) == ("", attention, selective)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from experiments.validation.machines import machines_for
 from topologies.catalogue import Catalogue, catalogue
 
-CONDITIONS = ("zero", "gated_mlp", "chip")
+CONDITIONS = ("zero", "gated_mlp", "overlap", "chip")
 """Columns of a recipe that a row must agree with, cheapest first."""
 
 
@@ -35,7 +35,7 @@ class Recipe:
     selective : str
         What *selective* recomputation means: the core of ``attention`` (Megatron), or every other
         of the ``layers`` (frameworks of FSDP).
-    overlap : str
+    usual_overlap : str
         Which communication runs beside compute where a row does not say.
     collectives : str
         Through what a collective was measured: ``nccl``, as by its own tests, ``pytorch`` or
@@ -49,7 +49,7 @@ class Recipe:
     conditions: tuple[tuple[str, tuple[str, ...]], ...]
     attention: str
     selective: str
-    overlap: str
+    usual_overlap: str
     collectives: str
     variants: tuple[tuple[str, str], ...]
     note: str
@@ -95,7 +95,7 @@ def _made(row: Mapping[str, str]) -> Recipe:
         conditions=tuple((name, tuple(row[name].split())) for name in CONDITIONS if row[name]),
         attention=row["attention"],
         selective=row["selective"],
-        overlap=row["overlap"],
+        usual_overlap=row["usual_overlap"],
         collectives=row["collectives"],
         variants=tuple((path, name) for path, name in pairs),
         note=row["note"],
@@ -103,14 +103,14 @@ def _made(row: Mapping[str, str]) -> Recipe:
 
 
 def recipe(row: Mapping[str, Any]) -> Recipe:
-    """Recipe of a row, by its ``source``, else by its ``cluster``, ``gated_mlp`` and ``zero``.
+    """Recipe of a row, by its ``source``, else by chip, ``gated_mlp``, ``zero`` and ``overlap``.
 
     Examples
     --------
     >>> recipe({"source": "github VIA-Research/vTrain ground_truth_single.csv"}).attention
     'unfused'
-    >>> mine = {"cluster": "dgx-a100", "gated_mlp": 0, "zero": 1}
-    >>> recipe(mine).attention, recipe(mine | {"gated_mlp": 1}).attention
+    >>> mine = {"cluster": "dgx-a100", "gated_mlp": 0, "zero": 1, "overlap": "none"}
+    >>> recipe(mine).attention, recipe(mine | {"overlap": "all"}).attention
     ('unfused', 'fused')
     """
     return next(one for one in recipes() if one.suits(row))

@@ -171,8 +171,9 @@ def _pipeline(row: Cells) -> Cells:
 
 
 def _overlap(row: Cells) -> Cells:
-    """What the framework does unasked."""
-    return {} if row.get("overlap") else {"overlap": recipe(row).overlap}
+    """What the framework does unasked, of those that could have overlapped nothing."""
+    usual = recipe({**row, "overlap": "none"}).usual_overlap
+    return {"overlap": row.get("overlap") or usual}
 
 
 def _padded(row: Cells) -> Cells:
