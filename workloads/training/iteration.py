@@ -10,29 +10,24 @@ from functools import cached_property
 import numpy.typing as npt
 import pandas as pd
 
-from cluster_sim.engine.faults import Faults
-from cluster_sim.schedule import Schedule
-from cluster_sim.trace import Trace, run
+from cluster_sim.trace import Trace
 from topologies.catalogue import Catalogue, catalogue
 from topologies.clusters import Cluster
 from topologies.errors import InputError
 from workloads.flops import attention_flops, forward_flops, training_flops
 from workloads.model import Model
 from workloads.training.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
-from workloads.training.chunk_level import Expanded, expand, project
-from workloads.training.faults import Fault, struck, table
+from workloads.training.faults import Fault, struck
 from workloads.training.fold import fold
-from workloads.training.jitter import Disturbance, disturb
-from workloads.training.lower import lower
+from workloads.training.jitter import Disturbance
+from workloads.training.levels import automatic, ready
 from workloads.training.memory import Memory, check_memory, worst
 from workloads.training.placement import place
 from workloads.training.plan import ParallelPlan, check_model, check_ranks
 from workloads.training.program import Program, program
-from workloads.training.rank_vector import Progress, RankVector, evaluate
+from workloads.training.provenance import provenance
+from workloads.training.rank_vector import Progress, RankVector
 from workloads.training.shapes import Shapes
-
-LARGEST_ENGINE_RANKS = 1024
-"""Ranks up to which the engine follows every op; beyond, the rank vector sums them up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +142,7 @@ class Iteration:
     @property
     def provenance(self) -> Mapping[str, str]:
         """Where each kind of input comes from, the worst of its parts."""
-        return provenance(self.program, self.cluster)
+        return provenance(self.program, _numbers(self.cluster), self.cluster.chip)
 
 
 def iteration(
@@ -189,7 +184,7 @@ def iteration(
     disturbed : Disturbance, optional
         Jitter and stragglers; every rank is then run.
     level : {"auto", "chunk", "collective", "rank-vector"}
-        ``auto`` takes the rank vector when more than ``LARGEST_ENGINE_RANKS`` ranks are run and no
+        ``auto`` takes the rank vector when more than 1,024 different ranks are run and no
         fault strikes, else whole collectives; ``chunk`` writes these out, for all ranks.
     progress : function of (str, int, int), optional
         Told how far a rank-vector run is.
@@ -210,33 +205,17 @@ def iteration(
     True
     """
     parts = _numbers(cluster)
-    check_model(plan, model)
     peak = _peak(parts, cluster.chip, plan.precision)
-    if not partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
-        check_ranks(plan, cluster.chips)
-    needed = worst(model, plan, parts, cluster.chip)
-    if not allow_oversized:
-        check_memory(needed, plan)
+    needed = _checked(model, cluster, plan, partial=partial, oversized=allow_oversized)
     begun = time.perf_counter()
     shapes = Shapes(model, plan, cluster.chip, parts)
     made = program(shapes, place(plan, cluster, chips), iterations)
     if folded and not disturbed and level != "chunk":
         made = fold(made, struck(made, faults))
-    if level == "auto":
-        many = len(made) > LARGEST_ENGINE_RANKS and not faults
-        level = "rank-vector" if many else "collective"
-    if level != "collective" and faults:
-        raise InputError(f"--level {level} follows no faults. Use --level collective.")
-    lowered = None if level == "rank-vector" else _lowered(made, disturbed, faults, cluster, level)
+    level = automatic(made, faults) if level == "auto" else level
+    what = ready(made, cluster, level, faults, disturbed)
     built = time.perf_counter()
-    trace: Trace | RankVector
-    undisturbed = None
-    if lowered is None:
-        trace = evaluate(made, disturbed, progress=progress)
-    else:
-        trace = _run(lowered.schedule, engine, lowered.faults)
-        if lowered.calm is not None:
-            undisturbed = _run(lowered.calm, engine)
+    trace, undisturbed = what.run(engine, progress)
     ran = time.perf_counter()
     return Iteration(
         model,
@@ -251,46 +230,21 @@ def iteration(
         iterations=iterations,
         undisturbed=undisturbed,
         level=level,
-        ops=len(trace) if lowered is None else lowered.ops,
+        ops=what.ops(trace),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Lowered:
-    """What the engine runs: the schedule, its faults, and the calm one to compare with."""
-
-    schedule: Schedule | Expanded
-    faults: Faults | None
-    calm: Schedule | Expanded | None
-
-    @property
-    def ops(self) -> int:
-        """Ops of the schedule as it is run."""
-        made = self.schedule
-        return len(made if isinstance(made, Schedule) else made.schedule)
-
-
-def _lowered(
-    made: Program,
-    disturbed: Disturbance | None,
-    faults: Sequence[Fault],
-    cluster: Cluster,
-    level: str,
-) -> Lowered:
-    calm = lower(made, memory=level == "collective")
-    schedule = disturb(calm, made, disturbed) if disturbed else calm
-    strikes = table(schedule, faults) if faults else None
-    beside = calm if disturbed or faults else None
-    if level == "collective":
-        return Lowered(schedule, strikes, beside)
-    expanded = expand(made, schedule, cluster)
-    return Lowered(expanded, None, beside and expand(made, beside, cluster))
-
-
-def _run(made: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:
-    if isinstance(made, Schedule):
-        return run(made, engine=engine, faults=faults)
-    return project(run(made.schedule, engine=engine), made)
+def _checked(
+    model: Model, cluster: Cluster, plan: ParallelPlan, *, partial: bool, oversized: bool
+) -> Memory:
+    """Refuse a plan that does not suit model and cluster; the memory that it needs."""
+    check_model(plan, model)
+    if not partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
+        check_ranks(plan, cluster.chips)
+    needed = worst(model, plan, _numbers(cluster), cluster.chip)
+    if not oversized:
+        check_memory(needed, plan)
+    return needed
 
 
 def _numbers(cluster: Cluster) -> Catalogue:
@@ -320,30 +274,3 @@ def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
     if plan.recompute == "selective" and plan.attention == "unfused":
         return model.layers * attention_flops(model, plan.seq)
     return 0.0
-
-
-RANKING = ("measured", "interpolated", "extrapolated", "assumed")
-KERNELS = {
-    "gemm": (
-        "attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits", "attention.down",
-        "attention.queries", "attention.keys-values", "experts.up", "experts.down",
-    ),
-    "attention": ("attention.core",),
-    "elementwise": ("attention.norm", "mlp.norm", "mlp.activation"),
-    "optimizer": ("optimizer.step",),
-}  # fmt: skip
-
-
-def provenance(made: Program, cluster: Cluster) -> dict[str, str]:
-    """Provenance of the times of kernels by kind, and of the links' efficiency."""
-    found: dict[str, str] = {}
-    for kind, names in KERNELS.items():
-        graded = [step.provenance for step in made.steps if step.name in names]
-        found[kind] = max(graded, key=RANKING.index, default="assumed")
-    parts = _numbers(cluster)
-    known = parts.has(cluster.chip, "collective_efficiency")
-    graded_link = parts.entry(cluster.chip, "collective_efficiency").grade if known else "assumed"
-    found["collectives"] = {"measured": "measured", "derived": "extrapolated"}.get(
-        graded_link, "assumed"
-    )
-    return found
