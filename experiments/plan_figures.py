@@ -11,6 +11,7 @@ import pandas as pd
 from cluster_sim.palette import colors
 from cluster_sim.schedule import IntArray
 from experiments.training_figures import NAMES, stacked
+from topologies.quantities import format_bytes, format_seconds
 from workloads.search.talk import FloatArray
 from workloads.training.breakdown import PARTS
 from workloads.training.plan import ParallelPlan
@@ -62,14 +63,15 @@ def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
     words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
     rest = []
     for name in telling:
-        if one["pp"] == 1 and name in OF_PIPELINES:
+        whole_as_all = name == "etp" and one["etp"] == one["tp"]
+        if whole_as_all or (one["pp"] == 1 and name in OF_PIPELINES):
             continue
         text, value = name.replace("_", " "), one[name]
         rest.append(
             ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
         )
-    for first in range(0, len(rest), 2):
-        words.append(", ".join(rest[first : first + 2]))
+    for first in range(0, len(rest), 3):
+        words.append(", ".join(rest[first : first + 3]))
     return "\n".join(words)
 
 
@@ -116,7 +118,13 @@ def pareto(found: Search, top: int) -> Figure:
     axes.set_xlabel("memory of the rank that needs most [GB]")
     axes.set_ylabel("time of one iteration [s]")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{found.model.name} on {found.cluster.name}", loc="left", fontsize=10)
+    best = found.finalists[0]
+    axes.set_title(
+        f"{found.model.name} on {found.cluster.name}: the fastest plan takes "
+        f"{format_seconds(best.iteration_s)} and {format_bytes(best.memory.total)} a rank",
+        loc="left",
+        fontsize=10,
+    )
     figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)
     return figure
 

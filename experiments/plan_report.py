@@ -266,7 +266,7 @@ def write(run: Run, found: Search, top: int, model: str) -> None:
     from experiments.plan_figures import bars, pareto
 
     rows, every = frame(found, top), estimates(found)
-    run.figure("plans", bars(rows), title="The best plans", note=headline(found))
+    run.figure("plans", bars(rows, headline(found)), title="The best plans")
     run.figure("pareto", pareto(found, top), title="Memory and time of all plans", note=PARETO)
     run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(found)))
     heads, cells = sifted(found)

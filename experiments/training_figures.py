@@ -94,7 +94,9 @@ def stacked(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5, 1.9 + 0.55 * len(labels)), layout="constrained")
+    lines = max(label.count("\n") + 1 for label in labels)
+    row_inches = max(0.55, 0.18 * lines)
+    figure = Figure(figsize=(9.5, 1.9 + row_inches * len(labels)), layout="constrained")
     axes = figure.subplots()
     shade, at = colors(PARTS), np.arange(len(labels))
     totals = np.array([sum(one.values()) for one in parts])
