@@ -213,3 +213,24 @@ def test_a_longer_buffer_takes_no_leap_where_the_runtime_leaves_halving_inside_n
     assert max(below.labels["step"]) < max(above.labels["step"])
     assert 0.8 < run(above).total_ps / run(below).total_ps < 1.05
     assert prove(compose("all-reduce", two, 54 * mib, "hierarchical")) == "proven"
+
+
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "trn2-ultraserver", "trn3-gen2"])
+def test_a_broadcast_goes_by_message_tree_or_ring_as_its_length_asks(machine):
+    group = whole(cluster(machine))
+    sizes = [2**10, 2**16, 2**20, 2**24]
+    auto = [duration_ps("broadcast", group, size) for size in sizes]
+    assert chosen("broadcast", group, 2**10, "auto") == "mesh"
+    assert chosen("broadcast", group, 2**24, "auto") == "multi-ring"
+    for size, time_ps in zip(sizes, auto, strict=True):
+        named = [duration_ps("broadcast", group, size, name) for name in ("ring", "mesh")]
+        assert time_ps <= 1.01 * max(named)
+    assert auto == sorted(auto)
+
+
+def test_ranks_that_are_no_power_of_two_send_short_buffers_straight():
+    switched = whole(cluster("trn3-gen2"))
+    assert chosen("all-reduce", switched, 2**10, "auto") == "mesh"
+    assert chosen("all-reduce", whole(cluster("trn2-ultraserver"), 4), 2**10, "auto") == "rdh"
+    times = [duration_ps("all-reduce", switched, 2**10, name) for name in ("auto", "torus")]
+    assert 2 * times[0] < times[1]

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.choice import is_trainium
 from cluster_sim.collectives.algorithms.cycles import one_ring
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.group import Group
 from cluster_sim.schedule import BoolArray, IntArray
+from cluster_sim.wire import RUNTIME
 from topologies.clusters import Cluster
 from topologies.errors import InputError
 from topologies.links import domain_links
 from topologies.routing import routes
 from topologies.shapes import Torus
 
-RUNTIME = "neuron-runtime"
 GATHER_V_RANKS = 4
 """Ranks inside one chip that an all-gather-v is for (neuron-runtime/about/collectives.rst)."""
 ALL_THE_SAME = "Or simulate it all the same with --unrestricted."
@@ -69,11 +70,6 @@ Or simulate it all the same with --unrestricted.
             _refuse_uneven_gather(group)
         _refuse_asymmetric(op, group)
     _refuse_many_groups(many)
-
-
-def is_trainium(cluster: Cluster) -> bool:
-    """Whether the Neuron runtime would run there."""
-    return cluster.catalogue is not None and not cluster.plain and cluster.chip.startswith("trn")
 
 
 def along_ring(group: Group) -> Group:

@@ -12,12 +12,14 @@ import numpy as np
 
 from cluster_sim.collectives.group import Group
 from cluster_sim.instants import PS_PER_S
-from cluster_sim.wire import wire
+from cluster_sim.wire import RUNTIME, wire
+from topologies.clusters import Cluster
 from topologies.links import domain_links
 from topologies.shapes import Torus
 
-RUNTIME = "neuron-runtime"
-MOST_MESH_RANKS = 128
+MESH_FIRST_RANKS = 128
+"""Ranks beyond which halving and doubling goes before a mesh: CC-Cores issue message by message."""
+MOST_MESH_RANKS = 512
 """Ranks beyond which no mesh is tried: its messages grow with the square."""
 
 
@@ -30,12 +32,14 @@ def automatic(op: str, group: Group, size_bytes: int, sensible: Sequence[str]) -
 def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
     if op in ("all-to-all", "permute"):
         return ("dimension-ordered", "direct")
+    if op == "broadcast" and is_trainium(group.cluster):
+        return _to_all(group, size_bytes)
     domains = len(np.unique(group.domain))
     if domains > 1:
         first = ("hierarchical",) if domains < group.ranks else ()
         return (*first, *_by_size(op, group, size_bytes, "hierarchical", "ring"))
     if not isinstance(group.cluster.shape, Torus):
-        return _by_size(op, group, size_bytes, "torus", "ring")
+        return _by_size(op, group, size_bytes, "torus", "multi-ring")
     if drives_pairs(group):
         return _by_size(op, group, size_bytes, "kangaring", "multi-ring")
     return _by_size(op, group, size_bytes, "multi-ring")
@@ -43,18 +47,30 @@ def _preferences(op: str, group: Group, size_bytes: int) -> tuple[str, ...]:
 
 def _by_size(op: str, group: Group, size_bytes: int, *large: str) -> tuple[str, ...]:
     """Mesh for small buffers, halving and doubling for larger ones, then ``large``."""
-    if not is_trainium(group):
+    if not is_trainium(group.cluster):
         return large
-    if _is_short(group, size_bytes) and group.ranks <= MOST_MESH_RANKS:
+    short = _is_short(group, size_bytes)
+    if short and group.ranks <= MESH_FIRST_RANKS:
         single = op == "all-reduce" and _one_step_wins(group, size_bytes)
         return ("single-step-mesh", "mesh") if single else ("mesh",)
-    return ("rdh", *large) if halves(group, size_bytes) else large
+    mesh = ("mesh",) if short and group.ranks <= MOST_MESH_RANKS else ()
+    return ("rdh", *mesh, *large) if halves(group, size_bytes) else large
+
+
+def _to_all(group: Group, size_bytes: int) -> tuple[str, ...]:
+    """Of a broadcast: a message to each, a tree, or slices along rings, as its length asks for.
+
+    What the runtime does is not documented.
+    """
+    if _one_step_wins(group, size_bytes):
+        return ("mesh",)
+    return ("rdh", "multi-ring") if _is_short(group, size_bytes) else ("multi-ring",)
 
 
 def halves(group: Group, size_bytes: int) -> bool:
     """Whether the runtime halves and doubles a buffer, or would but for a faster mesh."""
     numbers = group.cluster.catalogue
-    if numbers is None or not is_trainium(group):
+    if numbers is None or not is_trainium(group.cluster):
         return False
     most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
     return size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below"))
@@ -68,17 +84,15 @@ def drives_pairs(group: Group) -> bool:
     return isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == _all_cores(group) > 2
 
 
-def is_trainium(group: Group) -> bool:
-    """Whether the Neuron runtime runs the collectives of a group."""
-    return group.cluster.catalogue is not None and group.cluster.chip.startswith("trn")
+def is_trainium(cluster: Cluster) -> bool:
+    """Whether the Neuron runtime runs the collectives of a cluster."""
+    return cluster.catalogue is not None and cluster.chip.startswith("trn")
 
 
 def _is_short(group: Group, size_bytes: int) -> bool:
     """Whether steps, not bytes, decide on Trainium."""
     numbers = group.cluster.catalogue
-    if numbers is None or not is_trainium(group):
-        return False
-    return size_bytes <= numbers.integer(RUNTIME, "mesh_up_to")
+    return numbers is not None and size_bytes <= numbers.integer(RUNTIME, "mesh_up_to")
 
 
 def _one_step_wins(group: Group, size_bytes: int) -> bool:

@@ -57,7 +57,7 @@ def radices(group: Group) -> list[int]:
     """
     domains, fabric = len(np.unique(group.domain)), group.cluster.scale_out
     wide = fabric is not None and fabric.oversubscription <= 1
-    return prime_factors(domains) if wide and is_trainium(group) else [domains]
+    return prime_factors(domains) if wide and is_trainium(group.cluster) else [domains]
 
 
 def prime_factors(number: int) -> list[int]:
