@@ -38,7 +38,7 @@ def run(
     chips : tuple of int
         Ascending.
     overlap : tuple of str
-        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass; with
+        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass, with
         ``none`` all at once after it.
     tp, pp : int
         Of one replica.
