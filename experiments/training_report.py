@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ from topologies.quantities import format_bytes, format_seconds
 if TYPE_CHECKING:
     from experiments.run_directory import Run
     from workloads.training.iteration import Iteration
+    from workloads.training.plan import ParallelPlan
 
 LARGEST_TRACE_OPS = 5_000_000
 """Ops up to which the whole trace is written."""
@@ -27,6 +29,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
     return {
         "model": run.model.name,
         "cluster": run.cluster.name,
+        "plan": stated(plan),
         "ranks": plan.ranks,
         "chips": run.chips,
         "parameters": run.model.parameters,
@@ -52,6 +55,11 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "peak_rss_bytes": peak_rss_bytes(),
         "provenance": dict(run.provenance),
     }
+
+
+def stated(plan: ParallelPlan) -> dict[str, Any]:
+    """Every field of a plan, defaults too, and the ZeRO level in effect within the step."""
+    return {**asdict(plan), "order": "-".join(plan.order), "sharding": plan.sharding}
 
 
 def peak_rss_bytes() -> int:
