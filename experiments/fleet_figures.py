@@ -88,7 +88,7 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     change = np.diff(power, prepend=power[0])
     bottom.bar(time, change, width=np.timedelta64(STEP_MINUTES, "m"), color="#718096")
     bottom.axhline(0, color="black", lw=0.6)
-    bottom.set_ylabel("change in\n15 min [MW]")
+    bottom.set_ylabel("change of the mean\nof 15 min [MW]")
     _days(bottom, frame)
     return figure
 
