@@ -165,6 +165,7 @@ def _streams(schedule: Schedule, faults: Faults) -> Streams:
         first=_column(np.cumsum(sizes) - sizes, np.int64),
         seat=np.empty(len(flows), np.int64),
         heap=np.empty(len(flows), np.int64),
+        ends=np.empty(len(flows), np.int64),
         place=np.empty(len(flows), np.int64),
         fresh=np.empty(len(flows), np.int64),
         nominal_cap=paths.cap.copy(),

@@ -75,7 +75,7 @@ def _next_instant(run: Run) -> int:
     notes, streams, speeds = run.state.notes, run.streams, run.speeds
     ahead = next_time(run.agenda)
     if notes[STREAMS]:
-        end = run.state.end[streams.op[streams.heap[0]]]
+        end = streams.ends[0]
         if end <= HORIZON_PS:
             ahead = min(ahead, end)
     if notes[FAULT] < len(speeds.time):
@@ -98,7 +98,7 @@ def _end(run: Run, now: int) -> None:
             op = following
     while state.notes[STREAMS]:
         flow = streams.heap[0]
-        if state.end[streams.op[flow]] != now:
+        if streams.ends[0] != now:
             break
         leave(streams, state, flow)
         finish(run, streams.op[flow], now)

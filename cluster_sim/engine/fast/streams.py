@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from cluster_sim.engine import rates
 from cluster_sim.engine.fast.columns import FRESH, STREAMS, State
 from cluster_sim.engine.jit import inlined, internal
@@ -15,6 +17,8 @@ MICROBYTES = 10**6
 """In a byte."""
 PER_MICROBYTE = 10**6
 """Rate [B/s] times duration [ps] that moves one microbyte."""
+NEARLY_EXACT = 2.0**50
+"""Durations [ps] up to which two roundings of a float are less than 1 ps."""
 
 
 class Streams(NamedTuple):
@@ -30,7 +34,8 @@ class Streams(NamedTuple):
     member: IntArray  # flows in flight, by class: member[first[c]:first[c] + paths.members[c]]
     first: IntArray
     seat: IntArray  # place of a flow among them
-    heap: IntArray  # flows in flight, by their op's ``end``
+    heap: IntArray  # flows in flight, by …
+    ends: IntArray  # … when each ends [ps], kept beside them so that sifting reads nothing else
     place: IntArray  # of a flow in the heap
     fresh: IntArray  # flows that started at this instant
     nominal_cap: IntArray
@@ -50,10 +55,22 @@ def moved(rate: int, duration: int) -> int:
 
 @inlined
 def time_for(left: int, rate: int) -> int:
-    """``ceil(left · PER_MICROBYTE / rate)`` [ps] without passing 64 bits, for rates under 2⁵³.
+    """``ceil(left · PER_MICROBYTE / rate)`` [ps], for rates under 2⁵³; past the horizon UNKNOWN_PS.
 
-    Anything past the horizon is just past the horizon.
+    Floating point finds short times to within 1 ps, and the remainder, which is exact although the
+    products pass 64 bits, says by how much it is off. Longer ones are divided digit by digit.
     """
+    guess = float(left) / float(rate) * PER_MICROBYTE
+    if guess < NEARLY_EXACT:
+        duration = np.int64(guess)
+        rest = left * PER_MICROBYTE - duration * rate
+        while rest > 0:
+            duration += 1
+            rest -= rate
+        while rest <= -rate:
+            duration -= 1
+            rest += rate
+        return duration  # type: ignore[return-value]
     whole, part = left // rate, left % rate
     if whole >= HORIZON_PS // PER_MICROBYTE:
         return UNKNOWN_PS
@@ -78,7 +95,7 @@ def enter(streams: Streams, state: State, flow: int, now: int) -> None:
     state.end[streams.op[flow]] = UNKNOWN_PS
     place = state.notes[STREAMS]
     state.notes[STREAMS] += 1
-    _settle(streams, state, flow, place)
+    _settle(streams, state, flow, place, UNKNOWN_PS)
 
 
 @internal
@@ -90,9 +107,9 @@ def leave(streams: Streams, state: State, flow: int) -> None:
     streams.member[seat] = streams.member[last_seat]
     streams.seat[streams.member[seat]] = seat
     state.notes[STREAMS] -= 1
-    last = streams.heap[state.notes[STREAMS]]
+    last, end = streams.heap[state.notes[STREAMS]], streams.ends[state.notes[STREAMS]]
     if last != flow:
-        _settle(streams, state, last, streams.place[flow])
+        _settle(streams, state, last, streams.place[flow], end)
 
 
 @internal
@@ -116,35 +133,32 @@ def _change_rate(streams: Streams, state: State, flow: int, now: int) -> None:
     rate = streams.paths.rate[streams.number[flow]]
     streams.rate[flow] = rate
     duration = UNKNOWN_PS if rate == 0 else time_for(streams.left[flow], rate)
-    state.end[streams.op[flow]] = UNKNOWN_PS if duration > HORIZON_PS - now else now + duration
-    _settle(streams, state, flow, streams.place[flow])
+    end = UNKNOWN_PS if duration > HORIZON_PS - now else now + duration
+    state.end[streams.op[flow]] = end
+    _settle(streams, state, flow, streams.place[flow], end)
 
 
 @inlined
-def _settle(streams: Streams, state: State, flow: int, place: int) -> None:
+def _settle(streams: Streams, state: State, flow: int, place: int, end: int) -> None:
     """Move a flow up or down in the heap from this place to where its end belongs."""
-    end = state.end[streams.op[flow]]
+    heap, ends = streams.heap, streams.ends
     while place:
         parent = (place - 1) >> 1
-        above = streams.heap[parent]
-        if state.end[streams.op[above]] <= end:
+        if ends[parent] <= end:
             break
-        streams.heap[place] = above
-        streams.place[above] = place
+        heap[place], ends[place] = heap[parent], ends[parent]
+        streams.place[heap[place]] = place
         place = parent
     while True:
         child = 2 * place + 1
         if child >= state.notes[STREAMS]:
             break
-        below = streams.heap[child]
-        if child + 1 < state.notes[STREAMS]:
-            other = streams.heap[child + 1]
-            if state.end[streams.op[other]] < state.end[streams.op[below]]:
-                child, below = child + 1, other
-        if state.end[streams.op[below]] >= end:
+        if child + 1 < state.notes[STREAMS] and ends[child + 1] < ends[child]:
+            child += 1
+        if ends[child] >= end:
             break
-        streams.heap[place] = below
-        streams.place[below] = place
+        heap[place], ends[place] = heap[child], ends[child]
+        streams.place[heap[place]] = place
         place = child
-    streams.heap[place] = flow
+    heap[place], ends[place] = flow, end
     streams.place[flow] = place
