@@ -373,3 +373,11 @@ def test_what_is_not_known_is_asked_for(text, why):
 
 def test_spread_is_finite():
     assert math.isfinite(catalogue().entry("nccl.h100", "slice").high or 0)
+
+
+def test_only_an_all_reduce_has_so_much_more_bus_bandwidth():
+    header = "#  size  count  type  time  algbw  busbw\n#  (B)  (elements)  (us)  (GB/s)  (GB/s)\n"
+    found = parse_measured(header + "134217728 33554432 float 563.9 238.02 416.53\n")
+    assert (found.collective, found.ranks) == ("all-reduce", 8)
+    found = parse_measured(header + "134217728 33554432 float 563.9 238.02 208.27\n")
+    assert (found.collective, found.ranks) == (None, None)

@@ -23,6 +23,8 @@ TOUCH = 0.1
 """… and every field that is changed for this much more."""
 OF_BATCH = 2
 """What doubling the batch counts for: it changes what is trained, not how."""
+NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch")
+"""Fields that are changed to a number near the one that was stated."""
 FARTHEST = 4
 """Times that a degree is doubled or halved at most."""
 Changes = dict[str, Any]
@@ -54,6 +56,8 @@ def nearest_plan(
     {'tp': 4}
     """
     known = {name: value for name, value in stated.items() if value is not None}
+    if any(not isinstance(known.get(name, 1), int) or known.get(name, 1) < 1 for name in NUMBERS):
+        return None
     try:
         ranks = complete({**_machine(known)}, model, cluster, lnc=lnc).ranks
         ways = sorted(_ways(known, model, ranks), key=lambda way: _distance(known, way))

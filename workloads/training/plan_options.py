@@ -92,10 +92,12 @@ def complete(
     InputError
     """
     known = {name: value for name, value in stated.items() if value is not None}
-    if isinstance(known.get("order"), str):
-        known["order"] = tuple(known["order"].split("-"))
+    if not isinstance(known.get("order", ()), list | tuple):
+        known["order"] = tuple(str(known["order"]).split("-"))
     if isinstance(known.get("stage_layers"), str):
         known["stage_layers"] = _layers(known["stage_layers"])
+    if isinstance(known.get("stage_layers"), int):
+        known["stage_layers"] = (known["stage_layers"],)
     if isinstance(known.get("stage_layers"), list):
         known["stage_layers"] = tuple(known["stage_layers"])
     if isinstance(known.get("bucket_bytes"), str):
