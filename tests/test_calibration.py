@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cluster_sim.collectives.algorithms.named import OPS
 from cluster_sim.collectives.bounds import lower_bound
 from cluster_sim.collectives.group import Group, whole
-from cluster_sim.collectives.nccl.load import load_of
 from cluster_sim.collectives.nccl.judged import bound_with_switch
+from cluster_sim.collectives.nccl.load import load_of
 from cluster_sim.collectives.nccl.times import CHIP, constants, covers, nccl_ps
 from cluster_sim.collectives.timing import duration_ps
 from cluster_sim.measured import parse_measured, read_measured
