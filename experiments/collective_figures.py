@@ -54,7 +54,7 @@ def figures(
     found = {"busbw": (plot(frame), "Bus bandwidth against size", "")}
     if not len(trace) or trace.total_ps == 0:
         return found
-    if isinstance(cluster.shape, Torus):
+    if isinstance(cluster.shape, Torus) and "link" in trace.schedule.resources.kinds:
         drawn = link_map(trace, cluster, title=f"Load of the links: {what} on {cluster.name}")
         found["links"] = (drawn, "Load of the links", f"{what}: one line each way of a cable.")
     if (trace.schedule.resource >= 0).any():

@@ -117,3 +117,11 @@ def test_both_engines_agree_on_oversubscribed_racks():
     assert any(name.startswith("ToR-up") for name in made.resources.names())
     fast, reference = simulate(made), simulate(made, engine="reference")
     np.testing.assert_array_equal(fast.end_ps, reference.end_ps)
+
+
+@pytest.mark.parametrize(("servers", "cores"), [(2, 1), (2, 4), (3, 1)])
+def test_no_two_chips_send_to_one_at_the_same_time(servers, cores):
+    group = whole(cluster(f"trn2.48xlarge:{servers}"), cores)
+    size, other = 2**24, (servers - 1) / servers
+    wire_s = size * cores * other / (0.8 * 25e9)  # efficiency of efa-v3
+    assert wire_s < duration_ps("all-to-all", group, size, "direct") / 1e12 < 1.08 * wire_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
@@ -28,7 +29,7 @@ def direct(group: Group, size_bytes: int | IntArray) -> Sends:
         Whole buffer of one rank, its own part included, as in nccl-tests; or what each rank has
         for each other, of which nothing is not sent [B].
     """
-    src, dst, step, size = _messages_of(group.ranks, size_bytes)
+    src, dst, step, size = _messages_of(group, size_bytes)
     chunks = Chunks.table(size, src, dst)
     if not len(src):
         return no_sends(chunks, group.ranks)
@@ -56,7 +57,7 @@ def dimension_ordered(group: Group, found: Box, size_bytes: int | IntArray) -> S
     size_bytes : int or int array (ranks, ranks)
         As in :func:`direct` [B].
     """
-    src, dst, step, whole = _messages_of(group.ranks, size_bytes)
+    src, dst, step, whole = _messages_of(group, size_bytes)
     if not len(src):
         return no_sends(Chunks.table([], src, dst), group.ranks)
     shape, local = group.cluster.shape, group.chips % group.cluster.chips_per_domain
@@ -123,25 +124,33 @@ def _tied(group: Group, src: IntArray, dst: IntArray) -> BoolArray:
     return tied
 
 
-def _pairs(ranks: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Source, destination and round of all pairs of different ranks, round by round."""
+def _pairs(group: Group) -> tuple[IntArray, IntArray, IntArray]:
+    """Source, destination and round of all pairs of different ranks, round by round.
+
+    In a round every rank goes as many domains on, and as many places in these, so that no two send
+    to the same one even where messages within domains do not wait for those between them.
+    """
+    ranks, table = group.ranks, rank_table(group)
+    places = np.arange(ranks)[None, :] if table is None else table
     step = np.arange(1, ranks, dtype=np.int32)[:, None]
+    domain, place = np.divmod(np.argsort(places.ravel()), places.shape[1])
+    there = (domain + step // places.shape[1]) % len(places)
+    dst = places[there, (place + step) % places.shape[1]].astype(np.int32)
     src = np.arange(ranks, dtype=np.int32)
-    dst = (src + step) % ranks
     spread = np.broadcast_to
     return spread(src, dst.shape).ravel(), dst.ravel(), spread(step - 1, dst.shape).ravel()
 
 
 def _messages_of(
-    ranks: int, size_bytes: int | IntArray
+    group: Group, size_bytes: int | IntArray
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Source, destination, round and bytes of every message."""
-    src, dst, step = _pairs(ranks)
+    src, dst, step = _pairs(group)
     if isinstance(size_bytes, np.ndarray):
         size = size_bytes[src, dst]
         sent = size > 0
         return src[sent], dst[sent], step[sent], size[sent]
-    return src, dst, step, cut(size_bytes, ranks)[dst]
+    return src, dst, step, cut(size_bytes, group.ranks)[dst]
 
 
 def _no_edges(count: int) -> Edges:
