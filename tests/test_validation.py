@@ -475,7 +475,9 @@ def test_rows_of_trn1_count_cores_where_dp_is_not_stated():
     assert filled(row(cluster="trn2.48xlarge", chips=16, tp=8)).values["dp"] == 2
 
 
-@pytest.mark.parametrize(("name", "value"), [("chips", 2**21), ("layers", 10**6)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("chips", 2**21), ("layers", 10**6), ("hidden", 10**9), ("seq", 10**9)]
+)
 def test_rows_beyond_every_machine_and_model_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name} {value:,} are over the limit"):
         filled(row(**{name: value}))

@@ -42,8 +42,9 @@ SAME_RATE = {
 what is mixed with it is bf16."""
 COUNTED_BY_CORE = "trn1"
 """Chip whose rows count cores in their degrees."""
-MOST = {"chips": 2**20, "layers": 2**12}
-"""Of one row: twice the largest machine there is, and thirty times the deepest model."""
+MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
+"""Of one row: twice the largest machine there is, thirty times the deepest and the widest model,
+and longer sequences than any are trained on."""
 LAYERS_OF_A_CHUNK = 2
 """Of an interleaved schedule that does not say; large models are trained with one to four."""
 MOST_BUBBLE = 0.25

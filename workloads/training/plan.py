@@ -236,7 +236,8 @@ class ParallelPlan:
 
 def _positive(name: str, value: object, most: int = 2**31) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+        above = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1{above}.")
 
 
 def _choice(name: str, value: object, known: tuple[object, ...]) -> None:
