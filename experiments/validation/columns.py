@@ -219,7 +219,8 @@ def kind_of(header: list[str], name: str) -> Kind:
         return max(fitting, key=lambda kind: sum(own.name in header for own in kind.columns))
     near = min(KINDS, key=lambda kind: len(lacking[kind.name]) / len(kind.required))
     wanted = lacking[near.name]
-    known = next((close for cell in header if (close := suggestion(cell, wanted))), "")
+    strange = [cell for cell in header if near.column(cell) is None]
+    known = next((close for cell in strange if (close := suggestion(cell.lower(), wanted))), "")
     kinds = ", ".join(kind.name for kind in KINDS)
     raise InputError(
         f"{name} line 1: the columns are of no known kind ({kinds}); "
