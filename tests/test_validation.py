@@ -310,8 +310,7 @@ def test_empty_cells_take_what_is_usual_and_are_counted():
         ({"dp": 8, "global_batch": 4}, {"global_batch": 8, "microbatch": 1}),
         ({"vpp": 2}, {"vpp": 1, "schedule": "1f1b"}),
         ({"pp": 2, "vpp": 2, "schedule": "zero-bubble"}, {"vpp": 1}),
-        ({"pp": 2, "global_batch": 4}, {"vpp": 2, "schedule": "interleaved"}),
-        ({"pp": 2, "global_batch": 64}, {"vpp": 1, "schedule": "1f1b"}),
+        ({"pp": 2, "global_batch": 4}, {"vpp": 1, "schedule": "1f1b"}),
         ({"ffn": 4096}, {"gated_mlp": 0}),
         ({"ffn": 4096, "kv_heads": 4}, {"gated_mlp": 1}),
         ({"kv_heads": 4}, {"ffn": 3584, "gated_mlp": 1}),
@@ -326,6 +325,13 @@ def test_what_ran_is_not_refused_for_a_remainder(cells, expected):
     iteration(
         model_of(found.values), cluster("dgx-h100"), plan_of(found.values), allow_oversized=True
     )
+
+
+@pytest.mark.parametrize(("batch", "schedule"), [(2048, "interleaved"), (8192, "1f1b")])
+def test_large_runs_interleave_where_the_bubble_would_be_large(batch, schedule):
+    found = filled(row(chips=2048, pp=2, global_batch=batch))
+    assert found.values["schedule"] == schedule
+    assert {"schedule", "vpp"} <= set(found.assumed)
 
 
 def test_who_overlaps_all_on_a100_runs_newer_software():

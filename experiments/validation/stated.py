@@ -50,6 +50,8 @@ LAYERS_OF_A_CHUNK = 2
 MOST_BUBBLE = 0.25
 """Bubble of 1F1B beyond which a row that states no schedule is taken to interleave. Published plans
 of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falcon 22 %)."""
+TUNED = 1024
+"""Chips from which a run is taken to be tuned so; on fewer, sweeps also measure poor plans."""
 WIDE = {False: 8 / 3, True: 7 / 2}
 """Feed-forward over hidden width of gated models, without and with shared key-value heads: Llama
 and Llama 2, and Llama 3, Mistral."""
@@ -164,7 +166,8 @@ def _pipeline(row: Cells) -> Cells:
     microbatches = row["global_batch"] // (row["dp"] * row["microbatch"])
     most = row["layers"] // pp
     bubble = (pp - 1) / microbatches
-    if schedule is None and vpp is None and bubble > MOST_BUBBLE and most > 1:
+    tuned = row["chips"] >= TUNED and most > 1
+    if schedule is None and vpp is None and tuned and bubble > MOST_BUBBLE:
         schedule = "interleaved"
     if schedule == "interleaved" and vpp is None:
         vpp = max(1, min(most, max(2, round(most / LAYERS_OF_A_CHUNK))))
