@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,3 +72,21 @@ def test_the_layers_hold() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_an_installed_package_carries_all_its_data() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    patterns = [one.strip() for one in settings["options.package_data"]["*"].split(",")]
+    carried = {
+        path
+        for source in SOURCES
+        if source.name == "__init__.py"
+        for pattern in patterns
+        for path in source.parent.glob(pattern)
+    }
+    listed = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    data = {ROOT / name for name in listed if not name.endswith(".py")}
+    assert sorted(data - carried) == []
