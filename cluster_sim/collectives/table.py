@@ -20,12 +20,11 @@ from cluster_sim.collectives.nccl.times import covers, nccl_ps
 from cluster_sim.collectives.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.collectives.timed import one_op_a_rank
 from cluster_sim.collectives.timing import duration_ps, rounds
-from cluster_sim.trace import Trace, run
+from cluster_sim.trace import ENGINES, Trace, run
 from topologies.clusters import Cluster
 from topologies.errors import InputError, suggestion
 
 BEST = "best"
-ENGINES = ("fast", "reference")
 MOST_PER_CHIP = 256
 """More than any chip has cores."""
 
