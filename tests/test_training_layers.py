@@ -32,8 +32,18 @@ class Counted(Shapes):
     def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
         return Timing(2.0 * m * n * k * batch, "assumed")
 
+    def beside(self, made: Timing) -> Timing:
+        return made
+
     def stream(self, size_bytes: int) -> Timing:
         return Timing(0.0, "assumed")
+
+
+class Undisturbed(Shapes):
+    """Shapes whose products lose nothing to what runs beside them."""
+
+    def beside(self, made: Timing) -> Timing:
+        return made
 
 
 def counted(model: Model, **changes: Any) -> Counted:
@@ -265,3 +275,24 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
     held = layer_share(TOY, many).total
     assert summed[-1].seconds == Shapes(TOY, many, "h100", separate).passes(6 * held).seconds
     assert weight_half(summed)[-1].name == summed[-1].name
+
+
+@pytest.mark.parametrize(
+    ("chip", "share"), [("h100", 132 / 112), ("a100-80gb", 108 / 88), ("trn2", 1)]
+)
+def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: float) -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    shapes = Shapes(TOY, how, chip, catalogue())
+    product = shapes.gemm(4096, 4096, 4096)
+    assert shapes.beside(product).seconds == pytest.approx(share * product.seconds)
+
+
+def test_only_reductions_take_processors_from_products() -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    slowed, calm = (made(TOY, how, "h100", catalogue()) for made in (Shapes, Undisturbed))
+    longer = [
+        one.name
+        for one, other in zip(backward(slowed), backward(calm), strict=True)
+        if one.seconds > other.seconds
+    ]
+    assert longer == ["mlp.up.weight", "attention.qkv.weight"]

@@ -61,9 +61,11 @@ def product_scattered(shapes: Shapes, block: str, name: str, n: int, k: int) -> 
     if parts == 1:
         return [kernel(name, shapes.gemm(shapes.tokens, n, k)), *leave(shapes, block)]
     size, product = part(shapes.wide_bytes, parts), shapes.gemm(part(shapes.tokens, parts), n, k)
+    made = [product] + [shapes.beside(product)] * (parts - 1)
+    afters = [PREVIOUS] + [NOTHING] * (parts - 1)
     products = [
-        kernel(f"{name}{suffix}", product, after=after)
-        for suffix, after in zip(_suffixes(parts), [PREVIOUS] + [NOTHING] * parts, strict=False)
+        kernel(f"{name}{suffix}", one, after=after)
+        for suffix, one, after in zip(_suffixes(parts), made, afters, strict=True)
     ]
     sums = [
         collective(f"{block}.scatter{suffix}", "tp", "reduce-scatter", size)
@@ -130,6 +132,10 @@ def column_backward(shapes: Shapes, block: str, name: str, columns: int) -> list
         *gathered,
         kernel(f"{name}.data", data, after=NOTHING),
         *reduced,
-        kernel(f"{name}.weight", weight, after=gathered[0].name if gathered else NOTHING),
+        kernel(
+            f"{name}.weight",
+            shapes.beside(weight),
+            after=gathered[0].name if gathered else NOTHING,
+        ),
         replace(before, after=reduced[0].name),
     ]

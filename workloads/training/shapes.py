@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from topologies.catalogue import Catalogue
 from workloads import kernel_times
-from workloads.kernel_rank import ELEMENT_BYTES, Timing
+from workloads.kernel_rank import ELEMENT_BYTES, Timing, family
 from workloads.model import Model
 from workloads.training.plan import ParallelPlan
 
@@ -65,6 +65,19 @@ class Shapes:
         made = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
         return replace(made, size_bytes=round(batch * (inputs + TWO * m * n)))
+
+    def beside(self, made: Timing) -> Timing:
+        """Time of a product beside a reduction, which on NVIDIA's chips takes processors from it.
+
+        What is only gathered is moved by copy engines (Transformer Engine's user buffers);
+        Trainium's collectives have cores of their own.
+        """
+        part, taken = f"kernels.{family(self.chip).name}", "communication_processors"
+        if not self.parts.has(part, taken):
+            return made
+        processors = self.parts.value(part, "processors")
+        left = processors - self.parts.value(part, taken)
+        return replace(made, seconds=made.seconds * processors / left)
 
     def stream(self, size_bytes: int) -> Timing:
         """Time of an element-wise kernel over these bytes, reads and writes."""
