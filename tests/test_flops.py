@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from workloads.flops import forward_flops, keys_seen, kv_bytes, layer_flops, training_flops
+from workloads.flops import forward_flops, keys_seen, layer_flops, training_flops
 from workloads.huggingface import named
 
 
@@ -48,8 +48,3 @@ def test_experts_cost_as_many_as_are_visited() -> None:
     router = 2 * 8 * mixtral.hidden
     more = layer_flops(mixtral, 1024, moe=True) - layer_flops(dense, 1024, moe=False)
     assert more == 2 * 3 * mixtral.hidden * mixtral.ffn + router
-
-
-def test_caches() -> None:
-    assert kv_bytes(named("llama-3.1-70b")) == 80 * 2 * 8 * 128 * 2
-    assert kv_bytes(named("deepseek-v3")) == 61 * (512 + 64) * 2

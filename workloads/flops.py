@@ -97,12 +97,3 @@ def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) 
         Three times the forward pass (arXiv 2001.08361, section 2.1).
     """
     return (1 + BACKWARD) * forward_flops(model, seq, causal=causal) * tokens
-
-
-def kv_bytes(model: Model, *, element_bytes: int = 2) -> int:
-    """What the caches of all layers hold of one token [B]."""
-    if model.latent:
-        width = model.latent.kv_rank + model.latent.rope_dim
-    else:
-        width = 2 * model.kv_heads * model.head_dim
-    return model.layers * width * element_bytes
