@@ -7,13 +7,14 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench clean
+.PHONY: help setup demo test test-slow check golden golden-record bench clean
 
 help:
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
 	@echo "make test       set up, then run the tests"
 	@echo "make test-slow  the long tests as well"
 	@echo "make check      lint, types, import contracts, tests, doctests, notebooks"
+	@echo "make golden     compare the recorded answers of 47 commands"
 	@echo "make bench      speed, as ratios measured in one run"
 
 $(READY): setup.cfg pyproject.toml constraints.txt
@@ -40,6 +41,12 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+golden: $(READY)
+	$(BIN)/python -m tests.golden.record
+
+golden-record: $(READY)
+	$(BIN)/python -m tests.golden.record --write
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

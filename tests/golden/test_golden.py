@@ -1,0 +1,12 @@
+"""Recorded answers: the same command gives the same document, to the last digit."""
+
+from __future__ import annotations
+
+import pytest
+from tests.golden.record import answer, commands, differences, recorded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", commands())
+def test_command_answers_as_recorded(name: str) -> None:
+    assert list(differences(recorded(name), answer(commands()[name]))) == []
