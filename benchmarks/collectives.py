@@ -13,10 +13,10 @@ import time
 from dataclasses import replace
 
 from cluster_sim.collectives import Group, algorithms, compose, whole
-from cluster_sim.collectives.phases import run_phases
-from cluster_sim.trace import run
-from topologies.machines import cluster
-from topologies.tiered import Tier, Tiered
+from cluster_sim.collectives.duration.phases import run_phases
+from cluster_sim.trace.trace import run
+from topologies.clusters.names import cluster
+from topologies.shapes.tiered import Tier, Tiered
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
 MOST_OPS = 40_000_000

@@ -20,8 +20,8 @@ import simpy
 
 from cluster_sim.collectives import build, whole
 from cluster_sim.engine import simulate
-from cluster_sim.schedule import Schedule
-from topologies.machines import cluster
+from cluster_sim.schedule.table import Schedule
+from topologies.clusters.names import cluster
 
 CHUNK_BYTES = 10**6
 WIRE_PS, LATENCY_PS = 10_000_000, 1_000_000  # 1 MB at 100 GB/s, 1 µs

@@ -14,11 +14,11 @@ NAIVE_MINUTES = 60
 
 def main() -> None:
     """Print how long the week takes, the speed over real time, and over the per-unit loop."""
-    from topologies.machines import cluster
+    from topologies.clusters.names import cluster
     from workloads.demand import azure_code
-    from workloads.fleet.choose import policy_of
+    from workloads.fleet.policy_by_name import policy_of
     from workloads.fleet.scenario import run, scenario
-    from workloads.huggingface import named
+    from workloads.models.huggingface import named
 
     begun = time.perf_counter()
     made = scenario(cluster("rainier"), azure_code(), model=named("llama-3.1-405b"))

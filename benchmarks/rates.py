@@ -8,9 +8,9 @@ import time
 import numpy as np
 
 from cluster_sim.engine import max_min_rates
-from cluster_sim.schedule import IntArray
-from topologies.machines import cluster
-from topologies.routing import routes
+from cluster_sim.schedule.table import IntArray
+from topologies.clusters.names import cluster
+from topologies.routing.domain import routes
 
 GB = 10**9
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.training_report import peak_rss_bytes
+from experiments.reports.training import peak_rss_bytes
 
 if TYPE_CHECKING:
-    from workloads.training.program import Program
-    from workloads.training.rank_vector import RankVector
+    from workloads.training.execution.rank_vector import RankVector
+    from workloads.training.program.program import Program
 
 JITTER = 0.01
 SEED = 1
@@ -72,13 +72,13 @@ def rainier(pp: int) -> None:
 
 def made(cluster: str, **asked: Any) -> Program:
     """Program of a step of Llama 3.1 405B with 32 ranks of tensor parallelism."""
-    from topologies.catalogue import catalogue
-    from topologies.machines import cluster as machine
-    from workloads.huggingface import named
-    from workloads.training.placement import place
-    from workloads.training.plan_options import complete
-    from workloads.training.program import program
-    from workloads.training.shapes import Shapes
+    from topologies.catalogue.catalogue import catalogue
+    from topologies.clusters.names import cluster as machine
+    from workloads.models.huggingface import named
+    from workloads.training.layers.shapes import Shapes
+    from workloads.training.plan.placement import place
+    from workloads.training.plan.plan_file import complete
+    from workloads.training.program.program import program
 
     model, fabric = named("llama-3.1-405b"), machine(cluster)
     plan = complete({"tp": 32, "seq": 8192, **asked}, model, fabric)
@@ -88,22 +88,22 @@ def made(cluster: str, **asked: Any) -> Program:
 
 def by_engine(program: Program) -> Any:
     """Run all rows of a program by the compiled engine."""
-    from cluster_sim.trace import run
-    from workloads.training.lower import lower
+    from cluster_sim.trace.trace import run
+    from workloads.training.execution.lower import lower
 
     return run(lower(program))
 
 
 def by_folding(program: Program) -> Any:
     """Run one of each kind of equal ranks by the compiled engine."""
-    from workloads.training.fold import fold
+    from workloads.training.program.fold import fold
 
     return by_engine(fold(program))
 
 
 def told(trace: Any) -> Any:
     """Give every picosecond of every rank to a category, and return the trace."""
-    from workloads.training.breakdown import hidden_and_exposed
+    from workloads.training.program.breakdown import hidden_and_exposed
 
     hidden_and_exposed(trace)
     return trace
@@ -111,15 +111,15 @@ def told(trace: Any) -> Any:
 
 def vector(program: Program) -> RankVector:
     """Evaluate all ranks, undisturbed."""
-    from workloads.training.rank_vector import evaluate
+    from workloads.training.execution.rank_vector import evaluate
 
     return evaluate(program)
 
 
 def noisy(program: Program) -> RankVector:
     """Evaluate all ranks with jitter."""
-    from workloads.training.jitter import Disturbance
-    from workloads.training.rank_vector import evaluate
+    from workloads.training.execution.jitter import Disturbance
+    from workloads.training.execution.rank_vector import evaluate
 
     return evaluate(program, Disturbance(JITTER, SEED))
 

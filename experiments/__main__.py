@@ -4,7 +4,7 @@ An experiment is a module of this package with ``run(...) -> DataFrame`` and
 ``plot(frame) -> Figure``; the parameters of ``run`` are its options. With ``--out DIR`` frame and
 figure are written to a run directory, the figure under the name of the module or its ``FIGURE``,
 and whatever else an optional ``save(run, frame, **options)`` adds
-(:class:`experiments.run_directory.Run`).
+(:class:`experiments.reports.run_directory.Run`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from experiments.cli.common import plain, print_json, print_table
-from experiments.scripts import Experiment, experiment, experiments
+from experiments.scripts.registry import Experiment, experiment, experiments
 from topologies.errors import InputError, file_fault
 
 
@@ -57,7 +57,7 @@ def _run(chosen: Experiment, arguments: Sequence[str]) -> None:
     given = vars(_parser(chosen).parse_args(list(arguments)))
     out, as_json = given.pop("out"), given.pop("json")
     if out is not None:
-        from experiments.run_directory import refuse_foreign
+        from experiments.reports.run_directory import refuse_foreign
 
         refuse_foreign(out)
     module = chosen.load()
@@ -68,7 +68,7 @@ def _run(chosen: Experiment, arguments: Sequence[str]) -> None:
         rows = frame.reset_index() if frame.index.name else frame
         print_json({"experiment": chosen.name, "inputs": plain(given), "rows": _records(rows)})
     else:
-        from experiments.display import constants, table_text
+        from experiments.reports.formatting import constants, table_text
 
         same, rest = constants(frame)
         print_table("\n".join(line for line in (chosen.summary, same) if line), *table_text(rest))
@@ -91,7 +91,7 @@ def _records(frame: Any) -> list[dict[str, Any]]:
 
 
 def _write(out: Path, chosen: Experiment, given: dict[str, Any], frame: Any) -> None:
-    from experiments.run_directory import run_directory
+    from experiments.reports.run_directory import run_directory
 
     module, command = chosen.load(), f"experiment {chosen.name}"
     seed = given.get("seed")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.main import app
-from experiments.scripts import experiments
+from experiments.scripts.registry import experiments
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 CODE, OUTPUT = re.findall(r"```python\n(.*?)```\n+```\n(.*?)```", README, re.DOTALL)[0]

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
-    from topologies.clos import Clos
-    from topologies.clusters import Cluster
-    from topologies.drawing import draw
-    from topologies.links import Links, domain_links
-    from topologies.machines import cluster
-    from topologies.measures import Measures, measure
-    from topologies.routing import Routes, routes
-    from topologies.scale_out import ScaleOut
-    from topologies.scale_out_routing import scale_out_paths
-    from topologies.shapes import Axis, FullMesh, Shape, Switch, Torus
-    from topologies.tiered import Tier, Tiered
+    from topologies.clusters.cluster import Cluster
+    from topologies.clusters.names import cluster
+    from topologies.drawing.cluster import draw
+    from topologies.routing.domain import Routes, routes
+    from topologies.routing.scale_out import scale_out_paths
+    from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+    from topologies.shapes.clos import Clos
+    from topologies.shapes.links import Links, domain_links
+    from topologies.shapes.scale_out import ScaleOut
+    from topologies.shapes.tiered import Tier, Tiered
+    from topologies.views.measures import Measures, measure
 
 __all__ = [
     "Axis",
@@ -48,17 +48,17 @@ __all__ = [
 ]
 
 _MODULES = {
-    "clos": ("Clos",),
-    "clusters": ("Cluster",),
-    "drawing": ("draw",),
-    "links": ("Links", "domain_links"),
-    "machines": ("cluster",),
-    "measures": ("Measures", "measure"),
-    "routing": ("Routes", "routes"),
-    "scale_out": ("ScaleOut",),
-    "scale_out_routing": ("scale_out_paths",),
-    "shapes": ("Axis", "FullMesh", "Shape", "Switch", "Torus"),
-    "tiered": ("Tier", "Tiered"),
+    "shapes.clos": ("Clos",),
+    "clusters.cluster": ("Cluster",),
+    "drawing.cluster": ("draw",),
+    "shapes.links": ("Links", "domain_links"),
+    "clusters.names": ("cluster",),
+    "views.measures": ("Measures", "measure"),
+    "routing.domain": ("Routes", "routes"),
+    "shapes.scale_out": ("ScaleOut",),
+    "routing.scale_out": ("scale_out_paths",),
+    "shapes.basic": ("Axis", "FullMesh", "Shape", "Switch", "Torus"),
+    "shapes.tiered": ("Tier", "Tiered"),
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.schedule import IntArray
+from cluster_sim.schedule.table import IntArray
 
 EVERY = -1
 """In ``source``: every rank of the group contributes; in ``target``: every rank gets it."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule import IntArray
-from topologies.clusters import Cluster
+from cluster_sim.schedule.table import IntArray
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.links import coordinates
-from topologies.shapes import Torus
-from topologies.tiered import Tiered
+from topologies.shapes.basic import Torus
+from topologies.shapes.links import coordinates
+from topologies.shapes.tiered import Tiered
 
 
 @dataclass(frozen=True, eq=False)

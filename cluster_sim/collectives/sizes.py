@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topologies.errors import InputError
-from topologies.quantities import parse_bytes
+from topologies.units import parse_bytes
 
 MOST = 1000
 """Sizes in one list."""

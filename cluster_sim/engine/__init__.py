@@ -23,7 +23,7 @@ from cluster_sim.engine.times import (
     HorizonError,
     Times,
 )
-from cluster_sim.schedule import Schedule
+from cluster_sim.schedule.table import Schedule
 
 __all__ = [
     "DONE",
@@ -76,8 +76,8 @@ def simulate(
 
     Examples
     --------
-    >>> from cluster_sim.build import schedule
-    >>> from cluster_sim.schedule import FIXED, Edges, Resources
+    >>> from cluster_sim.schedule.build import schedule
+    >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
     >>> link = Resources.table("link", [0], [1])
     >>> two = schedule(kind=[FIXED] * 2, resource=0, duration_ps=5, resources=link,
     ...                edges=Edges.from_pairs(2, [0], [1], lag_ps=3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.engine.rates import Filling, Paths, Seats, working_space
-from cluster_sim.schedule import NO_RESOURCE, Flows, IntArray, Schedule
+from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio in 64 bits: multiplying by it scatters small integers (Knuth, volume 3)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.schedule import HORIZON_PS, BoolArray, IntArray, Schedule
+from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray, Schedule
 
 LARGEST_TERM = 2**15
 """P and Q are at most this, so that scaling stays within 64 bits."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cluster_sim.engine.jit import compiled
 from cluster_sim.engine.rates import UNLIMITED, Paths, Seats, fill, working_space
-from cluster_sim.schedule import LARGEST_CAPACITY, IntArray
+from cluster_sim.schedule.table import LARGEST_CAPACITY, IntArray
 
 MOST_UNITS = 2**62
 """Sum of weights that still fits in 64 bits."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import compiled, inlined, internal, wide
-from cluster_sim.schedule import IntArray
+from cluster_sim.schedule.table import IntArray
 
 UNLIMITED = np.iinfo(np.int64).max
 """A cap that bounds nothing [B/s]."""

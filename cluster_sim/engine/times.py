@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.schedule import HORIZON_PS, BoolArray, IntArray
+from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
 
 NEVER = -1
 """Stands in a column of times where the thing did not happen."""

@@ -5,8 +5,8 @@ meets rows that were left out, and writes the catalogue rows (``collective_fits.
 
 Chips first, on groups inside one NVLink domain: launch, the step and rate of each protocol, slice,
 copy rate, exchanges, and reduction in the switch. Then fabrics, on groups that span domains, with
-the chips' constants as they are. The time is that of :mod:`cluster_sim.collectives.nccl`; residuals
-are logarithms, with a soft loss because several tools and releases are mixed.
+the chips' constants as they are. The time is that of :mod:`cluster_sim.collectives.duration.nccl`;
+residuals are logarithms, with a soft loss because several tools and releases are mixed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from cluster_sim.collectives.duration.nccl.load import Load, load_of
+from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, Nccl, seconds
+from cluster_sim.collectives.duration.nccl.tuner import tuner
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.nccl.load import Load, load_of
-from cluster_sim.collectives.nccl.times import CHIP, FABRIC, SWITCH, Nccl, seconds
-from cluster_sim.collectives.nccl.tuner import tuner
 from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, write
 from experiments.validation.machines import machines_for
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
-from topologies.machines import cluster
+from topologies.clusters.names import cluster
 
 Array = npt.NDArray[np.float64]
 SIDES = tuple(one.name for one in fields(Load) if one.name != "way")

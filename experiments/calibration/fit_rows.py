@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster_sim.collectives.nccl.times import CHIP, FABRIC, SWITCH
+from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH
 from cluster_sim.files import whole_file
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from scipy.optimize import least_squares
 
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
-from topologies.catalogue import catalogue
-from workloads.gemm_table import fill, gemm_table
-from workloads.gemm_times import roofline_s
-from workloads.kernel_rank import rank_of
-from workloads.kernel_times import gemm_s
+from topologies.catalogue.catalogue import catalogue
+from workloads.kernels.chip_share import rank_of
+from workloads.kernels.gemm import roofline_s
+from workloads.kernels.gemm_table import fill, gemm_table
+from workloads.kernels.times import gemm_s
 
 Array = npt.NDArray[np.float64]
 
@@ -118,7 +118,7 @@ def _attention_s(
     memory: float,
     processors: float,
 ) -> Array:
-    """The model of :func:`workloads.attention_times.attention`, causal and forward."""
+    """The model of :func:`workloads.kernels.attention.attention`, causal and forward."""
     b, s, h, g, d = (sides[name] for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
     flops = 2 * d * b * h * s * s * (1 + own["diagonal"] * BLOCK / s)
     waves = b * h * np.ceil(s / BLOCK) / processors

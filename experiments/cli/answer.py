@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.common import print_json
 
 if TYPE_CHECKING:
-    from experiments.run_directory import Run
+    from experiments.reports.run_directory import Run
 
 HOW = ("json", "out", "quiet", "seed", "explain", "best")
 """Options that say how results are told, on which none depends, and the seed, which is recorded by
@@ -55,7 +55,7 @@ class Request:
         """
         out: Path | None = self.given["out"]
         if out is not None:
-            from experiments.run_directory import run_directory
+            from experiments.reports.run_directory import run_directory
 
             seed = self.given.get("seed")
             with run_directory(out, command=self.command, inputs=self.inputs, seed=seed) as run:
@@ -75,7 +75,7 @@ def request(command: str, given: Mapping[str, Any]) -> Request:
         When the directory of ``--out`` holds something else.
     """
     if given["out"] is not None:
-        from experiments.run_directory import refuse_foreign
+        from experiments.reports.run_directory import refuse_foreign
 
         refuse_foreign(given["out"])
     return Request(command, dict(given))

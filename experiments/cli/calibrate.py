@@ -10,8 +10,8 @@ import typer
 from experiments.cli.common import Json, Overlay, Variant, print_json
 
 if TYPE_CHECKING:
-    from cluster_sim.measured import Measured
-    from experiments.calibration.own import Fitted
+    from experiments.calibration.fabric import Fitted
+    from experiments.validation.nccl_tests import Measured
 
 
 def calibrate(
@@ -43,9 +43,9 @@ def calibrate(
     printed bandwidths, whose GB may be GiB.
     """
     from cluster_sim.files import whole_file
-    from cluster_sim.measured import read_measured
-    from experiments.calibration.own import fit
-    from topologies.catalogue import choose
+    from experiments.calibration.fabric import fit
+    from experiments.validation.nccl_tests import read_measured
+    from topologies.catalogue.catalogue import choose
 
     measured = read_measured(file, collective)
     fitted = fit(

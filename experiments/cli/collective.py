@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cluster_sim.collectives import Group
-    from cluster_sim.measured import Measured
-    from cluster_sim.trace import Trace
-    from experiments.run_directory import Run
-    from topologies.clusters import Cluster
+    from cluster_sim.trace.trace import Trace
+    from experiments.reports.run_directory import Run
+    from experiments.validation.nccl_tests import Measured
+    from topologies.clusters.cluster import Cluster
 
 OPS = "all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, broadcast or permute."
 Op = Annotated[str, typer.Argument(metavar="OP", help=OPS)]
@@ -133,11 +133,11 @@ def collective(
     asked = request("collective", locals())
     import pandas as pd
 
-    from cluster_sim.collectives.restrictions import along_ring, refuse_restricted
+    from cluster_sim.collectives.verify.neuron_limits import along_ring, refuse_restricted
     from experiments.cli.collective_groups import check_op, groups_for, how_to_measure
-    from experiments.measured_beside import agreement, beside
-    from topologies.catalogue import choose
-    from topologies.machines import cluster as named
+    from experiments.validation.compare_collectives import agreement, beside
+    from topologies.catalogue.catalogue import choose
+    from topologies.clusters.names import cluster as named
 
     check_op(op, size, matrix, skew)
     numbers = choose(variant or (), catalogue)
@@ -168,8 +168,8 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
     """What was measured, if it is what is simulated."""
     if compare is None:
         return None
-    from cluster_sim.measured import read_measured
-    from experiments.measured_beside import check_same
+    from experiments.validation.compare_collectives import check_same
+    from experiments.validation.nccl_tests import read_measured
 
     measured = read_measured(compare, op)
     check_same(measured, op, ranks, str(compare))
@@ -179,7 +179,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
 def _sizes(size: str | None, measured: Measured | None) -> list[int]:
     """Sizes asked for; by default those that were measured."""
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.measured_beside import measured_sizes
+    from experiments.validation.compare_collectives import measured_sizes
     from topologies.errors import InputError
 
     if size is not None:
@@ -195,7 +195,7 @@ def _who(groups: list[Group]) -> str:
 
 
 def _print(title: str, frame: pd.DataFrame, summary: Mapping[str, Any] | None = None) -> None:
-    from experiments.display import value_text
+    from experiments.reports.formatting import value_text
 
     shown = SHOWN if summary is None else MEASURED_SHOWN
     cells = [
@@ -221,7 +221,7 @@ def _signed(error: float) -> str:
 
 
 def _write(run: Run, frame: pd.DataFrame, trace: Trace, machine: Cluster) -> None:
-    from experiments.collective_figures import figures
+    from experiments.figures.collective import figures
 
     run.table("metrics", frame, title="Results")
     for name, (figure, title, note) in figures(frame, trace, machine).items():

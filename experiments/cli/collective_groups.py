@@ -10,8 +10,8 @@ from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     from cluster_sim.collectives import Group
-    from cluster_sim.trace import Trace
-    from topologies.clusters import Cluster
+    from cluster_sim.trace.trace import Trace
+    from topologies.clusters.cluster import Cluster
 
     Measure = Callable[[int], tuple[dict[str, Any], Trace]]
     """From a size to the row and the trace."""
@@ -31,8 +31,8 @@ def groups_for(
     InputError
         When the options contradict each other, or name chips that are not there.
     """
-    from cluster_sim.collectives.group_text import ordered, parse_groups
-    from cluster_sim.collectives.table import first_ranks
+    from cluster_sim.collectives.group_parsing import ordered, parse_groups
+    from cluster_sim.collectives.measure import first_ranks
 
     everybody = first_ranks(machine, None if group else ranks, ranks_per_chip)
     if group is None:
@@ -56,7 +56,7 @@ def groups_for(
 def check_op(op: str, size: str | None, matrix: Path | None, skew: float | None) -> None:
     """Refuse an unknown operation, bytes of pairs for others than all-to-all-v, and it without."""
     from cluster_sim.collectives import OPS
-    from cluster_sim.collectives.all_to_all_v import OP
+    from cluster_sim.collectives.measure_all_to_all_v import OP
 
     known = (*OPS, OP)
     if op not in known:
@@ -85,10 +85,15 @@ def how_to_measure(
     engine: str,
 ) -> tuple[list[int], Measure]:
     """What measures one size; and the sizes, where a byte matrix and not ``--size`` gives them."""
-    from cluster_sim.collectives.all_to_all_v import OP, buffer_bytes, measure_v, read_matrix
-    from cluster_sim.collectives.all_to_all_v import skewed as skewed_matrix
-    from cluster_sim.collectives.scratchpad import refuse_large
-    from cluster_sim.collectives.table import measure
+    from cluster_sim.collectives.algorithms.scratchpad import refuse_large
+    from cluster_sim.collectives.measure import measure
+    from cluster_sim.collectives.measure_all_to_all_v import (
+        OP,
+        buffer_bytes,
+        measure_v,
+        read_matrix,
+    )
+    from cluster_sim.collectives.measure_all_to_all_v import skewed as skewed_matrix
 
     if op != OP:
         return [], lambda size: measure(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from experiments.run_directory import Run
+    from experiments.reports.run_directory import Run
     from workloads.fleet import FleetRun
     from workloads.fleet.scenario import Scenario
 
@@ -156,7 +156,7 @@ def _number(value: float | None, style: str = "{:,.0f} s") -> str:
 
 
 def _write(run: Run, document: Mapping[str, Any], result: FleetRun, made: Scenario) -> None:
-    from experiments.fleet_figures import power_figure, roles_figure
+    from experiments.figures.fleet import power_figure, roles_figure
     from workloads.fleet import changes_frame, jobs_frame, timeline
 
     frame: pd.DataFrame = timeline(result, made.economics)

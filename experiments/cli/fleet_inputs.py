@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from topologies.catalogue import choose
-from topologies.clusters import Cluster
+from topologies.catalogue.catalogue import choose
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import machine
 from topologies.errors import InputError
-from topologies.machines import machine
-from topologies.quantities import parse_seconds
+from topologies.units import parse_seconds
 from workloads.demand import Demand, demand_of
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet import ChangeCosts, FleetRun, Limits
-from workloads.fleet.choose import policy_of
-from workloads.fleet.economics import Economics
-from workloads.fleet.prices import Prices, read_prices
+from workloads.fleet.inputs.economics import Economics
+from workloads.fleet.inputs.prices import Prices, read_prices
+from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Scenario, run, scenario
-from workloads.fleet.services import Serving
-from workloads.huggingface import model
+from workloads.fleet.state.services import Serving
+from workloads.models.huggingface import model
 from workloads.serving import parse_slo
 
 NEVER = ("inf", "never")

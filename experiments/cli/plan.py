@@ -86,8 +86,8 @@ def plan(
     asked = request("plan", locals())
     found = _search(asked)
 
-    from experiments.plan_report import document, write
-    from workloads.training.plan_options import write_plan
+    from experiments.reports.plan import document, write
+    from workloads.training.plan.plan_file import write_plan
 
     if best is not None:
         write_plan(found.finalists[0].plan, best)
@@ -100,9 +100,9 @@ def plan(
 
 def _search(asked: Request) -> Search:
     """What was found."""
-    from topologies.catalogue import choose
-    from topologies.machines import machine
-    from workloads.huggingface import model as read_model
+    from topologies.catalogue.catalogue import choose
+    from topologies.clusters.names import machine
+    from workloads.models.huggingface import model as read_model
     from workloads.search import search
 
     given = asked.given
@@ -125,7 +125,7 @@ def _search(asked: Request) -> Search:
 
 
 def _print(found: Search, top: int, model: str) -> None:
-    from experiments.plan_report import headline, remarks, shared, sifted, table, train_command
+    from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
 
     print_table(headline(found), *table(found, top), left=0)
     typer.echo(shared(found, top))

@@ -68,7 +68,7 @@ def stated(given: Mapping[str, Any]) -> dict[str, Any]:
     """Of all options those that are fields of a plan and were given."""
     from dataclasses import fields
 
-    from workloads.training.plan import ParallelPlan
+    from workloads.training.plan.plan import ParallelPlan
 
     names = [field.name for field in fields(ParallelPlan)]
     return {name: given[name] for name in names if given.get(name) is not None}

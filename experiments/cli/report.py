@@ -16,7 +16,7 @@ def report(
     as_json: Json = False,
 ) -> int | None:
     """Write report.html of a run directory again, from its run.json and files."""
-    from experiments.report import write_report
+    from experiments.reports.html import write_report
 
     page = write_report(folder)
     if as_json:

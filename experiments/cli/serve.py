@@ -12,7 +12,7 @@ from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, pri
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from experiments.run_directory import Run
+    from experiments.reports.run_directory import Run
     from workloads.serving import Batching, Requests, Served
     from workloads.serving import Slo as Limits
 
@@ -82,9 +82,9 @@ def serve(
 ) -> None:
     """Serve requests on one replica, iteration by iteration."""
     asked = request("serve", locals())
-    from topologies.catalogue import choose
-    from topologies.machines import machine as named
-    from workloads.huggingface import model as read_model
+    from topologies.catalogue.catalogue import choose
+    from topologies.clusters.names import machine as named
+    from workloads.models.huggingface import model as read_model
     from workloads.serving import parse_slo, profile, serving_summary
     from workloads.serving import serve as run
 
@@ -160,7 +160,7 @@ def _batching(prefill: str, chunk: int | None, slots: int, *, trainium: bool) ->
 
 
 def _print(document: Mapping[str, Any]) -> None:
-    from topologies.quantities import format_bytes, format_seconds
+    from topologies.units import format_bytes, format_seconds
 
     rows = [
         [
@@ -189,7 +189,7 @@ def _print(document: Mapping[str, Any]) -> None:
 def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:
     import pandas as pd
 
-    from experiments.serve_figures import latencies
+    from experiments.figures.serving import latencies
 
     asked = served.requests
     frame = pd.DataFrame(

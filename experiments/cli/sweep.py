@@ -31,8 +31,8 @@ def sweep(
     quiet: Quiet = False,
 ) -> int | None:
     """Run a table of parameters; with --out finished runs are kept and never run twice."""
-    from experiments.study import read_study
-    from experiments.sweep import sweep as run_sweep
+    from experiments.sweeps.study import read_study
+    from experiments.sweeps.sweep import sweep as run_sweep
 
     asked = read_study(study)
     with telling(quiet=quiet) as tell:
@@ -49,7 +49,7 @@ def sweep(
 
 
 def _print(frame: pd.DataFrame, show: list[str]) -> None:
-    from experiments.display import table_text
+    from experiments.reports.formatting import table_text
     from topologies.errors import suggestion
 
     names = [str(name) for name in frame.columns if name != "message"]

@@ -28,8 +28,8 @@ from experiments.cli.common import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from experiments.run_directory import Run
-    from topologies.clusters import Cluster
+    from experiments.reports.run_directory import Run
+    from topologies.clusters.cluster import Cluster
 
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
 """What a plain shape's links get here when the user does not say: hops and counts need neither."""
@@ -95,9 +95,9 @@ def topology(
     asked = request("topology", locals())
     from dataclasses import asdict
 
-    from topologies.catalogue import choose
-    from topologies.machines import cluster as named
-    from topologies.measures import measure
+    from topologies.catalogue.catalogue import choose
+    from topologies.clusters.names import cluster as named
+    from topologies.views.measures import measure
 
     given = {"bandwidth": bandwidth, "latency": latency}
     assumed = _assumed(cluster, given)
@@ -118,7 +118,7 @@ def topology(
 
 def _assumed(text: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
     """Bandwidth and latency that a plain shape was not given."""
-    from topologies.plain_shapes import PLAIN
+    from topologies.clusters.plain import PLAIN
 
     if text.partition(":")[0] not in PLAIN:
         return {}
@@ -127,7 +127,7 @@ def _assumed(text: str, given: Mapping[str, str | None]) -> dict[str, str | None
 
 def _built_in_s(machine: Cluster, quiet: bool) -> float:
     """Build the graph, throw it away, and return how long building took [s]."""
-    from topologies.graph import graph
+    from topologies.views.graph import graph
 
     with _notice(f"building the graph of {machine.chips:,} chips", quiet):
         begun = time.perf_counter()
@@ -162,7 +162,7 @@ def _print(document: Mapping[str, Any]) -> None:
 
 def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
     """One line a value and one an entry of a mapping; none for what the cluster does not have."""
-    from experiments.display import value_text
+    from experiments.reports.formatting import value_text
 
     value = document[key]
     if not value:
@@ -174,8 +174,8 @@ def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
-    from topologies.drawing import draw
-    from topologies.tables import LARGEST_TABLE, layer_table, link_table
+    from topologies.drawing.cluster import draw
+    from topologies.views.tables import LARGEST_TABLE, layer_table, link_table
 
     run.figure("topology", draw(machine), title=f"Topology of {machine.name}")
     run.json("measures", document, title="Measures")

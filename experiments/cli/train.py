@@ -103,7 +103,7 @@ def train(
     asked = request("train", locals())
     run = _run(asked)
 
-    from experiments.training_report import document, write
+    from experiments.reports.training import document, write
 
     asked.answer(
         lambda: {**document(run, engine), **(_explained(run) if explain else {})},
@@ -114,14 +114,14 @@ def train(
 
 def _run(asked: Request) -> Iteration:
     """The step that was asked for."""
-    from topologies.catalogue import choose
-    from topologies.machines import machine
-    from workloads.huggingface import model as read_model
+    from topologies.catalogue.catalogue import choose
+    from topologies.clusters.names import machine
+    from workloads.models.huggingface import model as read_model
     from workloads.search.nearest import remedied
-    from workloads.training.faults import parse_fault
+    from workloads.training.execution.faults import parse_fault
+    from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
-    from workloads.training.jitter import disturbance
-    from workloads.training.plan_options import complete, read_plan
+    from workloads.training.plan.plan_file import complete, read_plan
 
     given = asked.given
     model = read_model(given["model"])
@@ -158,7 +158,7 @@ def _check(level: str) -> None:
 
 
 def _print(run: Iteration, explain: bool) -> None:
-    from experiments.training_report import breakdown_rows, headline, results
+    from experiments.reports.training import breakdown_rows, headline, results
 
     print_table(headline(run), ["result", "value"], results(run), left=2)
     columns = ["where the time goes, mean over ranks", "time", "share"]
@@ -176,7 +176,7 @@ def _explained(run: Iteration) -> dict[str, Any]:
 
 
 def _print_explained(run: Iteration) -> None:
-    from experiments.display import table_text
+    from experiments.reports.formatting import table_text
     from workloads.training.explain import inputs, steps
 
     print_table("Steps of one rank of each stage", *table_text(steps(run)), left=3)

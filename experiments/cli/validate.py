@@ -38,7 +38,7 @@ def validate(
     With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
     when the file could be read.
     """
-    from experiments.row_runner import available_workers
+    from experiments.sweeps.runner import available_workers
     from experiments.validation.rows import read_file
     from experiments.validation.tables import misses, tables
     from experiments.validation.tables import table as named
@@ -154,8 +154,8 @@ def _seconds(value: float | None) -> str:
 def _write(out: Path, results: Sequence[Result], inputs: Mapping[str, Any]) -> None:
     import pandas as pd
 
-    from experiments.run_directory import run_directory
-    from experiments.validation.figure import scatter
+    from experiments.figures.validation import scatter
+    from experiments.reports.run_directory import run_directory
 
     with run_directory(out, command="validate", inputs=inputs) as run:
         summaries = [{"table": result.name, **result.summary} for result in results]

@@ -9,14 +9,14 @@ import numpy as np
 
 from cluster_sim.collectives import Group
 from cluster_sim.collectives.algorithms.ring import RING_OPS
-from cluster_sim.collectives.nccl.times import covers, nccl_ps
-from cluster_sim.collectives.timing import duration_ps
-from cluster_sim.measured import operation
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
 from experiments.validation.machines import machines_for
+from experiments.validation.nccl_tests import operation
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
-from topologies.catalogue import catalogue
-from topologies.clusters import Cluster
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 
 PS_PER_S = 10**12

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from experiments.validation.columns import Kind, Value
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.rows import Row, Rows
+from experiments.validation.schema import Kind, Value
 from topologies.errors import InputError
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)

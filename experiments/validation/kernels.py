@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.validation.columns import Value
 from experiments.validation.outcome import Outcome, unsupported
-from workloads.kernel_times import Timing, attention, elementwise, gemm
+from experiments.validation.schema import Value
+from workloads.kernels.times import Timing, attention, elementwise, gemm
 
 NEEDS = {
     "gemm": ("m", "n", "k"),

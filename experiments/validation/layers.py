@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.instants import PS_PER_S
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
-from experiments.validation.stated import filled
+from experiments.validation.row_defaults import filled
 from experiments.validation.training import model_of, plan_of
-from topologies.clusters import Cluster
-from workloads.kernel_rank import worst
-from workloads.training.layer import backward, forward
-from workloads.training.program import exchange_ps
-from workloads.training.shapes import Shapes
-from workloads.training.steps import ENGINE, NOTHING, PREVIOUS, Step
+from topologies.clusters.cluster import Cluster
+from workloads.kernels.chip_share import worst
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, Step
+from workloads.training.program.program import exchange_ps
 
 
 def predict(values: Mapping[str, Any]) -> Outcome:

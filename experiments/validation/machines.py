@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from topologies.catalogue import Catalogue
-from topologies.clusters import Cluster
-from topologies.machines import cluster
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster
 
 
 def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Cluster:

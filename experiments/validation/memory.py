@@ -9,9 +9,9 @@ from typing import Any
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome
 from experiments.validation.recipes import recipe
-from experiments.validation.stated import filled
+from experiments.validation.row_defaults import filled
 from experiments.validation.training import model_of, plan_of
-from workloads.training.memory import worst
+from workloads.training.memory.memory import worst
 
 
 def predict(values: Mapping[str, Any]) -> Outcome:

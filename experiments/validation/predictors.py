@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.validation.columns import Kind
 from experiments.validation.compare import Predict
+from experiments.validation.schema import Kind
 
 
 def predictor(kind: Kind) -> Predict:

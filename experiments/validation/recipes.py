@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from experiments.validation.machines import machines_for
-from topologies.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, catalogue
 
 CONDITIONS = ("zero", "gated_mlp", "overlap", "chip")
 """Columns of a recipe that a row must agree with, cheapest first."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.validation.columns import Kind, Value, kind_of, read_cell
+from experiments.validation.schema import Kind, Value, kind_of, read_cell
 from topologies.errors import InputError
 
 LARGEST_FILE_BYTES = 50_000_000

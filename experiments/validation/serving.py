@@ -8,7 +8,7 @@ from typing import Any
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome
 from topologies.errors import InputError
-from workloads.huggingface import model
+from workloads.models.huggingface import model
 from workloads.serving.predict import steady
 
 

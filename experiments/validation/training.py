@@ -7,17 +7,17 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from experiments.validation.columns import TRAINING
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
-from experiments.validation.stated import Stated, filled
-from topologies.clusters import Cluster
+from experiments.validation.row_defaults import Stated, filled
+from experiments.validation.schema import TRAINING
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.model import Experts, Model
+from workloads.models.model import Experts, Model
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.memory import worst
-from workloads.training.plan import ParallelPlan
+from workloads.training.memory.memory import worst
+from workloads.training.plan.plan import ParallelPlan
 
 SAVINGS: Mapping[str, tuple[Any, ...]] = {"zero": (3,), "recompute": ("selective", "full")}
 """Columns of what saves memory, and their values that save more than the usual one."""

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from experiments.validation.baseline import baseline
-from experiments.validation.columns import Kind
 from experiments.validation.compare import compare_row, summary
 from experiments.validation.predictors import predictor
 from experiments.validation.rows import Row, Rows
+from experiments.validation.schema import Kind
 
 Watch = Callable[[Sequence[Row], str], Any]
 LONG = ("training", "memory")
@@ -77,7 +77,7 @@ def _compared(rows: Rows, workers: int) -> Iterator[dict[str, Any]]:
     if workers < 2:
         yield from map(compare, rows.rows)
         return
-    from experiments.row_runner import process_pool
+    from experiments.sweeps.runner import process_pool
 
     with process_pool(workers) as pool:
         yield from pool.map(compare, rows.rows, chunksize=AT_ONCE)

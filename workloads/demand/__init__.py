@@ -1,6 +1,5 @@
 """Demand for inference: traces that ship with the package, files of users, what-ifs, noise."""
 
-from workloads.demand.asked import demand_of
 from workloads.demand.bundled import (
     BUNDLED,
     azure_code,
@@ -13,6 +12,7 @@ from workloads.demand.bundled import (
     servegen,
 )
 from workloads.demand.read import read_demand
+from workloads.demand.selection import demand_of
 from workloads.demand.trace import Demand, constant, mix, period_means, whole_requests
 from workloads.demand.whatif import (
     busiest_hour,

@@ -3,22 +3,29 @@
 Start with :func:`simulate`; :func:`summary` and :func:`timeline` read its result.
 """
 
-from workloads.fleet.costs import ChangeCosts
-from workloads.fleet.economics import Economics
-from workloads.fleet.failures import Failures
-from workloads.fleet.headroom import ideal_freed, lendable
-from workloads.fleet.job_file import read_jobs
-from workloads.fleet.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.needs import scaled_to_fleet, units_needed
-from workloads.fleet.policies import best_static, clock, forecast, oracle, static, threshold
-from workloads.fleet.prices import Prices, read_prices
-from workloads.fleet.roles import GROUPS, ROLES, Role
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.economics import Economics
+from workloads.fleet.inputs.job_file import read_jobs
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
+from workloads.fleet.inputs.prices import Prices, read_prices
+from workloads.fleet.policies.headroom import ideal_freed, lendable
+from workloads.fleet.policies.policies import (
+    best_static,
+    clock,
+    forecast,
+    oracle,
+    static,
+    threshold,
+)
+from workloads.fleet.policies.user_policy import load_policy
+from workloads.fleet.policies.view import Limits, Policy, View
+from workloads.fleet.processes.failures import Failures
+from workloads.fleet.results.summary import changes_frame, chip_hours, jobs_frame, regret, summary
+from workloads.fleet.results.timeline import power_w, timeline
 from workloads.fleet.simulate import FleetRun, simulate
-from workloads.fleet.summary import changes_frame, chip_hours, jobs_frame, regret, summary
-from workloads.fleet.timeline import power_w, timeline
-from workloads.fleet.user_policy import load_policy
-from workloads.fleet.view import Limits, Policy, View
-from workloads.fleet.world import Service
+from workloads.fleet.state.needs import scaled_to_fleet, units_needed
+from workloads.fleet.state.roles import GROUPS, ROLES, Role
+from workloads.fleet.state.world import Service
 
 __all__ = [
     "GROUPS",

@@ -8,24 +8,24 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue import catalogue
-from topologies.clusters import Cluster
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK
-from workloads.fleet.costs import ChangeCosts
-from workloads.fleet.economics import Economics
-from workloads.fleet.failures import Failures
-from workloads.fleet.job_file import read_jobs
-from workloads.fleet.jobs import TrainingJob, default_jobs
-from workloads.fleet.needs import scaled_to_fleet, units_needed
-from workloads.fleet.prices import Prices
-from workloads.fleet.progress import training_rates
-from workloads.fleet.services import Serving, services_of
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.economics import Economics
+from workloads.fleet.inputs.job_file import read_jobs
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.inputs.progress import training_rates
+from workloads.fleet.policies.view import Limits, Policy
+from workloads.fleet.processes.failures import Failures
 from workloads.fleet.simulate import FleetRun, simulate
-from workloads.fleet.view import Limits, Policy
-from workloads.fleet.world import Service, lead_s
-from workloads.model import Model
+from workloads.fleet.state.needs import scaled_to_fleet, units_needed
+from workloads.fleet.state.services import Serving, services_of
+from workloads.fleet.state.world import Service, lead_s
+from workloads.models.model import Model
 
 FloatArray = npt.NDArray[np.float64]
 STEP_TOKENS = 16e6
@@ -91,7 +91,7 @@ def scenario(
     noise : float or "measured"
         Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is.
     training : path, optional
-        Jobs, see :func:`workloads.fleet.job_file.read_jobs`.
+        Jobs, see :func:`workloads.fleet.inputs.job_file.read_jobs`.
     costs, limits, failing, economics
         By default the catalogue's.
     rng : numpy.random.Generator, optional

@@ -9,22 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 from workloads.demand.trace import Demand
-from workloads.fleet.control import Inputs, controlling
-from workloads.fleet.costs import ChangeCosts
-from workloads.fleet.failures import Failures, failing
-from workloads.fleet.gangs import Tally
-from workloads.fleet.jobs import TrainingJob
-from workloads.fleet.opening import (
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.policies.policies import best_static, static
+from workloads.fleet.policies.view import Limits, Policy
+from workloads.fleet.processes.control import Inputs, controlling
+from workloads.fleet.processes.failures import Failures, failing
+from workloads.fleet.processes.opening import (
     in_whole_requests,
     inputs_of,
     never_changes,
     new_ledger,
     opened,
 )
-from workloads.fleet.policies import best_static, static
-from workloads.fleet.queues import Queue
-from workloads.fleet.view import Limits, Policy
-from workloads.fleet.world import Change, Service, World
+from workloads.fleet.state.gangs import Tally
+from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.world import Change, Service, World
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -107,13 +107,13 @@ def simulate(
     Parameters
     ----------
     demand : Demand
-        In requests of the whole fleet; see :func:`workloads.fleet.needs.scaled_to_fleet`.
+        In requests of the whole fleet; see :func:`workloads.fleet.state.needs.scaled_to_fleet`.
     services : sequence of Service
         One for each service of the demand.
     units, chips_per_unit : int
         UltraServers, or whatever changes role as one.
     policy : callable
-        See :mod:`workloads.fleet.policies`.
+        See :mod:`workloads.fleet.policies.policies`.
     jobs : sequence of TrainingJob
         At most one of them evaluation.
     costs, limits, failures : optional

@@ -13,16 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from topologies.clusters import Cluster
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.flops import layer_flops
-from workloads.model import Model
+from workloads.models.flops import layer_flops
+from workloads.models.model import Model
 from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
 from workloads.search.refusals import no_batch, no_degrees, refuse_alone
 from workloads.search.rules import Frame, sieve
-from workloads.training.chunks import layer_counts
-from workloads.training.plan import ORDER, Overlap, ParallelPlan, Recompute, Schedule, check_model
-from workloads.training.plan_options import complete
+from workloads.training.plan.plan import (
+    ORDER,
+    Overlap,
+    ParallelPlan,
+    Recompute,
+    Schedule,
+    check_model,
+)
+from workloads.training.plan.plan_file import complete
+from workloads.training.plan.stage_layers import layer_counts
 
 ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
 """Orders of the axes that are tried: replicas or pipeline stages next to each other."""
@@ -88,8 +95,8 @@ def candidates(
     global_batch : int
         Sequences of one optimizer step.
     stated : mapping, optional
-        Fields of :class:`~workloads.training.plan.ParallelPlan` that are not to be varied; None
-        counts as not stated.
+        Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied;
+        None counts as not stated.
     spared : collection of str
         Further fields by which no plan is left out; ``overlap`` is varied only if it is one.
     lnc : int, optional
@@ -102,8 +109,8 @@ def candidates(
 
     Examples
     --------
-    >>> from topologies.machines import cluster
-    >>> from workloads.huggingface import named
+    >>> from topologies.clusters.names import cluster
+    >>> from workloads.models.huggingface import named
     >>> found = candidates(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 64)
     >>> sorted({plan.tp for plan in found.plans})
     [1, 2, 4, 8, 16]
@@ -262,7 +269,7 @@ def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
     --------
     The output layer of llama-3.1-8b is worth two of its 32 layers:
 
-    >>> from workloads.huggingface import named
+    >>> from workloads.models.huggingface import named
     >>> light_end(named("llama-3.1-8b"), 4, 4096)
     (9, 9, 8, 6)
     """

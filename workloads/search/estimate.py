@@ -1,9 +1,9 @@
 """An estimate of the iteration of each of thousands of plans.
 
 Times of passes, of replicas and of communication are worked out once for all plans that share
-them (:mod:`~workloads.search.passes`, :mod:`~workloads.search.replicas`,
-:mod:`~workloads.search.talk`); what is left is one walk through the pipeline of each plan
-(:mod:`~workloads.search.walk`).
+them (:mod:`~workloads.search.stage_times`, :mod:`~workloads.search.replicas`,
+:mod:`~workloads.search.communication`); what is left is one walk through the pipeline of each plan
+(:mod:`~workloads.search.pipeline_model`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from cluster_sim.schedule import IntArray
-from topologies.catalogue import catalogue
-from topologies.clusters import Cluster
-from workloads.model import Model
-from workloads.search.passes import INSIDE, Stage, Talk, ends_s, layer_s
+from cluster_sim.schedule.table import IntArray
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
+from workloads.models.model import Model
+from workloads.search.communication import FloatArray, talk_s
+from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
-from workloads.search.talk import FloatArray, talk_s
-from workloads.search.walk import EACH, NOT, ONCE, Line, orders, walk_s
-from workloads.training.chunks import is_moe, layer_counts
-from workloads.training.pipeline import BACKWARD, WEIGHT
-from workloads.training.plan import ParallelPlan
-from workloads.training.shapes import TWO
+from workloads.search.stage_times import INSIDE, Stage, Talk, ends_s, layer_s
+from workloads.training.layers.shapes import TWO
+from workloads.training.plan.pipeline_order import BACKWARD, WEIGHT
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import is_moe, layer_counts
 
 Found = TypeVar("Found")
 FIRST, LAST = 0, -1
@@ -50,7 +50,7 @@ def estimate(model: Model, cluster: Cluster, plans: Iterable[ParallelPlan]) -> F
 def group(plan: ParallelPlan, axis: str) -> IntArray:
     """Chips of the first group of an axis, in order of rank, int64 (degree,).
 
-    The groups are those of :meth:`workloads.training.placement.Placement.groups`.
+    The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`.
 
     Examples
     --------

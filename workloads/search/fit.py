@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.schedule import BoolArray, IntArray
-from topologies.catalogue import catalogue
+from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.catalogue.catalogue import catalogue
 from topologies.errors import InputError
-from workloads.model import Model
+from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
-from workloads.training.chunks import is_moe
-from workloads.training.memory import worst
-from workloads.training.plan import ParallelPlan
-from workloads.training.shares import (
+from workloads.training.layers.data_parallel import sharded
+from workloads.training.memory.memory import worst
+from workloads.training.plan.parameters import (
     GRADIENT_BYTES,
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
     layer_share,
 )
-from workloads.training.states import sharded
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import is_moe
 
 NEEDLESS = {
     "zero": "more sharded over replicas than memory asks for",
@@ -72,7 +72,7 @@ def fit(
     settled: Collection[str] = (),
     watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
 ) -> Fit:
-    """Memory of every candidate, by :mod:`workloads.training.memory`.
+    """Memory of every candidate, by :mod:`workloads.training.memory.memory`.
 
     Parameters
     ----------

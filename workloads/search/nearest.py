@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
-from topologies.catalogue import catalogue
-from topologies.clusters import Cluster
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.model import Model
+from workloads.models.model import Model
 from workloads.search.grid import divisors
-from workloads.training.memory import worst
-from workloads.training.plan import ParallelPlan, check_model
-from workloads.training.plan_options import complete
+from workloads.training.memory.memory import worst
+from workloads.training.plan.plan import ParallelPlan, check_model
+from workloads.training.plan.plan_file import complete
 
 RECOMPUTES = 0.9
 """What computing again counts for, where halving a degree counts for 1 …"""
@@ -38,7 +38,7 @@ def nearest_plan(
     Parameters
     ----------
     stated : mapping
-        Fields of a plan, as for :func:`workloads.training.plan_options.complete`.
+        Fields of a plan, as for :func:`workloads.training.plan.plan_file.complete`.
     model : Model
     cluster : Cluster
     lnc : int, optional
@@ -50,8 +50,8 @@ def nearest_plan(
 
     Examples
     --------
-    >>> from topologies.machines import cluster
-    >>> from workloads.huggingface import named
+    >>> from topologies.clusters.names import cluster
+    >>> from workloads.models.huggingface import named
     >>> nearest_plan({"tp": 3}, named("llama-3.1-8b"), cluster("trn2.48xlarge"))
     {'tp': 4}
     """

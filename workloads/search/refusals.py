@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from topologies.clusters import Cluster
-from workloads.model import Model
+from topologies.clusters.cluster import Cluster
+from workloads.models.model import Model
 from workloads.search.grid import divisors
-from workloads.training.plan import ORDER, ParallelPlan, check_model
+from workloads.training.plan.plan import ORDER, ParallelPlan, check_model
 
 ALONE = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",

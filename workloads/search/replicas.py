@@ -9,25 +9,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule import IntArray
-from topologies.catalogue import Catalogue
-from workloads.model import Model
-from workloads.search.passes import Talk
-from workloads.search.talk import FloatArray
-from workloads.training.chunks import chunk_layers, is_moe
-from workloads.training.layer import Shapes
-from workloads.training.ops import Catalog
-from workloads.training.plan import ParallelPlan
-from workloads.training.shares import Share, layer_share, total
-from workloads.training.stage import Builder
-from workloads.training.states import (
+from cluster_sim.schedule.table import IntArray
+from topologies.catalogue.catalogue import Catalogue
+from workloads.models.model import Model
+from workloads.search.communication import FloatArray
+from workloads.search.stage_times import Talk
+from workloads.training.layers.data_parallel import (
     bucket_parameters,
     buckets,
     edges_of,
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.steps import Step
+from workloads.training.layers.layer import Shapes
+from workloads.training.layers.steps import Step
+from workloads.training.plan.parameters import Share, layer_share, total
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import chunk_layers, is_moe
+from workloads.training.program.ops import Catalog
+from workloads.training.program.stage import Builder
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule import BoolArray, IntArray
-from topologies.clusters import Cluster
-from workloads.model import Model
+from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.clusters.cluster import Cluster
+from workloads.models.model import Model
 from workloads.search.grid import Columns, kept
-from workloads.training.plan import ParallelPlan
+from workloads.training.plan.plan import ParallelPlan
 
 LEAST_TOKENS = 4096
 """Tokens of a sequence on a rank from which context parallelism has something to gain."""

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.schedule import IntArray
-from topologies.clusters import Cluster
+from cluster_sim.schedule.table import IntArray
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
-from workloads.model import Model
+from workloads.models.model import Model
 from workloads.search.candidates import Candidates, candidates
+from workloads.search.communication import FloatArray
 from workloads.search.estimate import estimate
 from workloads.search.fit import Fit, fit
-from workloads.search.talk import FloatArray
 from workloads.training.iteration import iteration
-from workloads.training.memory import Memory
-from workloads.training.plan import ParallelPlan
+from workloads.training.memory.memory import Memory
+from workloads.training.plan.plan import ParallelPlan
 
 Watch = Callable[[Sequence[Any], str], Iterable[Any]]
 """Hands on a sequence that takes a while, told what is being done, to show progress."""
@@ -156,7 +156,7 @@ def search(
     global_batch : int
         Sequences of one optimizer step.
     stated : mapping, optional
-        Fields of :class:`~workloads.training.plan.ParallelPlan` that are not to be varied.
+        Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied.
     lnc : int, optional
         Physical cores of a logical one.
     finalists : int
@@ -177,8 +177,8 @@ def search(
 
     Examples
     --------
-    >>> from topologies.machines import cluster
-    >>> from workloads.huggingface import named
+    >>> from topologies.clusters.names import cluster
+    >>> from workloads.models.huggingface import named
     >>> found = search(named("gpt2"), cluster("trn2.48xlarge"), 64, finalists=2)
     >>> best = found.finalists[0]
     >>> best.plan.dp, found.agreement.plans

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.clusters import Cluster
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.model import Model
+from workloads.models.model import Model
 from workloads.serving.profile import profile
 
 

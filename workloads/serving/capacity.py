@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError
-from topologies.quantities import format_seconds
+from topologies.units import format_seconds
 
 FloatArray = npt.NDArray[np.float64]
 

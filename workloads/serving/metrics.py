@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError, suggestion
-from topologies.quantities import parse_seconds
+from topologies.units import parse_seconds
 from workloads.serving.capacity import Slo
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Served

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.clusters import Cluster
-from workloads.model import Model
+from topologies.clusters.cluster import Cluster
+from workloads.models.model import Model
 from workloads.serving.profile import family_of, profile
 from workloads.serving.replica import BUCKETS, Batching, closed_loop
 from workloads.serving.requests import fixed_lengths, poisson

@@ -3,7 +3,7 @@
 An iteration runs some tokens through all layers: one for each request that decodes, and a piece of
 a prompt for each that prefills. Its time is the sum of
 
-- the matrix products of those tokens on one rank (:func:`workloads.kernel_times.gemm_s`), which
+- the matrix products of those tokens on one rank (:func:`workloads.kernels.times.gemm_s`), which
   stream the weights once;
 - attention over the cached keys and values;
 - two all-reduces a layer over the tensor-parallel group: a floor and a rate;
@@ -19,10 +19,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue import Catalogue, catalogue
-from topologies.clusters import Cluster
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
-from workloads.model import Model
+from workloads.models.model import Model
 from workloads.serving.rank_share import RANKS_PER_CHIP, WEIGHT_BYTES, RankShare
 
 FloatArray = npt.NDArray[np.float64]

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives import Group, duration_ps
-from topologies.catalogue import Catalogue
-from topologies.clusters import Cluster
-from topologies.shape_measures import scale_up_bytes_per_s
-from workloads.kernel_times import attention_s, elementwise_s, gemm_s
-from workloads.model import Model, expert_parameters
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.shapes.measures import scale_up_bytes_per_s
+from workloads.kernels.times import attention_s, elementwise_s, gemm_s
+from workloads.models.model import Model, expert_parameters
 
 FloatArray = npt.NDArray[np.float64]
 PS_PER_S = 1e12

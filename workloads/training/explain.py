@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cluster_sim.instants import PS_PER_S
-from topologies.catalogue import Catalogue, catalogue
-from workloads.kernel_rank import family
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
-from workloads.training.plan import ParallelPlan
-from workloads.training.steps import Step
+from workloads.training.layers.steps import Step
+from workloads.training.plan.plan import ParallelPlan
 
 
 def steps(run: Iteration) -> pd.DataFrame:

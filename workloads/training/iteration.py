@@ -10,24 +10,24 @@ from functools import cached_property
 import numpy.typing as npt
 import pandas as pd
 
-from cluster_sim.trace import Trace
-from topologies.catalogue import Catalogue, catalogue
-from topologies.clusters import Cluster
+from cluster_sim.trace.trace import Trace
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.flops import attention_flops, forward_flops, training_flops
-from workloads.model import Model
-from workloads.training.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
-from workloads.training.faults import Fault, struck
-from workloads.training.fold import fold
-from workloads.training.jitter import Disturbance
-from workloads.training.levels import automatic, ready
-from workloads.training.memory import Memory, check_memory, worst
-from workloads.training.placement import place
-from workloads.training.plan import ParallelPlan, check_model, check_ranks
-from workloads.training.program import Program, program
-from workloads.training.provenance import provenance
-from workloads.training.rank_vector import Progress, RankVector
-from workloads.training.shapes import Shapes
+from workloads.models.flops import attention_flops, forward_flops, training_flops
+from workloads.models.model import Model
+from workloads.training.execution.faults import Fault, struck
+from workloads.training.execution.jitter import Disturbance
+from workloads.training.execution.levels import automatic, ready
+from workloads.training.execution.rank_vector import Progress, RankVector
+from workloads.training.layers.shapes import Shapes
+from workloads.training.memory.memory import Memory, check_memory, worst
+from workloads.training.plan.placement import place
+from workloads.training.plan.plan import ParallelPlan, check_model, check_ranks
+from workloads.training.program.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
+from workloads.training.program.fold import fold
+from workloads.training.program.program import Program, program
+from workloads.training.program.provenance import provenance
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class Iteration:
 
     @cached_property
     def ranks(self) -> pd.DataFrame:
-        """Time of each rank by category, see :func:`workloads.training.breakdown.breakdown`."""
+        """Time of each rank by category, as the module ``program.breakdown`` defines them."""
         if isinstance(self.trace, RankVector):
             return self.trace.ranks
         return breakdown(self.trace, self.undisturbed, self._parts)
@@ -197,8 +197,8 @@ def iteration(
 
     Examples
     --------
-    >>> from topologies.machines import cluster
-    >>> from workloads.huggingface import named
+    >>> from topologies.clusters.names import cluster
+    >>> from workloads.models.huggingface import named
     >>> plan = ParallelPlan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
     >>> step = iteration(named("llama-3.1-8b"), cluster("trn2.48xlarge"), plan)
     >>> abs(sum(step.breakdown_s.values()) - step.iteration_s) < 1e-9

@@ -12,11 +12,11 @@ import numpy as np
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
-from cluster_sim.schedule import BoolArray, Edges, IntArray
-from topologies.links import coordinates
-from topologies.routing import Routes, routes
-from topologies.shapes import Torus
+from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.schedule.table import BoolArray, Edges, IntArray
+from topologies.routing.domain import Routes, routes
+from topologies.shapes.basic import Torus
+from topologies.shapes.links import coordinates
 
 
 def direct(group: Group, size_bytes: int | IntArray) -> Sends:

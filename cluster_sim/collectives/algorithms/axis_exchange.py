@@ -14,8 +14,8 @@ import numpy as np
 from cluster_sim.collectives.algorithms.stages import COLUMNS, Table, gathered
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.sends import Channels, Sends, no_sends
-from cluster_sim.schedule import IntArray
+from cluster_sim.collectives.messages import Channels, Sends, no_sends
+from cluster_sim.schedule.table import IntArray
 
 LISTED_RANKS = 256
 """Ranks up to which messages list the chunks in them, so that the exchange can be proven; beyond,

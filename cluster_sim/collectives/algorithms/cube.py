@@ -15,8 +15,8 @@ import numpy as np
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.sends import Sends
-from cluster_sim.schedule import IntArray
+from cluster_sim.collectives.messages import Sends
+from cluster_sim.schedule.table import IntArray
 
 
 def halving_doubling(op: str, group: Group, size_bytes: int, slices: int) -> Sends:

@@ -16,8 +16,8 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.cycle_search import Found, Grid, find
 from cluster_sim.collectives.group import Box, Group, box
-from cluster_sim.schedule import IntArray
-from topologies.shapes import FullMesh
+from cluster_sim.schedule.table import IntArray
+from topologies.shapes.basic import FullMesh
 
 SEARCH_LIMIT = 4096
 """Chips of the largest box that is searched; a larger one gets a snake."""

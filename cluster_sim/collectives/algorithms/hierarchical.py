@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.choice import drives_pairs, halves, is_trainium
+from cluster_sim.collectives.algorithms.auto import drives_pairs, halves, is_trainium
 from cluster_sim.collectives.algorithms.cube import (
     cube_parts,
     is_cube,
@@ -19,8 +19,8 @@ from cluster_sim.collectives.algorithms.cycles import one_ring
 from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.algorithms.torus import parts
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.sends import Sends
-from cluster_sim.schedule import IntArray
+from cluster_sim.collectives.messages import Sends
+from cluster_sim.schedule.table import IntArray
 
 
 def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
@@ -50,7 +50,7 @@ def radices(group: Group) -> list[int]:
 
     Examples
     --------
-    >>> from topologies.machines import cluster
+    >>> from topologies.clusters.names import cluster
     >>> twelve = cluster("trn2.48xlarge:12")
     >>> radices(Group(twelve, 16 * np.arange(12)))
     [2, 2, 3]

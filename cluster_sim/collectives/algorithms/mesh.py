@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
-from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
-from cluster_sim.schedule import Edges, IntArray
+from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.schedule.table import Edges, IntArray
 
 
 def mesh(op: str, ranks: int, size_bytes: int) -> Sends:

@@ -11,8 +11,8 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.cycles import Cycles
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards
-from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
-from cluster_sim.schedule import Edges, IntArray
+from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.schedule.table import Edges, IntArray
 
 RING_OPS = ("all-reduce", "all-gather", "reduce-scatter")
 

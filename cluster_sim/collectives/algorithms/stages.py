@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards, share
-from cluster_sim.collectives.sends import Channels, Sends, no_sends, sends
-from cluster_sim.schedule import Edges, IntArray
+from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.schedule.table import Edges, IntArray
 
 NO_LINK = -1
 COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")

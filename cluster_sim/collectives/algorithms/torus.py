@@ -15,8 +15,8 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.sends import Sends
-from cluster_sim.schedule import IntArray
+from cluster_sim.collectives.messages import Sends
+from cluster_sim.schedule.table import IntArray
 
 WHOLE = 1000
 """Weights of the orders are rounded to parts of this."""

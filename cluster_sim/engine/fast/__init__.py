@@ -32,7 +32,7 @@ from cluster_sim.engine.fast.streams import Streams
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.jit import version
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
-from cluster_sim.schedule import HORIZON_PS, IntArray, Schedule
+from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
 
 def simulate(

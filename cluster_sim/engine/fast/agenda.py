@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_sim.engine.fast.columns import NO_OP, State
 from cluster_sim.engine.jit import inlined, leading_zeros, trailing_zeros, wide
-from cluster_sim.schedule import IntArray
+from cluster_sim.schedule.table import IntArray
 
 BITS = 64
 NOTHING = np.iinfo(np.int64).max

@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from cluster_sim.schedule import BoolArray, IntArray
+from cluster_sim.schedule.table import BoolArray, IntArray
 
 NO_OP = cast(int, np.int64(-1))
 """Ends a chain of ops that are linked by ``State.next``. Not a literal, for each of which numba

@@ -10,7 +10,7 @@ from cluster_sim.engine.fast.streams import leave
 from cluster_sim.engine.jit import compiled, inlined, wide
 from cluster_sim.engine.rates import touch as touch_rates
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
-from cluster_sim.schedule import FLOW, HORIZON_PS
+from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 FOREVER = 2**30
 """Edges that a doomed op waits for."""

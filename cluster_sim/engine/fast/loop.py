@@ -20,7 +20,7 @@ from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
 from cluster_sim.engine.fast.streams import leave, solve
 from cluster_sim.engine.jit import compiled, inlined, wide
 from cluster_sim.engine.times import NEVER
-from cluster_sim.schedule import FLOW, HORIZON_PS, JOIN
+from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
 
 
 def play(run: Run, until: int) -> int:

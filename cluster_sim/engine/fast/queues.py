@@ -12,7 +12,7 @@ import numpy as np
 
 from cluster_sim.engine.fast.columns import NO_OP, TOUCHED, Ops, State
 from cluster_sim.engine.jit import inlined, wide
-from cluster_sim.schedule import IntArray
+from cluster_sim.schedule.table import IntArray
 
 
 class Queues(NamedTuple):

@@ -19,7 +19,7 @@ from cluster_sim.engine.fast.columns import (
 from cluster_sim.engine.fast.queues import Queues, free_slot
 from cluster_sim.engine.fast.streams import Streams, enter
 from cluster_sim.engine.jit import inlined, wide
-from cluster_sim.schedule import FLOW, HORIZON_PS
+from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 
 class Run(NamedTuple):

@@ -11,7 +11,7 @@ from cluster_sim.engine.fast.columns import FRESH, STREAMS, State
 from cluster_sim.engine.jit import inlined, internal
 from cluster_sim.engine.rates import Filling, Paths, Seats
 from cluster_sim.engine.times import UNKNOWN_PS
-from cluster_sim.schedule import HORIZON_PS, IntArray
+from cluster_sim.schedule.table import HORIZON_PS, IntArray
 
 MICROBYTES = 10**6
 """In a byte."""

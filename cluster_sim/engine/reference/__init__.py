@@ -10,7 +10,7 @@ from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.reference.disturb import Disturbance
 from cluster_sim.engine.reference.run import Run
 from cluster_sim.engine.times import Attempts, HorizonError, Times, settle
-from cluster_sim.schedule import HORIZON_PS, Schedule
+from cluster_sim.schedule.table import HORIZON_PS, Schedule
 
 __all__ = ["Run", "simulate"]
 

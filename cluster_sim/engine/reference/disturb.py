@@ -13,7 +13,7 @@ from cluster_sim.engine.reference.phases import FAULTS, Phase, scaled
 from cluster_sim.engine.reference.run import Run
 from cluster_sim.engine.reference.server import LOST, Server
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER, HorizonError
-from cluster_sim.schedule import HORIZON_PS
+from cluster_sim.schedule.table import HORIZON_PS
 
 FOREVER = 2**30
 """Edges that a doomed op waits for."""

@@ -14,7 +14,7 @@ from cluster_sim.engine.reference.phases import READINESS, STARTS, Phase, Picose
 from cluster_sim.engine.reference.server import NOMINAL, Server
 from cluster_sim.engine.reference.sharing import Sharing
 from cluster_sim.engine.times import NEVER, UNKNOWN_PS, HorizonError
-from cluster_sim.schedule import FLOW, HORIZON_PS, JOIN, IntArray, Schedule
+from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, IntArray, Schedule
 
 NO_RESOURCES = np.empty(0, np.int32)
 

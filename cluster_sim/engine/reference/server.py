@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from cluster_sim.engine.reference.phases import STARTS, Phase
-from cluster_sim.schedule import FLOW, HORIZON_PS
+from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 if TYPE_CHECKING:
     from cluster_sim.engine.reference.run import Run

@@ -11,7 +11,7 @@ import simpy
 from cluster_sim.engine.classes import share_tables
 from cluster_sim.engine.rates import Paths, join, leave, solve, touch
 from cluster_sim.engine.reference.phases import ENDS, STARTS, Phase
-from cluster_sim.schedule import HORIZON_PS, IntArray, Schedule
+from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
 if TYPE_CHECKING:
     from cluster_sim.engine.reference.run import Run

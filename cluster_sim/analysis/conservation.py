@@ -1,0 +1,194 @@
+"""What must hold in every trace, by whatever engine: the checks that tests run after each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cluster_sim.analysis.metrics import Stretches, stretches
+from cluster_sim.engine.times import DONE
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, BoolArray, IntArray
+from cluster_sim.trace.trace import Trace
+
+ROUNDING = 1 + 1e-9
+"""Slack of what is reckoned in floating point."""
+
+
+def violations(trace: Trace, *, faults: bool = False) -> list[str]:
+    """Broken conservation laws, one line each; an empty list when all hold.
+
+    Checked are: ready is the latest of the edges (rule 2); nothing starts before it is ready;
+    joins end when ready and fixed ops last their duration (rule 5); no slot is used twice and none
+    is free while an op is ready for it (rule 3); of equal priority the first to be ready starts
+    first (rule 4); no flow is faster than its cap and its path, and no shared resource carried more
+    than its capacity (rule 7); an op ended if and only if its status says so.
+
+    Parameters
+    ----------
+    trace : Trace
+    faults : bool
+        The run had faults: durations, free slots, the order of starts, rates and edges from starts
+        are not held against it.
+
+    Examples
+    --------
+    >>> from cluster_sim.schedule.build import schedule
+    >>> from cluster_sim.schedule.table import Edges, Resources
+    >>> from cluster_sim.trace.trace import run
+    >>> violations(run(schedule(kind=[FIXED], resource=0, duration_ps=5,
+    ...     edges=Edges.from_pairs(1, [], []), resources=Resources.table("engine", [0]))))
+    []
+    """
+    found = [*_readiness(trace, faults), *_order(trace), *_slots(trace)]
+    if faults:
+        return found
+    return [*found, *_durations(trace), *_idle_slots(trace), *_turns(trace), *_rates(trace)]
+
+
+def _first(bad: BoolArray, text: str) -> Iterator[str]:
+    if bad.any():
+        yield f"{np.count_nonzero(bad):,} ops, first op {int(np.argmax(bad))}: {text}"
+
+
+def _readiness(trace: Trace, faults: bool) -> Iterator[str]:
+    made, times = trace.schedule, trace.times
+    edges, source = made.edges, made.edges.sources()
+    since = times.end_ps[source]
+    if edges.from_start is not None:
+        since = np.where(edges.from_start, times.start_ps[source], since)
+    expected = np.zeros(len(made), np.int64)
+    np.maximum.at(expected, edges.dst, since + edges.lag_ps)
+    was_ready = times.ready_ps >= 0
+    unmet, excused = np.zeros((2, len(made)), np.bool_)
+    if faults and edges.from_start is not None:  # a start may have been lost, or slow
+        excused[edges.dst[edges.from_start]] = True
+    unmet[edges.dst[since < 0]] = True
+    yield from _first(was_ready & unmet & ~excused, "ready although an edge never elapsed")
+    late = was_ready & ~unmet & ~excused & (times.ready_ps != expected)
+    yield from _first(late, "not ready at the latest of its edges")
+
+
+def _order(trace: Trace) -> Iterator[str]:
+    times, kind = trace.times, trace.schedule.kind
+    started, ended = times.start_ps >= 0, times.end_ps >= 0
+    yield from _first(started & (times.start_ps < times.ready_ps), "starts before it is ready")
+    yield from _first(ended & (times.end_ps < times.start_ps), "ends before it starts")
+    yield from _first(ended != (times.status == DONE), "ended, or not, against its status")
+    late_join = ended & (kind == JOIN) & (times.end_ps != times.ready_ps)
+    yield from _first(late_join, "a join that does not end when ready")
+
+
+def _durations(trace: Trace) -> Iterator[str]:
+    made, times = trace.schedule, trace.times
+    fixed = (made.kind == FIXED) & (times.end_ps >= 0)
+    lasted = times.end_ps - times.start_ps
+    yield from _first(fixed & (lasted != made.duration_ps), "does not last its duration")
+
+
+def _slots(trace: Trace) -> Iterator[str]:
+    resource, instant, held = _occupancy(trace, _holding(trace))
+    over = held > trace.schedule.resources.slots[resource]
+    if over.any():
+        k = int(np.argmax(over))
+        name = trace.schedule.resources.names(resource[k : k + 1])[0]
+        yield f"{name}: {held[k]} ops hold it at {instant[k]} ps, more than its slots"
+
+
+def _idle_slots(trace: Trace) -> Iterator[str]:
+    """Rule 3: the time with a free slot must not grow between an op's readiness and its start."""
+    made, times = trace.schedule, trace.times
+    ops = np.flatnonzero((made.resource >= 0) & (times.start_ps > times.ready_ps))
+    if not len(ops):
+        return
+    resource, instant, held = _occupancy(trace, _holding(trace))
+    length = np.diff(instant, append=instant[-1:])
+    length[np.flatnonzero(resource[1:] != resource[:-1])] = 0
+    free = np.where(held < made.resources.slots[resource], length, 0)
+    free_before = np.concatenate([[0], np.cumsum(free)])
+    waited = [
+        _free_until(resource, instant, free, free_before, made.resource[ops], at[ops])
+        for at in (times.ready_ps, times.start_ps)
+    ]
+    idle = np.zeros(len(made), np.bool_)
+    idle[ops] = waited[1] > waited[0]
+    yield from _first(idle, "waits although a slot of its resource is free")
+
+
+def _turns(trace: Trace) -> Iterator[str]:
+    """Rule 4: among ops of one resource and priority those ready first have started first."""
+    made, times = trace.schedule, trace.times
+    ops = np.flatnonzero((made.resource >= 0) & (times.ready_ps >= 0))
+    order = np.lexsort((ops, times.ready_ps[ops], made.priority[ops], made.resource[ops]))
+    ops = ops[order]
+    start = np.where(times.start_ps[ops] >= 0, times.start_ps[ops], HORIZON_PS)
+    alike = (made.resource[ops[1:]] == made.resource[ops[:-1]]) & (
+        made.priority[ops[1:]] == made.priority[ops[:-1]]
+    )
+    overtaken = np.zeros(len(made), np.bool_)
+    overtaken[ops[:-1]] = alike & (start[1:] < start[:-1])
+    yield from _first(overtaken, "starts after one of its priority that was ready later")
+
+
+def _rates(trace: Trace) -> Iterator[str]:
+    """Rule 7, as far as starts and ends tell: work done, against caps and capacities."""
+    made, times, flows = trace.schedule, trace.times, trace.schedule.flows
+    row = np.flatnonzero(times.end_ps[flows.op] >= 0)
+    if not len(row):
+        return
+    share = np.flatnonzero(np.isin(np.repeat(np.arange(len(flows)), np.diff(flows.ptr)), row))
+    flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))[share]
+    resource, weight = flows.resource[share], flows.weight[share]
+    most = flows.cap_bytes_per_s.astype(np.float64)
+    np.minimum.at(most, flow, made.resources.capacity[resource] / weight)
+    op = flows.op[row]
+    lasted = (times.end_ps - times.start_ps)[op]
+    hasty = np.zeros(len(made), np.bool_)
+    hasty[op] = made.size_bytes[op] * (PS_PER_S / most[row]) > lasted * ROUNDING
+    yield from _first(hasty, "is faster than its cap or its path")
+    carried = np.bincount(resource, made.size_bytes[flows.op[flow]] * weight, len(made.resources))
+    span = (times.end_ps[op].max() - times.start_ps[op].min()) / PS_PER_S
+    for number in np.flatnonzero(carried > made.resources.capacity * span * ROUNDING)[:1]:
+        name = made.resources.names(np.array([number]))[0]
+        yield f"{name}: carried {carried[number]:.0f} bytes, more than its capacity"
+
+
+def _holding(trace: Trace) -> Stretches:
+    ran = stretches(trace)
+    holds = (trace.schedule.resource[ran.op] >= 0) & (ran.end_ps > ran.start_ps)
+    return Stretches(ran.op[holds], ran.start_ps[holds], ran.end_ps[holds])
+
+
+def _occupancy(trace: Trace, ran: Stretches) -> tuple[IntArray, IntArray, IntArray]:
+    """Resource, instant, and ops that hold it from then on; ends go before starts (rule 5)."""
+    held = trace.schedule.resource[ran.op]
+    resource = np.concatenate([held, held])
+    instant = np.concatenate([ran.end_ps, ran.start_ps])
+    change = np.repeat(np.array([-1, 1]), len(held))
+    order = np.lexsort((change, instant, resource))
+    return resource[order], instant[order], np.cumsum(change[order])
+
+
+def _free_until(
+    resource: IntArray,
+    instant: IntArray,
+    free: IntArray,
+    free_before: IntArray,
+    of: IntArray,
+    at: IntArray,
+) -> IntArray:
+    """Time with a free slot on each resource ``of`` up to ``at``, from its first event on [ps]."""
+    first = np.searchsorted(resource, of)
+    # Events of a resource are in order of time, so a rank of (resource, time) finds the last one.
+    keys = np.concatenate([instant, at])
+    _, rank = np.unique(keys, return_inverse=True)
+    span = int(rank.max()) + 1
+    events = resource.astype(np.int64) * span + rank[: len(instant)]
+    k = np.searchsorted(events, of.astype(np.int64) * span + rank[len(instant) :], side="right") - 1
+    before_any = k < first
+    k = np.maximum(k, first)
+    part = np.where(free[k] > 0, at - instant[k], 0)
+    # Before its first event a resource is free: count that as time of its own, from instant 0.
+    early = np.where(before_any, at - instant[first], 0)
+    return np.asarray(free_before[k] + np.where(before_any, early, part))

@@ -1,0 +1,273 @@
+"""Algebra of half-open time intervals by group, exact in integers, by arrays and compiled passes.
+
+A group is whatever time is counted for, usually a rank; intervals of one group may overlap. The
+rows of a group are sorted by start once; the length of a union is then one running maximum, and
+the time for which a category is the first of a list is the difference of two unions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.engine.jit import compiled
+from cluster_sim.schedule.table import BoolArray, IntArray
+
+BLOCK_ROWS = 2**20
+"""Rows worked on at once: enough for numpy, few enough for the processor's cache."""
+TYPES = (np.int32, np.int64, np.int64)
+"""Of groups, starts and ends, for which the passes over rows are compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones count for nothing.
+
+    Attributes
+    ----------
+    group, start_ps, end_ps : int array (rows,)
+    groups : int
+    """
+
+    group: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+    groups: int
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+
+def union_ps(intervals: Intervals) -> IntArray:
+    """Time in which at least one interval of a group is on [ps], int64 (groups,).
+
+    Examples
+    --------
+    >>> spans = Intervals(np.array([0, 0, 1]), np.array([0, 3, 2]), np.array([5, 8, 4]), 2)
+    >>> union_ps(spans).tolist()
+    [8, 2]
+    """
+    return attribute_ps(intervals, np.zeros(len(intervals), np.int8), 1)[:, 0]
+
+
+def attribute_ps(
+    intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
+) -> IntArray:
+    """Give every instant of every group to the first category that is on.
+
+    Parameters
+    ----------
+    intervals : Intervals
+    category : int array (rows,)
+        0 … categories − 1; the smaller goes first.
+    categories : int
+    total_ps : int, optional
+        Length of each group's time [ps], from 0; by default the latest end. Nothing after it
+        counts.
+
+    Returns
+    -------
+    int64 array (groups, categories + 1)
+        [ps]; the last column is the time with nothing on. Each row sums to ``total_ps`` exactly.
+
+    Examples
+    --------
+    >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
+    >>> attribute_ps(spans, np.array([1, 0]), 2, total_ps=10).tolist()
+    [[5, 3, 2]]
+    """
+    return shares_ps(intervals, category, categories, total_ps)[0]
+
+
+def shares_ps(
+    intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
+) -> tuple[IntArray, IntArray]:
+    """Give every instant to the first category that is on, and say how long each is on at all.
+
+    Parameters
+    ----------
+    intervals, category, categories, total_ps
+        As in :func:`attribute_ps`. Rows of other categories, from ``categories`` on, are passed
+        over.
+
+    Returns
+    -------
+    first : int64 array (groups, categories + 1)
+        As from :func:`attribute_ps` [ps].
+    active : int64 array (groups, categories)
+        Time in which a category is on, first or not [ps].
+
+    Examples
+    --------
+    >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
+    >>> first, active = shares_ps(spans, np.array([1, 0]), 2)
+    >>> first.tolist(), active.tolist()
+    ([[5, 3, 0]], [[5, 5]])
+    """
+    total = int(intervals.end_ps.max(initial=0)) if total_ps is None else total_ps
+    first = np.zeros((intervals.groups, categories + 1), np.int64)
+    first[:, categories] = total
+    active = np.zeros((intervals.groups, categories), np.int64)
+    code = np.asarray(category, np.uint16)
+    columns = (intervals.group, intervals.start_ps, intervals.end_ps)
+    group, start, end = (np.ascontiguousarray(c, t) for c, t in zip(columns, TYPES, strict=True))
+    reach = np.zeros((2, categories), np.int64)
+    for rows in _blocks(intervals, code < categories, total):
+        _cover(rows, group, start, end, code, total, reach, first, active)
+    first[:, 1:] -= first[:, :-1].copy()
+    return first, active
+
+
+def merged(intervals: Intervals) -> Intervals:
+    """Join intervals of a group that touch or overlap; the result is in order of group and start.
+
+    Examples
+    --------
+    >>> m = merged(Intervals(np.array([0, 0, 0]), np.array([5, 0, 9]), np.array([9, 6, 11]), 1))
+    >>> m.start_ps.tolist(), m.end_ps.tolist()
+    ([0], [11])
+    """
+    pieces, _ = _pieces(intervals)
+    return pieces
+
+
+def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
+    """Times of each group from 0 to ``total_ps`` in which none of its intervals is on.
+
+    Returns
+    -------
+    Intervals
+        In order of group and time.
+    int array (gaps,)
+        The row that starts where the gap ends, the smallest of several; -1 at ``total_ps``.
+
+    Examples
+    --------
+    >>> g, row = gaps(Intervals(np.array([0, 0]), np.array([2, 6]), np.array([4, 7]), 2), 9)
+    >>> list(zip(g.group.tolist(), g.start_ps.tolist(), g.end_ps.tolist(), row.tolist()))
+    [(0, 0, 2, 0), (0, 4, 6, 1), (0, 7, 9, -1), (1, 0, 9, -1)]
+    """
+    busy, first_row = _pieces(intervals)
+    # A gap before each piece, and one after the last of each group.
+    after = np.searchsorted(busy.group, np.arange(intervals.groups), side="right")
+    group = np.insert(busy.group, after, np.arange(intervals.groups))
+    end = np.insert(busy.start_ps, after, total_ps)
+    row = np.insert(first_row, after, -1)
+    start = np.zeros(len(end), np.int64)
+    start[1:] = np.insert(busy.end_ps, after, 0)[:-1]
+    real = end > start
+    return Intervals(group[real], start[real], end[real], intervals.groups), row[real]
+
+
+def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
+    """Merged intervals, and for each the smallest row that starts where it starts."""
+    total = int(intervals.end_ps.max(initial=0))
+    found: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
+    for rows in _blocks(intervals, intervals.end_ps > intervals.start_ps, total):
+        group = intervals.group[rows]
+        base = (group.astype(np.int64) - int(group[0])) * (total + 1)
+        begin = base + intervals.start_ps[rows]
+        reach = np.maximum.accumulate(base + intervals.end_ps[rows])
+        new = np.ones(len(rows), np.bool_)
+        new[1:] = begin[1:] > reach[:-1]
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(rows)) - 1
+        same = np.flatnonzero(np.append(True, begin[1:] > begin[:-1]))
+        smallest = np.minimum.reduceat(rows, same)[np.searchsorted(same, first)]
+        starts, ends = (reached - base[first] for reached in (begin[first], reach[last]))
+        found.append((group[first], starts, ends, smallest))
+    group, start, end, smallest = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return Intervals(group, start, end, intervals.groups), smallest
+
+
+def _blocks(intervals: Intervals, counted: BoolArray, total: int) -> Iterator[IntArray]:
+    """Numbers of the rows that count, by group and start, a block of whole groups at a time."""
+    order, bounds = _by_group(intervals, counted)
+    most_groups = max(1, 2**62 // (total + 1))
+    low = 0
+    while low < len(bounds) - 1:
+        high = int(np.searchsorted(bounds, bounds[low] + BLOCK_ROWS, side="right")) - 1
+        high = min(max(high, low + 1), low + most_groups)
+        rows = order[bounds[low] : bounds[high]]
+        if len(rows):
+            key = (intervals.group[rows].astype(np.int64) - low) * (total + 1)
+            key += np.minimum(intervals.start_ps[rows], total)
+            # Ops are numbered nearly in the order of their starts: runs that need but be merged.
+            yield rows[np.argsort(key, kind="stable")]
+        low = high
+
+
+def _by_group(intervals: Intervals, counted: BoolArray) -> tuple[IntArray, IntArray]:
+    """Rows that count, in order of group, and where each group begins among them."""
+    group = np.ascontiguousarray(intervals.group, TYPES[0])
+    bounds = np.zeros(intervals.groups + 1, np.int64)
+    _count(group, counted, bounds[1:])
+    np.cumsum(bounds, out=bounds)
+    order = np.empty(int(bounds[-1]), np.int32)
+    _place(group, counted, bounds[:-1].copy(), order)
+    return order, bounds
+
+
+@compiled
+def _count(group: IntArray, counted: BoolArray, rows: IntArray) -> None:
+    """Count the rows of each group."""
+    for row in range(len(group)):
+        if counted[row]:
+            rows[group[row]] += 1
+
+
+@compiled
+def _place(group: IntArray, counted: BoolArray, place: IntArray, order: IntArray) -> None:
+    """Put each row in the next place of its group."""
+    for row in range(len(group)):
+        if counted[row]:
+            order[place[group[row]]] = row
+            place[group[row]] += 1
+
+
+@compiled
+def _cover(
+    rows: IntArray,
+    group: IntArray,
+    start: IntArray,
+    end: IntArray,
+    category: IntArray,
+    total: int,
+    reach: IntArray,
+    covered: IntArray,
+    active: IntArray,
+) -> None:
+    """Add, group by group, what each row reaches beyond the rows before it.
+
+    ``reach[0, k]`` is how far categories 0 … k together have come, ``reach[1, k]`` category k by
+    itself; the lengths of their unions go to ``covered[:, k]`` and ``active[:, k]``.
+    """
+    now = -1
+    for row in rows:
+        if group[row] != now:
+            now = group[row]
+            reach[:] = 0
+        code, until = category[row], min(end[row], total)
+        if until > reach[1, code]:
+            active[now, code] += max(0, until - max(start[row], reach[1, code]))
+            reach[1, code] = until
+        for k in range(code, reach.shape[1]):
+            if until <= reach[0, k]:
+                break
+            covered[now, k] += max(0, until - max(start[row], reach[0, k]))
+            reach[0, k] = until
+
+
+def stable_order(codes: IntArray) -> IntArray:
+    """Rows ordered by a small non-negative code, equals in place: 16 bits at a time (radix)."""
+    if np.all(codes[1:] >= codes[:-1]):
+        return np.arange(len(codes))
+    if codes.dtype.itemsize <= 2:
+        return np.argsort(codes, kind="stable")
+    order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
+    high = int(codes.max()) >> 16
+    if high:
+        order = order[np.argsort((codes[order] >> 16).astype(np.uint16), kind="stable")]
+    return order

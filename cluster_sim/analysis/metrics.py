@@ -1,0 +1,265 @@
+"""From a trace to small labelled tables: use of resources, bytes by node, use by label.
+
+Every function takes a :class:`~cluster_sim.trace.trace.Trace` and gives a DataFrame whose columns
+carry their units. Times are exact integer picoseconds; seconds and ratios are derived from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cluster_sim.analysis.intervals import Intervals, union_ps
+from cluster_sim.engine.times import DONE, RUNNING
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import NO_RESOURCE, Codes, IntArray, Label
+from cluster_sim.trace.trace import Trace, categorical
+from topologies.errors import InputError, suggestion
+
+
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """Each stretch of time for which an op ran: ops that ended, still run, or were lost.
+
+    Attributes
+    ----------
+    op : int array (stretches,)
+    start_ps, end_ps : int64 array (stretches,)
+        Ops that still ran when the run was cut short end at that instant [ps].
+    """
+
+    op: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+
+
+def stretches(trace: Trace) -> Stretches:
+    """Stretches of all ops and lost attempts; busy time is the sum of their lengths (rule 8)."""
+    times, lost = trace.times, trace.times.attempts
+    if not len(lost) and bool((times.status == DONE).all()):
+        return Stretches(np.arange(len(trace), dtype=np.int32), times.start_ps, times.end_ps)
+    op = np.flatnonzero((times.status == DONE) | (times.status == RUNNING)).astype(np.int32)
+    end = times.end_ps[op]
+    end[end < 0] = end_of_run_ps(trace)
+    return Stretches(
+        np.concatenate([op, lost.op]),
+        np.concatenate([times.start_ps[op], lost.start_ps]),
+        np.concatenate([end, lost.end_ps]),
+    )
+
+
+def end_of_run_ps(trace: Trace) -> int:
+    """Instant up to which the run was followed [ps]: the latest end, or where it was cut short."""
+    stopped = trace.times.stopped_ps
+    latest = int(max(trace.total_ps, trace.times.attempts.end_ps.max(initial=0)))
+    return latest if stopped is None else max(stopped, latest)
+
+
+def resource_use(trace: Trace) -> pd.DataFrame:
+    """Busy time, utilisation and bytes of every resource, links among them.
+
+    Returns
+    -------
+    DataFrame
+        Index ``resource``. ``kind``; ``owner``, ``peer`` [node]; ``ops``; ``busy_s`` and the exact
+        ``busy_ps``; ``utilisation``: busy time over slots · run, or, for a resource that is only
+        shared, its work over capacity · run; ``bytes`` [B]; ``mean_bytes_per_s``: bytes over run.
+    """
+    table, run_ps = trace.schedule.resources, end_of_run_ps(trace)
+    busy, ops = _busy_ps(trace)
+    moved = _resource_bytes(trace)
+    # Of what a resource could have done in the run: time in its slots, or work if only shared.
+    shared_only = (table.slots == 0) & (table.capacity > 0)
+    done = np.where(shared_only, moved * float(PS_PER_S), busy)
+    could = np.where(shared_only, table.capacity, table.slots) * float(run_ps)
+    use = np.divide(done, could, out=np.zeros(len(table)), where=could > 0)
+    return pd.DataFrame(
+        {
+            "kind": categorical(table.kind, table.kinds),
+            "owner": table.owner,
+            "peer": table.peer,
+            "ops": ops,
+            "busy_s": busy / PS_PER_S,
+            "utilisation": use,
+            "bytes": moved,
+            "mean_bytes_per_s": _rate(moved, run_ps),
+            "busy_ps": busy,
+        },
+        index=pd.Index(table.names(), name="resource"),
+    )
+
+
+def kind_use(trace: Trace) -> pd.DataFrame:
+    """The same by kind of resource: engines, CC-Cores, links …, with the busiest of each.
+
+    Returns
+    -------
+    DataFrame
+        Index ``kind``. ``resources``, ``ops``, ``busy_s``, ``bytes`` [B]; ``mean_utilisation`` over
+        all resources of the kind; ``max_utilisation`` and the resource ``busiest`` that has it.
+    """
+    rows = resource_use(trace)
+    by_kind = rows.groupby("kind", observed=True)
+    return pd.DataFrame(
+        {
+            "resources": by_kind.size(),
+            "ops": by_kind["ops"].sum(),
+            "busy_s": by_kind["busy_ps"].sum() / PS_PER_S,
+            "bytes": by_kind["bytes"].sum(),
+            "mean_utilisation": by_kind["utilisation"].mean(),
+            "max_utilisation": by_kind["utilisation"].max(),
+            "busiest": by_kind["utilisation"].idxmax(),
+        }
+    )
+
+
+def node_bytes(trace: Trace) -> pd.DataFrame:
+    """Bytes that left and reached each node over links, from the ops that ended.
+
+    What a switch receives it must send on; a chip of a symmetric collective sends what it receives.
+
+    Returns
+    -------
+    DataFrame
+        Index ``node`` (chips, then switches as ``s0``, ``s1`` …); ``sent_bytes``,
+        ``received_bytes`` [B]. The two columns have the same sum.
+    """
+    table = trace.schedule.resources
+    link = np.flatnonzero(table.peer >= 0)
+    moved = _resource_bytes(trace)[link]
+    nodes, code = np.unique(
+        np.concatenate([table.owner[link], table.peer[link]]), return_inverse=True
+    )
+    sent, received = np.zeros((2, len(nodes)), np.int64)
+    np.add.at(sent, code[: len(link)], moved)
+    np.add.at(received, code[len(link) :], moved)
+    names = [_node_name(node, table.switches_from) for node in nodes.tolist()]
+    columns = {"sent_bytes": sent, "received_bytes": received}
+    return pd.DataFrame(columns, index=pd.Index(names, name="node"))
+
+
+def label_use(trace: Trace, by: str) -> pd.DataFrame:
+    """Ops, busy time and bytes by a label of the schedule, such as ``what``, ``rank`` or ``step``.
+
+    Returns
+    -------
+    DataFrame
+        Index ``by``. ``ops``; ``busy_s`` and the exact ``busy_ps``: the sum over ops, which counts
+        ops at the same time twice; ``active_ps``: the time with at least one of them running;
+        ``bytes`` [B].
+
+    Raises
+    ------
+    InputError
+        When the schedule has no such label.
+    """
+    ran = stretches(trace)
+    code, values = groups_of(trace, by)
+    groups = Intervals(code[ran.op], ran.start_ps, ran.end_ps, len(values))
+    busy, moved = np.zeros((2, len(values)), np.int64)
+    np.add.at(busy, groups.group, ran.end_ps - ran.start_ps)
+    ended = trace.times.status == DONE
+    np.add.at(moved, code[ended], trace.schedule.size_bytes[ended])
+    return pd.DataFrame(
+        {
+            "ops": np.bincount(code, minlength=len(values)),
+            "busy_s": busy / PS_PER_S,
+            "busy_ps": busy,
+            "active_ps": union_ps(groups),
+            "bytes": moved,
+        },
+        index=pd.Index(values, name=by),
+    )
+
+
+def summary(trace: Trace) -> pd.DataFrame:
+    """The run in a few numbers: columns ``metric``, ``value``, ``unit``."""
+    times, kinds = trace.times, kind_use(trace)
+    rows: list[tuple[str, Any, str]] = [
+        ("run", trace.total_s, "s"),
+        ("ops", len(trace), ""),
+        ("ops that ended", int((times.status == DONE).sum()), ""),
+        ("attempts lost to faults", len(times.attempts), ""),
+        ("edges", len(trace.schedule.edges), ""),
+        ("resources", len(trace.schedule.resources), ""),
+    ]
+    for kind, row in kinds.iterrows():
+        rows.append((f"mean utilisation, {kind}", row["mean_utilisation"], ""))
+        rows.append((f"max utilisation, {kind}", row["max_utilisation"], ""))
+        rows.append((f"bytes, {kind}", int(row["bytes"]), "B"))
+    return pd.DataFrame(rows, columns=["metric", "value", "unit"])
+
+
+def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntArray]:
+    """A label as codes 0 … n − 1 of its n values, and the values, in order.
+
+    Raises
+    ------
+    InputError
+        When the schedule has no such label.
+    """
+    column = label_of(trace, label)
+    if isinstance(column, Codes):
+        return column.code, column.names
+    low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    if low < 0 or high > 4 * len(column):
+        values, code = np.unique(column, return_inverse=True)
+        return code, values
+    present = np.bincount(column, minlength=high + 1) > 0
+    values = np.flatnonzero(present)
+    if len(values) == high + 1:
+        return column, values
+    return (np.cumsum(present) - 1)[column], values
+
+
+def label_of(trace: Trace, name: str) -> Label:
+    """A label of the schedule.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    labels = trace.schedule.labels
+    if name not in labels:
+        known = ", ".join(labels) or "none"
+        raise InputError(f"no label {name}.{suggestion(name, labels)} The schedule has: {known}.")
+    return labels[name]
+
+
+def _busy_ps(trace: Trace) -> tuple[IntArray, IntArray]:
+    """Busy time [ps] and number of ops that held each resource."""
+    made, ran = trace.schedule, stretches(trace)
+    held = made.resource[ran.op]
+    holds = held != NO_RESOURCE
+    busy = np.zeros(len(made.resources), np.int64)
+    np.add.at(busy, held[holds], (ran.end_ps - ran.start_ps)[holds])
+    ops = np.bincount(made.resource[made.resource >= 0], minlength=len(made.resources))
+    return busy, ops
+
+
+def _resource_bytes(trace: Trace) -> IntArray:
+    """Bytes of the ops that ended, by the slot that they held and the shares that they crossed."""
+    made = trace.schedule
+    ended = trace.times.status == DONE
+    moved = np.zeros(len(made.resources), np.int64)
+    held = np.flatnonzero(ended & (made.resource >= 0))
+    np.add.at(moved, made.resource[held], made.size_bytes[held])
+    flows = made.flows
+    flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))
+    done = ended[flows.op[flow]]
+    work = made.size_bytes[flows.op[flow]] * flows.weight
+    np.add.at(moved, flows.resource[done], work[done])
+    return moved
+
+
+def _rate(amount: IntArray, run_ps: int) -> Any:
+    return amount / (run_ps / PS_PER_S) if run_ps else np.zeros(len(amount))
+
+
+def _node_name(node: int, switches_from: int) -> str:
+    return f"s{node - switches_from}" if node >= switches_from else str(node)

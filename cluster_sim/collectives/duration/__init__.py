@@ -1,0 +1,1 @@
+"""Durations of collectives: simulated, folded, by flows, or in closed form."""

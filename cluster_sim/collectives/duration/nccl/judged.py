@@ -1,0 +1,27 @@
+"""What stands beside the time of one of NCCL's collectives: its name, its steps and its bound."""
+
+from __future__ import annotations
+
+import math
+
+from cluster_sim.collectives.duration.nccl.load import load_of
+from cluster_sim.collectives.duration.nccl.times import SWITCH, constants
+from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.verify.bounds import AROUND, Bound
+
+NAME = "nccl"
+"""What ``auto`` is called on machines whose collectives are NCCL's, as it was measured."""
+
+
+def steps(op: str, group: Group, size_bytes: int) -> int:
+    """Steps one after the other, inside and between domains."""
+    load = load_of(op, group, size_bytes)
+    return math.ceil(float(load.steps + load.far_steps))
+
+
+def bound_with_switch(op: str, group: Group, size_bytes: int, bound: Bound) -> Bound:
+    """Lower bound where the switches of a domain may reduce: a rank then sends its buffer once."""
+    reduces = SWITCH[0] in constants(group.cluster).chip and op == "all-reduce"
+    if not reduces or bound.what in ("distance", AROUND):
+        return bound
+    return Bound(f"{bound.what}, reduced in the switch", bound.time_ps // 2)

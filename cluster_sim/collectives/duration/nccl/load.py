@@ -1,0 +1,90 @@
+"""What one of NVIDIA's collectives asks of its ranks: bytes over each kind of port, and steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.collectives.group import Group
+
+Number = float | npt.NDArray[np.float64]
+Way = Literal["ring", "tree", "exchange"]
+"""Round rings by a protocol that the tuner picks; up and down a tree over servers; all at once."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One collective, or arrays of many that go the same way.
+
+    Attributes
+    ----------
+    way : str
+    size, ranks, domains : float or array
+        As in nccl-tests [B]; of the group.
+    inside, outside, shard, in_switch : float or array
+        Sent by one rank over NVLink, over its adapter, copied in place; by reduction in the switch,
+        0 where there is none [B].
+    steps, far_steps, messages : float or array
+        One after the other over NVLink and between domains; messages of one rank between domains.
+    """
+
+    way: Way
+    size: Number
+    ranks: Number
+    domains: Number
+    inside: Number
+    outside: Number
+    shard: Number
+    in_switch: Number
+    steps: Number
+    far_steps: Number
+    messages: Number
+
+
+def load_of(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> Load:
+    """Load of a collective on a group; of an all-reduce round ``rings`` if it must.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives.group import whole
+    >>> from topologies.clusters.names import cluster
+    >>> load = load_of("all-gather", whole(cluster("p5.48xlarge:2")), 2**20)
+    >>> load.way, load.steps, load.far_steps, load.inside / 2**20
+    ('ring', 13, 2, 0.9375)
+    """
+    ranks = group.ranks
+    domains, each = np.unique(group.domain, return_counts=True)
+    near, far = int(each.max()) * group.ranks_per_chip, len(domains)
+    ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
+
+    def load(way: Way, inside: float, outside: float, **other: float) -> Load:
+        known = {"shard": 0.0, "in_switch": 0.0, "steps": 0, "far_steps": 0, "messages": 0}
+        return Load(way, size_bytes, ranks, far, inside, outside, **{**known, **other})
+
+    crossings = 0 if far == 1 else far if near > 1 else far - 1
+    if op == "all-reduce" and (rings or far == 1):
+        switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
+        own = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
+        steps = 2 * (ranks - 1 - crossings)
+        return load("ring", 2 * ring, 2 * ring / near if far > 1 else 0, steps=steps, **own)
+    if op == "all-reduce":
+        switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
+        outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
+        climb = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
+        return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **climb)
+    if op in ("all-gather", "reduce-scatter"):
+        own = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
+        return load("ring", ring, ring / near if far > 1 else 0, **own)
+    if op == "broadcast":
+        outside = size_bytes / near if far > 1 else 0
+        return load("ring", size_bytes, outside, steps=ranks - far, far_steps=far - 1)
+    if op == "permute":
+        crosses = int(far > 1)
+        return load("exchange", size_bytes, size_bytes * crosses, steps=1, far_steps=crosses)
+    outside = size_bytes * (ranks - near) / ranks
+    counted = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - near}
+    return load("exchange", ring, outside, shard=shard, **counted)

@@ -1,0 +1,221 @@
+"""How long NVIDIA's collectives take on switched NVLink domains: a closed form with few constants.
+
+The comparison machines run NCCL, which goes round rings in one of three protocols, reduces in the
+switch, climbs a tree over servers, or exchanges all at once. What it reaches follows from the bytes
+that the busiest port carries, the steps, and how a pipeline of slices fills; the constants are
+catalogue rows ``nccl.<chip>`` and ``nccl.<fabric>``, fitted by
+``python -m experiments.calibration.collectives``.
+
+    time = launch + steps + slowest port + filling + copy of a rank's own shard
+
+Filling is 2 √(hops · slice · wire time): with slices of the best length, hops behind one another
+cost the square root of what the wire itself takes. Ports work side by side, so the slowest counts;
+but what fills the adapters runs through the NVLinks first, so that filling adds to either.
+All is sums, products, quotients and square roots of doubles, which are the same on any machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.collectives.duration.nccl.load import Load, Number, load_of
+from cluster_sim.collectives.duration.nccl.tuner import PART, PROTOCOLS, Tuner, pick, tuner
+from cluster_sim.collectives.group import Group
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
+
+CHIP = (
+    "launch",
+    "step",
+    "ll_efficiency",
+    "ll128_step",
+    "ll128_efficiency",
+    "simple_step",
+    "efficiency",
+    "slice",
+    "copy_rate",
+    "exchange",
+    "exchange_efficiency",
+)
+"""Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
+SWITCH = ("in_switch_efficiency", "in_switch_latency")
+"""Of a chip whose switches reduce."""
+FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
+"""Of a fabric between domains."""
+FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
+"""Of an adapter's bytes that are payload: LL and LL128 send flags along."""
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """Constants of one chip on one machine.
+
+    Attributes
+    ----------
+    port, adapter : float
+        Rates of a chip's NVLinks and of its network adapter, one direction [B/s].
+    chip, fabric : mapping
+        Constants by name, see ``CHIP``, ``SWITCH`` and ``FABRIC``; of no fabric none.
+    tuner : Tuner
+        What NCCL believes of the machine.
+    """
+
+    port: float
+    adapter: float
+    chip: Mapping[str, float]
+    fabric: Mapping[str, float]
+    tuner: Tuner
+
+
+def covers(cluster: Cluster) -> bool:
+    """Whether the cluster's catalogue has constants of NCCL for its chip and fabric."""
+    numbers = cluster.catalogue
+    if cluster.plain or numbers is None or not cluster.chip:
+        return False
+    _, chip, fabric, _ = _machine(cluster)
+    known = numbers.parts()
+    return all(
+        f"{kind}.{part}" in known for kind in ("nccl", PART) for part in (chip, fabric) if part
+    )
+
+
+def nccl_ps(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> int:
+    """Time of a collective [ps], sizes as in nccl-tests; the cluster must be covered.
+
+    Parameters
+    ----------
+    op : str
+    group : Group
+    size_bytes : int
+    rings : bool
+        An all-reduce goes round rings, without switches that reduce and without trees.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives.group import whole
+    >>> from topologies.clusters.names import cluster
+    >>> eight = whole(cluster("dgx-h100"))
+    >>> 0.002 < nccl_ps("all-reduce", eight, 2**29) / 1e12 < 0.0022
+    True
+    """
+    if group.ranks == 1 or size_bytes == 0:
+        return 0
+    return _time_ps(load_of(op, group, size_bytes, rings=rings), *_machine(group.cluster))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _time_ps(
+    load: Load, numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int
+) -> int:
+    costs = _constants(numbers, chip, fabric, adapter_bytes_per_s)
+    return math.ceil(float(seconds(load, costs)) * PS_PER_S)
+
+
+def seconds(load: Load, costs: Nccl) -> Number:
+    """Time of a collective, or of an array of them [s]."""
+    if load.way == "ring":
+        rings = [_ring_s(load, costs, name) for name in PROTOCOLS]
+        in_switch = costs.chip["launch"] + _in_switch_s(load, costs)
+        return pick(load, costs.tuner, [*rings, in_switch])
+    if load.way == "tree":
+        return _tree_s(load, costs)
+    return _exchange_s(load, costs)
+
+
+def _ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
+    """Round a ring in one protocol; LL moves a rank's own shard at the rate of all else."""
+    chip, fabric = costs.chip, costs.fabric
+    if protocol == "ll":
+        wire = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
+        start = chip["launch"] + load.steps * chip["step"]
+    elif protocol == "ll128":
+        wire = load.inside / (chip["ll128_efficiency"] * costs.port)
+        wire = wire + load.shard / chip["copy_rate"]
+        start = chip["launch"] + load.steps * chip["ll128_step"]
+    else:
+        wire = _simple_s(load, costs)
+        start = chip["launch"] + load.steps * chip["simple_step"]
+    if not fabric:
+        return start + wire
+    far = load.outside / (fabric["efficiency"] * FAR_SHARE[protocol] * costs.adapter)
+    filling = _filling_s(fabric["slice"], far) if protocol == "simple" else 0.0
+    step = fabric["ll128_step" if protocol == "ll128" else "step"]
+    return start + load.far_steps * step + filling + np.maximum(wire, far)
+
+
+def _tree_s(load: Load, costs: Nccl) -> Number:
+    """An all-reduce inside each server, by its switch or round a ring, and up and down a tree."""
+    chip, fabric = costs.chip, costs.fabric
+    far = load.outside / (fabric["efficiency"] * costs.adapter)
+    start = chip["launch"] + load.steps * chip["step"] + load.far_steps * fabric["step"]
+    inside = np.minimum(_simple_s(load, costs), _in_switch_s(load, costs))
+    return start + _filling_s(fabric["slice"] * load.far_steps / 2, far) + np.maximum(inside, far)
+
+
+def _exchange_s(load: Load, costs: Nccl) -> Number:
+    """Messages between pairs, all at once: by LL if they are short, else by Simple."""
+    chip, fabric = costs.chip, costs.fabric
+    start = chip["launch"] + load.steps * chip["step"]
+    short = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
+    long = chip["exchange"] + _simple_s(load, costs, "exchange_efficiency")
+    peers = np.where(np.asarray(load.shard) > 0, load.ranks, 1.0)
+    inside = np.where(load.size <= costs.tuner.message_bytes * peers, np.minimum(short, long), long)
+    if not fabric:
+        return start + inside
+    far = load.outside / (fabric["efficiency"] * costs.adapter)
+    start = start + load.far_steps * fabric["step"] + load.messages * fabric["message"]
+    return start + _filling_s(fabric["slice"], far) + np.maximum(inside, far)
+
+
+def _simple_s(load: Load, costs: Nccl, share: str = "efficiency") -> Number:
+    """In long slices over NVLink, and a rank's own shard [s]."""
+    wire = load.inside / (costs.chip[share] * costs.port)
+    return wire + _filling_s(costs.chip["slice"], wire) + load.shard / costs.chip["copy_rate"]
+
+
+def _in_switch_s(load: Load, costs: Nccl) -> Number:
+    """Reduced in the switch [s]; never where there is no such switch."""
+    share = costs.chip.get("in_switch_efficiency")
+    if not share:
+        return math.inf
+    wire = load.in_switch / (share * costs.port)
+    direct = costs.chip["in_switch_latency"] + wire + _filling_s(costs.chip["slice"], wire)
+    return np.where(np.asarray(load.in_switch) > 0, direct, np.inf)
+
+
+def _filling_s(slice_s: Number, wire_s: Number) -> Number:
+    return 2 * np.sqrt(slice_s * wire_s)
+
+
+def constants(cluster: Cluster) -> Nccl:
+    """Look up the constants of a covered cluster."""
+    return _constants(*_machine(cluster))
+
+
+def _machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
+    """All of a cluster that its constants depend on; of one domain no fabric."""
+    numbers, fabric = cluster.catalogue, cluster.scale_out
+    if numbers is None:
+        raise LookupError(f"{cluster.name} has no catalogue")
+    if fabric is None or cluster.domains == 1:
+        return numbers, cluster.chip, "", 0
+    return numbers, cluster.chip, fabric.name, fabric.bandwidth_bytes_per_s
+
+
+@functools.cache
+def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
+    part, far = f"nccl.{chip}", f"nccl.{fabric}"
+    known = (*CHIP, *SWITCH) if numbers.has(part, SWITCH[0]) else CHIP
+    return Nccl(
+        port=numbers.value(chip, "scale_up_bandwidth"),
+        adapter=float(adapter_bytes_per_s),
+        chip={name: numbers.value(part, name) for name in known},
+        fabric={name: numbers.value(far, name) for name in FABRIC} if fabric else {},
+        tuner=tuner(numbers, chip, fabric, adapter_bytes_per_s),
+    )

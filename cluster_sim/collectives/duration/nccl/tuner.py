@@ -1,0 +1,129 @@
+"""Which protocol NCCL picks for a collective: the one that its own cost model believes fastest.
+
+NCCL moves bytes in three protocols. LL sends a flag with every four bytes, waits for nothing and
+wastes half the wire; LL128 a flag with every 120; Simple long slices behind a fence, slow to start
+and fast to run. Where switches reduce, there is NVLS beside them. NCCL carries a table of start,
+step and rate of each, and takes the least sum. The table is not what a machine does: at a switch
+measured times jump, by a factor of two on some machines. So believed and true costs are apart here;
+these are the believed ones, catalogue part ``nccl-tuner``, true ones are ``nccl.<chip>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.collectives.duration.nccl.load import Load, Number
+from topologies.catalogue.catalogue import Catalogue
+
+PROTOCOLS = ("ll", "ll128", "simple")
+PART = "nccl-tuner"
+
+
+@dataclass(frozen=True)
+class Believed:
+    """What NCCL's tuner takes one protocol to cost on a machine; seconds, B/s.
+
+    Attributes
+    ----------
+    start_s, step_s, far_step_s : float
+        Before the first byte; a step over NVLink; a step between servers.
+    rate, far_rate : float
+        Bus bandwidth inside a domain, 0 for a protocol that it does not use; between domains, of
+        one rank's adapter.
+    """
+
+    start_s: float
+    step_s: float
+    far_step_s: float
+    rate: float
+    far_rate: float
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """What NCCL's tuner believes of a machine.
+
+    Attributes
+    ----------
+    protocols : tuple of Believed
+        In the order of ``PROTOCOLS``.
+    in_switch_s, in_switch_rate : float
+        Start and bus bandwidth of reduction in the switch; 0 where there is none.
+    message_bytes : float
+        Longest message that an exchange sends by LL.
+    """
+
+    protocols: tuple[Believed, ...]
+    in_switch_s: float
+    in_switch_rate: float
+    message_bytes: float
+
+
+def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tuner:
+    """Look up what the tuner believes of a chip and a fabric ("" for none)."""
+    own, share = f"{PART}.{chip}", numbers.value(PART, "ll128_share")
+    links = numbers.value(own, "link_rate")
+    known = numbers.has(own, "ll128_channel_rate")
+    channel = numbers.value(own, "ll128_channel_rate") if known else 0.0
+    flight = numbers.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
+    rates = {
+        "ll": (numbers.value(own, "ll_rate"), adapter_rate * numbers.value(PART, "ll_share")),
+        "ll128": (links * share * known, min(adapter_rate * share, channel)),
+        "simple": (links, adapter_rate),
+    }
+    believed = [
+        Believed(
+            numbers.value(PART, f"{name}_start"),
+            numbers.value(PART, f"{name}_step"),
+            numbers.value(PART, f"{name}_far_step") + flight * (2 if name == "simple" else 1),
+            *rates[name],
+        )
+        for name in PROTOCOLS
+    ]
+    nvls = numbers.has(own, "in_switch_share")
+    return Tuner(
+        tuple(believed),
+        numbers.value(PART, "in_switch_start"),
+        links * numbers.value(own, "in_switch_share") if nvls else 0.0,
+        numbers.value(PART, "message"),
+    )
+
+
+def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
+    """True time [s] of what the tuner picks, of those of ``PROTOCOLS`` and then of NVLS.
+
+    A protocol that the tuner believes to run faster, and that is faster than what it picks, is
+    taken in its place, so that more bytes never take less time.
+    """
+    believed = [_believed(load, one) for one in tuner.protocols]
+    believed.append(_in_switch(load, tuner))
+    start, slope = (
+        np.stack(np.broadcast_arrays(*column)) for column in zip(*believed, strict=True)
+    )
+    cost = start + slope * load.size
+    chosen = np.take_along_axis(slope, np.argmin(cost, axis=0, keepdims=True), axis=0)
+    allowed = np.where(slope <= chosen, np.stack(np.broadcast_arrays(*true_s)), np.inf)
+    found: Number = allowed.min(axis=0)
+    return found
+
+
+def _believed(load: Load, one: Believed) -> tuple[Number, Number]:
+    """Start [s] and seconds a byte of a protocol round the ring."""
+    if not one.rate:
+        return np.inf, np.inf
+    far_steps = load.domains - 1
+    steps = load.steps + load.far_steps - far_steps
+    start = one.start_s + steps * one.step_s + far_steps * one.far_step_s
+    far = load.outside / one.far_rate if one.far_rate else 0.0
+    return start, np.maximum(load.inside / one.rate, far) / load.size
+
+
+def _in_switch(load: Load, tuner: Tuner) -> tuple[Number, Number]:
+    if not tuner.in_switch_rate:
+        return np.inf, np.inf
+    reduces = np.asarray(load.in_switch) > 0
+    rate = tuner.in_switch_rate * (1 - 1 / np.asarray(load.ranks, float))
+    return np.where(reduces, tuner.in_switch_s, np.inf), np.where(reduces, 1 / rate, np.inf)

@@ -1,0 +1,142 @@
+"""Groups as users write them: ``0-15,32-47`` is one group, ``0-3;4-7`` are two at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from cluster_sim.collectives.group import Group
+from cluster_sim.schedule.table import IntArray
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.files import read_text
+
+LARGEST_FILE_BYTES = 20_000_000
+SHOWN = 60
+"""Characters of a user's text that a message repeats."""
+
+
+def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[Group]:
+    """Read replica groups: chips and ranges after commas, groups after semicolons.
+
+    Parameters
+    ----------
+    text : str
+        As ``0-15,32-47`` or ``0-3;4-7``.
+    cluster : Cluster
+    ranks_per_chip : int
+
+    Raises
+    ------
+    InputError
+        For what is no number or range, for chips that the cluster lacks or that stand twice, and
+        for groups of different sizes.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> [group.chips.tolist() for group in parse_groups("0-2,9;4-7", cluster("trn2.48xlarge"))]
+    [[0, 1, 2, 9], [4, 5, 6, 7]]
+    """
+    found = [
+        Group(cluster, parse_chips(part, cluster, f"--group {text[:SHOWN]!r}"), ranks_per_chip)
+        for part in text.split(";")
+    ]
+    sizes = sorted({len(group.chips) for group in found})
+    if len(sizes) > 1:
+        raise InputError(
+            f"--group {text[:SHOWN]!r} has groups of {sizes[0]} and of {sizes[-1]} chips; groups "
+            "that run one collective at once are of one size. Run each size by itself."
+        )
+    chips = np.concatenate([group.chips for group in found])
+    names, times = np.unique(chips, return_counts=True)
+    if times.max() > 1:
+        raise InputError(
+            f"chip {names[times > 1][0]} is in two groups; replica groups must be disjoint. "
+            "Name each chip once."
+        )
+    return found
+
+
+def parse_chips(text: str, cluster: Cluster, thing: str) -> IntArray:
+    """Chips of a list such as ``0-3,8``, in its order, int64 (chips,)."""
+    parts = [_range(part.strip(), cluster, thing) for part in text.split(",")]
+    if sum(map(len, parts)) > cluster.chips:
+        raise InputError(
+            f"{thing} names {sum(map(len, parts)):,} chips, {cluster.name} has "
+            f"{cluster.chips:,}; name each once"
+        )
+    return np.concatenate(parts)
+
+
+def _range(text: str, cluster: Cluster, thing: str) -> IntArray:
+    ends = re.fullmatch(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", text, re.ASCII)
+    if ends is None:
+        raise InputError(
+            f"{thing}: {text[:SHOWN]!r} is no chip and no range of chips; write 0-15,32-47, "
+            "and a semicolon between groups"
+        )
+    low, high = int(ends[1]), int(ends[2] or ends[1])
+    if low > high:
+        raise InputError(f"{thing}: the range {text} goes down; write {high}-{low}")
+    if high >= cluster.chips:
+        raise InputError(
+            f"{thing}: chip {high:,} is not one of the {cluster.chips:,} of {cluster.name}; "
+            f"the last is {cluster.chips - 1:,}"
+        )
+    return np.arange(low, high + 1, dtype=np.int64)
+
+
+def ordered(group: Group, text: str) -> Group:
+    """Return the group with its chips in an order that a user gives, the chip of rank 0 first.
+
+    Parameters
+    ----------
+    group : Group
+    text : str
+        A list such as ``0,1,5,4``, or the path of a file of chip numbers parted by commas, blanks
+        or line ends; ``#`` begins a comment.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, or the order does not name each chip of the group once.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.clusters.names import cluster
+    >>> four = whole(cluster("ring:4", bandwidth="100GB/s", latency="1us"))
+    >>> ordered(four, "0,2,1,3").chips.tolist()
+    [0, 2, 1, 3]
+    """
+    thing = f"--order {text[:SHOWN]!r}"
+    is_list = re.fullmatch(r"[\d\s,\-]+", text, re.ASCII) is not None
+    chips = parse_chips(text if is_list else _listed(Path(text)), group.cluster, thing)
+    missing = np.setdiff1d(group.chips, chips)
+    foreign = np.setdiff1d(chips, group.chips)
+    if len(foreign):
+        raise InputError(
+            f"{thing} names chip {foreign[0]}, which is not in the group of {len(group.chips)} "
+            "chips; name the group's chips, each once"
+        )
+    if len(missing):
+        raise InputError(
+            f"{thing} lacks chip {missing[0]} and {len(missing) - 1} more of the group's "
+            f"{len(group.chips)}; name each once"
+        )
+    return Group(group.cluster, chips, group.ranks_per_chip)
+
+
+def _listed(path: Path) -> str:
+    """The numbers of a file, with commas between them."""
+    lines = [line.partition("#")[0] for line in file_text(path, "--order").splitlines()]
+    return ",".join(re.split(r"[\s,]+", " ".join(lines).strip()))
+
+
+def file_text(path: Path, option: str) -> str:
+    """Text of the file that an option names."""
+    name = f"{option} {path}"
+    return read_text(path, limit_bytes=LARGEST_FILE_BYTES, name=name, lenient=True)

@@ -1,0 +1,1 @@
+"""Lowering of messages between ranks to ops on links."""

@@ -1,0 +1,32 @@
+"""A collective that has been built: its schedule, and what the schedule must achieve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster_sim.collectives.chunks import Chunks
+from cluster_sim.schedule.table import IntArray, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """A collective as a schedule, with what it must achieve.
+
+    Attributes
+    ----------
+    op, algorithm : str
+    schedule : Schedule
+    chunks : Chunks
+        Of all groups; ranks are numbered through the groups.
+    chip_of_rank, group_of_rank : int array (ranks,)
+    steps : int
+        Rounds, one after the other.
+    """
+
+    op: str
+    algorithm: str
+    schedule: Schedule
+    chunks: Chunks
+    chip_of_rank: IntArray
+    group_of_rank: IntArray
+    steps: int

@@ -1,0 +1,51 @@
+"""A collective of which only the time is known, as a schedule: one op a rank between two joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_sim.collectives.group import Group
+from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
+
+
+def one_op_a_rank(
+    op: str, groups: Sequence[Group], times_ps: Sequence[int], size_bytes: int, algorithm: str
+) -> Schedule:
+    """Schedule of known times: a join, an op on each rank of each group, a join.
+
+    Parameters
+    ----------
+    op : str
+    groups : sequence of Group
+        That run at once; ranks are numbered through them.
+    times_ps : sequence of int
+        Of each group [ps].
+    size_bytes : int
+    algorithm : str
+        What the schedule says of itself; there are no chunks to follow.
+    """
+    lasts = np.repeat(np.array(times_ps, np.int64), [group.ranks for group in groups])
+    ranks = len(lasts)
+    duration = np.concatenate([[0], lasts, [0]])
+    kind = np.where(duration > 0, FIXED, JOIN).astype(np.uint8)
+    each = np.arange(1, ranks + 1)
+    what = np.concatenate([[0], np.full(ranks, 1), [0]]).astype(np.uint8)
+    return schedule(
+        kind=kind,
+        duration_ps=duration,
+        size_bytes=np.where(kind == FIXED, size_bytes, 0),
+        edges=Edges.from_pairs(
+            ranks + 2,
+            np.concatenate([np.zeros(ranks, np.int64), each]),
+            np.concatenate([each, np.full(ranks, ranks + 1)]),
+        ),
+        resources=Resources.none(),
+        labels={
+            "rank": np.concatenate([[0], each - 1, [0]]),
+            "what": Codes(what, ("join", op)),
+        },
+        facts={"collective": op, "algorithm": algorithm, "size_bytes": int(size_bytes)},
+    )

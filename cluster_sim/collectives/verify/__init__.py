@@ -1,0 +1,1 @@
+"""Proofs, lower bounds and limits that collectives are held to."""

@@ -1,0 +1,217 @@
+"""Lower bounds: no schedule can finish a collective earlier, whatever its algorithm.
+
+Bytes must leave and enter every chip (injection) and cross every cut of the fabric, at nominal link
+rates, be read and written in memory at its nominal rate, and the farthest pair is some hops apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.memory_accesses import fewest_accesses
+from cluster_sim.collectives.group import Group
+from cluster_sim.hardware.communication_costs import Wire, wire
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.routing.domain import routes
+from topologies.routing.scale_out import clos, scale_out_paths
+from topologies.shapes.links import Links, coordinates, domain_links
+
+MAX_PAIRS = 1 << 16
+"""Pairs of chips among which the farthest is sought; beyond, only those of the first chip."""
+
+AROUND = "cut around a domain"
+"""The bound of what a scale-up domain can exchange with all others."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One reason why a collective cannot be faster.
+
+    Attributes
+    ----------
+    what : str
+        ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
+    time_ps : int
+        At least [ps].
+    """
+
+    what: str
+    time_ps: int
+
+
+def lower_bound(
+    op: str, group: Group, size_bytes: int, *, ideal: bool = False, sbuf: bool = False
+) -> Bound:
+    """Return the tightest of all bounds.
+
+    Parameters
+    ----------
+    op : str
+    group : Group
+    size_bytes : int
+        As in nccl-tests [B].
+    ideal, sbuf : bool
+        Link rates and latencies only; buffers in scratchpads. Either leaves memory out.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.clusters.names import cluster
+    >>> lower_bound("all-to-all", whole(cluster("trn2-ultraserver")), 2**30).what
+    'cut across Z'
+    >>> lower_bound("all-reduce", whole(cluster("trn2.48xlarge"), 4), 2**30).what
+    'hbm'
+    """
+    found = [Bound("nothing to move", 0)]
+    if len(group.chips) > 1 and size_bytes > 0:
+        least = _least_latency(group)
+        # With fewer bytes than ranks some pairs of an all-gather have nothing to tell each other.
+        far = op in ("all-reduce", "broadcast", "permute") or size_bytes >= group.ranks
+        found.append(Bound("distance", _distance(op, group) if far else least))
+        found.append(_injection(op, group, size_bytes, least))
+        found += list(_cuts(op, group, size_bytes, least))
+    if size_bytes > 0:
+        found.append(_memory(op, group, size_bytes, wire(group.cluster, ideal=ideal, sbuf=sbuf)))
+    return max(found, key=lambda bound: bound.time_ps)
+
+
+def lower_bound_ps(
+    op: str, group: Group, size_bytes: int, *, ideal: bool = False, sbuf: bool = False
+) -> int:
+    """Earliest instant at which a collective can end [ps]; see :func:`lower_bound`."""
+    return lower_bound(op, group, size_bytes, ideal=ideal, sbuf=sbuf).time_ps
+
+
+def crossing_bytes(op: str, ranks: int, inside: int, size_bytes: int) -> Fraction:
+    """Bytes that must leave a set of ``inside`` of the ranks, by any algorithm.
+
+    All-reduce: the set's sum. All-gather: its shards. Reduce-scatter: its part of the others'
+    shards, summed up. All-to-all: what each of its ranks has for each of the others. In a
+    broadcast or permute nothing is sure to cross.
+    """
+    share = Fraction(size_bytes, ranks)
+    outside = ranks - inside
+    if op == "all-reduce":
+        return Fraction(size_bytes)
+    return share * {
+        "all-gather": inside,
+        "reduce-scatter": outside,
+        "all-to-all": inside * outside,
+    }.get(op, 0)
+
+
+def _time(bytes_: Fraction, rate: int, least: int) -> int:
+    return int(bytes_ * PS_PER_S / rate) + least if rate > 0 else 0
+
+
+def _injection(op: str, group: Group, size_bytes: int, least: int) -> Bound:
+    """All chips together must send what the operation needs, through all their links."""
+    links = domain_links(group.cluster.shape)
+    out = np.bincount(links.src, links.bandwidth_bytes_per_s, links.nodes).astype(np.int64)
+    scale_out = group.cluster.scale_out
+    nic = scale_out.bandwidth_bytes_per_s if scale_out and _domains(group) > 1 else 0
+    rates = out[group.chips % group.cluster.chips_per_domain] + nic
+    chips, cores = len(group.chips), group.ranks_per_chip
+    if op in ("broadcast", "permute"):
+        # Some chip receives a whole buffer, the one with the thinnest links among them.
+        return Bound("injection", _time(Fraction(size_bytes), int(rates.min()), least))
+    if op == "all-to-all":
+        total = crossing_bytes(op, group.ranks, cores, size_bytes) * chips
+    else:
+        total = Fraction(size_bytes * (chips - 1) * (2 if op == "all-reduce" else 1))
+    return Bound("injection", _time(total, int(rates.sum()), least))
+
+
+def _memory(op: str, group: Group, size_bytes: int, costs: Wire) -> Bound:
+    """All memories together give what the thriftiest algorithm reads and writes in them."""
+    need = size_bytes * fewest_accesses(op, group, costs)
+    return Bound("hbm", _time(need, len(group.chips) * costs.hbm_peak_bytes_per_s, 0))
+
+
+def _cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]:
+    """Cuts that part a domain along an axis or tier, and one that parts a domain from the rest."""
+    each, ranks = group.cluster.chips_per_domain, group.ranks
+    local = group.chips % each
+    scale_out = group.cluster.scale_out
+    if _domains(group) > 1 and scale_out is not None:
+        counts = np.bincount(group.domain - group.domain.min())
+        for inside in np.unique(counts[counts > 0]).tolist():
+            need = crossing_bytes(op, ranks, inside * group.ranks_per_chip, size_bytes)
+            rate = each * scale_out.bandwidth_bytes_per_s
+            yield Bound(AROUND, _time(need, rate, least))
+        yield from _rack_cuts(op, group, size_bytes, least)
+        return
+    links = domain_links(group.cluster.shape)
+    names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None
+    place = coordinates(group.cluster.shape, np.arange(each))
+    for axis, size in enumerate(group.cluster.shape.sizes):
+        for width in sorted({1, size // 2} - {0, size}):
+            for start in range(size if width > 1 or size <= 64 else 1):
+                part = (place[axis] - start) % size < width
+                inside = int(part[local].sum()) * group.ranks_per_chip
+                if 0 < inside < ranks:
+                    need = crossing_bytes(op, ranks, inside, size_bytes)
+                    name = f"cut across {names[axis] if names else axis}"
+                    yield Bound(name, _time(need, _outward(links, part), least))
+
+
+def _rack_cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]:
+    """Cuts around the chips below one group of switches."""
+    for layer in clos(group.cluster)[1][:-1]:
+        counts = np.bincount(group.chips // layer.chips)
+        for inside in np.unique(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
+            need = crossing_bytes(op, group.ranks, inside * group.ranks_per_chip, size_bytes)
+            yield Bound(f"cut around a {layer.name}", _time(need, layer.up_bytes_per_s, least))
+
+
+def _outward(links: Links, part: BoolArray) -> int:
+    """Most that can leave a set of chips [B/s]; each switch stands on the better side."""
+    chips = len(part)
+    from_chip, to_chip = links.src < chips, links.dst < chips
+    rate = links.bandwidth_bytes_per_s
+    inside = np.append(part, np.zeros(links.nodes - chips, np.bool_))
+    both = from_chip & to_chip
+    straight = int(rate[both & inside[links.src] & ~inside[links.dst]].sum())
+    into = inside[links.src] & ~to_chip
+    out_of = ~from_chip & to_chip & ~inside[links.dst]
+    up = np.bincount(links.dst[into], rate[into], links.nodes)
+    down = np.bincount(links.src[out_of], rate[out_of], links.nodes)
+    return straight + int(np.minimum(up, down).sum())
+
+
+def _domains(group: Group) -> int:
+    return len(np.unique(group.domain))
+
+
+def _least_latency(group: Group) -> int:
+    """Latency of the nearest pair: bytes on a last link arrive no earlier after they leave [ps]."""
+    inner = domain_links(group.cluster.shape).latency_ps
+    return int(inner.min(initial=0)) if len(inner) else 0
+
+
+def _distance(op: str, group: Group) -> int:
+    """Latency between the farthest pair that must meet [ps]."""
+    chips, each = group.chips, group.cluster.chips_per_domain
+    if op == "permute":
+        src, dst = chips, np.roll(chips, -1)
+    else:
+        origins = chips if len(chips) ** 2 <= MAX_PAIRS and op != "broadcast" else chips[:1]
+        src, dst = (side.ravel() for side in np.meshgrid(origins, chips, indexing="ij"))
+    inside = src // each == dst // each
+    links = domain_links(group.cluster.shape)
+    found = routes(group.cluster.shape, src[inside] % each, dst[inside] % each)
+    pair = np.repeat(np.arange(len(found)), found.hops)
+    farthest = _most(np.bincount(pair, links.latency_ps[found.link], len(found)))
+    if not inside.all():
+        between = scale_out_paths(group.cluster, src[~inside], dst[~inside])
+        farthest = max(farthest, _most(between.latency_ps))
+    return farthest
+
+
+def _most(values: IntArray | np.typing.NDArray[np.float64]) -> int:
+    return int(values.max(initial=0))

@@ -1,0 +1,226 @@
+"""What the Neuron runtime refuses to run, with its reason, before anything is simulated.
+
+On other machines, and on plain shapes, nothing is refused. The rules stand in the Neuron
+documentation (neuron-runtime/about/collectives.rst and the pages on collectives between servers);
+each function below is one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.auto import is_trainium
+from cluster_sim.collectives.algorithms.cycles import one_ring
+from cluster_sim.collectives.algorithms.hierarchical import rank_table
+from cluster_sim.collectives.group import Group
+from cluster_sim.hardware.communication_costs import RUNTIME
+from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.routing.domain import routes
+from topologies.shapes.basic import Torus
+from topologies.shapes.links import domain_links
+
+GATHER_V_RANKS = 4
+"""Ranks inside one chip that an all-gather-v is for (neuron-runtime/about/collectives.rst)."""
+ALL_THE_SAME = "Or simulate it all the same with --unrestricted."
+
+
+def refuse_restricted(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:
+    """Refuse what the Neuron runtime would refuse; let everything else pass.
+
+    Parameters
+    ----------
+    op : str
+        One of ``OPS``, or ``all-to-all-v`` or ``all-gather-v``.
+    groups : Group or sequence of Group
+        Replica groups that run at once.
+    streams : int
+        Collectives that each rank has in flight at the same time.
+
+    Raises
+    ------
+    InputError
+        With what is refused and why.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> refuse_restricted("permute", Group(cluster("trn2.48xlarge"), [0, 1, 5, 4]))
+    >>> refuse_restricted("permute", Group(cluster("trn2.48xlarge"), [0, 5]))
+    Traceback (most recent call last):
+    ...
+    topologies.errors.InputError: permute from chip 0 to chip 5: no link joins them (2 hops), \
+and the runtime sends only round rings of physical neighbours. Order the group along such a ring. \
+Or simulate it all the same with --unrestricted.
+    """
+    many = [groups] if isinstance(groups, Group) else list(groups)
+    if not many or not is_trainium(many[0].cluster):
+        return
+    _refuse_streams(many[0].cluster, streams)
+    for group in many:
+        _refuse_cores(group)
+        if op == "permute":
+            _refuse_strangers(group)
+        elif op == "all-to-all-v":
+            _refuse_uneven_exchange(group)
+        elif op == "all-gather-v":
+            _refuse_uneven_gather(group)
+        _refuse_asymmetric(op, group)
+    _refuse_many_groups(many)
+
+
+def along_ring(group: Group) -> Group:
+    """Return the group in the order in which the runtime's ring visits its chips.
+
+    A group in ascending order leaves its rings to the runtime, and so the neighbours of a permute;
+    in any other order, and between domains, it stays as it is.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> along_ring(Group(cluster("trn2.48xlarge"), [0, 1, 4, 5])).chips.tolist()
+    [0, 4, 5, 1]
+    """
+    if not group.ascending or len(np.unique(group.domain)) > 1 or not is_trainium(group.cluster):
+        return group
+    chips_only = Group(group.cluster, group.chips)
+    order = one_ring(chips_only).order[0]
+    start = int(np.argmin(order))
+    return Group(group.cluster, group.chips[np.roll(order, -start)], group.ranks_per_chip)
+
+
+def _refuse_streams(cluster: Cluster, streams: int) -> None:
+    most = _limit(cluster, "collective_streams")
+    if not 1 <= streams <= most:
+        raise InputError(
+            f"{streams} collectives of a rank at once; the runtime has {most} streams a rank. "
+            f"Use 1 to {most}. {ALL_THE_SAME}"
+        )
+
+
+def _refuse_cores(group: Group) -> None:
+    numbers, chip = group.cluster.catalogue, group.cluster.chip
+    if numbers is None or not numbers.has(chip, "cores"):
+        return
+    cores = numbers.integer(chip, "cores")
+    if group.ranks_per_chip > cores:
+        raise InputError(
+            f"{group.ranks_per_chip} ranks a chip; {chip} has {cores} NeuronCores. "
+            f"Use 1 to {cores}. {ALL_THE_SAME}"
+        )
+
+
+def _refuse_many_groups(groups: Sequence[Group]) -> None:
+    """A chip's graph may hold so many replica groups; disjoint ones count once on every chip."""
+    cluster = groups[0].cluster
+    most = _limit(cluster, "replica_groups")
+    chips, times = np.unique(np.concatenate([one.chips for one in groups]), return_counts=True)
+    if times.max() > most:
+        raise InputError(
+            f"chip {chips[np.argmax(times)]} is in {times.max()} replica groups; a compiled graph "
+            f"holds {most}. Use fewer. {ALL_THE_SAME}"
+        )
+    streams = _limit(cluster, "collective_streams")
+    if times.max() > streams:
+        raise InputError(
+            f"chip {chips[np.argmax(times)]} runs {times.max()} groups at once; the runtime has "
+            f"{streams} streams a rank. Run them one after another. {ALL_THE_SAME}"
+        )
+
+
+def _limit(cluster: Cluster, quantity: str) -> int:
+    if cluster.catalogue is None:
+        raise InputError(f"{cluster.name} has no catalogue to look {quantity} up in")
+    return cluster.catalogue.integer(RUNTIME, quantity)
+
+
+def _refuse_strangers(group: Group) -> None:
+    """Permute: each rank's message goes to a physical neighbour."""
+    src, dst = group.chips, np.roll(group.chips, -1)
+    src, dst = src[src != dst], dst[src != dst]
+    each = group.cluster.chips_per_domain
+    far = src // each != dst // each
+    if far.any():
+        k = int(np.argmax(far))
+        raise InputError(
+            f"permute from chip {src[k]} to chip {dst[k]}: they are in different domains, which no "
+            "NeuronLink joins, and the runtime sends only round rings of physical neighbours. "
+            f"Use chips of one domain. {ALL_THE_SAME}"
+        )
+    hops = _cables(group.cluster, src % each, dst % each)
+    if (hops > 1).any():
+        k = int(np.argmax(hops > 1))
+        raise InputError(
+            f"permute from chip {src[k]} to chip {dst[k]}: no link joins them ({hops[k]} hops), "
+            "and the runtime sends only round rings of physical neighbours. "
+            f"Order the group along such a ring. {ALL_THE_SAME}"
+        )
+
+
+def _cables(cluster: Cluster, src: IntArray, dst: IntArray) -> IntArray:
+    """Chips that a message meets on its way, its target included; switches do not count."""
+    links = domain_links(cluster.shape)
+    found = routes(cluster.shape, src, dst)
+    ends_at_chip: BoolArray = links.dst[found.link] < cluster.chips_per_domain
+    pair = np.repeat(np.arange(len(found)), found.hops)
+    return np.bincount(pair[ends_at_chip], minlength=len(found))
+
+
+def _refuse_asymmetric(op: str, group: Group) -> None:
+    """Across nodes: as many ranks on each, and the same ones."""
+    if rank_table(group) is not None:
+        return
+    each = group.cluster.chips_per_domain
+    domains, counts = np.unique(group.domain, return_counts=True)
+    if counts.min() != counts.max():
+        few, many = int(np.argmin(counts)), int(np.argmax(counts))
+        raise InputError(
+            f"{op}: the group has {counts[few]} chips in domain {domains[few]} and {counts[many]} "
+            f"in domain {domains[many]}; the runtime wants as many on every node. "
+            f"Use the same chips of each domain. {ALL_THE_SAME}"
+        )
+    own = [np.sort(group.chips[group.domain == one] % each) for one in domains]
+    other = next((k for k, one in enumerate(own) if not np.array_equal(one, own[0])), None)
+    if other is None:  # the same chips, in another order
+        return
+    stranger = int(np.setdiff1d(own[other], own[0])[0])
+    raise InputError(
+        f"{op}: the group has chip {stranger} of domain {domains[other]} but not of domain "
+        f"{domains[0]}; the runtime wants the same local chips on every node. "
+        f"Use the same chips of each domain. {ALL_THE_SAME}"
+    )
+
+
+def _refuse_uneven_exchange(group: Group) -> None:
+    """All-to-all-v: on a torus between equal places of nodes, on a switch among whole chips."""
+    cluster = group.cluster
+    if isinstance(cluster.shape, Torus):
+        places = np.unique(group.chips % cluster.chips_per_domain)
+        if len(places) > 1:
+            raise InputError(
+                f"all-to-all-v between chips {places[0]} and {places[1]} of a torus: the runtime "
+                "runs it only across nodes, among chips of the same local number. "
+                f"Use one chip of each domain, or all-to-all. {ALL_THE_SAME}"
+            )
+        return
+    numbers = cluster.catalogue
+    cores = numbers.integer(cluster.chip, "ranks_per_chip") if numbers is not None else 1
+    if len(group.chips) < 2 or group.ranks_per_chip != cores:
+        raise InputError(
+            f"all-to-all-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: on a "
+            f"NeuronSwitch the runtime wants several chips with all {cores} ranks of each. "
+            f"Add --ranks-per-chip {cores}. {ALL_THE_SAME}"
+        )
+
+
+def _refuse_uneven_gather(group: Group) -> None:
+    """All-gather-v: the four ranks of one chip."""
+    if len(group.chips) != 1 or group.ranks != GATHER_V_RANKS:
+        raise InputError(
+            f"all-gather-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: the "
+            f"runtime runs it among {GATHER_V_RANKS} ranks of one chip. "
+            f"Use one chip with --ranks-per-chip {GATHER_V_RANKS}. {ALL_THE_SAME}"
+        )

@@ -1,0 +1,352 @@
+"""Proof that a schedule computes its collective: every contribution arrives exactly once.
+
+The proof reads the schedule's own ops and edges, not the algorithm they came from. What an op sends
+is *defined* as what its edges bring it: the value of the copy that they lead from, or else the
+rank's own contribution, plus every partial sum that they lead from. An arrival that no edge joins
+to a later send is therefore not in it, however early it may come; so a proven schedule does not
+depend on the luck of timing. Contributors are bitsets, one row for each op and chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.collectives.chunks import EVERY, Chunks
+from cluster_sim.collectives.lowering.collective import Collective
+from cluster_sim.collectives.lowering.lower import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
+from cluster_sim.schedule.table import BoolArray, Codes, IntArray, Schedule
+
+PROVEN, NOT_CHECKED = "proven", "not-checked"
+LARGEST_RANKS = 256
+"""Ranks up to which a collective is proven by default."""
+
+
+class ProofError(ValueError):
+    """A schedule that does not compute its collective: the chunk, the rank and what is wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """One row for each op and each chunk that it carries, ops in order of their level.
+
+    Attributes
+    ----------
+    op, chunk, rank, peer : int array (items,)
+    arrives, reduces : bool array (items,)
+        Whether the op is the last hop; whether its message is then added.
+    level : int array (items,)
+        Ascending: an edge leads from a lower level to a higher one.
+    """
+
+    op: IntArray
+    chunk: IntArray
+    rank: IntArray
+    peer: IntArray
+    arrives: BoolArray
+    reduces: BoolArray
+    level: IntArray
+
+
+def prove(made: Collective) -> str:
+    """Prove that a schedule computes what its chunks ask for.
+
+    Parameters
+    ----------
+    made : Collective
+        From :func:`cluster_sim.collectives.lowering.build`.
+
+    Returns
+    -------
+    str
+        ``"proven"``.
+
+    Raises
+    ------
+    ProofError
+        When a contribution is missing or counted twice, when something is sent that its sender
+        does not have, when a route has a gap, or when the edges form a cycle.
+    """
+    schedule, chunks = made.schedule, made.chunks
+    if not chunks.known:
+        raise ProofError(
+            f"{made.algorithm} on {len(made.group_of_rank):,} ranks does not list what its "
+            "messages carry; use fewer ranks to prove it"
+        )
+    _check_bytes(schedule, chunks)
+    _check_routes(schedule, made.chip_of_rank)
+    level = _levels(schedule)
+    items, at = _items(schedule, level, chunks.content)
+    members = _Members.of(chunks, made.group_of_rank)
+    source, target, base = _supplies(schedule, items, at, listed=chunks.content is not None)
+    values = _flow(items, members, source, target, base)
+    _check_results(items, values, members, made.group_of_rank)
+    return PROVEN
+
+
+def _check_bytes(schedule: Schedule, chunks: Chunks) -> None:
+    """Every op moves the bytes of its chunks; an issue moves none but speaks of them."""
+    offsets = chunks.offsets()
+    first = _column(schedule, "chunk").astype(np.int64)
+    sends = np.flatnonzero(_column(schedule, "what") < JOINED)
+    first, last = first[sends], first[sends] + _column(schedule, "chunks")[sends]
+    expected = offsets[last] - offsets[first]
+    wrong = schedule.size_bytes[sends] != expected
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise ProofError(
+            f"op {sends[k]} moves {schedule.size_bytes[sends[k]]} B, "
+            f"its chunks have {expected[k]} B"
+        )
+
+
+def _check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
+    """Each hop leads on to the next of its send, from the sender's chip to the receiver's."""
+    rank, peer = _column(schedule, "rank"), _column(schedule, "peer")
+    what, resources = _column(schedule, "what"), schedule.resources
+    inner = np.flatnonzero((what == ISSUE) | (what == PASS))
+    following = schedule.edges.dst[np.minimum(schedule.edges.ptr[inner], len(schedule.edges) - 1)]
+    alone = np.diff(schedule.edges.ptr)[inner] != 1
+    same = (rank[inner] == rank[following]) & (peer[inner] == peer[following])
+    _refuse_ops(alone | ~same, inner, "does not lead on to the next hop of its message")
+    # A hop's near end is the owner of its resource; the far end of an adapter is left open.
+    resource, flows = schedule.resource.copy(), schedule.flows
+    bare = resource[flows.op] < 0
+    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    holds = resource >= 0
+    held = np.where(holds, resource, 0)
+    near = np.where(holds, resources.owner[held], -1)
+    far = np.where(holds, resources.peer[held], -1)
+    passes = inner[what[inner] == PASS]
+    after = schedule.edges.dst[schedule.edges.ptr[passes]]
+    gap = holds[passes] & holds[after] & (far[passes] >= 0) & (far[passes] != near[after])
+    _refuse_ops(gap, passes, "does not lead on to where the next hop begins")
+    first = np.ones(len(schedule), np.bool_)
+    first[after] = False
+    sends = (what < JOINED) & holds
+    lost = sends & first & (near != chip_of_rank[rank])
+    _refuse_ops(lost, np.arange(len(lost)), "does not begin at the sender's chip")
+    arrives = sends & ((what == COPY) | (what == REDUCE))
+    end = np.where(far >= 0, far, near)
+    lost = arrives & (end != chip_of_rank[peer])
+    _refuse_ops(lost, np.arange(len(lost)), "does not end at the receiver's chip")
+
+
+def _refuse_ops(bad: BoolArray, ops: IntArray, why: str) -> None:
+    if bad.any():
+        raise ProofError(f"op {ops[np.argmax(bad)]} {why}")
+
+
+def _levels(schedule: Schedule) -> IntArray:
+    """Length of the longest path of edges to each op."""
+    edges, ops = schedule.edges, len(schedule)
+    waiting = np.bincount(edges.dst, minlength=ops)
+    level = np.zeros(ops, np.int32)
+    front = np.flatnonzero(waiting == 0)
+    depth = done = 0
+    while len(front):
+        level[front] = depth
+        done += len(front)
+        depth += 1
+        counts = edges.ptr[front + 1] - edges.ptr[front]
+        begin = np.repeat(edges.ptr[front] - (np.cumsum(counts) - counts), counts)
+        reached = edges.dst[begin + np.arange(counts.sum())]
+        np.subtract.at(waiting, reached, 1)
+        front = np.unique(reached[waiting[reached] == 0])
+    if done < ops:
+        raise ProofError(f"{ops - done:,} of {ops:,} ops wait for one another in a cycle")
+    return level
+
+
+def _column(schedule: Schedule, name: str) -> IntArray:
+    label = schedule.labels[name]
+    return label.code if isinstance(label, Codes) else label
+
+
+def _items(
+    schedule: Schedule, level: IntArray, content: IntArray | None
+) -> tuple[_Items, IntArray]:
+    """Items of all sending ops; and where the items of each op begin, -1 for none."""
+    what = _column(schedule, "what")
+    ops = np.flatnonzero(what != DONE)
+    ops = ops[np.argsort(level[ops], kind="stable")]
+    counts = _column(schedule, "chunks")[ops].astype(np.int64)
+    begin = np.cumsum(counts) - counts
+    at = np.full(len(schedule), -1, np.int64)
+    at[ops] = begin
+    op = np.repeat(ops, counts)
+    within = np.arange(len(op)) - np.repeat(begin, counts)
+    place = _column(schedule, "chunk")[op].astype(np.int64) + within
+    items = _Items(
+        op=op,
+        chunk=place if content is None else content[place],
+        rank=_column(schedule, "rank")[op].astype(np.int64),
+        peer=_column(schedule, "peer")[op].astype(np.int64),
+        arrives=(what[op] == COPY) | (what[op] == REDUCE),
+        reduces=what[op] == REDUCE,
+        level=level[op],
+    )
+    return items, at
+
+
+@dataclass(frozen=True, eq=False)
+class _Members:
+    """Who contributes to each chunk, and at which bit."""
+
+    chunks: Chunks
+    bit: IntArray
+    size: IntArray
+    words: int
+
+    @classmethod
+    def of(cls, chunks: Chunks, group_of_rank: IntArray) -> _Members:
+        """Give every rank of a group a bit; where nothing is summed, one bit is enough for all."""
+        order = np.argsort(group_of_rank, kind="stable")
+        size = np.bincount(group_of_rank)
+        bit = np.empty(len(group_of_rank), np.int64)
+        bit[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+        summed = (chunks.source == EVERY).any()
+        widest = int(size.max(initial=1)) if summed else 1
+        return cls(chunks, bit, size, (widest + 63) // 64)
+
+    def own(self, rank: IntArray, chunk: IntArray) -> IntArray:
+        """What each rank holds of each chunk at first, as bitsets (rows, words)."""
+        source = self.chunks.source[chunk]
+        bits = np.where(source == EVERY, self.bit[rank], 0)
+        rows = np.zeros((len(rank), self.words), np.uint64)
+        holds = np.flatnonzero((source == EVERY) | (source == rank))
+        rows[holds, bits[holds] // 64] = np.uint64(1) << (bits[holds] % 64).astype(np.uint64)
+        return rows
+
+    def full(self, chunk: IntArray) -> IntArray:
+        """How many contributions each chunk has in the end."""
+        every = self.chunks.source[chunk] == EVERY
+        return np.where(every, self.size[self.chunks.group[chunk]], 1)
+
+
+def _supplies(
+    schedule: Schedule, items: _Items, at: IntArray, *, listed: bool
+) -> tuple[IntArray, IntArray, BoolArray]:
+    """Item → item along the edges that carry data, by target; whether it replaces or is added."""
+    first, count = _column(schedule, "chunk").astype(np.int64), _column(schedule, "chunks")
+    rank, peer, what = (_column(schedule, name) for name in ("rank", "peer", "what"))
+    src, dst = schedule.edges.sources(), schedule.edges.dst
+    arrives = (what[src] == COPY) | (what[src] == REDUCE) | (what[src] == JOINED)
+    same = (rank[src] == rank[dst]) & (peer[src] == peer[dst]) & (first[src] == first[dst])
+    carries = (what[dst] != DONE) & np.where(arrives, peer[src] == rank[dst], same)
+    src, dst = src[carries], dst[carries]
+    if listed:
+        source, target = _same_chunks(items, at, count, src, dst)
+        return source, target, ~items.reduces[source] | ~items.arrives[source]
+    low = np.maximum(first[src], first[dst])
+    high = np.minimum(first[src] + count[src], first[dst] + count[dst])
+    counts = np.maximum(0, high - low)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    source = np.repeat(at[src] + low - first[src], counts) + within
+    target = np.repeat(at[dst] + low - first[dst], counts) + within
+    order = np.argsort(target, kind="stable")
+    source, target = source[order], target[order]
+    return source, target, ~items.reduces[source] | ~items.arrives[source]
+
+
+def _same_chunks(
+    items: _Items, at: IntArray, count: IntArray, src: IntArray, dst: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Items of the same chunk at both ends of each edge, by target."""
+    counts = count[dst].astype(np.int64)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    target = np.repeat(at[dst], counts) + within
+    # Items stand op by op, chunks ascending in each, so op and chunk together are a sorted key.
+    span = int(items.chunk.max(initial=0)) + 1
+    turn = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))
+    key = turn * span + items.chunk
+    wanted = np.repeat(turn[at[src]], counts) * span + items.chunk[target]
+    found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    there = key[found] == wanted
+    order = np.argsort(target[there], kind="stable")
+    return found[there][order], target[there][order]
+
+
+def _flow(
+    items: _Items, members: _Members, source: IntArray, target: IntArray, base: BoolArray
+) -> IntArray:
+    """Contributors of every item, level by level, as bitsets (items, words)."""
+    values = members.own(items.rank, items.chunk)
+    replaced = np.zeros(len(items.op), np.bool_)
+    replaced[target[base]] = True
+    values[replaced] = 0
+    held = np.bitwise_count(values).sum(axis=1, dtype=np.int64)
+    ends = np.searchsorted(items.level, np.arange(items.level.max(initial=-1) + 2))
+    cuts = np.searchsorted(target, ends)
+    for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        if low == high:
+            continue
+        into, come = target[low:high], source[low:high]
+        starts = np.flatnonzero(np.append(True, into[1:] != into[:-1]))
+        picked = into[starts]
+        values[picked] |= np.bitwise_or.reduceat(values[come], starts, axis=0)
+        expected = held[picked] + np.add.reduceat(held[come], starts)
+        held[picked] = np.bitwise_count(values[picked]).sum(axis=1, dtype=np.int64)
+        _refuse(held[picked] < expected, picked, items, "counts a contribution twice")
+    _refuse(held == 0, np.arange(len(held)), items, "is sent by a rank that does not have it")
+    return values
+
+
+def _refuse(bad: BoolArray, rows: IntArray, items: _Items, why: str) -> None:
+    if bad.any():
+        item = int(rows[np.argmax(bad)])
+        raise ProofError(
+            f"op {items.op[item]}, rank {items.rank[item]} → {items.peer[item]}: "
+            f"chunk {items.chunk[item]} {why}"
+        )
+
+
+def _check_results(
+    items: _Items, values: IntArray, members: _Members, group_of_rank: IntArray
+) -> None:
+    """What every rank holds in the end: the copy it got, or its own and all that was added."""
+    chunks, ranks = members.chunks, len(group_of_rank)
+    rank, chunk = _goals(chunks, group_of_rank)
+    goal = rank * len(chunks) + chunk
+    place = np.full(ranks * len(chunks), -1, np.int64) if len(chunks) else np.empty(0, np.int64)
+    place[goal] = np.arange(len(goal))
+    arrived = np.flatnonzero(items.arrives)
+    where = place[items.peer[arrived] * len(chunks) + items.chunk[arrived]]
+    arrived, where = arrived[where >= 0], where[where >= 0]
+    copies = np.bincount(where[~items.reduces[arrived]], minlength=len(goal))
+    # A copy replaces what the rank had and what was added to it on the way.
+    counts = ~items.reduces[arrived] | (copies[where] == 0)
+    arrived, where = arrived[counts], where[counts]
+    result = members.own(rank, chunk)
+    result[copies > 0] = 0
+    held = np.bitwise_count(result).sum(axis=1, dtype=np.int64)
+    brought = np.bitwise_count(values[arrived]).sum(axis=1, dtype=np.int64)
+    np.add.at(held, where, brought)
+    np.bitwise_or.at(result, where, values[arrived])
+    distinct = np.bitwise_count(result).sum(axis=1, dtype=np.int64)
+    for bad, why in (
+        (copies > 1, "is delivered more than once"),
+        (held > distinct, "counts a contribution twice"),
+        (distinct < members.full(chunk), "lacks contributions"),
+    ):
+        if bad.any():
+            first = int(np.argmax(bad))
+            full = int(members.full(chunk[[first]])[0])
+            raise ProofError(
+                f"chunk {chunk[first]} at rank {rank[first]} {why}: it holds {distinct[first]} "
+                f"of {full}"
+            )
+
+
+def _goals(chunks: Chunks, group_of_rank: IntArray) -> tuple[IntArray, IntArray]:
+    """Every rank and chunk that must be whole in the end."""
+    size = np.bincount(group_of_rank)
+    order = np.argsort(group_of_rank, kind="stable")
+    first = np.cumsum(size) - size
+    every = chunks.target == EVERY
+    counts = np.where(every, size[chunks.group], 1)
+    chunk = np.repeat(np.arange(len(chunks)), counts)
+    within = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
+    member = order[np.where(every[chunk], first[chunks.group[chunk]] + within, 0)]
+    return np.where(every[chunk], member, chunks.target[chunk]).astype(np.int64), chunk

@@ -1,0 +1,269 @@
+"""The resources of a cluster's chips: links, CC-Cores, engines, network adapters, by arithmetic.
+
+A fabric covers the scale-up domains that a group touches, not the whole cluster, so a collective
+between two domains of a huge cluster costs what two domains cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.hardware.communication_costs import Wire, wire
+from cluster_sim.hardware.uplinks import Uplinks, uplinks
+from cluster_sim.schedule.table import NO_RESOURCE, BoolArray, IntArray, Resources
+from topologies.clusters.cluster import Cluster
+from topologies.routing.domain import routes
+from topologies.routing.scale_out import scale_out_paths
+from topologies.shapes.links import Links, domain_links
+
+KINDS = ("link", "cc", "engine", "tx", "rx", "hbm", "dma")
+"""Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, ``tx:0`` and ``rx:0`` of the adapter;
+and, shared, ``hbm:0`` and ``dma:0`` where the wire says what messages cost in memory. Behind them
+come the links of an oversubscribed scale-out fabric (:mod:`cluster_sim.hardware.uplinks`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """What each pair's traffic crosses.
+
+    Attributes
+    ----------
+    ptr : int64 array (pairs + 1,)
+        Pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
+    resource : int64 array (hops,)
+        ``NO_RESOURCE`` for a hop that crosses nothing.
+    latency_ps : int64 array (hops,)
+        From the end of the hop to its arrival [ps].
+    """
+
+    ptr: IntArray
+    resource: IntArray
+    latency_ps: IntArray
+
+    def never_empty(self) -> Paths:
+        """The same with one hop over nothing for each pair that crosses nothing."""
+        empty = np.diff(self.ptr) == 0
+        if not empty.any():
+            return self
+        at = self.ptr[:-1][empty]
+        return Paths(
+            self.ptr + np.append(0, np.cumsum(empty)),
+            np.insert(self.resource, at, NO_RESOURCE),
+            np.insert(self.latency_ps, at, 0),
+        )
+
+    def or_else(self, own: BoolArray, other: Paths) -> Paths:
+        """These paths for the pairs that have their ``own``, those of another table for the rest.
+
+        Parameters
+        ----------
+        own : bool array (pairs,)
+            The other pairs have empty paths here.
+        other : Paths
+            Of the other pairs, in order.
+        """
+        hops = np.diff(self.ptr)
+        hops[~own] = np.diff(other.ptr)
+        here = np.repeat(own, hops)
+        resource, latency = np.empty(len(here), np.int64), np.empty(len(here), np.int64)
+        resource[here], resource[~here] = self.resource, other.resource
+        latency[here], latency[~here] = self.latency_ps, other.latency_ps
+        return Paths(np.concatenate([[0], np.cumsum(hops)]), resource, latency)
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """Numbered resources of some scale-up domains of a cluster.
+
+    Links of the domains come first, domain by domain, then each other kind chip by chip.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    domains : int64 array (domains,)
+        Global numbers of the domains covered, ascending.
+    links : Links
+        Of one domain.
+    wire : Wire
+        Efficiencies and the costs of a step.
+    rate : int64 array (resources,)
+        Usable rate of links and adapters [B/s]; 0 of the others.
+    latency_ps : int64 array (resources,)
+        Of one hop over a link [ps]; 0 of the others.
+    forwards : bool array (resources,)
+        Whether what it leads to passes a message on while receiving it.
+    resources : Resources
+    uplinks : Uplinks
+        Links of the scale-out fabric that are shared; the last resources.
+    """
+
+    cluster: Cluster
+    domains: IntArray
+    links: Links
+    wire: Wire
+    rate: IntArray
+    latency_ps: IntArray
+    forwards: BoolArray
+    resources: Resources
+    uplinks: Uplinks
+
+    def link(self, domain: npt.ArrayLike, link: npt.ArrayLike) -> IntArray:
+        """Resource of link ``link`` (a row of ``links``) of a domain."""
+        return np.asarray(self._row(domain) * len(self.links) + np.asarray(link))
+
+    def cc(self, chip: npt.ArrayLike) -> IntArray:
+        """CC-Cores of a chip."""
+        return self._of_chip(1, chip)
+
+    def engine(self, chip: npt.ArrayLike) -> IntArray:
+        """Compute engine of a chip."""
+        return self._of_chip(2, chip)
+
+    def tx(self, chip: npt.ArrayLike) -> IntArray:
+        """Sending side of a chip's network adapter."""
+        return self._of_chip(3, chip)
+
+    def rx(self, chip: npt.ArrayLike) -> IntArray:
+        """Receiving side of a chip's network adapter."""
+        return self._of_chip(4, chip)
+
+    def hbm(self, chip: npt.ArrayLike) -> IntArray:
+        """Memory of a chip."""
+        return self._of_chip(5, chip)
+
+    def dma(self, chip: npt.ArrayLike) -> IntArray:
+        """DMA engines of a chip."""
+        return self._of_chip(6, chip)
+
+    def _row(self, domain: npt.ArrayLike) -> IntArray:
+        return np.searchsorted(self.domains, np.asarray(domain))
+
+    def _of_chip(self, kind: int, chip: npt.ArrayLike) -> IntArray:
+        each = self.cluster.chips_per_domain
+        domain, local = np.divmod(np.asarray(chip), each)
+        chips = len(self.domains) * each
+        links = len(self.domains) * len(self.links)
+        return np.asarray(links + (kind - 1) * chips + self._row(domain) * each + local)
+
+    def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
+        """Resources that each pair's traffic crosses, in order.
+
+        Links inside a domain; the two adapters between domains; nothing between the cores of one
+        chip.
+
+        Parameters
+        ----------
+        src, dst : int array (pairs,)
+            Global chip numbers.
+        """
+        sources, targets = np.asarray(src, np.int64), np.asarray(dst, np.int64)
+        each = self.cluster.chips_per_domain
+        here, there = sources // each, targets // each
+        inside = here == there
+        if inside.all():
+            local = routes(self.cluster.shape, sources % each, targets % each)
+            return self.along(sources, local.ptr, local.link)
+        local = routes(self.cluster.shape, sources[inside] % each, targets[inside] % each)
+        hops = np.full(len(sources), 2, np.int64)
+        hops[inside] = local.hops
+        ptr = np.concatenate([[0], np.cumsum(hops)])
+        resource = np.empty(int(ptr[-1]), np.int64)
+        in_domain = np.repeat(inside, hops)
+        resource[in_domain] = self.link(np.repeat(here[inside], local.hops), local.link)
+        outside = np.stack([self.tx(sources[~inside]), self.rx(targets[~inside])], axis=1)
+        resource[~in_domain] = outside.ravel()
+        latency = self.latency_ps[resource]
+        if len(outside):
+            between = scale_out_paths(self.cluster, sources[~inside], targets[~inside])
+            after = np.maximum(0, between.latency_ps - self.wire.step_ps)
+            latency[~in_domain] = np.stack([after, np.zeros_like(after)], axis=1).ravel()
+        return Paths(ptr, resource, latency)
+
+    def climbing(self, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
+        """Shared links of the scale-out fabric between chips of different domains.
+
+        Returns
+        -------
+        pair, resource : int64 array (crossings,)
+        """
+        pair, row = self.uplinks.crossed(self.cluster, src, dst)
+        return pair, len(self.resources) - len(self.uplinks) + row
+
+    def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
+        """Paths over given links of the domains that the source chips are in."""
+        domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
+        resource = self.link(domain, link)
+        return Paths(ptr, resource, self.latency_ps[resource])
+
+
+def fabric(
+    cluster: Cluster,
+    domains: npt.ArrayLike | None = None,
+    *,
+    ideal: bool = False,
+    costs: Wire | None = None,
+) -> Fabric:
+    """Number the resources of these domains of a cluster, all of them by default.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    domains : int array, optional
+        Global numbers of scale-up domains.
+    ideal : bool
+        Link rates and latencies only: no efficiencies and no cost of a step.
+    costs : Wire, optional
+        In place of those of the cluster.
+    """
+    picked = np.unique(np.arange(cluster.domains) if domains is None else np.asarray(domains))
+    links = domain_links(cluster.shape)
+    costs = costs or wire(cluster, ideal=ideal)
+    chips = (
+        picked[:, None] * cluster.chips_per_domain + np.arange(cluster.chips_per_domain)
+    ).ravel()
+    tables = [
+        _link_table(cluster, picked, links),
+        Resources.table("cc", chips, slots=costs.cc_slots),
+        Resources.table("engine", chips, slots=costs.engine_slots),
+        Resources.table("tx", chips),
+        Resources.table("rx", chips),
+    ]
+    first_nic = sum(map(len, tables[:-2]))
+    if costs.hbm_bytes_per_s:
+        tables += [
+            Resources.table("hbm", chips, slots=0, capacity=costs.hbm_bytes_per_s),
+            Resources.table("dma", chips, slots=0, capacity=costs.dma_bytes_per_s),
+        ]
+    shared = uplinks(cluster, chips, costs.scale_out_bytes_per_s)
+    resources = Resources.concat([*tables, *shared.tables])
+    nics = slice(first_nic, first_nic + 2 * len(chips))
+    rate = np.zeros(len(resources), np.int64)
+    latency = np.zeros(len(resources), np.int64)
+    usable = costs.scale_up(links.bandwidth_bytes_per_s)
+    rate[: len(picked) * len(links)] = np.tile(usable, len(picked))
+    latency[: len(picked) * len(links)] = np.tile(links.latency_ps, len(picked))
+    rate[nics] = costs.scale_out_bytes_per_s
+    forwards = (resources.peer >= cluster.chips) | (not costs.stores)
+    forwards[nics] = True
+    return Fabric(cluster, picked, links, costs, rate, latency, forwards, resources, shared)
+
+
+def _link_table(cluster: Cluster, domains: IntArray, links: Links) -> Resources:
+    """Links of all domains; switches are numbered on after the cluster's last chip."""
+    each, switches = cluster.chips_per_domain, links.nodes - cluster.chips_per_domain
+
+    def global_node(node: IntArray) -> IntArray:
+        chip = domains[:, None] * each + node
+        switch = cluster.chips + domains[:, None] * switches + (node - each)
+        return np.where(node < each, chip, switch).ravel()
+
+    return Resources.table(
+        "link",
+        global_node(links.src),
+        global_node(links.dst),
+        np.tile(links.lane, len(domains)),
+        switches_from=cluster.chips,
+    )

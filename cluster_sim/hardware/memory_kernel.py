@@ -1,0 +1,87 @@
+"""Kernels that are bound by memory, as ops: what compute beside a collective draws on."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.hardware.fabric import fabric
+from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.table import FLOW, Edges, Flows, Schedule
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+
+
+def memory_kernel(
+    cluster: Cluster, chips: npt.ArrayLike, size_bytes: int, bytes_per_s: int | None = None
+) -> Schedule:
+    """One kernel on each chip that moves so many bytes through its memory.
+
+    Each core loads and stores its part by its own DMA engines, so that a kernel is one flow a core:
+    of equal flows a memory serves each as much, and a kernel keeps the more of it the fewer
+    messages of a collective cross it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    chips : int array (kernels,)
+        Global chips.
+    size_bytes : int
+        Read and written by each kernel [B].
+    bytes_per_s : int, optional
+        The most that a kernel draws [B/s]; by default all that the memory gives.
+
+    Raises
+    ------
+    InputError
+        Where the memory of the chips is not known, or there is nothing to move.
+
+    Examples
+    --------
+    >>> from cluster_sim.schedule.merge import beside
+    >>> from cluster_sim.collectives import build, whole
+    >>> from cluster_sim.trace.trace import run
+    >>> from topologies.clusters.names import cluster
+    >>> node = cluster("trn2.48xlarge")
+    >>> kernel = memory_kernel(node, range(16), 2 * 10**9)
+    >>> gathered = build("all-gather", whole(node, 4), 2**29, contended=True)
+    >>> [round(run(one).total_s * 1e3, 2) for one in (kernel, gathered)]
+    [0.88, 2.27]
+    >>> run(beside(kernel, gathered)).total_s < (0.88 + 2.27) * 1e-3
+    True
+    """
+    on = np.unique(np.asarray(chips, np.int64))
+    covered = fabric(cluster, on // cluster.chips_per_domain)
+    memory, cores = covered.wire.hbm_bytes_per_s, _cores(cluster)
+    if not memory:
+        raise InputError(f"{cluster.name}: what its memory gives is not known; use Trainium")
+    most = memory if bytes_per_s is None else bytes_per_s
+    if size_bytes < cores or most < cores:
+        raise InputError(
+            f"a kernel of {size_bytes} B at {most} B/s; use at least 1 B and 1 B/s for each of the "
+            f"{cores} cores of a chip"
+        )
+    count = len(on) * cores
+    op = np.arange(count, dtype=np.int32)
+    part = size_bytes // cores + (np.arange(cores) < size_bytes % cores)
+    return schedule(
+        kind=np.full(count, FLOW),
+        size_bytes=np.tile(part, len(on)),
+        edges=Edges.from_pairs(count, [], []),
+        resources=covered.resources,
+        flows=Flows(
+            op,
+            np.full(count, -(-most // cores), np.int64),
+            np.arange(count + 1, dtype=np.int64),
+            np.repeat(covered.hbm(on), cores).astype(np.int32),
+            np.ones(count, np.int32),
+        ),
+        labels={"rank": np.repeat(np.arange(len(on), dtype=np.int32), cores)},
+        facts={"kernel_bytes": int(size_bytes)},
+    )
+
+
+def _cores(cluster: Cluster) -> int:
+    numbers, chip = cluster.catalogue, cluster.chip
+    known = numbers is not None and bool(chip) and numbers.has(chip, "cores")
+    return numbers.integer(chip, "cores") if numbers is not None and known else 1

@@ -1,0 +1,77 @@
+"""The links of a scale-out fabric that cannot carry all that the adapters below them send.
+
+Where racks are not oversubscribed there are none: traffic is spread evenly over all equal paths, so
+that adapters bind first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.schedule.table import IntArray, Resources
+from topologies.clusters.cluster import Cluster
+from topologies.routing.scale_out import clos, scale_out_paths, shared_links
+
+
+@dataclass(frozen=True, eq=False)
+class Uplinks:
+    """Shared up- and downlinks of groups of chips.
+
+    Attributes
+    ----------
+    row : int32 array (links,)
+        Rows of :class:`topologies.routing.scale_out.SharedLinks`, ascending.
+    tables : tuple of Resources
+        They, kind by kind, such as ``ToR-up:3``; in the order of the rows.
+    """
+
+    row: IntArray
+    tables: tuple[Resources, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def crossed(self, cluster: Cluster, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
+        """Which of them each pair of chips crosses: pair and place here, int64 (crossings,)."""
+        paths = scale_out_paths(cluster, src, dst)
+        pair = np.repeat(np.arange(len(paths)), np.diff(paths.ptr))
+        place = np.minimum(np.searchsorted(self.row, paths.link), len(self.row) - 1)
+        known = self.row[place] == paths.link
+        return pair[known], place[known]
+
+
+def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Uplinks:
+    """Links above some chips that carry less than the adapters below them send together.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    chips : int64 array (chips,)
+    adapter_bytes_per_s : int
+        Usable rate of one adapter [B/s].
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> len(uplinks(cluster("trn2.48xlarge:64"), np.arange(1024), 20 * 10**9))
+    0
+    """
+    none = Uplinks(np.empty(0, np.int32))
+    if cluster.scale_out is None:
+        return none
+    layers = clos(cluster)[1][:-1]
+    thin = [layer for layer in layers if layer.up_bytes_per_s < layer.chips * adapter_bytes_per_s]
+    if not thin:
+        return none
+    links, rows, tables = shared_links(cluster), [], []
+    for layer in thin:
+        below = np.unique(chips // layer.chips)
+        for way in ("-up", "-down"):
+            kind = links.kinds.index(layer.name + way)
+            row = np.searchsorted(links.kind, kind) + below
+            rows.append(row)
+            rate = links.capacity_bytes_per_s[row]
+            tables.append(Resources.table(layer.name + way, below, slots=0, capacity=rate))
+    return Uplinks(np.concatenate(rows).astype(np.int32), tuple(tables))

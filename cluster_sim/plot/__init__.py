@@ -1,0 +1,1 @@
+"""Pictures of a trace and files for timeline viewers."""

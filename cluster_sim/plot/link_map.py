@@ -1,0 +1,208 @@
+"""The link map: a torus as its drawing shows it, each direction of each cable coloured by load."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from cluster_sim.analysis.metrics import resource_use
+from cluster_sim.schedule.table import IntArray
+from cluster_sim.trace.trace import Trace
+from topologies.clusters.cluster import Cluster
+from topologies.drawing.marks import Curve, bow, chips, note
+from topologies.errors import InputError
+from topologies.shapes.basic import Torus
+from topologies.shapes.links import Links, coordinates, domain_links
+
+MOST_CHIPS = 1024
+"""Of one domain; more would be dots."""
+BOW = 0.055
+"""How far a line keeps to the right of the way between two chips one apart."""
+STUB = 0.42
+WIDTH = 3.2
+"""Of a line of the fastest links; slower ones are thinner."""
+GAP = 1.3
+"""Between layers."""
+DIRECTIONS = ((1.0, 0.0), (0.0, -1.0), (0.7, 0.7), (-0.7, 0.7))
+"""On paper, along the fastest axis and so on; all slower ones share the last."""
+COLD_TO_HOT = ("#d9dee3", "#f2c14e", "#d1495b", "#3b0f3f")
+Floats = npt.NDArray[np.float64]
+
+
+def link_map(trace: Trace, cluster: Cluster, *, domain: int = 0, title: str = "") -> Figure:
+    """Draw the share of the run in which each directed link of a torus was busy.
+
+    Chips stand in rows and columns of the two fastest axes; slower axes are layers beside one
+    another. A cable is two lines, one each way: traffic keeps to the right of its way. Cables round
+    the back are stubs at both ends; those between layers are slanting stubs.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of a schedule on the links of ``cluster``.
+    cluster : Cluster
+        Its shape is a torus, a grid or a ring.
+    domain : int
+        Scale-up domain that is drawn.
+    title : str
+
+    Raises
+    ------
+    InputError
+        When the shape is none of these, or too large to be drawn.
+    """
+    shape = cluster.shape
+    if not isinstance(shape, Torus):
+        raise InputError(
+            f"{cluster.name} is no torus; a link map is drawn of rings, grids and tori only"
+        )
+    if shape.chips > MOST_CHIPS:
+        raise InputError(
+            f"a link map of {shape.chips:,} chips; at most {MOST_CHIPS:,} can be told apart. "
+            "Draw a smaller torus."
+        )
+    links = domain_links(shape)
+    load = link_load(trace, cluster, links, domain)
+    at = _places(shape)
+    spread = np.ptp(at, axis=0)
+    size = np.clip(spread * 0.85 + (3.4, 2.4), (5.5, 3.6), (17.0, 12.0))
+    figure = Figure(figsize=(float(size[0]), float(size[1])), layout="constrained")
+    axes = figure.subplots()
+    drawn = _draw_links(axes, shape, links, load, at)
+    first = domain * cluster.chips_per_domain
+    chips(axes, [(x, y) for x, y in at.tolist()], range(first, first + shape.chips), size=210.0)
+    _layer_names(axes, shape, at)
+    bar = figure.colorbar(drawn, ax=axes, shrink=0.75, pad=0.02)
+    bar.set_label("share of the run in which the link is busy")
+    bar.ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+    axes.set_title(title or "Load of the links", loc="left", fontsize=11)
+    axes.set_xlabel(_summary(shape, links, load), fontsize=9)
+    axes.set_aspect("equal")
+    axes.margins(0.04)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def link_load(trace: Trace, cluster: Cluster, links: Links, domain: int = 0) -> Floats:
+    """Share of the run in which each link of a domain was busy, float (links,); 0 if unused."""
+    use = resource_use(trace)
+    use = use[use["kind"] == "link"]
+    first = domain * cluster.chips_per_domain
+    resources = trace.schedule.resources
+    lane = resources.lane[np.flatnonzero(_is_link(trace))]
+    wanted = {
+        (int(a) - first, int(b) - first, int(c)): share
+        for a, b, c, share in zip(
+            use["owner"], use["peer"], lane.tolist(), use["utilisation"], strict=True
+        )
+    }
+    ends = zip(links.src.tolist(), links.dst.tolist(), links.lane.tolist(), strict=True)
+    return np.array([wanted.get(link, 0.0) for link in ends], float)
+
+
+def _is_link(trace: Trace) -> npt.NDArray[np.bool_]:
+    resources = trace.schedule.resources
+    known = [number for number, name in enumerate(resources.kinds) if name == "link"]
+    return np.isin(resources.kind, known)
+
+
+def _places(shape: Torus) -> Floats:
+    """Where each chip stands on paper, float (chips, 2): columns to the right, rows downwards."""
+    at = coordinates(shape, np.arange(shape.chips))
+    column = np.asarray(at[-1], float)
+    row = np.asarray(at[-2], float) if len(at) > 1 else np.zeros(shape.chips)
+    layer = _layer(shape)
+    across = int(np.ceil(np.sqrt(layer.max() + 1)))
+    wide = shape.sizes[-1] + GAP
+    high = (shape.sizes[-2] if len(shape.sizes) > 1 else 1) + GAP
+    return np.stack([column + layer % across * wide, -(row + layer // across * high)], axis=1)
+
+
+def _layer(shape: Torus) -> IntArray:
+    """Number of the layer of each chip, by the axes slower than the two of the paper."""
+    inside = int(np.prod(shape.sizes[-2:]))
+    return np.asarray(np.arange(shape.chips) // inside)
+
+
+def _draw_links(axes: Axes, shape: Torus, links: Links, load: Floats, at: Floats) -> LineCollection:
+    """Draw every directed link, the busiest on top; what the scale of colours belongs to."""
+    curves: list[Curve] = []
+    shares: list[float] = []
+    widths: list[float] = []
+    rate = links.bandwidth_bytes_per_s / links.bandwidth_bytes_per_s.max(initial=1)
+    for link in np.argsort(load, kind="stable").tolist():
+        pieces = _curves(shape, links, link, at)
+        curves += pieces
+        shares += [float(load[link])] * len(pieces)
+        widths += [WIDTH * float(rate[link]) ** 0.7] * len(pieces)
+    colours = LinearSegmentedColormap.from_list("load", COLD_TO_HOT)
+    drawn = LineCollection(
+        curves, array=np.array(shares), cmap=colours, linewidths=widths, capstyle="butt", zorder=1
+    )
+    drawn.set_clim(0.0, 1.0)
+    axes.add_collection(drawn)
+    return drawn
+
+
+def _curves(shape: Torus, links: Links, link: int, at: Floats) -> list[Curve]:
+    """One line between neighbours on paper; else a stub out of the one and one into the other."""
+    src, dst, axis = int(links.src[link]), int(links.dst[link]), int(links.tier[link])
+    from_end = len(shape.axes) - 1 - axis
+    forth = _goes_up(shape, axis, src, dst, int(links.lane[link]))
+    way = np.array(DIRECTIONS[min(from_end, len(DIRECTIONS) - 1)]) * (1 if forth else -1)
+    beside = np.hypot(*(at[dst] - at[src])) < 1.01
+    if from_end < 2 and beside:
+        bend = -BOW * (1 + 2 * int(links.lane[link]))
+        return [bow(tuple(at[src]), tuple(at[dst]), bend)]
+    right = np.array([way[1], -way[0]]) * BOW
+    out, into = at[src] + right, at[dst] + right
+    return [np.stack([out, out + STUB * way]), np.stack([into - STUB * way, into])]
+
+
+def _goes_up(shape: Torus, axis: int, src: int, dst: int, lane: int) -> bool:
+    """Whether a link leads to the next larger coordinate; of two alike cables the first does."""
+    one = coordinates(shape, [src, dst])[axis]
+    size = shape.sizes[axis]
+    return bool(one[0] < one[1]) != bool(lane) if size == 2 else bool((one[1] - one[0]) % size == 1)
+
+
+def _layer_names(axes: Axes, shape: Torus, at: Floats) -> None:
+    """Above each layer its coordinates along the slower axes."""
+    slower = [axis for axis in shape.axes[:-2] if axis.size > 1]
+    if not slower:
+        return
+    inside = int(np.prod(shape.sizes[-2:]))
+    for layer in range(shape.chips // inside):
+        first = layer * inside
+        place = coordinates(shape, [first])
+        names = [
+            f"{axis.name} = {int(one[0])}"
+            for axis, one in zip(shape.axes, place, strict=True)
+            if axis in slower
+        ]
+        point = (float(at[first, 0]) - 0.1, float(at[first, 1]) + 0.72)
+        note(axes, point, ", ".join(names), ha="left", fontsize=10)
+
+
+def _summary(shape: Torus, links: Links, load: Floats) -> str:
+    """Mean and largest load by axis, and how to read the lines."""
+    words = []
+    for axis, name in enumerate(links.tiers):
+        own = load[links.tier == axis]
+        if len(own):
+            words.append(f"{name}: mean {100 * own.mean():.0f} %, most {100 * own.max():.0f} %")
+    how = "two lines a cable, traffic keeps to the right"
+    slower = [axis.name for axis in shape.axes[:-2] if axis.size > 1]
+    if any(axis.wrap and axis.size > 2 for axis in shape.axes):
+        how += "; stubs go round to the other end"
+    if len(np.unique(links.bandwidth_bytes_per_s)) > 1:
+        how += "; thin lines are slower links"
+    if slower:
+        how += f"; slanting stubs lead along {' and '.join(slower)} to the next layer"
+    return " · ".join(words) + "\n" + how

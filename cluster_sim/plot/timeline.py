@@ -1,0 +1,290 @@
+"""The timeline figure: who did what when, readable with ten ops and with a hundred thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from cluster_sim.analysis.metrics import end_of_run_ps, groups_of, stretches
+from cluster_sim.plot.palette import colors
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import Codes, IntArray
+from cluster_sim.trace.trace import Picks, Trace
+from topologies.errors import InputError
+
+MOST_BARS = 3_000
+"""Ops that are drawn as bars; more are shown as the share of each pixel's time."""
+MOST_NAMED_LANES = 48
+MOST_LANES = 480
+FAINTEST = 0.35
+"""Strength of colour of what is hardly ever busy, so that it can be seen at all."""
+RESIDUE = 1e-7
+"""Share of a pixel's time that is nothing but rounding of sums over a lane."""
+PIXELS = 1_400
+"""Across the window, about as many as a printed figure has."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """What is drawn: one row a stretch of an op, clipped to the window.
+
+    Attributes
+    ----------
+    lane, category : int array (bars,)
+    start_s, end_s : float array (bars,)
+    op : int array (bars,)
+    lanes, categories : list of str
+    """
+
+    lane: IntArray
+    category: IntArray
+    start_s: Floats
+    end_s: Floats
+    op: IntArray
+    lanes: list[str]
+    categories: list[str]
+
+
+def timeline(
+    trace: Trace,
+    *,
+    by: str = "resource",
+    what: str | None = None,
+    window_s: tuple[float, float] | None = None,
+    ranks: int | list[int] | None = None,
+    resources: Picks | None = None,
+    colored: Mapping[str, str] | None = None,
+    words: Mapping[str, str] | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw ops over time, one lane a resource or a value of a label.
+
+    A flow that holds nothing is drawn in the lane of the first resource that it shares.
+
+    Up to a few thousand ops are drawn as bars. Beyond that each pixel shows how much of its time
+    went to which category: white is idle, full colour is busy. More lanes than fit are averaged.
+
+    Parameters
+    ----------
+    trace : Trace
+    by : str
+        ``"resource"``, or a label such as ``"rank"``.
+    what : str, optional
+        Label that gives the colour; by default ``what`` where the schedule has it, else the kind
+        of resource.
+    window_s : (float, float), optional
+        From and to [s]; by default the whole run.
+    ranks, resources : optional
+        Only these, as in :meth:`Trace.frame`.
+    colored : mapping of str to colour, optional
+        Instead of the usual colours.
+    words : mapping of str to str, optional
+        What the legend says of a category instead of its name.
+
+    Raises
+    ------
+    InputError
+        When nothing is left to draw, or a label, rank or resource is unknown.
+    """
+    bars = _bars(trace, by, what, window_s, trace.rows(ranks, resources))
+    run_s = end_of_run_ps(trace) / PS_PER_S
+    low, high = window_s or (0.0, run_s)
+    shade = {**colors(bars.categories), **(colored or {})}
+    height = float(np.clip(1.3 + 0.26 * len(bars.lanes), 2.4, 10.0))
+    figure = Figure(figsize=(11, height), layout="constrained")
+    axes = figure.subplots()
+    if len(bars.op) <= MOST_BARS and len(bars.lanes) <= MOST_NAMED_LANES:
+        _draw_bars(axes, bars, shade, high - low)
+        axes.grid(axis="x", color="#dddddd", lw=0.6)
+    else:
+        _draw_shares(axes, bars, shade, (low, high))
+    _label_axes(axes, bars, by, (low, high))
+    axes.set_title(title or _title(trace), loc="left", fontsize=11)
+    said = words or {}
+    handles = [Patch(color=shade[name], label=said.get(name, name)) for name in bars.categories]
+    axes.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9
+    )
+    return figure
+
+
+def _bars(
+    trace: Trace, by: str, what: str | None, window_s: tuple[float, float] | None, rows: IntArray
+) -> Bars:
+    ran = stretches(trace)
+    low, high = (0, end_of_run_ps(trace)) if window_s is None else _window_ps(window_s)
+    chosen = np.zeros(len(trace), np.bool_)
+    chosen[rows] = True
+    drawn = (
+        chosen[ran.op] & (ran.end_ps > low) & (ran.start_ps < high) & (ran.end_ps > ran.start_ps)
+    )
+    if by == "resource":
+        drawn &= _resource(trace)[ran.op] >= 0
+    if not drawn.any():
+        raise InputError("no op runs on what was asked for in that window; nothing to draw")
+    op = ran.op[drawn]
+    lane, lanes = _lanes(trace, by, op)
+    category, categories = _categories(trace, what, op)
+    return Bars(
+        lane=lane,
+        category=category,
+        start_s=np.maximum(ran.start_ps[drawn], low) / PS_PER_S,
+        end_s=np.minimum(ran.end_ps[drawn], high) / PS_PER_S,
+        op=op,
+        lanes=lanes,
+        categories=categories,
+    )
+
+
+def _window_ps(window_s: tuple[float, float]) -> tuple[int, int]:
+    low, high = (round(instant * PS_PER_S) for instant in window_s)
+    if not 0 <= low < high:
+        raise InputError(f"window {window_s[0]} to {window_s[1]} s: it must grow, from 0 on")
+    return low, high
+
+
+def _resource(trace: Trace) -> IntArray:
+    """Resource that each op holds; of a flow that holds none, the first that it shares; else -1."""
+    flows, resource = trace.schedule.flows, trace.schedule.resource.copy()
+    bare = resource[flows.op] < 0
+    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    return resource
+
+
+def _lanes(trace: Trace, by: str, op: IntArray) -> tuple[IntArray, list[str]]:
+    if by == "resource":
+        numbers, lane = np.unique(_resource(trace)[op], return_inverse=True)
+        return lane, trace.schedule.resources.names(numbers)
+    code, values = groups_of(trace, by)
+    present, lane = np.unique(code[op], return_inverse=True)
+    named = [f"{by} {values[k]}" for k in present.tolist()]
+    kind, kinds = _resource_kinds(trace, op)
+    if len(kinds) == 1 or len(named) > MOST_NAMED_LANES // len(kinds):
+        return lane, named
+    # Few lanes: one each for what overlaps on one rank, such as its engine and its links.
+    pairs, lane = np.unique(lane * len(kinds) + kind, return_inverse=True)
+    return lane, [f"{named[k // len(kinds)]} {kinds[k % len(kinds)]}" for k in pairs.tolist()]
+
+
+def _categories(trace: Trace, what: str | None, op: IntArray) -> tuple[IntArray, list[str]]:
+    """Category of each op, numbered in order of its name's first place in the label."""
+    label = trace.schedule.labels.get(what or "what")
+    if isinstance(label, Codes):
+        code, names = label.code[op], list(label.names)
+    elif what is not None:
+        raise InputError(f"no label {what} of names to colour by")
+    else:
+        return _resource_kinds(trace, op)
+    return _present(code, names)
+
+
+def _resource_kinds(trace: Trace, op: IntArray) -> tuple[IntArray, list[str]]:
+    resources, held = trace.schedule.resources, trace.schedule.resource[op]
+    code = np.where(held < 0, len(resources.kinds), resources.kind[held])
+    return _present(code, [*resources.kinds, "shared"])
+
+
+def _present(code: IntArray, names: list[str]) -> tuple[IntArray, list[str]]:
+    """Codes renumbered so that only names that occur are left."""
+    present, dense = np.unique(code, return_inverse=True)
+    return dense, [names[k] for k in present.tolist()]
+
+
+def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str], span_s: float) -> None:
+    low, high = bars.lane - 0.4, bars.lane + 0.4
+    corners = np.stack(
+        [
+            np.stack([bars.start_s, low], 1),
+            np.stack([bars.start_s, high], 1),
+            np.stack([bars.end_s, high], 1),
+            np.stack([bars.end_s, low], 1),
+        ],
+        axis=1,
+    )
+    face = [shade[bars.categories[k]] for k in bars.category.tolist()]
+    edge = "white" if len(bars.op) <= MOST_BARS // 4 else "none"
+    axes.add_collection(PolyCollection(list(corners), facecolors=face, edgecolors=edge, lw=0.4))
+
+
+def _draw_shares(
+    axes: Axes, bars: Bars, shade: Mapping[str, str], window_s: tuple[float, float]
+) -> None:
+    lanes = min(len(bars.lanes), MOST_LANES)
+    row = bars.lane * lanes // len(bars.lanes)
+    members = np.bincount(np.arange(len(bars.lanes)) * lanes // len(bars.lanes), minlength=lanes)
+    share = np.stack(
+        [
+            _share(row[on], bars.start_s[on], bars.end_s[on], lanes, window_s)
+            for on in (bars.category == k for k in range(len(bars.categories)))
+        ]
+    )
+    share /= members[None, :, None]
+    busy = share.sum(0)
+    strength = np.where(busy > 0, FAINTEST + (1 - FAINTEST) * busy.clip(max=1), 0)
+    share *= strength / np.where(busy > 0, busy, 1)
+    tint = np.array([to_rgb(shade[name]) for name in bars.categories])
+    image = np.einsum("klp,kc->lpc", share, tint) + (1.0 - share.sum(0))[:, :, None]
+    extent = (*window_s, len(bars.lanes) - 0.5, -0.5)
+    pixels = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8)
+    # Lanes repeated, so that a figure only ever scales down and they keep their edges.
+    axes.imshow(pixels.repeat(1 + 2 * MOST_LANES // lanes, axis=0), aspect="auto", extent=extent)
+    axes.set_xlabel("full colour: busy · faint: partly busy · white: idle · mixed: several")
+
+
+def _share(
+    row: IntArray, start_s: Floats, end_s: Floats, rows: int, window_s: tuple[float, float]
+) -> Floats:
+    """Share of each pixel's time, (rows, PIXELS): the growth of time covered up to its edges."""
+    low, width = window_s[0], (window_s[1] - window_s[0]) / PIXELS
+    covered = np.zeros((rows, PIXELS + 1))
+    for instant, sign in ((start_s, 1.0), (end_s, -1.0)):
+        at = (instant - low) / width
+        after = np.clip(np.ceil(at), 0, PIXELS).astype(np.int64)
+        slot = row * (PIXELS + 1) + after
+        size = rows * (PIXELS + 1)
+        number = np.bincount(slot, minlength=size).reshape(rows, -1).cumsum(1)
+        total = np.bincount(slot, weights=at, minlength=size).reshape(rows, -1).cumsum(1)
+        covered += sign * (number * np.arange(PIXELS + 1) - total)
+    share = np.diff(covered, axis=1)
+    return np.where(share > RESIDUE, share, 0)
+
+
+def _label_axes(axes: Axes, bars: Bars, by: str, window_s: tuple[float, float]) -> None:
+    every = max(1, -(-len(bars.lanes) // MOST_NAMED_LANES))
+    shown = np.arange(0, len(bars.lanes), every)
+    axes.set_yticks(shown, [bars.lanes[k] for k in shown.tolist()], fontsize=8)
+    axes.set_ylim(len(bars.lanes) - 0.4, -0.6)
+    unit, scale = _time_unit(window_s[1])
+    axes.set_xlim(*window_s)
+    axes.xaxis.set_major_formatter(lambda instant, _: f"{instant * scale:,.6g}")
+    axes.set_xlabel("   ".join(text for text in (f"time [{unit}]", axes.get_xlabel()) if text))
+    if every > 1:
+        axes.set_ylabel(f"{len(bars.lanes):,} lanes by {by}, one in {every} named")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.set_axisbelow(True)
+
+
+def _time_unit(latest_s: float) -> tuple[str, float]:
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9)):
+        if latest_s * scale >= 1:
+            return unit, scale
+    return "ps", 1e12
+
+
+def _title(trace: Trace) -> str:
+    facts: Mapping[str, Any] = trace.schedule.facts
+    words = [
+        str(facts[key]) for key in ("collective", "algorithm", "cluster", "model") if key in facts
+    ]
+    return " · ".join([*words, f"{len(trace):,} ops"])

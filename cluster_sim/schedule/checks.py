@@ -1,0 +1,193 @@
+"""What every schedule must be before an engine may touch it, whoever made it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.schedule.picoseconds import transfer_ps
+from cluster_sim.schedule.table import (
+    FIXED,
+    FLOW,
+    HORIZON_PS,
+    JOIN,
+    LARGEST_CAPACITY,
+    LARGEST_FLOW_BYTES,
+    NO_RESOURCE,
+    BoolArray,
+    Edges,
+    Flows,
+    IntArray,
+    Resources,
+    Schedule,
+    ScheduleError,
+)
+
+OP_COLUMNS = {
+    "kind": np.uint8,
+    "resource": np.int32,
+    "duration_ps": np.int64,
+    "size_bytes": np.int64,
+    "priority": np.int32,
+}
+RESOURCE_COLUMNS = {
+    "kind": np.uint8,
+    "owner": np.int32,
+    "peer": np.int32,
+    "lane": np.int16,
+    "slots": np.int32,
+    "capacity": np.int64,
+}
+
+
+def check(made: Schedule) -> None:
+    """Refuse a schedule whose columns do not fit together, or that breaks rules 1, 2, 5 or 6.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the column, or the first op at fault and its value.
+    """
+    ops = len(made)
+    for name, dtype in OP_COLUMNS.items():
+        _check_column(name, getattr(made, name), dtype, ops)
+    _check_resources(made.resources)
+    _check_edges(made.edges, ops)
+    for name, label in made.labels.items():
+        if len(label) != ops:
+            raise ScheduleError(f"label {name} has {len(label)} rows, there are {ops} ops")
+    _check_ops(made)
+    flowing = np.flatnonzero(made.kind == FLOW)
+    if not np.array_equal(flowing, made.flows.op):
+        raise ScheduleError(f"{len(made.flows)} rows of flows, other than the {len(flowing)} FLOWs")
+    if len(flowing):
+        _check_flows(made)
+    _check_start_edges(made)
+
+
+def _check_column(name: str, column: IntArray, dtype: npt.DTypeLike, length: int) -> None:
+    """Refuse a column of another length, or of values that do not fit the engines' integers."""
+    if column.ndim != 1:
+        raise ScheduleError(f"{name} has {column.ndim} dimensions, expected one")
+    if len(column) != length:
+        raise ScheduleError(f"{name} has {len(column)} entries, expected {length}")
+    if column.dtype == dtype or not length:
+        return
+    limits = np.iinfo(np.dtype(dtype))
+    if column.dtype.kind not in "iu":
+        raise ScheduleError(f"{name} holds {column.dtype}, expected {np.dtype(dtype)}")
+    if column.min() < limits.min or column.max() > limits.max:
+        raise ScheduleError(
+            f"{name} reaches from {column.min()} to {column.max()}, beyond {np.dtype(dtype)}"
+        )
+
+
+def _check_pointers(name: str, ptr: IntArray, parts: int, entries: int) -> None:
+    """Refuse pointers that do not cut a grouped table into its parts."""
+    _check_column(name, ptr, np.int64, parts + 1)
+    if ptr[0] != 0 or ptr[-1] != entries or (ptr[1:] < ptr[:-1]).any():
+        raise ScheduleError(f"{name} does not cut {entries} entries into {parts} parts")
+
+
+def _check_resources(resources: Resources) -> None:
+    for name, dtype in RESOURCE_COLUMNS.items():
+        _check_column(f"resources.{name}", getattr(resources, name), dtype, len(resources))
+    if len(resources) and resources.kind.max() >= len(resources.kinds):
+        raise ScheduleError(f"a resource of kind {resources.kind.max()}: {resources.kinds}")
+    for name in ("slots", "capacity"):
+        if getattr(resources, name).min(initial=0) < 0:
+            raise ScheduleError(f"resources.{name} is {getattr(resources, name).min()} somewhere")
+
+
+def _check_edges(edges: Edges, ops: int) -> None:
+    _check_pointers("edges.ptr", edges.ptr, ops, len(edges.dst))
+    _check_column("edges.dst", edges.dst, np.int32, len(edges))
+    _check_column("edges.lag_ps", edges.lag_ps, np.int64, len(edges))
+    if edges.from_start is not None and (
+        edges.from_start.shape != (len(edges),) or edges.from_start.dtype != np.bool_
+    ):
+        raise ScheduleError(f"edges.from_start is not a mask of {len(edges)} edges")
+    if not len(edges):
+        return
+    if edges.dst.min() < 0 or edges.dst.max() >= ops:
+        raise ScheduleError(f"an edge leads to op {edges.dst.max()}, there are {ops}")
+    if edges.lag_ps.min() < 0:
+        raise ScheduleError(f"an edge has a lag of {edges.lag_ps.min()} ps, the least is 0")
+    if edges.lag_ps.max() > HORIZON_PS:
+        raise ScheduleError(f"an edge has a lag of {edges.lag_ps.max()} ps, the most is 2**62")
+
+
+def _check_ops(made: Schedule) -> None:
+    resources, fixed, holds = made.resources, made.kind == FIXED, made.resource >= 0
+    _refuse(made.kind > JOIN, made.kind, "kind", "is not FIXED, FLOW or JOIN")
+    _refuse(fixed & (made.duration_ps < 1), made.duration_ps, "duration_ps", "is below 1")
+    _refuse(made.duration_ps > HORIZON_PS, made.duration_ps, "duration_ps", "is above 2**62")
+    _refuse(~fixed & (made.duration_ps != 0), made.duration_ps, "duration_ps", "of a flow or join")
+    unknown = (made.resource < NO_RESOURCE) | (made.resource >= len(resources))
+    _refuse(unknown, made.resource, "resource", f"is not one of {len(resources)}")
+    _refuse((made.kind == JOIN) & holds, made.resource, "resource", "held by a join")
+    if resources.slots.min(initial=1) < 1 and holds.any():
+        shared_only = np.append(resources.slots < 1, False)[made.resource]  # -1: none is held
+        _refuse(shared_only, made.resource, "resource", "has no slots, it can only be shared")
+
+
+def _refuse(bad: BoolArray, values: IntArray, column: str, why: str) -> None:
+    if bad.any():
+        op = int(np.argmax(bad))
+        raise ScheduleError(f"op {op}: {column} {values[op]} {why}")
+
+
+def _check_start_edges(made: Schedule) -> None:
+    edges = made.edges
+    if edges.from_start is None:
+        return
+    picked = np.flatnonzero(edges.from_start)
+    src, dst = edges.sources()[picked], edges.dst[picked]
+    least = np.maximum(1, made.duration_ps[src] - _shortest_ps(made, dst))
+    fixed = (made.kind[src] == FIXED) & (made.kind[dst] != JOIN)
+    bad = ~fixed | (edges.lag_ps[picked] < least)
+    if bad.any():
+        k = int(np.argmax(bad))
+        raise ScheduleError(
+            f"start-edge {src[k]} → {dst[k]}: lag {edges.lag_ps[picked][k]} ps; it leads from a "
+            f"fixed op to one that is no join, and needs at least {least[k]} ps, or something "
+            "would leave before it arrived (rule 2)"
+        )
+
+
+def _shortest_ps(made: Schedule, op: IntArray) -> IntArray:
+    """Duration of fixed ops, and of flows at their rate cap [ps]."""
+    flows, shortest = made.flows, made.duration_ps[op]
+    at = np.flatnonzero(made.kind[op] == FLOW)
+    row = np.searchsorted(flows.op, op[at])
+    shortest[at] = transfer_ps(made.size_bytes[op[at]], flows.cap_bytes_per_s[row])
+    return shortest
+
+
+def _check_flows(made: Schedule) -> None:
+    flows, size = made.flows, made.size_bytes[made.flows.op]
+    _check_column("flows.cap_bytes_per_s", flows.cap_bytes_per_s, np.int64, len(flows))
+    _check_pointers("flows.ptr", flows.ptr, len(flows), len(flows.resource))
+    _check_column("flows.resource", flows.resource, np.int32, len(flows.resource))
+    _check_column("flows.weight", flows.weight, np.int32, len(flows.resource))
+    if size.min() < 1:
+        raise ScheduleError("a flow has no work; a transfer of zero bytes is a join (rule 5)")
+    if size.max() > LARGEST_FLOW_BYTES:
+        raise ScheduleError(
+            f"a flow of {size.max()} bytes; the most is {LARGEST_FLOW_BYTES}. Split it into more."
+        )
+    if flows.cap_bytes_per_s.min() < 1 or flows.weight.min(initial=1) < 1:
+        raise ScheduleError("a flow's rate cap and weights must be at least 1")
+    if np.diff(flows.ptr).min() < 1:
+        raise ScheduleError("every flow crosses at least one shared resource")
+    _check_shares(flows, made.resources)
+
+
+def _check_shares(flows: Flows, resources: Resources) -> None:
+    if flows.resource.min() < 0 or flows.resource.max() >= len(resources):
+        raise ScheduleError(f"a flow crosses a resource that is not one of {len(resources)}")
+    capacity = resources.capacity[flows.resource]
+    if capacity.min() < 1:
+        raise ScheduleError("a flow crosses a resource without capacity")
+    if capacity.max() > LARGEST_CAPACITY:
+        raise ScheduleError(f"a flow crosses a resource of more than {LARGEST_CAPACITY} B/s")

@@ -1,0 +1,149 @@
+"""Schedules on disk, and whether two are the same."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.files import whole_file
+from cluster_sim.schedule.build import check
+from cluster_sim.schedule.table import (
+    BoolArray,
+    Codes,
+    Edges,
+    Flows,
+    IntArray,
+    Label,
+    Resources,
+    Schedule,
+    ScheduleError,
+)
+from topologies.errors import InputError
+
+LARGEST_BYTES = 64 * 2**30
+"""Of a stored schedule, unpacked; a larger one is refused."""
+
+_FAULTS = (
+    ScheduleError, zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError,
+    ValueError, IndexError, AttributeError, RuntimeError, MemoryError,
+)  # fmt: skip
+"""What reading a file that is no schedule may run into."""
+
+
+def save(made: Schedule, path: str | Path) -> None:
+    """Write a compressed ``.npz`` of plain arrays (no pickle), whole or not at all."""
+    arrays: dict[str, IntArray | BoolArray] = {}
+    names: dict[str, Sequence[str]] = {}
+    for part, owner in _parts(made).items():
+        for item in fields(owner):
+            value = getattr(owner, item.name)
+            if isinstance(value, np.ndarray):
+                arrays[f"{part}.{item.name}"] = value
+    for key, label in made.labels.items():
+        arrays[f"label.{key}"] = label.code if isinstance(label, Codes) else label
+        if isinstance(label, Codes):
+            names[key] = label.names
+    header = {
+        "facts": dict(made.facts),
+        "names": names,
+        "kinds": made.resources.kinds,
+        "switches_from": made.resources.switches_from,
+    }
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with whole_file(Path(path)) as unfinished, unfinished.open("wb") as file:
+        np.savez_compressed(file, header=text, **arrays)  # type: ignore[arg-type]
+
+
+def load(path: str | Path) -> Schedule:
+    """Read and check what :func:`save` wrote; nothing in the file is run.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, too large, no schedule, or breaks the rules of time.
+    """
+    try:
+        arrays = _arrays(Path(path))
+        made = _schedule(arrays, json.loads(arrays.pop("header").tobytes()))
+        check(made)
+    except FileNotFoundError:
+        raise InputError(f"there is no schedule at {path}") from None
+    except InputError:
+        raise
+    except _FAULTS as fault:
+        reason = " ".join(str(fault).split())[:200]
+        raise InputError(f"{path} is not a schedule that save wrote: {reason}") from None
+    return made
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """Arrays of an ``.npz``, after a look at how large they say they are."""
+    with zipfile.ZipFile(path) as packed:
+        unpacked = sum(member.file_size for member in packed.infolist())
+    if unpacked > LARGEST_BYTES:
+        raise InputError(f"{path} unpacks to {unpacked:,} bytes; the limit is {LARGEST_BYTES:,}")
+    with np.load(path, allow_pickle=False) as stored:
+        return {key: stored[key] for key in stored.files}
+
+
+def _schedule(arrays: Mapping[str, Any], header: Mapping[str, Any]) -> Schedule:
+    parts: dict[str, dict[str, Any]] = {}
+    for key, value in arrays.items():
+        part, _, name = key.partition(".")
+        if name:
+            parts.setdefault(part, {})[name] = value
+    labels = {
+        key: Codes(value, tuple(header["names"][key])) if key in header["names"] else value
+        for key, value in parts.get("label", {}).items()
+    }
+    return Schedule(
+        **parts["schedule"],
+        edges=Edges(**parts["edges"]),
+        flows=Flows(**parts["flows"]),
+        resources=Resources(
+            kinds=tuple(header["kinds"]),
+            switches_from=header["switches_from"],
+            **parts["resources"],
+        ),
+        labels=labels,
+        facts=header["facts"],
+    )
+
+
+def equal(one: Schedule, other: Schedule) -> bool:
+    """Whether two schedules hold the same ops, edges, resources, labels and facts."""
+    left, right = _parts(one), _parts(other)
+    for part, owner in left.items():
+        for item in fields(owner):
+            a, b = getattr(owner, item.name), getattr(right[part], item.name)
+            if isinstance(a, np.ndarray) and not (
+                isinstance(b, np.ndarray) and np.array_equal(a, b)
+            ):
+                return False
+    if one.labels.keys() != other.labels.keys() or one.facts != other.facts:
+        return False
+    if one.resources.names() != other.resources.names():
+        return False
+    return all(_same(one.labels[key], other.labels[key]) for key in one.labels)
+
+
+def _same(a: Label, b: Label) -> bool:
+    if isinstance(a, Codes) or isinstance(b, Codes):
+        return list(a) == list(b)
+    return bool(np.array_equal(a, b))
+
+
+def _parts(made: Schedule) -> dict[str, Any]:
+    return {
+        "schedule": made,
+        "edges": made.edges,
+        "flows": made.flows,
+        "resources": made.resources,
+    }

@@ -1,0 +1,148 @@
+"""Several schedules at once, on the resources that they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.table import Codes, Edges, Flows, IntArray, Label, Resources, Schedule
+from topologies.errors import InputError
+
+ROW = ("owner", "peer", "lane", "slots", "capacity")
+
+
+def beside(*parts: Schedule) -> Schedule:
+    """Run schedules side by side: they start together, and resources of one name are one.
+
+    Parameters
+    ----------
+    *parts : Schedule
+        Such as collectives of different streams, or a collective and a kernel.
+
+    Returns
+    -------
+    Schedule
+        The ops of all, one schedule after the other. Label ``stream`` is the number of the schedule
+        that an op is from; of the other labels those that all have.
+
+    Raises
+    ------
+    InputError
+        When a resource has more slots, or another capacity, in one than in another.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives import build, whole
+    >>> from cluster_sim.trace.trace import run
+    >>> from topologies.clusters.names import cluster
+    >>> chips = whole(cluster("ring:4", bandwidth="1GB/s", latency="1us"))
+    >>> one = build("all-gather", chips, 4_000_000, "ring")
+    >>> [round(run(made).total_s * 1e3, 3) for made in (one, beside(one, one))]
+    [3.003, 6.001]
+    """
+    resources, numbers = _common([part.resources for part in parts])
+    before = np.cumsum([0, *(len(part) for part in parts)])
+    kinds = [{(name, type(one)) for name, one in part.labels.items()} for part in parts]
+    shared = {name for name, _ in set.intersection(*kinds)}
+    labels = {name: _label([part.labels[name] for part in parts]) for name in sorted(shared)}
+    stream = np.repeat(np.arange(len(parts), dtype=np.int16), [len(part) for part in parts])
+    return schedule(
+        **{
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("kind", "duration_ps", "size_bytes", "priority")
+        },
+        resource=np.concatenate(
+            [_renumbered(part.resource, new) for part, new in zip(parts, numbers, strict=True)]
+        ),
+        edges=_edges(parts, before),
+        flows=_flows(parts, numbers, before),
+        resources=resources,
+        labels={**labels, "stream": stream},
+        facts={"streams": len(parts)},
+    )
+
+
+def _common(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
+    """Each resource once, and the new numbers of those of each table."""
+    every = Resources.concat(tables)
+    names = np.array(every.names())
+    _, first, where = np.unique(names, return_index=True, return_inverse=True)
+    for column in ("slots", "capacity"):
+        values = getattr(every, column)
+        differs = values != values[first][where]
+        if differs.any():
+            k = int(np.argmax(differs))
+            raise InputError(
+                f"{names[k]} has {column} {values[first][where][k]} in one schedule and "
+                f"{values[k]} in another; build both for the same cluster"
+            )
+    order = np.argsort(first)
+    place = np.empty(len(first), np.int64)
+    place[order] = np.arange(len(first))
+    kept = first[order]
+    made = Resources(
+        kinds=every.kinds,
+        kind=every.kind[kept],
+        switches_from=every.switches_from,
+        **{name: getattr(every, name)[kept] for name in ROW},
+    )
+    ends = np.cumsum([len(table) for table in tables])[:-1]
+    return made, np.split(place[where], ends)
+
+
+def _renumbered(resource: IntArray, new: IntArray) -> IntArray:
+    return np.append(new, -1)[resource].astype(np.int32)
+
+
+def _edges(parts: Sequence[Schedule], before: IntArray) -> Edges:
+    tables, counts = [part.edges for part in parts], np.cumsum([len(part.edges) for part in parts])
+    shifts = np.concatenate([[0], counts])
+    ptr = [table.ptr[:-1] + by for table, by in zip(tables, shifts, strict=False)]
+    starts = None
+    if any(table.from_start is not None for table in tables):
+        starts = np.concatenate(
+            [
+                np.zeros(len(table), np.bool_) if table.from_start is None else table.from_start
+                for table in tables
+            ]
+        )
+    return Edges(
+        np.concatenate([*ptr, shifts[-1:]]).astype(np.int64),
+        np.concatenate(
+            [one.dst + by for one, by in zip(tables, before, strict=False)], dtype=np.int32
+        ),
+        np.concatenate([table.lag_ps for table in tables]),
+        starts,
+    )
+
+
+def _flows(parts: Sequence[Schedule], numbers: Sequence[IntArray], before: IntArray) -> Flows:
+    tables = [part.flows for part in parts]
+    shifts = np.cumsum([0, *(len(table.resource) for table in tables)])
+    ptr = [table.ptr[:-1] + by for table, by in zip(tables, shifts, strict=False)]
+    return Flows(
+        np.concatenate(
+            [one.op + by for one, by in zip(tables, before, strict=False)], dtype=np.int32
+        ),
+        np.concatenate([table.cap_bytes_per_s for table in tables]),
+        np.concatenate([*ptr, shifts[-1:]]).astype(np.int64),
+        np.concatenate(
+            [_renumbered(t.resource, new) for t, new in zip(tables, numbers, strict=True)]
+        ),
+        np.concatenate([table.weight for table in tables]),
+    )
+
+
+def _label(columns: Sequence[Label]) -> Label:
+    """One column after the other; of names, those of all."""
+    coded = [column for column in columns if isinstance(column, Codes)]
+    if not coded:
+        return np.concatenate([np.asarray(column) for column in columns])
+    names = tuple(dict.fromkeys(name for column in coded for name in column.names))
+    codes = [
+        np.array([names.index(name) for name in column.names], np.uint8)[column.code]
+        for column in coded
+    ]
+    return Codes(np.concatenate(codes), names)

@@ -1,0 +1,1 @@
+"""Traces: schedules with the times that an engine gave their ops."""

@@ -1,0 +1,249 @@
+"""A trace as an Arrow table and a Parquet file: one row an op, edges as list columns."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
+
+import cluster_sim
+from cluster_sim.engine.times import Attempts, Times
+from cluster_sim.files import whole_file
+from cluster_sim.schedule.build import check
+from cluster_sim.schedule.table import (
+    FLOW,
+    Codes,
+    Edges,
+    Flows,
+    IntArray,
+    Label,
+    Resources,
+    Schedule,
+    ScheduleError,
+)
+from topologies.errors import InputError
+
+FORMAT = 1
+HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"
+TIMES = ("ready_ps", "start_ps", "end_ps")
+KINDS = ("fixed", "flow", "join")
+STATUSES = ("waiting", "ready", "running", "done", "failed", "doomed")
+COLUMNS = ("duration_ps", "size_bytes", "priority")
+KEYS = ("kind", "resource", "resource_number")
+EDGE_COLUMNS = ("leads_to", "lags_ps", "from_start")
+FLOW_COLUMNS = ("rate_cap_bytes_per_s", "shares", "share_weights")
+ATTEMPT_COLUMNS = ("op", "start_ps", "end_ps")
+RESOURCE_COLUMNS = ("kind", "owner", "peer", "lane", "slots", "capacity")
+_FAULTS = (
+    pa.ArrowException, ScheduleError, OSError, KeyError, ValueError, TypeError, IndexError,
+    AttributeError, MemoryError,
+)  # fmt: skip
+"""What reading a file that is no trace may run into."""
+LARGEST_BYTES = 64 * 2**30
+"""Of a stored trace, unpacked; a larger one is refused."""
+
+
+def write(made: Schedule, times: Times, path: Path) -> None:
+    """Write schedule and times as one Parquet file, atomically."""
+    with whole_file(path) as part:
+        pq.write_table(to_table(made, times), part, compression="zstd", write_page_checksum=True)
+
+
+def read(path: Path) -> tuple[Schedule, Times]:
+    """Read and check what :func:`write` wrote.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, is not Parquet, is not a trace, or breaks the rules of time.
+    """
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        footer = file.metadata
+        unpacked = sum(footer.row_group(k).total_byte_size for k in range(footer.num_row_groups))
+        if unpacked > LARGEST_BYTES or footer.num_rows >= 2**31:
+            raise InputError(
+                f"{path} holds {footer.num_rows:,} rows, {unpacked:,} bytes unpacked; the limit "
+                f"is 2^31 rows and {LARGEST_BYTES:,} bytes"
+            )
+        return from_table(file.read())
+    except FileNotFoundError:
+        raise InputError(f"there is no trace at {path}") from None
+    except InputError:
+        raise
+    except _FAULTS as fault:
+        reason = " ".join(str(fault).split())[:200]
+        raise InputError(f"{path} is not a trace that Trace.save wrote: {reason}") from None
+
+
+def to_table(made: Schedule, times: Times) -> pa.Table:
+    """Columns of an op: kind, resource, times, bytes, labels, and the edges that leave it."""
+    columns: dict[str, Any] = {
+        "kind": _dictionary(made.kind, KINDS),
+        "resource": _dictionary(*_resource_names(made)),
+        "resource_number": made.resource,
+    }
+    columns |= {name: getattr(times, name) for name in TIMES}
+    columns["status"] = _dictionary(times.status, STATUSES)
+    columns |= {name: getattr(made, name) for name in COLUMNS}
+    for name, label in made.labels.items():
+        columns[_stored(name)] = (
+            _dictionary(label.code, label.names) if isinstance(label, Codes) else label
+        )
+    columns |= _edge_columns(made.edges)
+    if len(made.flows):
+        columns |= _flow_columns(made)
+    return pa.table(columns).replace_schema_metadata(
+        {
+            HEADER: json.dumps(_header(made, times)).encode(),
+            RESOURCES: _packed(made.resources, RESOURCE_COLUMNS),
+            ATTEMPTS: _packed(times.attempts, ATTEMPT_COLUMNS),
+        }
+    )
+
+
+def _header(made: Schedule, times: Times) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": cluster_sim.__version__,
+        "facts": dict(made.facts),
+        "labels": {k: _names(label) for k, label in made.labels.items()},
+        "kinds": made.resources.kinds,
+        "switches_from": made.resources.switches_from,
+        "dead": times.dead.tolist(),
+        "stopped_ps": times.stopped_ps,
+    }
+
+
+def _names(label: Label) -> list[str] | None:
+    return list(label.names) if isinstance(label, Codes) else None
+
+
+def _stored(label: str) -> str:
+    """Column of a label: its own name, unless that means something else here."""
+    taken = {*COLUMNS, *TIMES, *EDGE_COLUMNS, *FLOW_COLUMNS, "status", *KEYS}
+    return f"label.{label}" if label in taken or label.startswith("label.") else label
+
+
+def from_table(table: pa.Table) -> tuple[Schedule, Times]:
+    """Undo :func:`to_table` and check the schedule."""
+    stored = table.schema.metadata or {}
+    header = json.loads(stored[HEADER])
+    if header["format"] != FORMAT:
+        raise ValueError(f"format {header['format']}, this version reads {FORMAT}")
+    ptr, dst = _csr(table["leads_to"])
+    starts = _csr(table["from_start"])[1] if "from_start" in table.column_names else None
+    edges = Edges(ptr, dst, _csr(table["lags_ps"])[1], starts)
+    kind = _codes(table["kind"], KINDS).code.astype(np.uint8)
+    made = Schedule(
+        kind=kind,
+        resource=_array(table["resource_number"]),
+        **{name: _array(table[name]) for name in COLUMNS},
+        edges=edges,
+        resources=Resources(
+            kinds=tuple(header["kinds"]),
+            switches_from=header["switches_from"],
+            **_unpacked(stored[RESOURCES], RESOURCE_COLUMNS),
+        ),
+        flows=_flows(table, kind),
+        labels={
+            name: _array(table[_stored(name)])
+            if names is None
+            else _codes(table[_stored(name)], names)
+            for name, names in header["labels"].items()
+        },
+        facts=header["facts"],
+    )
+    check(made)
+    times = Times(
+        **{name: _array(table[name]) for name in TIMES},
+        status=_codes(table["status"], STATUSES).code.astype(np.uint8),
+        attempts=Attempts(**_unpacked(stored[ATTEMPTS], ATTEMPT_COLUMNS)),
+        dead=np.array(header["dead"], np.int32),
+        stopped_ps=header["stopped_ps"],
+    )
+    return made, times
+
+
+def _resource_names(made: Schedule) -> tuple[IntArray, list[str]]:
+    numbers, code = np.unique(made.resource, return_inverse=True)
+    names = made.resources.names(numbers[numbers >= 0])
+    return code, ["-"] * int((numbers < 0).sum()) + names
+
+
+def _dictionary(code: IntArray, names: Any) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), pa.array(list(names)))
+
+
+def _lists(ptr: IntArray, values: Any) -> pa.LargeListArray:
+    return pa.LargeListArray.from_arrays(pa.array(ptr.astype(np.int64)), pa.array(values))
+
+
+def _edge_columns(edges: Edges) -> dict[str, Any]:
+    columns = {"leads_to": _lists(edges.ptr, edges.dst), "lags_ps": _lists(edges.ptr, edges.lag_ps)}
+    if edges.from_start is not None:
+        columns["from_start"] = _lists(edges.ptr, edges.from_start)
+    return columns
+
+
+def _flow_columns(made: Schedule) -> dict[str, Any]:
+    flows = made.flows
+    cap = np.zeros(len(made), np.int64)
+    cap[flows.op] = flows.cap_bytes_per_s
+    shares = np.zeros(len(made), np.int64)
+    shares[flows.op] = np.diff(flows.ptr)
+    ptr = np.concatenate([[0], np.cumsum(shares)])
+    return {
+        "rate_cap_bytes_per_s": cap,
+        "shares": _lists(ptr, flows.resource),
+        "share_weights": _lists(ptr, flows.weight),
+    }
+
+
+def _flows(table: pa.Table, kind: IntArray) -> Flows:
+    if "shares" not in table.column_names:
+        return Flows.none()
+    op = np.flatnonzero(kind == FLOW).astype(np.int32)
+    ptr, resource = _csr(table["shares"])
+    cap = _array(table["rate_cap_bytes_per_s"])[op]
+    return Flows(op, cap, np.append(ptr[op], ptr[-1]), resource, _csr(table["share_weights"])[1])
+
+
+def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
+    table = pa.table({name: getattr(rows, name) for name in columns})
+    sink = io.BytesIO()
+    options = ipc.IpcWriteOptions(compression="zstd")
+    with ipc.new_stream(sink, table.schema, options=options) as stream:
+        stream.write_table(table)
+    return sink.getvalue()
+
+
+def _unpacked(packed: bytes, columns: Sequence[str]) -> dict[str, Any]:
+    table = ipc.open_stream(packed).read_all()
+    table.validate(full=True)
+    return {name: _array(table[name]) for name in columns}
+
+
+def _array(column: pa.ChunkedArray) -> Any:
+    return np.ascontiguousarray(column.to_numpy())
+
+
+def _csr(column: pa.ChunkedArray) -> tuple[IntArray, Any]:
+    lengths = [np.diff(chunk.offsets.to_numpy()) for chunk in column.chunks]
+    values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    ptr = np.concatenate([[0], *lengths]).cumsum()
+    return ptr, np.concatenate(values) if values else np.empty(0, np.int64)
+
+
+def _codes(column: pa.ChunkedArray, names: Sequence[str]) -> Codes:
+    whole = column.unify_dictionaries().combine_chunks()
+    code_of = {name: code for code, name in reversed(list(enumerate(names)))}
+    codes = np.array([code_of[name] for name in whole.dictionary.to_pylist()], np.int32)
+    return Codes(codes[whole.indices.to_numpy()], tuple(names))

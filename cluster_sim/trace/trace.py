@@ -1,0 +1,272 @@
+"""The Trace: a schedule with the times that an engine gave it, and :func:`run` that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from pathlib import Path
+from re import compile as compiled
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from cluster_sim.engine import simulate
+from cluster_sim.engine.faults import FaultError, Faults
+from cluster_sim.engine.times import HorizonError, Times
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import Codes, IntArray, Label, Schedule
+from cluster_sim.trace import file as trace_table
+from cluster_sim.trace.blocked import BlockedWork, explain
+from topologies.errors import InputError, suggestion
+
+TIME_COLUMNS = ("ready", "start", "end")
+ENGINES = ("fast", "reference")
+NO_RESOURCE_NAME = "-"
+
+Picks = int | str | Sequence[int] | Sequence[str] | IntArray
+"""Which resources: numbers, names (``link:0-1``), patterns (``link:*``) or kinds (``link``)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A schedule and when each of its ops was ready, started and ended.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    times : Times
+        ``ready_ps``, ``start_ps``, ``end_ps``: int64 (ops,), -1 for what never came.
+    """
+
+    schedule: Schedule
+    times: Times
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def __repr__(self) -> str:
+        return f"Trace({self.total_s:.9g} s, {self.schedule!r})"
+
+    @property
+    def total_ps(self) -> int:
+        """Latest end of any op [ps] (rule 2)."""
+        return self.times.total_ps
+
+    @property
+    def total_s(self) -> float:
+        """Latest end of any op [s]."""
+        return self.total_ps / PS_PER_S
+
+    def rows(
+        self,
+        ranks: int | Sequence[int] | IntArray | None = None,
+        resources: Picks | None = None,
+        ops: npt.ArrayLike | None = None,
+    ) -> IntArray:
+        """Op numbers, ascending, of these ranks on these resources among these ops.
+
+        Raises
+        ------
+        InputError
+            When a resource or rank is unknown, or the schedule has no ``rank`` label.
+        """
+        made = self.schedule
+        picked = np.arange(len(made)) if ops is None else _op_numbers(ops, len(made))
+        if ranks is not None:
+            picked = picked[np.isin(_ranks(made)[picked], np.atleast_1d(np.asarray(ranks)))]
+        if resources is not None:
+            picked = picked[np.isin(made.resource[picked], resource_numbers(made, resources))]
+        return picked
+
+    def frame(
+        self,
+        ranks: int | Sequence[int] | IntArray | None = None,
+        resources: Picks | None = None,
+        ops: npt.ArrayLike | None = None,
+    ) -> pd.DataFrame:
+        """Ops as a table, one row each; only the rows asked for are ever made.
+
+        Parameters
+        ----------
+        ranks : int or list of int, optional
+            Of the ``rank`` label.
+        resources : number, name, pattern or kind, or a list of them, optional
+            ``5``, ``"link:0-1"``, ``"link:0-*"`` or ``"link"``.
+        ops : op numbers, slice of them as an array, or mask (ops,), optional
+
+        Returns
+        -------
+        DataFrame
+            Index ``op``. Columns ``kind``, ``resource``, ``status``; ``ready_s``, ``start_s``,
+            ``end_s`` [s], NaN for what never came; the same in exact integers as ``ready_ps``,
+            ``start_ps``, ``end_ps`` [ps], -1 for what never came; ``size_bytes`` [B]; the
+            schedule's labels.
+
+        Examples
+        --------
+        >>> from cluster_sim.schedule.build import schedule
+        >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
+        >>> made = schedule(kind=[FIXED] * 2, resource=0, duration_ps=5,
+        ...                 edges=Edges.from_pairs(2, [0], [1]),
+        ...                 resources=Resources.table("link", [0], [1]))
+        >>> print(run(made).frame()[["resource", "start_ps", "end_ps"]].to_string(index=False))
+        resource  start_ps  end_ps
+        link:0-1         0       5
+        link:0-1         5      10
+        """
+        made, rows = self.schedule, self.rows(ranks, resources, ops)
+        columns: dict[str, Any] = {
+            "kind": categorical(made.kind[rows], trace_table.KINDS),
+            "resource": resource_names(made, rows),
+            "status": categorical(self.times.status[rows], trace_table.STATUSES),
+        }
+        exact = {name: getattr(self.times, f"{name}_ps")[rows] for name in TIME_COLUMNS}
+        columns |= {f"{name}_s": seconds(ps) for name, ps in exact.items()}
+        columns |= {f"{name}_ps": ps for name, ps in exact.items()}
+        columns["size_bytes"] = made.size_bytes[rows]
+        columns |= {name: label_column(label, rows) for name, label in made.labels.items()}
+        return pd.DataFrame(columns, index=pd.Index(rows, name="op"), copy=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it, schedule included, as Parquet; the file appears whole or not at all."""
+        trace_table.write(self.schedule, self.times, Path(path))
+
+
+def load_trace(path: str | Path) -> Trace:
+    """Read and check what :meth:`Trace.save` wrote.
+
+    Raises
+    ------
+    InputError
+        When the file is not such a trace.
+    """
+    return Trace(*trace_table.read(Path(path)))
+
+
+def run(
+    schedule: Schedule,
+    *,
+    engine: str = "fast",
+    faults: Faults | None = None,
+    until_ps: int | None = None,
+    until_ops: Iterable[int] | None = None,
+    on_blocked: Literal["raise", "report"] = "raise",
+) -> Trace:
+    """Simulate a schedule to its end, or to an instant, or to the end of one of some ops.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    engine : {"fast", "reference"}
+        Compiled, or SimPy: the same integers.
+    faults : Faults, optional
+        Changes of speed in flight (rule 8).
+    until_ps : int, optional
+        Stop at this instant [ps].
+    until_ops : op numbers, optional
+        Stop as soon as one of them has ended.
+    on_blocked : {"raise", "report"}
+        What to do about ops that can never run: raise, or leave it to the reader of the trace
+        (their times are -1, and :func:`cluster_sim.trace.blocked.explain` says why).
+
+    Raises
+    ------
+    BlockedWork
+        When ops are left that can never run; names the first and what it waits for.
+    InputError
+        For an unknown engine, a fault of an unknown resource, or a run past 2⁶² ps (rule 6).
+    """
+    if on_blocked not in ("raise", "report"):
+        raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
+    if engine not in ENGINES:
+        close = suggestion(engine, ENGINES)
+        raise InputError(f'there is no engine "{engine}".{close} There are: {", ".join(ENGINES)}')
+    try:
+        times = simulate(
+            schedule, engine=engine, faults=faults, until_ps=until_ps, until_ops=until_ops
+        )
+    except (HorizonError, FaultError) as mistake:
+        raise InputError(str(mistake)) from None
+    if on_blocked == "raise" and times.blocked.any():
+        raise BlockedWork(explain(schedule, times))
+    return Trace(schedule, times)
+
+
+def seconds(ps: IntArray) -> npt.NDArray[np.float64]:
+    """Picoseconds as seconds, NaN for -1."""
+    return np.where(ps < 0, np.nan, ps / PS_PER_S)
+
+
+def label_column(label: Label, rows: IntArray) -> Any:
+    """A label of these rows: integers as they are, names as a pandas categorical."""
+    if not isinstance(label, Codes):
+        return label[rows]
+    return categorical(label.code[rows], label.names)
+
+
+def categorical(code: IntArray, names: Sequence[str]) -> Any:
+    """``names[code]`` as a categorical; equal names are one category."""
+    unique = pd.Index(dict.fromkeys(names))
+    if len(unique) != len(names):
+        code = unique.get_indexer(pd.Index(names))[code]
+    return pd.Categorical.from_codes(code.astype(np.int32), categories=unique)
+
+
+def resource_names(made: Schedule, rows: IntArray) -> Any:
+    """Printed resource of each of these ops, ``-`` for none; only names that occur are made."""
+    numbers, code = np.unique(made.resource[rows], return_inverse=True)
+    held = numbers[numbers >= 0]
+    names = made.resources.names(held)
+    return categorical(code, [NO_RESOURCE_NAME, *names] if len(held) < len(numbers) else names)
+
+
+def resource_numbers(made: Schedule, picks: Picks) -> IntArray:
+    """Numbers of the resources meant by numbers, names, patterns or kinds.
+
+    Raises
+    ------
+    InputError
+        When one of them means no resource.
+    """
+    resources = made.resources
+    wanted = [picks] if isinstance(picks, int | str) else list(picks)
+    numbers = [np.asarray([pick]) for pick in wanted if not isinstance(pick, str)]
+    for number in numbers:
+        if not 0 <= number[0] < len(resources):
+            raise InputError(f"resource {number[0]}: there are {len(resources)}, counted from 0")
+    texts = [pick for pick in wanted if isinstance(pick, str)]
+    names = resources.names() if any(text not in resources.kinds for text in texts) else []
+    for text in texts:
+        if text in resources.kinds:
+            found = np.flatnonzero(resources.kind == resources.kinds.index(text))
+        else:
+            matches = compiled(translate(text)).match
+            found = np.array([k for k, name in enumerate(names) if matches(name)], np.int64)
+        if not len(found):
+            close = suggestion(text, [*resources.kinds, *names])
+            raise InputError(f"no resource is called {text}.{close}")
+        numbers.append(found)
+    return np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
+
+
+def _ranks(made: Schedule) -> IntArray:
+    label = made.labels.get("rank")
+    if label is None or isinstance(label, Codes):
+        known = ", ".join(made.labels) or "none"
+        raise InputError(f"the schedule has no label of ranks; its labels: {known}")
+    return label
+
+
+def _op_numbers(ops: npt.ArrayLike, count: int) -> IntArray:
+    picked = np.atleast_1d(np.asarray(ops))
+    if picked.dtype == bool:
+        if picked.shape != (count,):
+            raise InputError(f"a mask of {len(picked)} ops; the trace has {count}")
+        return np.flatnonzero(picked)
+    picked = np.unique(picked.astype(np.int64))
+    if len(picked) and (picked[0] < 0 or picked[-1] >= count):
+        raise InputError(f"op {picked[0] if picked[0] < 0 else picked[-1]}: there are {count}")
+    return picked

@@ -1,0 +1,210 @@
+"""Fit one's own measurements of a collective: two constants of the fabric, as a catalogue overlay.
+
+Small messages show the time of a step, large ones the share of the link rate that is reached; the
+fit finds the pair with which the simulated times come nearest to the measured ones, in logarithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from experiments.validation.collectives import time_s
+from experiments.validation.machines import machines_for
+from experiments.validation.nccl_tests import Measured
+from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.reader import COLUMNS, Entry
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+
+Array = npt.NDArray[np.float64]
+
+Name = tuple[str, str]
+"""Part and quantity."""
+
+LARGEST_EFFICIENCY = 1.0
+NCCL_RATES = ("efficiency", "in_switch_efficiency", "exchange_efficiency")
+SOFT = 0.1
+"""Residual from which a row counts less than its square."""
+STEP = 0.02
+"""Relative change of a constant from which its effect is measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What measurements came to.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Catalogue rows, graded measured, with two standard errors as their range.
+    before, after : float array (rows,)
+        Errors of the times with the constants in force, and with the fitted ones.
+    """
+
+    entries: tuple[Entry, ...]
+    before: Array
+    after: Array
+
+    def csv(self) -> str:
+        """Rows as the text of a catalogue overlay."""
+        lines = [",".join(COLUMNS)]
+        for entry in self.entries:
+            unit, scale = ("us", 1e6) if entry.unit == "s" else ("ratio", 1.0)
+            low, high = ((value or 0) * scale for value in (entry.low, entry.high))
+            cells = [entry.part, entry.quantity, "", f"{entry.value * scale:.6g}", unit]
+            cells += [entry.grade, entry.source, entry.note, f"{low:.6g}", f"{high:.6g}"]
+            lines.append(",".join(cells))
+        return "\n".join(lines) + "\n"
+
+
+def fit(
+    measured: Measured,
+    machine: str,
+    numbers: Catalogue,
+    *,
+    collective: str | None = None,
+    ranks: int | None = None,
+    chips: int | None = None,
+) -> Fitted:
+    """Fit the step time and the efficiency of a fabric.
+
+    Parameters
+    ----------
+    measured : Measured
+    machine : str
+        A named machine without count.
+    numbers : Catalogue
+        Whose constants are the start.
+    collective, ranks, chips : optional
+        Where the text does not say; chips as many as ranks by default.
+
+    Raises
+    ------
+    InputError
+        When the operation or the ranks are not known, and for fewer than two sizes.
+    """
+    operation, count = _told(measured, collective, ranks)
+    used = chips or count
+    sizes = measured.size_bytes
+
+    def times(changed: Mapping[Name, float], asked: Array) -> Array:
+        rows = [
+            replace(numbers.entry(*name), value=value, exact=Fraction(value))
+            for name, value in changed.items()
+        ]
+        whole = machines_for(machine, used, numbers.with_rows(rows))
+        return np.array([time_s(operation, whole, used, count, int(size)) for size in asked])
+
+    chosen = constants_of(
+        machines_for(machine, used, numbers),
+        lambda changed: times(changed, sizes.max(keepdims=True)),
+    )
+    first = np.log([numbers.value(*name) for name in chosen])
+
+    def predicted(logs: Array) -> Array:
+        return times(dict(zip(chosen, np.exp(logs).tolist(), strict=True)), sizes)
+
+    most = [np.log(LARGEST_EFFICIENCY) if "efficiency" in q else np.inf for _, q in chosen]
+
+    def residuals(logs: Array) -> Array:
+        return np.asarray(np.log(predicted(logs) / measured.time_s))
+
+    best = least_squares(
+        residuals,
+        np.minimum(first, most),
+        bounds=(-np.inf, most),
+        loss="soft_l1",
+        f_scale=SOFT,
+        diff_step=np.full(2, STEP),
+    )
+    entries = _entries(
+        numbers, chosen, best.x, _spread(np.asarray(best.jac), best.cost, len(sizes)), machine
+    )
+    return Fitted(
+        tuple(entries),
+        predicted(first) / measured.time_s - 1,
+        predicted(best.x) / measured.time_s - 1,
+    )
+
+
+def _told(measured: Measured, collective: str | None, ranks: int | None) -> tuple[str, int]:
+    """Operation and ranks, from the text or from the user."""
+    operation, count = collective or measured.collective, ranks or measured.ranks
+    if operation is None:
+        raise InputError("the text does not name the operation. Add --collective all-reduce.")
+    if count is None:
+        raise InputError("the text does not tell the number of ranks. Add --ranks N.")
+    if len(np.unique(measured.size_bytes)) < 2:
+        raise InputError("one size cannot tell latency from bandwidth. Measure at least two.")
+    return operation, count
+
+
+def constants_of(machine: Cluster, largest: Callable[[Mapping[Name, float]], Array]) -> list[Name]:
+    """Part and quantity of the start and of the rate that a cluster's times rest on.
+
+    Parameters
+    ----------
+    machine : Cluster
+    largest : function of changed constants
+        Time of the largest buffer [s]: the rate that it feels most is the one to fit.
+    """
+    numbers, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
+    if numbers is None:
+        raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
+    outside = fabric.name if machine.domains > 1 and fabric is not None else ""
+    if f"nccl.{chip}" in numbers.parts():
+        start = (f"nccl.{outside}", "step") if outside else (f"nccl.{chip}", "launch")
+        rates = [(f"nccl.{chip}", name) for name in NCCL_RATES]
+        rates += [(f"nccl.{outside}", "efficiency")]
+    else:
+        start = (outside, "step_latency") if outside else (chip, "collective_step")
+        rates = [(chip, "collective_efficiency"), (outside, "efficiency")]
+    rates = [(part, name) for part, name in rates if _known(numbers, part, name)]
+    if not _known(numbers, *start) or not rates:
+        raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
+    felt = [largest({name: (1 - STEP) * numbers.value(*name)})[0] for name in rates]
+    return [start, rates[int(np.argmax(felt))]]
+
+
+def _known(numbers: Catalogue, part: str, quantity: str) -> bool:
+    return part in numbers.parts() and numbers.has(part, quantity)
+
+
+def _spread(slope: Array, cost: float, rows: int) -> Array:
+    """Relative standard errors of the constants."""
+    freedom = max(1, rows - slope.shape[1])
+    covariance = np.linalg.pinv(slope.T @ slope) * 2 * cost / freedom
+    return np.asarray(np.sqrt(np.diag(covariance)))
+
+
+def _entries(
+    numbers: Catalogue,
+    chosen: Sequence[Name],
+    logs: Array,
+    spread: Array,
+    machine: str,
+) -> list[Entry]:
+    entries = []
+    for name, value, error in zip(chosen, np.exp(logs).tolist(), spread.tolist(), strict=True):
+        entry = numbers.entry(*name)
+        high = value * (1 + error) ** 2
+        entries.append(
+            replace(
+                entry,
+                value=value,
+                exact=Fraction(value),
+                grade="measured",
+                source="own measurement",
+                note=f"fitted on {machine}; was {entry.written}",
+                low=value / (1 + error) ** 2,
+                high=max(value, min(high, LARGEST_EFFICIENCY)) if entry.unit == "ratio" else high,
+                written="",
+            )
+        )
+    return entries

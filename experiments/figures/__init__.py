@@ -1,0 +1,1 @@
+"""Figures: from tables of results to matplotlib figures."""

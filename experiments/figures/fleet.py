@@ -1,0 +1,113 @@
+"""Figures of a fleet run: roles over the week with demand on top, power and its ramp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STACK = (
+    ("serving", "#2b6cb0", "serving"),
+    ("warming", "#63b3ed", "warming"),
+    ("draining", "#bee3f8", "draining"),
+    ("loading", "#ecc94b", "loading"),
+    ("compiling", "#b7791f", "compiling"),
+    ("checkpointing", "#9ae6b4", "checkpointing"),
+    ("training", "#2f855a", "training"),
+    ("evaluation", "#68d391", "evaluation"),
+    ("paused", "#cbd5e0", "paused in place"),
+    ("spare", "#e2e8f0", "spare"),
+    ("broken", "#c53030", "broken"),
+)
+"""Roles from the bottom of the stack, their colours and names."""
+STEP_MINUTES = 15
+SMALLEST = 0.002
+"""Share of the fleet below which a role is left out of the picture."""
+
+
+def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Figure:
+    """Draw who does what over time, as a stacked area, and the chips that the demand needs.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        :func:`workloads.fleet.results.timeline`.
+    chips_per_unit : int
+    title : str
+    """
+    from matplotlib.figure import Figure
+
+    coarse = _coarse(frame)
+    figure = Figure(figsize=(11, 6.5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    time = coarse.index.to_numpy()
+    fleet = coarse[[f"{role}_units" for role, _, _ in STACK]].sum(axis=1).max()
+    shown = [row for row in STACK if coarse[f"{row[0]}_units"].max() > SMALLEST * fleet]
+    thousands = chips_per_unit / 1000
+    top.stackplot(
+        time,
+        [coarse[f"{role}_units"] * thousands for role, _, _ in shown],
+        colors=[colour for _, colour, _ in shown],
+        labels=[name for _, _, name in shown],
+        linewidth=0,
+    )
+    top.plot(
+        time, coarse["load_units"] * thousands, color="black", lw=1.4, label="needed for the demand"
+    )
+    top.set_ylabel("chips [thousand]")
+    top.set_ylim(0, fleet * thousands)
+    top.set_title(title, loc="left")
+    handles, names = top.get_legend_handles_labels()
+    top.legend(
+        handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
+    )
+    bottom.plot(time, 100 * coarse["slo_attainment"], color="#2b6cb0", lw=1)
+    bottom.set_ylabel("SLO attained\n[% of requests]")
+    bottom.set_ylim(min(95.0, 100 * coarse["slo_attainment"].min()) - 0.5, 100.5)
+    _days(bottom, frame)
+    return figure
+
+
+def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
+    """Draw the power of the site, and how much it changes within 15 minutes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    coarse = _coarse(frame)
+    time, power = coarse.index.to_numpy(), coarse["power_w"].to_numpy() / 1e6
+    top.plot(time, power, color="#2f855a", lw=1.2)
+    top.set_ylim(0, power.max() * 1.08)
+    top.set_ylabel("power of the site [MW]")
+    top.set_title(title, loc="left")
+    change = np.diff(power, prepend=power[0])
+    bottom.bar(time, change, width=np.timedelta64(STEP_MINUTES, "m"), color="#718096")
+    bottom.axhline(0, color="black", lw=0.6)
+    bottom.set_ylabel("change of the mean\nof 15 min [MW]")
+    _days(bottom, frame)
+    return figure
+
+
+def _coarse(frame: pd.DataFrame) -> pd.DataFrame:
+    numbers = frame.set_index("time_utc").select_dtypes("number")
+    return numbers.resample(f"{STEP_MINUTES}min").mean()
+
+
+def _days(axes: Axes, frame: pd.DataFrame) -> None:
+    from matplotlib import dates
+
+    first, last = frame["time_utc"].iloc[0], frame["time_utc"].iloc[-1]
+    axes.set_xlim(first, last)
+    short = last - first <= pd.Timedelta(days=2)
+    every_day: dates.DateLocator = dates.DayLocator()  # type: ignore[no-untyped-call]
+    if short:
+        every_day = dates.HourLocator(byhour=range(0, 24, 4))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(every_day)
+    style = dates.DateFormatter("%a %H:%M" if short else "%a %d %b")  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(style)
+    axes.set_xlabel("time, UTC")

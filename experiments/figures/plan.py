@@ -1,0 +1,234 @@
+"""Figures of plans side by side: shares of the step, and how a plan scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from cluster_sim.plot.palette import colors
+from cluster_sim.schedule.table import IntArray
+from experiments.figures.training import NAMES, stacked
+from topologies.units import format_bytes, format_seconds
+from workloads.search.communication import FloatArray
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.breakdown import PARTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from workloads.search import Search
+
+
+def bars(rows: pd.DataFrame, title: str = "") -> Figure:
+    """One bar a plan, made of its parts, with a mark where the estimate stands.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        From :func:`frame`.
+    title : str
+    """
+    telling = [name for name in FINER if name in rows and len(rows[name].unique()) > 1]
+    labels = [plan_label(one, telling) for one in rows.to_dict("records")]
+    parts = [{part: one[f"{part}_s"] for part in PARTS} for one in rows.to_dict("records")]
+    notes = [
+        f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
+        for mfu, size in zip(rows["mfu"], rows["memory_total_bytes"], strict=True)
+    ]
+    estimates = rows["estimate_s"].tolist()
+    return stacked(labels, parts, notes, marks=estimates, mark="estimate", title=title)
+
+
+FINER = (
+    "microbatch", "cp", "ep", "etp", "vpp", "schedule", "stage_layers", "zero", "recompute",
+    "sequence_parallel", "order",
+)  # fmt: skip
+"""Fields that tell plans of the same degrees from one another, the most telling first."""
+OF_PIPELINES = ("vpp", "schedule", "order")
+"""Those that say nothing of a plan without a pipeline."""
+
+
+def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
+    """A plan in short lines: its degrees, and those of its fields that tell it from others.
+
+    Examples
+    --------
+    >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
+    'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
+    """
+    words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
+    rest = []
+    for name in telling:
+        whole_as_all = name == "etp" and one["etp"] == one["tp"]
+        if whole_as_all or (one["pp"] == 1 and name in OF_PIPELINES):
+            continue
+        text, value = name.replace("_", " "), one[name]
+        rest.append(
+            ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
+        )
+    for first in range(0, len(rest), 3):
+        words.append(", ".join(rest[first : first + 3]))
+    return "\n".join(words)
+
+
+def pareto(found: Search, top: int) -> Figure:
+    """Estimated time of all plans against their memory, coloured by what divides the model.
+
+    Parameters
+    ----------
+    found : Search
+    top : int
+        Simulated plans that are numbered.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 5.4), layout="constrained")
+    axes = figure.subplots()
+    memory, seconds = found.total_bytes / 1e9, found.estimate_s
+    kinds = [kind(plan) for plan in found.plans]
+    for number, name in enumerate(KINDS):
+        which = np.array([one == name for one in kinds])
+        if which.any():
+            axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=HUES[number],
+                         label=f"{name} ({which.sum():,})")  # fmt: skip
+    edge = frontier(found.total_bytes, seconds)
+    axes.step(
+        memory[edge],
+        seconds[edge],
+        where="post",
+        color="black",
+        lw=1.2,
+        label="fastest so far",
+    )
+    for place, one in enumerate(found.finalists[:top], start=1):
+        at = (one.memory.total / 1e9, one.iteration_s)
+        axes.plot(*at, "o", ms=4, mfc="none", mec="black")
+        axes.annotate(str(place), at, (4, -3), textcoords="offset points", fontsize=8)
+    capacity = found.finalists[0].memory.capacity / 1e9
+    axes.axvline(capacity, color="grey", ls="--", lw=1)
+    axes.text(capacity, 1.0, " memory\n of a rank", transform=axes.get_xaxis_transform(), va="top",
+              fontsize=8, color="grey")  # fmt: skip
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel("memory of the rank that needs most [GB]")
+    axes.set_ylabel("time of one iteration [s]")
+    axes.spines[["top", "right"]].set_visible(False)
+    best = found.finalists[0]
+    axes.set_title(
+        f"{found.model.name} on {found.cluster.name}: the fastest plan takes "
+        f"{format_seconds(best.iteration_s)} and {format_bytes(best.memory.total)} a rank",
+        loc="left",
+        fontsize=10,
+    )
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    return figure
+
+
+KINDS = ("no pipeline", "no pipeline, ZeRO 2 or 3", "1F1B", "interleaved", "zero-bubble", "gpipe")
+HUES = ("#4477AA", "#66CCEE", "#EE6677", "#228833", "#CCBB44", "#AA3377")
+
+
+def kind(plan: ParallelPlan) -> str:
+    """How the layers of a model are divided, one of ``KINDS``.
+
+    Examples
+    --------
+    >>> kind(ParallelPlan(pp=2, vpp=2))
+    'interleaved'
+    """
+    if plan.pp == 1:
+        return KINDS[plan.zero >= 2]
+    named = {"1f1b": "1F1B"}.get(plan.schedule, plan.schedule)
+    return "interleaved" if plan.vpp > 1 else named
+
+
+def frontier(size: IntArray, seconds: FloatArray) -> IntArray:
+    """Rows that nothing smaller or as small is faster than, in order of size.
+
+    Examples
+    --------
+    >>> frontier(np.array([3, 1, 2]), np.array([1.0, 2.0, 2.5])).tolist()
+    [1, 0]
+    """
+    order = np.lexsort((seconds, size))
+    before = np.concatenate([[np.inf], np.minimum.accumulate(seconds[order])[:-1]])
+    return np.asarray(order[seconds[order] < before])
+
+
+SCHEDULES = {
+    "none": "gradients all at once, after the backward pass",
+    "dp": "gradients in buckets, beside the backward pass",
+    "all": "gradients in buckets, beside the backward pass",
+}
+"""What an overlap means for what replicas exchange."""
+
+
+def scaling(frame: pd.DataFrame, title: str) -> Figure:
+    """Parts of the step against chips for each overlap, and below what a chip trains on a second.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row an overlap and size, sizes ascending: ``overlap``, ``chips``, ``dp``,
+        ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
+    title : str
+    """
+    from matplotlib.figure import Figure
+
+    kinds = list(frame.groupby("overlap", sort=False))
+    figure = Figure(figsize=(6.2 * len(kinds) + 0.8, 6.8), layout="constrained")
+    grid = figure.subplots(
+        2, len(kinds), height_ratios=(1.8, 1), sharex="col", sharey="row", squeeze=False
+    )
+    for column, (kind, rows) in enumerate(kinds):
+        _parts_of_step(grid[0, column], rows)
+        _throughput(grid[1, column], rows)
+        grid[0, column].set_title(f"overlap {kind}: {SCHEDULES[str(kind)]}", fontsize=10)
+    grid[0, 0].set_ylabel("time of one iteration [s],\nmean over ranks")
+    grid[1, 0].set_ylabel("tokens a second\nand chip")
+    highest = float(frame["tokens_per_s_per_chip"].max())
+    grid[1, 0].set_ylim(0, 1.25 * highest)
+    grid[0, 0].set_ylim(0, 1.1 * float(frame["iteration_s"].max()))
+    figure.suptitle(title, fontsize=11)
+    drawn = dict(zip(*grid[0, 0].get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(
+        drawn.values(), drawn.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=9
+    )
+    return figure
+
+
+def _parts_of_step(axes: Axes, rows: pd.DataFrame) -> None:
+    shade, at, base = colors(PARTS), np.arange(len(rows)), np.zeros(len(rows))
+    for part in PARTS:
+        height = rows[f"{part}_s"].to_numpy()
+        if height.any():
+            axes.bar(at, height, bottom=base, color=shade[part], label=NAMES[part], width=0.72)
+            base += height
+    for place, seconds in enumerate(rows["iteration_s"]):
+        axes.text(place, seconds, f"{seconds:.3g} s", ha="center", va="bottom", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
+    rates = rows["tokens_per_s_per_chip"].tolist()
+    axes.plot(np.arange(len(rows)), rates, "o-", color="#222255")
+    for place, (rate, share) in enumerate(zip(rates, rows["efficiency"], strict=True)):
+        axes.annotate(
+            f"{share:.1%}",
+            (place, rate),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
+    sizes = zip(rows["chips"].tolist(), rows["dp"].tolist(), strict=True)
+    axes.set_xticks(np.arange(len(rows)), [f"{chips:,}\n{dp:,}" for chips, dp in sizes])
+    axes.set_xlabel("chips (above), replicas of the model (below); per cent: beside the smallest")
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,67 @@
+"""The picture of a replica that serves: how long tokens take, beside their limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from topologies.units import format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from workloads.serving import Served, Slo
+    from workloads.serving.metrics import FloatArray
+
+SHOWN = (50, 90, 99)
+"""Percentiles that are marked."""
+
+
+def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
+    """Draw the share of requests against time to first token and time per output token.
+
+    Parameters
+    ----------
+    served : Served
+    limits : Slo
+        Drawn where they are finite.
+    title : str
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    _distribution(left, served.ttft_s, limits.ttft_s, "time to first token (TTFT)")
+    _distribution(right, served.tpot_s, limits.tpot_s, "mean time per later token (TPOT)")
+    left.set_ylabel("requests that take no longer [%]")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) -> None:
+    """One measure of all finished requests."""
+    from matplotlib.ticker import LogLocator
+
+    known = np.sort(seconds[np.isfinite(seconds)])
+    axes.set_xlabel(f"{what} [s]")
+    axes.set_ylim(0, 101)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if np.isfinite(limit_s):
+        axes.axvline(limit_s, color="0.4", ls="--", lw=1)
+        said = f"limit {format_seconds(limit_s)} "
+        axes.text(limit_s, 4, said, rotation=90, ha="right", fontsize=8, color="0.3")
+    if not len(known):
+        return
+    share = 100 * np.arange(1, len(known) + 1) / len(known)
+    axes.step(known, share, where="post", color="#4477aa")
+    for percent, at_s in zip(SHOWN, np.percentile(known, SHOWN), strict=True):
+        label = f"p{percent} {format_seconds(float(at_s))}"
+        axes.plot(at_s, percent, "o", ms=4, color="black")
+        axes.annotate(label, (at_s, percent), (6, -10), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter("")

@@ -1,0 +1,139 @@
+"""The step-time breakdown as stacked bars: of one iteration, or of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cluster_sim.plot.palette import colors, ink
+from topologies.units import format_seconds
+from workloads.training.program.breakdown import PARTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES: Mapping[str, str] = {
+    "compute": "compute",
+    "exposed_tp": "tensor parallel, exposed",
+    "exposed_pp": "pipeline transfers, exposed",
+    "exposed_dp": "data parallel, exposed",
+    "exposed_cp": "context parallel, exposed",
+    "exposed_ep": "expert parallel, exposed",
+    "bubble": "bubble (waiting for a peer)",
+    "straggler": "waiting for a straggler",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+"""What each part of the breakdown is called in a legend."""
+
+SMALLEST_LABEL = 0.06
+"""Share of the longest bar from which a part is wide enough for its number."""
+AT_PEAK = "the model's FLOPs at peak rate"
+"""What a mark at MFU times the iteration is called."""
+
+
+def one_step(headline: str, parts: Mapping[str, float], mfu: float) -> Figure:
+    """One iteration as a bar, with what was run and where the time goes above it.
+
+    Parameters
+    ----------
+    headline : str
+        What was run.
+    parts : mapping of part to seconds
+    mfu : float
+        Share of the iteration that the model's FLOPs take at peak rate, which is marked.
+    """
+    seconds = sum(parts.values())
+    title = f"{headline}\n{finding(parts)}, MFU {mfu:.0%}"
+    return stacked([""], [parts], marks=[mfu * seconds], mark=AT_PEAK, title=title)
+
+
+def finding(parts: Mapping[str, float], most: int = 3) -> str:
+    """How long an iteration is and its largest parts, in one line.
+
+    Examples
+    --------
+    >>> finding({"compute": 3.0, "exposed_tp": 0.9, "bubble": 0.1}, most=2)
+    '4 s a step: 75% compute; 22% tensor parallel, exposed'
+    """
+    seconds = sum(parts.values())
+    largest = sorted(parts, key=lambda part: -parts[part])[:most]
+    told = [f"{parts[part] / seconds:.0%} {NAMES[part]}" for part in largest if parts[part]]
+    return f"{format_seconds(seconds)} a step: {'; '.join(told)}"
+
+
+def stacked(
+    labels: Sequence[str],
+    parts: Sequence[Mapping[str, float]],
+    notes: Sequence[str] = (),
+    *,
+    whole_s: Sequence[float] | None = None,
+    whole: str = "one iteration",
+    marks: Sequence[float] = (),
+    mark: str = "",
+    title: str = "",
+) -> Figure:
+    """One horizontal bar an iteration, made of its parts.
+
+    Parameters
+    ----------
+    labels : list of str
+    parts : list of mapping of part to seconds
+    notes : list of str, optional
+        Written behind each bar, such as its MFU.
+    whole_s : list of float, optional
+        Draw shares of these times, one a bar, so that long and short ones can be compared [s].
+    whole : str
+        What they are the times of.
+    marks : list of float, optional
+        A time to be marked on each bar [s], and what the legend calls it.
+    mark, title : str
+    """
+    from matplotlib.figure import Figure
+
+    lines = max(label.count("\n") + 1 for label in labels)
+    row_inches = max(0.55, 0.18 * lines)
+    figure = Figure(figsize=(9.5, 1.9 + row_inches * len(labels)), layout="constrained")
+    axes = figure.subplots()
+    shade, at = colors(PARTS), np.arange(len(labels))
+    totals = np.array([sum(one.values()) for one in parts])
+    scale = np.ones(len(labels)) if whole_s is None else 1 / np.asarray(whole_s, float)
+    longest = float((totals * scale).max())
+    left = np.zeros(len(labels))
+    for part in PARTS:
+        seconds = np.array([one.get(part, 0.0) for one in parts])
+        width = seconds * scale
+        if not width.any():
+            continue
+        axes.barh(at, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
+        for row in np.flatnonzero(width > SMALLEST_LABEL * longest).tolist():
+            text = f"{format_seconds(seconds[row])}\n{seconds[row] / totals[row]:.0%}"
+            middle, black_or_white = left[row] + width[row] / 2, ink(shade[part])
+            axes.text(middle, row, text, ha="center", va="center", fontsize=8, color=black_or_white)
+        left += width
+    if marks:
+        at_s = np.asarray(marks) * scale
+        axes.plot(at_s, at, "|k", ms=26, mew=1.5, zorder=3, label=mark)
+        left = np.maximum(left, at_s)
+    for row, note in enumerate(notes):
+        axes.text(left[row] + 0.01 * longest, row, note, va="center", fontsize=8)
+    axes.set_xlim(0, longest * (1.2 if notes else 1.02))
+    _label(axes, labels, "time of one iteration [s]" if whole_s is None else f"share of {whole}")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
+    return figure
+
+
+def _label(axes: Axes, labels: Sequence[str], measure: str) -> None:
+    """Label both axes of horizontal bars, the first bar on top."""
+    axes.set_yticks(np.arange(len(labels)), labels, fontsize=9)
+    axes.invert_yaxis()
+    if measure.startswith("share"):
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_xlabel(f"{measure}, mean over ranks")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)

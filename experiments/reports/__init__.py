@@ -1,0 +1,1 @@
+"""Run directories and the pages that tell a run to people."""

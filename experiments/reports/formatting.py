@@ -1,0 +1,179 @@
+"""Numbers as people read them: the unit in a column's name decides how its values are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import pandas as pd
+
+from topologies.units import format_bytes, format_rate, format_seconds
+
+LARGEST = 10**300
+"""Beyond it no number is a quantity; it is said, not written out."""
+LONG = 10**11
+"""From here on the digits of a bare number tell a reader less than its size."""
+SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _prefixed(unit: str) -> Callable[[Any], str]:
+    """Writes values with the largest SI prefix that leaves a number of at least 1."""
+
+    def text(value: float) -> str:
+        for factor, prefix in SI:
+            if abs(value) >= factor:
+                return f"{value / factor:.4g} {prefix}{unit}"
+        return f"{value:.4g} {unit}"
+
+    return text
+
+
+UNITS: Mapping[str, Callable[[Any], str]] = {
+    "_flops_per_s": _prefixed("FLOP/s"),
+    "_bytes_per_s": format_rate,
+    "_per_s": lambda value: f"{number(value)} /s",
+    "_bytes": lambda value: format_bytes(int(value)),
+    "_joules": _prefixed("J"),
+    "_w": _prefixed("W"),
+    "_kg": lambda value: f"{number(value)} kg",
+    "_usd": lambda value: f"{number(value)} USD",
+    "_ps": lambda value: f"{value:,} ps",
+    "_s": format_seconds,
+}
+"""How a value is written by the end of its name; the first that fits, so longer ends first."""
+
+
+RATIOS = {
+    "mfu", "hfu", "share", "efficiency", "attainment", "utilisation", "error", "regret", "goodput",
+}  # fmt: skip
+"""Words in the name of a number without a unit that is told in per cent."""
+
+
+def number(value: Any) -> str:
+    """A bare number: integers with thousands separated, others and very large ones to four digits.
+
+    Examples
+    --------
+    >>> number(2095104), number(0.36849), number(1234567.8), number(6416127680889)
+    ('2,095,104', '0.3685', '1,235,000', '6.416 T')
+    """
+    if LONG <= abs(value) < 1000 * SI[0][0]:
+        return _prefixed("")(float(value)).strip()
+    if isinstance(value, Integral):
+        return f"{int(value):,}"
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if 1000 <= abs(rounded) < LONG else f"{rounded:.4g}"
+
+
+def value_text(name: str, value: Any) -> str:
+    """A value under a name, with the unit that the name carries.
+
+    Examples
+    --------
+    >>> value_text("time_s", 0.0188), value_text("size_bytes", 2**30), value_text("ranks", 8)
+    ('18.8 ms', '1 GiB', '8')
+    >>> value_text("mfu", 0.4754)
+    '47.54 %'
+    """
+    if value is None or value is pd.NA or value is pd.NaT or value != value:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    if not -LARGEST <= value <= LARGEST:  # type: ignore[operator]
+        return "beyond 1e300"
+    unit = unit_of(f"_{name}")
+    if not unit and RATIOS.intersection(re.split(r"[_.]", name)):
+        return f"{100 * value:.4g} %"
+    return UNITS.get(unit, number)(value)
+
+
+COUNTED = ("n", "count")
+"""Parts of an object that are counts, whatever the unit of the object."""
+STATISTICS = re.compile(r"p\d+|mean|median|min|max|n|count")
+"""Parts of an object that describe one set of values, and so are no parts of a whole."""
+
+
+def unit_of(name: str) -> str:
+    """The end of a name that is its unit, nothing for none; a dotted part has its object's unit.
+
+    Examples
+    --------
+    >>> unit_of("busbw_bytes_per_s"), unit_of("ranks"), unit_of("breakdown_s.bubble")
+    ('_bytes_per_s', '', '_s')
+    >>> unit_of("ttft_s.n")
+    ''
+    """
+    before, _, last = name.rpartition(".")
+    own = next((end for end in UNITS if last.endswith(end)), "")
+    return own or ("" if not before or last in COUNTED else unit_of(before))
+
+
+def heading(name: str) -> str:
+    """A column's name without its unit, which the values carry.
+
+    Examples
+    --------
+    >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("breakdown_s.bubble")
+    ('busbw', 'ranks', 'breakdown bubble')
+    """
+    parts = [part.removesuffix(unit_of(part)) for part in name.split(".")]
+    return " ".join(parts).replace("_", " ")
+
+
+def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of text of a table, for a terminal or a page.
+
+    Examples
+    --------
+    >>> table_text(pd.DataFrame({"ranks": [8], "time_s": [0.0188]}))
+    (['ranks', 'time'], [['8', '18.8 ms']])
+    """
+    whole = with_index(frame)
+    columns = [str(name) for name in whole.columns]
+    words = text_columns(frame)
+    texts = [
+        [
+            "" if k in words and value != value else value_text(name, value)
+            for value in whole.iloc[:, k].tolist()
+        ]
+        for k, name in enumerate(columns)
+    ]
+    return [heading(name) for name in columns], [list(row) for row in zip(*texts, strict=True)]
+
+
+def with_index(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with a named index as columns; an unnamed one is only a count."""
+    named = [name for name in frame.index.names if name is not None]
+    return frame.reset_index() if named else frame
+
+
+def text_columns(frame: pd.DataFrame) -> list[int]:
+    """Places of the columns that hold words, for the left; numbers go to the right.
+
+    Examples
+    --------
+    >>> text_columns(pd.DataFrame({"ranks": [8], "algorithm": ["ring"]}))
+    [1]
+    """
+    whole = with_index(frame)
+    number_like = [pd.api.types.is_numeric_dtype(kind) for kind in whole.dtypes]
+    return [k for k, is_number in enumerate(number_like) if not is_number]
+
+
+def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """What is the same in all of several rows, as one line, and the table without it.
+
+    Examples
+    --------
+    >>> text, rest = constants(pd.DataFrame({"cluster": "ring:8", "time_s": [1.0, 2.0]}))
+    >>> text, list(rest.columns)
+    ('cluster ring:8', ['time_s'])
+    """
+    if len(frame) < 2:
+        return "", frame
+    texts = {name: {value_text(name, value) for value in frame[name]} for name in frame.columns}
+    same = {name: found.pop() for name, found in texts.items() if len(found) == 1}
+    words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
+    return " · ".join(words), frame.drop(columns=list(same))

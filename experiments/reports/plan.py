@@ -1,0 +1,283 @@
+"""What a search for plans is told as: a JSON document, tables for people, a run directory."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from topologies.units import format_bytes, format_seconds
+from workloads.search import Finalist, Search
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan_file import plan_yaml
+from workloads.training.program.breakdown import PARTS
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+
+FIELDS = (
+    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers", "microbatch", "zero",
+    "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
+    "attention", "cp_exchange", "routing_skew", "ranks_per_chip", "global_batch", "seq",
+)  # fmt: skip
+"""Fields of a plan that a row tells."""
+
+SHOWN_PARTS = {
+    "compute": "compute",
+    "exposed_tp": "exposed tp",
+    "exposed_pp": "exposed pp",
+    "exposed_dp": "exposed dp",
+    "exposed_cp": "exposed cp",
+    "exposed_ep": "exposed ep",
+    "bubble": "bubble",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+"""Parts of the breakdown that a table shows where they are not nothing, and their heads."""
+
+
+def document(found: Search, top: int, model: str = "") -> dict[str, Any]:
+    """All results under the keys of the command line; ``model`` as the user wrote it."""
+    best = found.finalists[0].plan
+    return {
+        "model": found.model.name,
+        "cluster": found.cluster.name,
+        "chips": found.cluster.chips,
+        "ranks": best.ranks,
+        "parameters": found.model.parameters,
+        "global_batch": best.global_batch,
+        "seq": best.seq,
+        "candidates": found.candidates,
+        "pruned": dict(found.pruned),
+        "oversized": found.oversized,
+        "fitting": len(found.plans),
+        "estimated": len(found.plans),
+        "simulated": len(found.finalists),
+        "rows": [row(one, place) for place, one in enumerate(found.finalists[:top], start=1)],
+        "agreement": {
+            "plans": found.agreement.plans,
+            "kendall_tau": found.agreement.kendall_tau,
+            "median_abs_error": found.agreement.median_abs_error,
+            "worst_abs_error": found.agreement.worst_abs_error,
+        },
+        "next_estimate_s": found.next_estimate_s,
+        "overlapped_s": found.overlapped_s,
+        "train": train_command(found, model),
+        "build_s": found.estimated_in_s,
+        "simulate_s": found.simulated_in_s,
+    }
+
+
+def row(one: Finalist, place: int) -> dict[str, Any]:
+    """One plan: its place, its fields, both times, memory and breakdown."""
+    plan = one.plan
+    return {
+        "rank": place,
+        **fields_of(plan),
+        "microbatches": plan.microbatches,
+        "estimate_rank": one.estimate_rank,
+        "estimate_s": one.estimate_s,
+        "iteration_s": one.iteration_s,
+        "estimate_error": one.estimate_error,
+        "tokens_per_s": one.tokens_per_s,
+        "mfu": one.mfu,
+        "hfu": one.hfu,
+        "memory_bytes": {
+            **one.memory.parts(),
+            "total": one.memory.total,
+            "capacity": one.memory.capacity,
+        },
+        "breakdown_s": dict(one.breakdown_s),
+    }
+
+
+def fields_of(plan: ParallelPlan) -> dict[str, Any]:
+    """The fields of a plan that a row tells, each as a number or a word."""
+    told = {name: getattr(plan, name) for name in FIELDS}
+    joined = {name: "-".join(map(str, told[name])) for name in ("order", "stage_layers")}
+    return told | joined | {"etp": plan.expert_tp}
+
+
+def estimates(found: Search) -> pd.DataFrame:
+    """Every plan that was estimated, the fastest first: fields, time and memory."""
+    rows = pd.DataFrame([fields_of(plan) for plan in found.plans])
+    rows["estimate_s"], rows["memory_total_bytes"] = found.estimate_s, found.total_bytes
+    return rows.sort_values(["estimate_s", "memory_total_bytes"], kind="stable")
+
+
+def frame(found: Search, top: int) -> pd.DataFrame:
+    """The ranked plans as a table, breakdown and memory in columns of their own."""
+    rows = []
+    for place, one in enumerate(found.finalists[:top], start=1):
+        told = row(one, place)
+        memory, parts = told.pop("memory_bytes"), told.pop("breakdown_s")
+        told |= {f"memory_{name}_bytes": size for name, size in memory.items()}
+        rows.append(told | {f"{part}_s": seconds for part, seconds in parts.items()})
+    return pd.DataFrame(rows)
+
+
+BRIEF = (
+    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
+    "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s", "mfu",
+    "memory_total_bytes", *(f"{part}_s" for part in PARTS),
+)  # fmt: skip
+"""Columns that say most about a plan."""
+
+
+def brief(found: Search, top: int) -> pd.DataFrame:
+    """The columns of :func:`frame` that say most, after ``model`` and ``cluster``."""
+    rows = frame(found, top)[[*BRIEF]]
+    rows.insert(0, "cluster", found.cluster.name)
+    rows.insert(0, "model", found.model.name)
+    return rows
+
+
+def headline(found: Search) -> str:
+    """What was asked, in one line."""
+    plan = found.finalists[0].plan
+    overlaps = {one.plan.overlap for one in found.finalists}
+    overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
+    return (
+        f"{found.model.name} ({found.model.parameters / 1e9:,.1f} G parameters) on "
+        f"{found.cluster.name}, {found.cluster.chips:,} chips, global batch "
+        f"{plan.global_batch:,} × {plan.seq:,} tokens{overlap}"
+    )
+
+
+def table(found: Search, top: int) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the ranked plans; what is the same in all of them is left out."""
+    shown = found.finalists[:top]
+    silent = () if found.model.experts else ("ep", "etp")
+    varying = [
+        name
+        for name in FIELDS
+        if name not in silent and len({_field(one, name) for one in shown}) > 1
+    ]
+    columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
+    parts = [part for part in SHOWN_PARTS if any(one.breakdown_s[part] for one in shown)]
+    heads = ["", *(HEADS.get(name, name) for name in columns), "estimate", "simulated", "error"]
+    heads += ["MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
+    return heads, [
+        [
+            str(place),
+            *(_field(one, name) for name in columns),
+            format_seconds(one.estimate_s),
+            format_seconds(one.iteration_s),
+            f"{one.estimate_error:+.1%}",
+            f"{one.mfu:.1%}",
+            format_bytes(one.memory.total),
+            *(f"{one.breakdown_s[part] / one.iteration_s:.1%}" for part in parts),
+        ]
+        for place, one in enumerate(shown, start=1)
+    ]
+
+
+ALWAYS = ("tp", "pp", "dp", "microbatch")
+HEADS = {"microbatch": "mb", "sequence_parallel": "sp", "stage_layers": "layers"}
+DEFAULTS = ParallelPlan()
+
+
+def _field(one: Finalist, name: str) -> str:
+    value = fields_of(one.plan)[name]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) or "even"
+
+
+SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "attention")
+"""Fields that are told even where they are the default."""
+
+
+def shared(found: Search, top: int) -> str:
+    """What the plans of the table have in common, in one line."""
+    shown = found.finalists[:top]
+    same = [
+        f"{name.replace('_', ' ')} {_field(shown[0], name)}"
+        for name in FIELDS
+        if name not in (*ALWAYS, "global_batch", "seq", "overlap")
+        and len({_field(one, name) for one in shown}) == 1
+        and (name in SAID or getattr(shown[0].plan, name) != getattr(DEFAULTS, name))
+    ]
+    return f"All of them: {', '.join(same)}. Shares are of the simulated step, mean over ranks."
+
+
+def sifted(found: Search) -> tuple[list[str], list[list[str]]]:
+    """How many plans there were and what became of them, as heads and cells."""
+    rows = [("plans that divide model, batch and cluster", found.candidates)]
+    rows += [(f"  left out: {reason}", -count) for reason, count in found.pruned.items()]
+    rows += [("  too large for a rank's memory", -found.oversized)] * bool(found.oversized)
+    rows += [("estimated", len(found.plans)), ("simulated in full", len(found.finalists))]
+    return ["what became of all plans", "plans"], [[text, f"{count:,}"] for text, count in rows]
+
+
+def remarks(found: Search) -> list[str]:
+    """How long the search took, and how far its estimates can be trusted."""
+    agree = found.agreement
+    told = [
+        f"Weighed and estimated in {found.estimated_in_s:.1f} s, the best {len(found.finalists)} "
+        f"simulated in {found.simulated_in_s:.1f} s."
+    ]
+    errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
+    if agree.kendall_tau is not None:
+        errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
+    told.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
+    if found.next_estimate_s is not None:
+        best = found.finalists[0]
+        slower = found.next_estimate_s / best.iteration_s - 1
+        told.append(
+            f"The best plan that was not simulated is estimated at "
+            f"{format_seconds(found.next_estimate_s)}, {slower:.1%} over the first."
+        )
+    if found.overlapped_s is not None:
+        first, least = found.finalists[0], found.overlapped_s
+        told.append(
+            f"All overlap what frameworks overlap unasked (--overlap {first.plan.overlap}). With "
+            f"--overlap all the first takes {format_seconds(least)}, "
+            f"{1 - least / first.iteration_s:.1%} less; --each overlap finds the best of each."
+        )
+    return told
+
+
+OPTIONS = {"bucket_bytes": "bucket"}
+"""Options that are not called like their field."""
+SPELT = (
+    "tp", "pp", "dp", "microbatch", "zero", "schedule", "recompute", "order", "precision",
+    "overlap", "attention", "ranks_per_chip", "global_batch", "seq",
+)  # fmt: skip
+"""Fields that a command states even where they are the default."""
+
+
+def train_command(found: Search, model: str = "") -> str:
+    """The command that runs the first plan by itself; ``model`` as the user wrote it."""
+    plan, named = found.finalists[0].plan, model or found.model.name
+    words = ["cluster-sim", "train", "--model", named, "--cluster", found.cluster.name]
+    for name, value in fields_of(plan).items():
+        option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        elif name in SPELT or getattr(plan, name) != getattr(DEFAULTS, name):
+            words += [option, str(value)]
+    return shlex.join(words)
+
+
+def write(run: Run, found: Search, top: int, model: str) -> None:
+    """Put pictures, tables and the first plan into a run directory."""
+    from experiments.figures.plan import bars, pareto
+
+    rows, every = frame(found, top), estimates(found)
+    run.figure("plans", bars(rows, headline(found)), title="The best plans")
+    run.figure("pareto", pareto(found, top), title="Memory and time of all plans", note=PARETO)
+    run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(found)))
+    heads, cells = sifted(found)
+    run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")
+    run.file("estimates.csv", every.to_csv(index=False).encode(), note="Every plan estimated.")
+    first = found.finalists[0].plan
+    run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
+    run.json("results", document(found, top, model), title="Results")
+
+
+PARETO = (
+    "A dot is a plan that fits, by its estimate. On the line no other plan is faster with as "
+    "little memory. Numbers are the simulated plans of the table."
+)

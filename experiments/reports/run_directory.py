@@ -1,0 +1,265 @@
+"""A run directory: what a run leaves behind, written whole or not at all.
+
+Everything is written to a hidden sibling, which takes the directory's name at the end. What is in
+it, and what each file means, stands in ``docs/background/outputs.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from experiments.reports.html import REPORT, write_report
+from experiments.reports.run_record import (
+    RECORD,
+    canonical,
+    new_record,
+    read_record,
+    readable,
+    sha256_of,
+)
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from cluster_sim.trace.trace import Trace
+
+MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
+"""Values that differ from run to run: written down, but no part of the digest of the results."""
+
+
+class Run:
+    """A run directory while it is being written; what goes into it, in the order of the report.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the files are for now.
+    """
+
+    def __init__(self, folder: Path, record: dict[str, Any]):
+        self.folder = folder
+        self._record = record
+        self._results = hashlib.sha256()
+
+    def table(
+        self,
+        name: str,
+        frame: pd.DataFrame,
+        *,
+        title: str = "",
+        note: str = "",
+        parquet: bool = False,
+    ) -> None:
+        """Write ``<name>.csv``, and ``<name>.parquet`` if asked; a named index is a column."""
+        named = any(part is not None for part in frame.index.names)
+        lasting = frame.drop(columns=[c for c in MEASURED if c in frame.columns])
+        self._results.update(f"table {name}\n{lasting.to_csv(index=named)}".encode())
+        frame.to_csv(self._new(f"{name}.csv"), index=named)
+        if parquet:
+            frame.to_parquet(self._new(f"{name}.parquet"), index=named)
+        self._show("table", f"{name}.csv", title or name, note)
+
+    def figure(self, name: str, figure: Figure, *, title: str = "", note: str = "") -> None:
+        """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same figure."""
+        import matplotlib as mpl
+
+        with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+            figure.savefig(self._new(f"{name}.svg"), metadata={"Date": None}, bbox_inches="tight")
+        figure.savefig(self._new(f"{name}.png"), dpi=160, bbox_inches="tight")
+        self._show("figure", f"{name}.svg", title or name, note)
+
+    def json(self, name: str, document: Mapping[str, Any], *, title: str = "") -> None:
+        """Write ``<name>.json``."""
+        self._results.update(f"json {name}\n{canonical(_lasting(document))}".encode())
+        self._new(f"{name}.json").write_text(readable(document))
+        self._show("json", f"{name}.json", title or name, "")
+
+    def trace(self, trace: Trace) -> None:
+        """Write ``trace.parquet``, all of it, and ``timeline.json.gz`` for the Perfetto page."""
+        from cluster_sim.plot.perfetto import write_timeline
+
+        for column in (trace.times.ready_ps, trace.times.start_ps, trace.times.end_ps):
+            self._results.update(column.tobytes())
+        trace.save(self._new("trace.parquet"))
+        self._show("file", "trace.parquet", "", "Every op: resource, ready, start, end, labels.")
+        write_timeline(trace, self._new("timeline.json.gz"))
+        self._show("file", "timeline.json.gz", "", "The run to browse: open it in ui.perfetto.dev.")
+
+    def file(self, name: str, data: bytes, *, title: str = "", note: str = "") -> None:
+        """Write any other file; it is listed in the report, and no part of the digest."""
+        self._new(name).write_bytes(data)
+        self._show("file", name, title or name, note)
+
+    def _new(self, name: str) -> Path:
+        path = self.folder / name
+        if Path(name).name != name or name in (RECORD, REPORT) or path.exists():
+            raise ValueError(f"{name!r} is no new file name for a run directory")
+        return path
+
+    def _show(self, kind: str, file: str, title: str, note: str) -> None:
+        self._record["contents"].append({"kind": kind, "file": file, "title": title, "note": note})
+
+    def finish(self) -> None:
+        """Write ``run.json`` and ``report.html``."""
+        self._record["results_digest"] = self._results.hexdigest()
+        self._record["files"] = {
+            path.name: sha256_of(path) for path in sorted(self.folder.iterdir())
+        }
+        (self.folder / RECORD).write_text(readable(self._record))
+        write_report(self.folder)
+
+
+def _lasting(value: Any) -> Any:
+    """A document without what was measured while it was made, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: _lasting(item) for key, item in value.items() if key not in MEASURED}
+    return [_lasting(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def run_directory(
+    path: str | Path, *, command: str, inputs: Mapping[str, Any], seed: int | None = None
+) -> Iterator[Run]:
+    """Write a run directory: ``with run_directory(path, …) as run: run.table(…)``.
+
+    An error, Ctrl-C or a request to terminate inside the ``with`` leaves nothing behind, and an
+    earlier run directory at ``path`` as it was.
+
+    Parameters
+    ----------
+    path : path
+        A new directory, an empty one, or an earlier run directory, which is replaced.
+    command : str
+        What was run, such as ``train``.
+    inputs : mapping
+        All that the results depend on. A path of a file is recorded with the file's digest.
+    seed : int, optional
+
+    Raises
+    ------
+    InputError
+        When ``path`` holds something else.
+    """
+    target = Path(path).resolve()
+    refuse_foreign(target)
+    record = new_record(command, inputs, seed)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    with _termination_as_exit(), _parents(target):
+        _make(part, path)
+        try:
+            run = Run(part, record)
+            yield run
+            run.finish()
+            refuse_foreign(target)
+            _put_in_place(part, target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a path that holds anything but an earlier run; call it before a long computation.
+
+    Raises
+    ------
+    InputError
+    """
+    refuse_unwritable(path)
+    if not path.exists():
+        return
+    found = sorted(entry.name for entry in path.iterdir())
+    if not found:
+        return
+    try:
+        ours = {*read_record(path)["files"], RECORD, REPORT}
+    except InputError:
+        ours = set()
+    foreign = [name for name in found if name not in ours]
+    if foreign:
+        raise InputError(
+            f"--out {path} holds {foreign[0]}, which no run of cluster-sim wrote. "
+            "Choose a new directory."
+        )
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Refuse a path below which nothing can be written, as far as the system tells beforehand.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as fault:
+        raise InputError(f"--out {path} cannot be a directory: {fault.strerror}.") from None
+    if not nearest.is_dir():
+        what = "is" if nearest == path else f"is below {nearest}, which is"
+        raise InputError(f"--out {path} {what} a file. Choose a new directory.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"--out {path} cannot be written: no permission to write in {nearest}.")
+
+
+def _make(folder: Path, asked: str | Path) -> None:
+    try:
+        folder.mkdir()
+    except OSError as fault:
+        raise InputError(f"--out {asked} cannot be written: {fault.strerror}.") from None
+
+
+@contextmanager
+def _parents(target: Path) -> Iterator[None]:
+    """Make the directories above the target; when the run fails, take the new ones away again."""
+    missing = [parent for parent in target.parents if not parent.exists()]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"--out {target} cannot be written: {fault.strerror}.") from None
+    try:
+        yield
+    except BaseException:
+        for parent in missing:
+            if not any(parent.iterdir()):
+                parent.rmdir()
+        raise
+
+
+def _put_in_place(part: Path, target: Path) -> None:
+    if not target.exists():
+        part.rename(target)
+        return
+    old = part.with_suffix(".old")
+    target.rename(old)
+    try:
+        part.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)
+
+
+@contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """Let SIGTERM unwind the program like Ctrl-C does, so that the half-written part is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -1,0 +1,188 @@
+"""What a training iteration is told as: a JSON document, tables for people, a run directory."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from cluster_sim.trace.trace import Trace
+from experiments.figures.training import NAMES, one_step
+from topologies.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+    from workloads.training.iteration import Iteration
+    from workloads.training.plan.plan import ParallelPlan
+
+LARGEST_TRACE_OPS = 5_000_000
+"""Ops up to which the whole trace is written."""
+
+
+def document(run: Iteration, engine: str) -> dict[str, Any]:
+    """All results under the keys of the command line."""
+    plan, memory = run.plan, run.memory
+    return {
+        "model": run.model.name,
+        "cluster": run.cluster.name,
+        "plan": stated(plan),
+        "ranks": plan.ranks,
+        "chips": run.chips,
+        "parameters": run.model.parameters,
+        "iteration_s": run.iteration_s,
+        "tokens": plan.tokens,
+        "tokens_per_s": run.tokens_per_s,
+        "tokens_per_s_per_chip": run.tokens_per_s / run.chips,
+        "model_flops_per_s_per_chip": run.model_flops_per_s_per_chip,
+        "mfu": run.mfu,
+        "hfu": run.hfu,
+        "memory_bytes": {**memory.parts(), "total": memory.total, "capacity": memory.capacity},
+        "fits": memory.total <= memory.capacity,
+        "breakdown_s": run.breakdown_s,
+        "overlapped_s": run.overlapped_s,
+        "level": run.level,
+        "folded": run.folded,
+        "simulated_ranks": len(run.program),
+        "engine": engine,
+        "shares_memory": run.shares_memory,
+        "ops": run.ops,
+        "build_s": run.build_s,
+        "simulate_s": run.simulate_s,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "provenance": dict(run.provenance),
+    }
+
+
+def stated(plan: ParallelPlan) -> dict[str, Any]:
+    """Every field of a plan, defaults too, and the ZeRO level in effect within the step."""
+    return {**asdict(plan), "order": "-".join(plan.order), "sharding": plan.sharding}
+
+
+def peak_rss_bytes() -> int:
+    """Most memory that this process has held [B]."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def headline(run: Iteration) -> str:
+    """Model, cluster and plan in one line."""
+    plan = run.plan
+    degrees = f"tp {plan.tp}, pp {plan.pp}, dp {plan.dp}"
+    return (
+        f"{run.model.name} ({run.model.parameters / 1e9:,.1f} G parameters) on {run.cluster.name}, "
+        f"{run.chips:,} chips: {degrees}, {plan.microbatches} microbatches of "
+        f"{plan.microbatch} × {plan.seq:,} tokens"
+    )
+
+
+def results(run: Iteration) -> list[tuple[str, str]]:
+    """Results for people."""
+    memory = run.memory
+    kept = f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)} a rank"
+    parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
+    rows = [
+        ("iteration", format_seconds(run.iteration_s)),
+        (
+            "tokens a second",
+            f"{run.tokens_per_s:,.0f}, a chip {run.tokens_per_s / run.chips:,.1f}",
+        ),
+        ("model FLOP/s a chip", f"{run.model_flops_per_s_per_chip / 1e12:,.1f} T"),
+        ("MFU, HFU", f"{run.mfu:.1%}, {run.hfu:.1%}"),
+        ("memory", kept),
+        ("  in GB", parts),
+        ("hidden communication", format_seconds(run.overlapped_s)),
+        ("simulated", folding(run)),
+        ("took", f"{run.build_s:.2f} s to build, {run.simulate_s:.2f} s to run"),
+    ]
+    if memory.total > memory.capacity:
+        rows.insert(6, ("warning", "the plan does not fit in memory and was run all the same"))
+    return rows
+
+
+def folding(run: Iteration) -> str:
+    """How many ranks were run, and that the others are equal to them."""
+    ops = f"{run.ops:,} ops"
+    if not run.folded:
+        return f"all {run.plan.ranks:,} ranks, {ops}"
+    some = len(run.program)
+    return f"{some:,} of {run.plan.ranks:,} ranks, which stand for all equal ones; {ops}"
+
+
+def breakdown_frame(run: Iteration) -> pd.DataFrame:
+    """The breakdown as a table: ``part``, ``time_s``, ``share``; the iteration last."""
+    parts = {name: value for name, value in run.breakdown_s.items() if value}
+    rows = [(NAMES[name], value, value / run.iteration_s) for name, value in parts.items()]
+    rows.append(("iteration", run.iteration_s, 1.0))
+    return pd.DataFrame(rows, columns=["part", "time_s", "share"])
+
+
+def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
+    """The breakdown for people."""
+    frame = breakdown_frame(run)
+    columns = (frame[name].tolist() for name in ("part", "time_s", "share"))
+    return [
+        (part, format_seconds(s), f"{share:.1%}") for part, s, share in zip(*columns, strict=True)
+    ]
+
+
+FIGURE = "step_time_breakdown"
+"""What the picture of the breakdown is called in a run directory."""
+
+
+def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
+    """Put results, breakdowns, figures and trace into a run directory.
+
+    ``alone`` says that nothing else puts ``metrics.csv`` and the picture of the breakdown there.
+    """
+    from workloads.training.explain import inputs, steps
+
+    told = document(run, engine)
+    if alone:
+        out.table("metrics", metrics(told), title="Results", note=headline(run))
+        bar = one_step(headline(run), run.breakdown_s, run.mfu)
+        out.figure(FIGURE, bar, title="Step-time breakdown")
+    ranks = run.ranks.drop(columns="count").div(10**12)
+    ranks.columns = ranks.columns.str.replace("_ps", "_s")
+    ranks.insert(0, "count", run.ranks["count"])
+    out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")
+    out.table("steps", steps(run), title="Steps", note="Calls and times on one rank of a stage.")
+    out.table("inputs", inputs(run), title="Inputs", note="Numbers of the catalogue used.")
+    out.json("results", told, title="Results")
+    if isinstance(run.trace, Trace):
+        _write_trace(out, run, run.trace)
+
+
+def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
+    from cluster_sim.plot.timeline import timeline
+
+    title = f"{run.model.name} on {run.cluster.name}"
+    out.figure(
+        "timeline",
+        timeline(trace, by="rank", what="what", ranks=_shown_ranks(run), title=title),
+        title="Timeline of one iteration",
+        note=f"Simulated {folding(run)}. Each stream of a rank is a lane of its own.",
+    )
+    if len(trace) <= LARGEST_TRACE_OPS:
+        out.trace(trace)
+
+
+def _shown_ranks(run: Iteration) -> list[int]:
+    """First rank of each stage, at most eight."""
+    stage = run.program.stage
+    first = [int(run.program.rank[stage == s][0]) for s in range(run.plan.pp)]
+    return first[:: -(-len(first) // 8)]
+
+
+def metrics(told: Mapping[str, Any]) -> pd.DataFrame:
+    """A document of nested numbers as rows of ``metric`` and ``value``."""
+    rows = []
+    for key, value in told.items():
+        if isinstance(value, Mapping):
+            rows += [(f"{key}.{inner}", one) for inner, one in value.items()]
+        elif key not in ("build_s", "simulate_s", "peak_rss_bytes"):
+            rows.append((key, value))
+    return pd.DataFrame(rows, columns=["metric", "value"])

@@ -1,0 +1,1 @@
+"""Experiments: one question each, with ``run(...) -> DataFrame`` and ``plot(frame) -> Figure``."""

@@ -1,0 +1,115 @@
+"""Switch points: which algorithm is the fastest at each size, beside what the runtime picks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MACHINES = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")
+MOST_SLOWDOWN = 30.0
+"""Where the picture ends; what is slower still is no choice."""
+
+
+def run(
+    op: str = "all-reduce",
+    clusters: tuple[str, ...] = MACHINES,
+    sizes: str = "1KiB:1GiB:4",
+    ranks_per_chip: int = 1,
+    ideal: bool = False,
+) -> pd.DataFrame:
+    """Simulate every size with every algorithm that makes sense, and note what ``auto`` picks.
+
+    Parameters
+    ----------
+    op : str
+    clusters : tuple of str
+        Named machines, of which all chips take part.
+    sizes : str
+        As ``1KiB:1GiB:4``.
+    ranks_per_chip : int
+    ideal : bool
+        Link rates and latencies only.
+
+    Returns
+    -------
+    DataFrame
+        Rows as of :func:`cluster_sim.collectives.rows`, with ``fastest`` and ``picked`` (bool) and
+        ``slowdown``: time over that of the fastest algorithm of the size.
+    """
+    from cluster_sim.collectives import algorithms, rows, whole
+    from cluster_sim.collectives.algorithms.registry import chosen
+    from cluster_sim.collectives.sizes import parse_sizes
+    from topologies.clusters.names import cluster as named
+
+    tables = []
+    for text in clusters:
+        machine = named(text)
+        group = whole(machine, ranks_per_chip)
+        steps = parse_sizes(sizes)
+        picked = {size: chosen(op, group, size, "auto") for size in steps}
+        for name in algorithms(op, group):
+            found = rows(
+                op, machine, steps, name, ranks_per_chip=ranks_per_chip, ideal=ideal, proof=False
+            )
+            tables.append(found.assign(picked=found.size_bytes.map(picked) == name))
+    frame = pd.concat(tables, ignore_index=True)
+    best = frame.groupby(["cluster", "size_bytes"]).time_s.transform("min")
+    return frame.assign(slowdown=frame.time_s / best, fastest=frame.time_s == best)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw each algorithm's time over that of the fastest; rings mark what the runtime picks."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(frame.cluster))
+    figure = Figure(figsize=(4.6 * len(names) + 1.2, 4.8), layout="constrained")
+    panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    for axes, name in zip(panels, names, strict=True):
+        _panel(axes, frame[frame.cluster == name], list(dict.fromkeys(frame.algorithm)))
+    panels[0].set_ylabel("time over that of the fastest algorithm")
+    handles = {
+        label: handle
+        for axes in panels
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False)
+    picked = frame[frame.picked]
+    figure.suptitle(
+        f"{frame.collective.iloc[0]}: auto picks the fastest algorithm at {picked.fastest.sum()} "
+        f"of {len(picked)} sizes, at worst one {picked.slowdown.max():.2g} x as long"
+    )
+    return figure
+
+
+def _panel(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    from cluster_sim.plot.palette import colors
+    from topologies.units import format_bytes
+
+    shades = colors(algorithms)
+    for name, found in frame.groupby("algorithm", sort=False):
+        line = found.sort_values("size_bytes")
+        axes.plot(
+            line.size_bytes, line.slowdown, "o-", ms=2.5, color=shades[str(name)], label=str(name)
+        )
+    picked = frame[frame.picked]
+    axes.plot(
+        picked.size_bytes, picked.slowdown, "o", ms=9, mfc="none", mec="black", label="auto picks"
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_ylim(0.9, MOST_SLOWDOWN)
+    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_formatter("")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda times, _: f"{times:,.3g} x"))
+    axes.set_title(f"{frame.cluster.iloc[0]}, {int(frame.ranks.iloc[0])} ranks", loc="left")
+    axes.set_xlabel("size of the buffer")
+    axes.grid(alpha=0.3)

@@ -1,0 +1,77 @@
+"""A week of serving by day and training by night: who does what, what it earns, what it draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLUSTER, DEMAND, MODEL = "rainier", "azure-code", "llama-3.1-405b"
+
+
+def run(
+    cluster: str = CLUSTER,
+    demand: str = DEMAND,
+    model: str = MODEL,
+    policy: str = "forecast",
+    days: float = 7.0,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Run one fleet under one policy.
+
+    Parameters
+    ----------
+    cluster : str
+        Units are its scale-up domains.
+    demand : str
+        Bundled name or CSV file; scaled so that its busiest hour fills the fleet.
+    model : str
+        Served and trained.
+    policy : str
+        Built-in name or file.
+    days : float
+    seed : int
+        Of failures and repairs.
+
+    Returns
+    -------
+    DataFrame
+        One row a minute, see :func:`workloads.fleet.results.timeline`; ``attrs`` hold the summary.
+    """
+    from topologies.clusters.names import cluster as named_cluster
+    from workloads.demand import demand_of
+    from workloads.fleet.policy_by_name import policy_of
+    from workloads.fleet.results.summary import summary
+    from workloads.fleet.results.timeline import timeline
+    from workloads.fleet.scenario import run as run_scenario
+    from workloads.fleet.scenario import scenario
+    from workloads.models.huggingface import model as read_model
+
+    machine = named_cluster(cluster)
+    made = scenario(machine, demand_of([demand]), model=read_model(model), days=days)
+    result = run_scenario(made, policy_of(policy, made), seed=seed)
+    frame = timeline(result, made.economics)
+    frame.attrs = {
+        "title": f"{machine.chips:,} chips of {cluster}, {demand}, {policy} policy",
+        "chips_per_unit": machine.chips_per_domain,
+        "summary": summary(result, made.economics),
+    }
+    return frame
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the roles as a stacked area with the demand on top."""
+    from experiments.figures.fleet import roles_figure
+
+    chips = int(frame.attrs.get("chips_per_unit", 64))
+    return roles_figure(frame, chips_per_unit=chips, title=frame.attrs.get("title", "Fleet"))
+
+
+def plot_power(frame: pd.DataFrame) -> Figure:
+    """Draw the power of the site and its ramps."""
+    from experiments.figures.fleet import power_figure
+
+    return power_figure(frame, title=frame.attrs.get("title", "Fleet"))

@@ -1,0 +1,67 @@
+"""Which plan for one model: the best of every tensor × pipeline division, simulated in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    model: str = "llama-3.1-405b",
+    cluster: str = "trn2-ultraserver:16",
+    global_batch: int = 256,
+    seq: int = 8192,
+    overlap: str = "all",
+    precision: str = "bf16",
+    most: int = 12,
+) -> pd.DataFrame:
+    """Search all plans and simulate the best estimate of each tp × pp.
+
+    Parameters
+    ----------
+    model : str
+        A name, or the path of a ``config.json``.
+    cluster : str
+    global_batch, seq : int
+    overlap, precision : str
+    most : int
+        Divisions at most, the best first.
+
+    Returns
+    -------
+    DataFrame
+        One row a plan, fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
+        ``memory_total_bytes``, and ``<part>_s`` for each part [s].
+    """
+    from experiments.reports.plan import brief
+    from topologies.clusters.names import cluster as machine
+    from workloads.models.huggingface import model as read_model
+    from workloads.search import search
+
+    found = search(
+        read_model(model),
+        machine(cluster),
+        global_batch,
+        stated={"seq": seq, "overlap": overlap, "precision": precision},
+        finalists=most,
+        each=("tp", "pp"),
+    )
+    return brief(found, most)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw one stacked bar a plan, and a mark where its estimate stands."""
+    from experiments.figures.plan import bars
+
+    first, last = frame.iloc[0], frame.iloc[-1]
+    title = (
+        f"{first.model} on {first.cluster}, global batch {first.global_batch:,} × {first.seq:,} "
+        f"tokens, overlap {first.overlap}: the best plan of each division.\n"
+        f"The first of {len(frame)} takes {1 - first.iteration_s / last.iteration_s:.0%} less time "
+        "than the last"
+    )
+    return bars(frame, title)

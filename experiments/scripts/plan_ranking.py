@@ -1,0 +1,113 @@
+"""Do estimates put plans in the order in which they were measured, and what does their choice cost?
+
+Rows of a table of measured steps are grouped by model, chips and batch. In each group the plan that
+is estimated fastest is compared with the one that was measured fastest, and with one at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_batch")
+"""Columns that rows of a group have in common."""
+
+
+def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
+    """Rank the measured plans of each group by their estimates.
+
+    Parameters
+    ----------
+    table : str
+        A shipped table of training steps.
+    least : int
+        Plans of a group from which on it counts.
+
+    Returns
+    -------
+    DataFrame
+        One row a group: ``chips``, ``parameters``, ``global_batch``, ``plans``, ``kendall_tau``,
+        ``regret`` (measured time of the plan estimated fastest over that of the fastest, less 1)
+        and ``random_regret`` (the same of a plan at random, in the mean).
+    """
+    from experiments.validation import tables
+    from experiments.validation.row_defaults import filled
+
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in tables.table(table).rows().rows:
+        whole = filled(row.values).values  # noqa: PD011
+        groups.setdefault(tuple(whole[name] for name in SAME), []).append(whole)
+    return pd.DataFrame([_ranked(rows) for rows in groups.values() if len(rows) >= least])
+
+
+def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How one group is ranked."""
+    from experiments.validation.machines import machines_for
+    from experiments.validation.recipes import recipe
+    from experiments.validation.training import model_of, plan_of
+    from workloads.search import agreement, estimate
+
+    first = rows[0]
+    machine = machines_for(first["cluster"], first["chips"], recipe(first).numbers())
+    model = model_of(first)
+    estimated = estimate(model, machine, [plan_of(row) for row in rows])
+    measured = np.array([row["iteration_s"] for row in rows])
+    best = measured.min()
+    told = agreement(list(zip(estimated.tolist(), measured.tolist(), strict=True)))
+    return {
+        "chips": first["chips"],
+        "parameters": model.parameters,
+        "global_batch": first["global_batch"],
+        "plans": len(rows),
+        "kendall_tau": told.kendall_tau,
+        "regret": float(measured[np.argmin(estimated)] / best - 1),
+        "random_regret": float(measured.mean() / best - 1),
+    }
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Rank correlation of each group, and how much slower the chosen plan is than the best."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.scatter(frame["plans"], frame["kendall_tau"], s=18, color="#4477AA")
+    left.axhline(0, color="grey", lw=1)
+    left.set_xlabel("plans of a group (same model, chips and batch)")
+    left.set_ylabel("Kendall's tau, estimated against measured")
+    middle = frame.median(numeric_only=True)
+    left.set_title(
+        f"How well plans are ordered: tau {middle['kendall_tau']:.2f} in the median group",
+        loc="left",
+        fontsize=10,
+    )
+    share = np.arange(1, len(frame) + 1) / len(frame)
+    for name, label, color in (
+        ("regret", "the plan estimated fastest", "#4477AA"),
+        ("random_regret", "a plan at random, mean", "#BBBBBB"),
+    ):
+        right.step(1 + np.sort(frame[name]), share, where="post", color=color, label=label)
+    right.set_xlabel("measured time over that of the fastest plan of the group")
+    right.set_ylabel("share of groups that do as well")
+    right.set_xscale("log")
+    right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    right.xaxis.set_major_formatter(lambda value, _: f"{value:g} x")
+    right.xaxis.set_minor_formatter("")
+    right.set_ylim(0, 1.02)
+    right.set_title(
+        f"What the choice costs: {middle['regret']:.1%} in the median group, "
+        f"{1 + middle['random_regret']:.1f} x at random",
+        loc="left",
+        fontsize=10,
+    )
+    right.legend(frameon=False, fontsize=9, loc="lower right")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -1,0 +1,129 @@
+"""The policy frontier: SLO attainment against training chip-hours, policies at several settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from workloads.fleet.policies.view import Policy
+    from workloads.fleet.scenario import Scenario
+
+TARGET = 0.997
+"""Share of requests in time at which policies are compared."""
+HEADROOMS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75)
+
+
+def run(
+    cluster: str = "rainier",
+    demand: str = "azure-code",
+    model: str = "llama-3.1-405b",
+    days: float = 7.0,
+    headrooms: tuple[float, ...] = HEADROOMS,
+    peak_share: float = 0.9,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Run every built-in policy at several headrooms.
+
+    Returns
+    -------
+    DataFrame
+        ``policy, headroom, night_share`` (the setting that the policy has)``, training_share,
+        slo_attainment, slo_attainment_worst_15min, training_chip_hours, training_goodput,
+        role_changes, usd_per_million_tokens``.
+    """
+    from topologies.clusters.names import cluster as named
+    from workloads.demand import demand_of
+    from workloads.fleet.results.summary import summary
+    from workloads.fleet.scenario import run as run_scenario
+    from workloads.fleet.scenario import scenario
+    from workloads.models.huggingface import model as read_model
+
+    made = scenario(
+        named(cluster),
+        demand_of([demand]),
+        model=read_model(model),
+        days=days,
+        peak_share=peak_share,
+    )
+    rows = []
+    for name, setting, policy in _policies(made, headrooms):
+        done = summary(run_scenario(made, policy, seed=seed), made.economics)
+        rows.append(
+            {
+                "policy": name,
+                "headroom": setting.get("headroom"),
+                "night_share": setting.get("night_share"),
+                "training_share": done["training_chip_hours"] / done["chip_hours"],
+                **{key: done[key] for key in KEPT},
+            }
+        )
+    frame = pd.DataFrame(rows)
+    frame.attrs = {"title": f"{demand} on {cluster}, peak hour at {peak_share:.0%} of the fleet"}
+    return frame
+
+
+KEPT = (
+    "slo_attainment",
+    "slo_attainment_worst_15min",
+    "training_chip_hours",
+    "training_goodput",
+    "role_changes",
+    "usd_per_million_tokens",
+)
+
+
+def _policies(
+    made: Scenario, headrooms: tuple[float, ...]
+) -> Iterator[tuple[str, dict[str, float], Policy]]:
+    from workloads.fleet.policy_by_name import policy_of
+
+    for name in ("static", "threshold", "forecast", "oracle"):
+        for headroom in headrooms:
+            yield name, {"headroom": headroom}, policy_of(name, made, headroom=headroom)
+    for share in (0.2, 0.4, 0.6, 0.8):
+        yield "clock", {"night_share": share}, policy_of("clock", made, night_share=share)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw missed requests (logarithmic) against the share of the fleet that trains."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    from cluster_sim.plot.palette import colors
+
+    figure = Figure(figsize=(9.5, 5.5), layout="constrained")
+    axes = figure.subplots()
+    shades = colors(dict.fromkeys(frame["policy"]))
+    for (name, rows), marker in zip(frame.groupby("policy", sort=False), "sDo^v", strict=False):
+        ordered = rows.sort_values("training_share")
+        missed = 100 * (1 - ordered["slo_attainment"]).clip(lower=1e-5)
+        share, shade = 100 * ordered["training_share"], shades[str(name)]
+        axes.plot(share, missed, marker=marker, color=shade, label=name, lw=1)
+    axes.set_yscale("log")
+    for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        each(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.invert_yaxis()
+    axes.set_xlabel("chip-hours in training and evaluation [% of the fleet]   → better")
+    axes.set_ylabel("requests that miss the SLO [%]   ↑ better")
+    axes.axhline(100 * (1 - TARGET), color="0.4", ls="--", lw=1)
+    title = frame.attrs.get("title", "")
+    lines = [line for line in (title, _finding(frame)) if line]
+    axes.set_title("\n".join(lines), loc="left", fontsize=9.5)
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(frameon=False, title="policy")
+    return figure
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """How much of the fleet each policy gives to training while it keeps the target."""
+    kept = frame[frame["slo_attainment"] >= TARGET].groupby("policy", sort=False)
+    most = kept["training_share"].max().sort_values(ascending=False)
+    if most.empty:
+        return f"No policy serves {TARGET:.1%} of requests in time (dashed)"
+    told = ", ".join(f"{name} {share:.0%}" for name, share in most.items())
+    return f"In training with at least {TARGET:.1%} of requests in time (dashed): {told}"

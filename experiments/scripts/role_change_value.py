@@ -1,0 +1,138 @@
+"""What a minute of role-change time buys: chips that can be lent against the change time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from workloads.fleet.scenario import Scenario
+
+MOST_HEADROOM, BISECTIONS = 1.5, 5
+FLEET = "fleet, threshold"
+METHODS = {
+    "study, reactive": "study of the load alone: reacts to the last minutes",
+    "study, with yesterday": "study of the load alone: also looks at yesterday",
+    FLEET: "whole simulation of the fleet, threshold policy",
+}
+"""What the picture calls each answer."""
+
+
+def run(
+    cluster: str = "rainier",
+    demand: str = "azure-code",
+    minutes: tuple[int, ...] = (1, 5, 15, 30, 60),
+    target: float = 0.995,
+    days: float = 7.0,
+) -> pd.DataFrame:
+    """Give up as many chips as the SLO allows, for several times that a change of role takes.
+
+    Two answers stand side by side. ``study``: the smallest headroom of two controllers so that the
+    load exceeds capacity in at most 0.1 % of the minutes, as in
+    :func:`workloads.fleet.lendable`. ``fleet``: the whole simulation under the threshold policy,
+    with the least headroom that keeps ``target`` of the requests within the SLO.
+
+    Parameters
+    ----------
+    cluster : str
+    demand : str
+    minutes : tuple of int
+        Change times; at least one.
+    target : float
+        Share of requests within the SLO.
+    days : float
+
+    Returns
+    -------
+    DataFrame
+        ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
+    """
+    from topologies.clusters.names import cluster as named
+    from workloads.demand import demand_of
+    from workloads.fleet.policies.headroom import lendable
+    from workloads.fleet.scenario import scenario
+    from workloads.fleet.state.services import Serving
+
+    machine = named(cluster)
+    asked = demand_of([demand])
+    made = scenario(
+        machine,
+        asked,
+        serving=Serving(unit_rate_per_s=10.0),
+        days=days,
+        peak_share=0.9,
+        failing=False,
+    )
+    study = lendable(made.need.sum(axis=0), lead_minutes=minutes)
+    rows = [
+        (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)
+        for row in study.itertuples()
+    ]
+    rows += [(lead, FLEET, *_least(made, lead, target)) for lead in minutes]
+    frame = pd.DataFrame(
+        rows, columns=["minutes", "method", "headroom", "freed_share", "slo_attainment"]
+    )
+    frame["freed_chips"] = frame["freed_share"] * machine.chips
+    frame.attrs = {"title": f"{demand} on {machine.chips:,} chips of {cluster}"}
+    return frame
+
+
+def _least(made: Scenario, lead: int, target: float) -> tuple[float, float, float]:
+    """Headroom, freed share and attainment of the least headroom that keeps the target."""
+    from dataclasses import replace
+
+    from workloads.fleet.inputs.costs import ChangeCosts
+    from workloads.fleet.policies.policies import threshold
+    from workloads.fleet.results.summary import summary
+    from workloads.fleet.scenario import run as run_scenario
+
+    timed = replace(made, costs=ChangeCosts.fixed(60.0 * lead))
+
+    def tried(headroom: float) -> tuple[float, float, float]:
+        done = summary(run_scenario(timed, threshold(headroom=headroom)), made.economics)
+        freed = 1 - done["inference_chip_hours"] / done["chip_hours"]
+        return headroom, float(freed), float(done["slo_attainment"])
+
+    low, high = 0.0, MOST_HEADROOM
+    best = tried(high)
+    for _ in range(BISECTIONS):
+        result = tried((low + high) / 2)
+        if result[2] >= target:
+            best, high = result, result[0]
+        else:
+            low = result[0]
+    return best
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the lendable share of the fleet against the change time."""
+    from matplotlib.figure import Figure
+
+    from cluster_sim.plot.palette import colors
+
+    figure = Figure(figsize=(8.5, 5), layout="constrained")
+    axes = figure.subplots()
+    shades = colors(dict.fromkeys(frame["method"]))
+    for (method, rows), marker in zip(frame.groupby("method", sort=False), "osD^v", strict=False):
+        said, shade = METHODS.get(str(method), str(method)), shades[str(method)]
+        shares = 100 * rows["freed_share"]
+        axes.plot(rows["minutes"], shares, marker=marker, color=shade, label=said)
+    axes.set_xlabel("time from an order until the unit serves [min]")
+    axes.set_ylabel("chip-hours that need not serve [% of the fleet]")
+    whole = frame[frame["method"] == FLEET].sort_values("minutes")
+    first, last = whole.iloc[0], whole.iloc[-1]
+    finding = (
+        f"Changing roles in {first.minutes} instead of {last.minutes} min lends "
+        f"{first.freed_share:.0%} instead of {last.freed_share:.0%} of the fleet"
+    )
+    title = frame.attrs.get("title", "")
+    axes.set_title("\n".join(line for line in (title, finding) if line), loc="left", fontsize=10)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,78 @@
+"""Where a step's time goes across models, each with the best plan that a search finds for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODELS = (
+    "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",
+    "llama-3.1-405b",
+)  # fmt: skip
+
+
+def run(
+    models: tuple[str, ...] = MODELS,
+    cluster: str = "trn2-ultraserver:16",
+    global_batch: int = 1024,
+    seq: int = 4096,
+    overlap: str = "all",
+    finalists: int = 3,
+) -> pd.DataFrame:
+    """Search plans for every model, all with the same batch on the same cluster.
+
+    Parameters
+    ----------
+    models : tuple of str
+        Names, or paths of ``config.json`` files.
+    cluster : str
+    global_batch, seq : int
+    overlap : str
+    finalists : int
+        Plans that are simulated for each model; the fastest is kept.
+
+    Returns
+    -------
+    DataFrame
+        One row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
+        ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
+    """
+    from experiments.reports.plan import brief
+    from topologies.clusters.names import cluster as machine
+    from workloads.models.huggingface import model as read_model
+    from workloads.search import search
+
+    made, stated = machine(cluster), {"seq": seq, "overlap": overlap}
+    rows = []
+    for text in models:
+        model = read_model(text)
+        found = search(model, made, global_batch, stated=stated, finalists=finalists)
+        rows.append(brief(found, 1).assign(tokens_per_s=found.finalists[0].tokens_per_s))
+    return pd.concat(rows, ignore_index=True)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the shares of every model's step as one bar, with its plan, length and MFU."""
+    from experiments.figures.training import stacked
+    from topologies.units import format_seconds
+    from workloads.training.program.breakdown import PARTS
+
+    labels = [
+        f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}, microbatch {row.microbatch}"
+        for row in frame.itertuples()
+    ]
+    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
+    seconds = frame["iteration_s"].tolist()
+    notes = [
+        f"{format_seconds(s)}, MFU {mfu:.0%}" for s, mfu in zip(seconds, frame["mfu"], strict=True)
+    ]
+    first, low, high = frame.iloc[0], frame["mfu"].min(), frame["mfu"].max()
+    title = (
+        f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, overlap "
+        f"{first.overlap}:\neach model with its best plan reaches {low:.0%} to {high:.0%} MFU"
+    )
+    return stacked(labels, parts, notes, whole_s=seconds, title=title)

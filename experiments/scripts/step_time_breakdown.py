@@ -1,0 +1,90 @@
+"""Where a training step's time goes: models and overlap side by side, as stacked bars."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    models: tuple[str, ...] = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"),
+    cluster: str = "trn2-ultraserver:16",
+    tp: tuple[int, ...] = (4, 16, 32),
+    pp: tuple[int, ...] = (1, 1, 2),
+    overlap: tuple[str, ...] = ("none", "dp", "all"),
+    global_batch: int = 1024,
+    seq: int = 8192,
+) -> pd.DataFrame:
+    """Simulate one step of every model with every overlap; dp fills the cluster.
+
+    Parameters
+    ----------
+    models : tuple of str
+        Names, or paths of ``config.json`` files.
+    cluster : str
+    tp, pp : tuple of int
+        Of each model; the last holds for all that follow.
+    overlap : tuple of str
+        Of ``none``, ``dp``, ``all``.
+    global_batch, seq : int
+
+    Returns
+    -------
+    DataFrame
+        One row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
+        ``iteration_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` for each part [s].
+    """
+    from topologies.clusters.names import cluster as machine
+    from workloads.models.huggingface import model as read_model
+    from workloads.training.iteration import iteration
+    from workloads.training.plan.plan_file import complete
+
+    made, rows = machine(cluster), []
+    for number, text in enumerate(models):
+        model = read_model(text)
+        degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
+        for kind in overlap:
+            asked = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
+            step = iteration(model, made, complete(asked, model, made))
+            found = {
+                "model": model.name,
+                "cluster": made.name,
+                **degrees,
+                "dp": step.plan.dp,
+                "overlap": kind,
+                "iteration_s": step.iteration_s,
+                "tokens_per_s": step.tokens_per_s,
+                "mfu": step.mfu,
+            }
+            parts = {f"{part}_s": value for part, value in step.breakdown_s.items()}
+            rows.append(found | parts)
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw one stacked bar a row, as a share of the model's longest step: what overlap saves."""
+    from experiments.figures.training import stacked
+    from topologies.units import format_seconds
+    from workloads.training.program.breakdown import PARTS
+
+    longest = frame.groupby("model", sort=False)["iteration_s"].transform("max")
+    labels = [
+        f"{row.model}: overlap {row.overlap}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}"
+        for row in frame.itertuples()
+    ]
+    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
+    notes = [
+        f"{format_seconds(seconds)}, MFU {mfu:.0%}"
+        for seconds, mfu in zip(frame["iteration_s"], frame["mfu"], strict=True)
+    ]
+    saved = 1 - (frame["iteration_s"] / longest).groupby(frame["model"]).min()
+    title = (
+        f"{frame['cluster'].iloc[0]}: overlapping communication shortens the step by "
+        f"{saved.min():.0%} to {saved.max():.0%}"
+    )
+    whole = "the longest step of the model"
+    return stacked(labels, parts, notes, whole_s=longest.tolist(), whole=whole, title=title)

@@ -1,0 +1,117 @@
+"""Torus against NeuronSwitch: what a chip gets of an all-to-all and an all-reduce on either."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from topologies.clusters.cluster import Cluster
+
+MACHINES = ("trn2-ultraserver", "trn3-gen1", "trn3-gen2")
+
+
+def run(
+    clusters: tuple[str, ...] = MACHINES,
+    ops: tuple[str, ...] = ("all-to-all", "all-reduce"),
+    sizes: str = "64KiB:1GiB:8",
+    ideal: bool = False,
+) -> pd.DataFrame:
+    """Simulate both collectives on whole domains, each with the fastest algorithm for its size.
+
+    Parameters
+    ----------
+    clusters : tuple of str
+        Named machines; Trn2's UltraServer is a 4x4x4 torus, Trn3's are switched.
+    ops : tuple of str
+    sizes : str
+        As ``64KiB:1GiB:8``; the buffer of a chip.
+    ideal : bool
+        Link rates and latencies only.
+
+    Returns
+    -------
+    DataFrame
+        Rows as of :func:`cluster_sim.collectives.rows`, and ``injection_bytes_per_s``: what one
+        chip's links carry, one direction; ``share``: busbw over that, of which an all-to-all can
+        reach 1 only where no message is forwarded.
+    """
+    from cluster_sim.collectives import rows
+    from cluster_sim.collectives.sizes import parse_sizes
+    from topologies.clusters.names import cluster as named
+
+    tables = []
+    for text in clusters:
+        machine = named(text)
+        rate = injection_bytes_per_s(machine)
+        for op in ops:
+            found = rows(op, machine, parse_sizes(sizes), "best", ideal=ideal, proof=False)
+            share = found.busbw_bytes_per_s / rate
+            tables.append(found.assign(injection_bytes_per_s=rate, share=share))
+    return pd.concat(tables, ignore_index=True)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw busbw a chip against size, a panel a collective, a line a machine, dashed its limit."""
+    from matplotlib.figure import Figure
+
+    ops = list(dict.fromkeys(frame.collective))
+    figure = Figure(figsize=(5.6 * len(ops), 4.8), layout="constrained")
+    panels = figure.subplots(1, len(ops), squeeze=False, sharey=True)[0]
+    for axes, op in zip(panels, ops, strict=True):
+        _panel(axes, frame[frame.collective == op], op)
+    panels[0].set_ylabel("bus bandwidth of a chip [GB/s]")
+    panels[0].legend(frameon=False, fontsize=9)
+    figure.suptitle(f"{_finding(frame)}\nThe fastest algorithm each; dashed: limit of the links")
+    return figure
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """How many times as much a chip of the last machine gets as one of the first."""
+    from topologies.units import format_bytes
+
+    size, names = int(frame.size_bytes.max()), list(dict.fromkeys(frame.cluster))
+    rate = frame[frame.size_bytes == size].set_index(["collective", "cluster"]).busbw_bytes_per_s
+    times = [
+        f"{rate[op, names[-1]] / rate[op, names[0]]:.1f} times the {op}"
+        for op in dict.fromkeys(frame.collective)
+    ]
+    told = " and ".join(times)
+    return f"At {format_bytes(size)} a chip of {names[-1]} gets {told} of one of {names[0]}"
+
+
+def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    from cluster_sim.plot.palette import colors
+    from topologies.units import format_bytes
+
+    shades = colors(list(dict.fromkeys(frame.cluster)))
+    for name, found in frame.groupby("cluster", sort=False):
+        lines = found.sort_values("size_bytes")
+        shade = shades[str(name)]
+        rate = lines.busbw_bytes_per_s / 1e9
+        label = f"{name}, {int(lines.ranks.iloc[0])} chips"
+        axes.plot(lines.size_bytes, rate, "o-", ms=3, color=shade, label=label)
+        limit = rate * lines.time_s / lines.lower_bound_s
+        axes.plot(lines.size_bytes, limit, "--", lw=1, color=shade)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
+    axes.set_title(op, loc="left")
+    axes.set_xlabel("buffer of a chip")
+    axes.grid(alpha=0.3)
+
+
+def injection_bytes_per_s(machine: Cluster) -> int:
+    """What the links of one chip carry together, one direction [B/s]."""
+    from topologies.shapes.links import domain_links
+
+    links = domain_links(machine.shape)
+    return int(links.bandwidth_bytes_per_s[links.src == 0].sum())

@@ -1,0 +1,125 @@
+"""Weak scaling: the same work for every chip, from one UltraServer to Project Rainier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
+
+RAINIER = "rainier"
+CHIPS = (64, 256, 1024, 4096, 16_384, 65_536, 499_968)
+
+
+def run(
+    model: str = "llama-3.1-70b",
+    machine: str = RAINIER,
+    chips: tuple[int, ...] = CHIPS,
+    overlap: tuple[str, ...] = ("dp", "none"),
+    tp: int = 8,
+    pp: int = 1,
+    microbatches: int = 4,
+    microbatch: int = 1,
+    seq: int = 8192,
+) -> pd.DataFrame:
+    """Simulate one step on ever more chips, folded; every replica of the model has the same batch.
+
+    Parameters
+    ----------
+    model : str
+        A name, or the path of a ``config.json``.
+    machine : str
+        ``rainier`` for a part of it, or another machine of whole scale-up domains.
+    chips : tuple of int
+        Ascending.
+    overlap : tuple of str
+        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass, with
+        ``none`` all at once after it.
+    tp, pp : int
+        Of one replica.
+    microbatches, microbatch, seq : int
+        Of one replica and step.
+
+    Returns
+    -------
+    DataFrame
+        One row an overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
+        ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (the last beside that of the
+        first size), ``mfu``, and ``<part>_s`` for each part [s].
+    """
+    from topologies.clusters.names import cluster
+    from workloads.models.huggingface import model as read_model
+
+    shape, each = read_model(model), cluster(machine).chips_per_domain
+    asked = {"tp": tp, "pp": pp, "microbatch": microbatch, "seq": seq}
+    rows = []
+    for kind in overlap:
+        for count in chips:
+            made = cluster(f"{machine}:{_size(machine, count, each)}")
+            rows.append(_row(shape, made, {**asked, "overlap": kind}, microbatches))
+    frame = pd.DataFrame(rows)
+    first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
+    return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
+
+
+def _row(model: Model, cluster: Cluster, asked: dict[str, Any], microbatches: int) -> Any:
+    from workloads.training.iteration import iteration
+    from workloads.training.plan.plan_file import complete
+
+    dp = complete(asked, model, cluster).dp
+    batch = dp * asked["microbatch"] * microbatches
+    step = iteration(model, cluster, complete({**asked, "global_batch": batch}, model, cluster))
+    found = {
+        "model": model.name,
+        "cluster": cluster.name.partition(":")[0],
+        **asked,
+        "chips": cluster.chips,
+        "dp": dp,
+        "global_batch": batch,
+        "iteration_s": step.iteration_s,
+        "tokens_per_s": step.tokens_per_s,
+        "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
+        "mfu": step.mfu,
+    }
+    return found | {f"{part}_s": value for part, value in step.breakdown_s.items()}
+
+
+def _size(machine: str, chips: int, each: int) -> int:
+    """What stands behind the colon: chips of Rainier, domains of any other machine."""
+    from topologies.errors import InputError
+
+    if machine == RAINIER:
+        return chips
+    if chips < each or chips % each:
+        near = max(1, chips // each) * each
+        raise InputError(f"{chips} chips are not whole domains of {machine}. Use {near}.")
+    return chips // each
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the parts of the step against the size, and below the throughput of a chip."""
+    from experiments.figures.plan import scaling
+
+    first = frame.iloc[0]
+    each = first.global_batch // first.dp
+    title = (
+        f"{first.model} on {first.cluster}, tp {first.tp}, pp {first.pp}: {each} sequences of "
+        f"{first.seq:,} tokens for every replica\n"
+        f"{_finding(frame)}"
+    )
+    return scaling(frame, title)
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """What the largest size keeps of a chip's throughput on the smallest."""
+    last = frame.groupby("overlap", sort=False).last()
+    kept = " and ".join(
+        f"{row.efficiency:.0%} with overlap {kind}" for kind, row in last.iterrows()
+    )
+    sizes = f"a chip of {last.chips.iloc[0]:,} trains as fast as one of {frame.chips.iloc[0]:,}"
+    return f"{sizes} to {kept}"

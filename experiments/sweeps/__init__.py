@@ -1,0 +1,1 @@
+"""Sweeps: tables of independent runs, in processes or on a Dask cluster, resumable."""

@@ -1,0 +1,95 @@
+"""Finished runs of a sweep on disk: one file a run, written whole, never lost, never run twice."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster_sim.files import whole_file
+from experiments.reports.run_directory import refuse_unwritable
+from experiments.sweeps.study import Row
+from topologies.errors import InputError
+
+ROWS, MARK = "rows", "sweep.json"
+FINAL = ("ok", "refused")
+"""Outcomes that stand; a run that crashed is run again when the sweep is resumed."""
+
+
+class RowStore:
+    """The directory of a sweep, open for one process at a time; made by :func:`open_store`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def finished(self, row: Row) -> dict[str, Any] | None:
+        """What a run gave, None when it has not finished yet or its file is damaged."""
+        try:
+            outcome = json.loads(self._path(row).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(outcome, dict) and outcome.get("digest") == row.digest
+        return outcome if whole and outcome.get("status") in FINAL else None
+
+    def keep(self, row: Row, outcome: Mapping[str, Any]) -> None:
+        """Write what a run gave; once this returns it is not lost."""
+        stored = {"digest": row.digest, "arguments": row.arguments, **outcome}
+        with whole_file(self._path(row)) as part, part.open("w", encoding="utf-8") as file:
+            json.dump(stored, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _path(self, row: Row) -> Path:
+        return self.folder / ROWS / f"{row.digest}.json"
+
+
+@contextmanager
+def open_store(folder: Path) -> Iterator[RowStore]:
+    """Open a new sweep directory, or an earlier one to go on with it.
+
+    Raises
+    ------
+    InputError
+        When the directory holds something else, or another sweep writes there.
+    """
+    _refuse_foreign(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"--out {folder} cannot be written: {fault.strerror}.") from None
+    if not (folder / MARK).exists():
+        with whole_file(folder / MARK) as part:
+            part.write_text('{"cluster_sim_sweep": 1}\n')
+    with (folder / MARK).open() as mark:
+        _claim(mark.fileno(), folder)
+        (folder / ROWS).mkdir(exist_ok=True)
+        yield RowStore(folder)
+
+
+def _claim(file: int, folder: Path) -> None:
+    """Lock for as long as this process lives; a killed one leaves no lock behind."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            f"another sweep is writing to {folder}. Wait for it, or choose another --out."
+        ) from None
+
+
+def _refuse_foreign(folder: Path) -> None:
+    refuse_unwritable(folder)
+    if not folder.exists():
+        return
+    found = {entry.name for entry in folder.iterdir() if entry.suffix != ".part"}
+    if not found or MARK in found:
+        return
+    raise InputError(
+        f"--out {folder} holds {sorted(found)[0]}, and no sweep. Choose a new directory."
+    )

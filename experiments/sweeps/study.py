@@ -1,0 +1,245 @@
+"""A study: a command, and the table of parameters that it is run with.
+
+Written as YAML. Every value is text, as on a command line, so nothing is read as a date, a truth
+value or a number of base sixty by accident::
+
+    command: collective
+    fixed: {op: all-reduce, size: 1GiB, ideal: true}
+    grid:
+      cluster: [trn2.48xlarge, trn2-ultraserver]
+      algorithm: [ring, multi-ring]
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import cluster_sim
+from experiments.reports.run_record import digest, sha256_of
+from experiments.sweeps.command_line import arguments
+from topologies.errors import InputError, suggestion
+
+LARGEST_FILE_BYTES = 2**20
+MOST_RUNS = 1_000_000
+RESULT = "result."
+Values = dict[str, str | list[str]]
+
+
+class Study(BaseModel):
+    """What a study file may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: str = Field(description="A command of cluster-sim, such as collective or train.")
+    fixed: Values = Field(default_factory=dict, description="Parameters that every run has.")
+    grid: dict[str, list[str]] = Field(
+        default_factory=dict, description="Parameters of which every combination is run."
+    )
+    runs: list[Values] = Field(
+        default_factory=list,
+        description="Parameters of single runs; with a grid, each of its runs.",
+    )
+    show: list[str] = Field(
+        default_factory=list, description="Columns to print; all are in results.csv."
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a study.
+
+    Attributes
+    ----------
+    parameters : dict
+        What distinguishes it from the others.
+    arguments : tuple of str
+        Its command line.
+    digest : str
+        Of command line, version and the content of the files that it names.
+    """
+
+    parameters: Mapping[str, str]
+    arguments: tuple[str, ...]
+    digest: str
+
+
+def read_study(path: str | Path) -> Study:
+    """Read a study file.
+
+    Raises
+    ------
+    InputError
+        When it is missing, too large, not YAML, or says something that a study cannot.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError(f"{file} is over {LARGEST_FILE_BYTES:,} bytes; a study is smaller")
+        # The base loader makes text, lists and mappings, and nothing else.
+        document = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        return study(document)
+    except FileNotFoundError:
+        raise InputError(f"there is no study at {file}") from None
+    except OSError as fault:
+        raise InputError(f"{file} cannot be read: {fault.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file} is no study: it is not UTF-8 text.") from None
+    except (yaml.YAMLError, RecursionError) as fault:
+        raise InputError(f"{file} is no study: {' '.join(str(fault).split())}.") from None
+    except InputError as mistake:
+        raise InputError(f"{file}: {mistake}") from None
+
+
+def study(document: Any) -> Study:
+    """Check a study that was read or written by hand.
+
+    Raises
+    ------
+    InputError
+        Names the key at fault, with a suggestion for unknown ones.
+
+    Examples
+    --------
+    >>> made = study({"command": "topology", "grid": {"cluster": ["ring:8", "mesh:8"]}})
+    >>> made.grid["cluster"]
+    ['ring:8', 'mesh:8']
+    """
+    if not isinstance(document, dict):
+        raise InputError("a study is a mapping with command, fixed, grid, runs, show")
+    unknown = [str(key) for key in document if key not in Study.model_fields]
+    if unknown:
+        keys = ", ".join(Study.model_fields)
+        close = suggestion(unknown[0], Study.model_fields)
+        raise InputError(f"unknown key {unknown[0]}.{close} A study has: {keys}.")
+    try:
+        return Study.model_validate(document)
+    except ValidationError as refused:
+        first = refused.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[str]"))
+        raise InputError(f"{place}: {first['msg']}") from None
+
+
+def rows(made: Study) -> list[Row]:
+    """All runs of a study, in order: runs of the list, and for each of them the grid.
+
+    Raises
+    ------
+    InputError
+        When there are none or too many, or a parameter is unknown to the command.
+    """
+    count = math.prod(len(values) for values in made.grid.values()) * max(1, len(made.runs))
+    if not (made.grid or made.runs) or not count:
+        raise InputError(
+            "the study has no runs; name parameters with several values under grid, or list runs."
+        )
+    if count > MOST_RUNS:
+        raise InputError(f"the study has {count:,} runs; at most {MOST_RUNS:,}. Make several.")
+    files: dict[str, str] = {}
+    return [_row(made, varied, files) for varied in _combinations(made)]
+
+
+def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
+    """One table of all runs: parameters, status, what the command printed, and the message.
+
+    A command that prints several rows gives several rows. Objects become columns with dotted
+    names; a result that differs from the parameter of its name is called ``result.<name>``.
+    """
+    table = []
+    messages = []
+    for row, outcome in finished:
+        known = {name: _typed(text) for name, text in row.parameters.items()}
+        told = {**known, "status": outcome["status"]}
+        document = outcome["document"] or {}
+        many = document.get("rows") if isinstance(document.get("rows"), list) else [document]
+        for one in many or [{}]:
+            flat = _flat(one if isinstance(one, dict) else {"value": one})
+            table.append(told | {_free(name, told): value for name, value in flat.items()})
+            messages.append(outcome["message"])
+    frame = pd.DataFrame(table)
+    same = [name for name in frame.columns if name.startswith(RESULT) and _repeats(frame, name)]
+    # Integers stay integers, also beside runs that gave none.
+    names = [str(name) for name in frame.columns]
+    gaps = [name for name in names if frame[name].dtype == float and frame[name].isna().any()]
+    told = {name: [row[name] for row in table if row.get(name) is not None] for name in gaps}
+    whole = {name: "Int64" for name in gaps if all(type(value) is int for value in told[name])}
+    mixed = [name for name in frame.columns if _is_mixed(frame[name])]
+    for name in mixed:
+        frame[name] = [None if pd.isna(value) else str(value) for value in frame[name]]
+    return frame.astype(whole).drop(columns=same).assign(message=messages)
+
+
+def _is_mixed(column: pd.Series[Any]) -> bool:
+    """Whether some values are text and others are not: such a column is text."""
+    texts = [isinstance(value, str) for value in column.dropna()]
+    return any(texts) and not all(texts)
+
+
+def _combinations(made: Study) -> Iterable[Values]:
+    for own in made.runs or [{}]:
+        for values in itertools.product(*made.grid.values()):
+            yield {**own, **dict(zip(made.grid, values, strict=True))}
+
+
+def _row(made: Study, varied: Values, files: dict[str, str]) -> Row:
+    command_line = arguments(made.command, {**made.fixed, **varied})
+    named = sorted({word.partition("=")[2] or word for word in command_line})
+    for name in named:
+        if name not in files:
+            files[name] = _content(name)
+    read = {name: files[name] for name in named if files[name]}
+    asked = {"arguments": command_line, "files": read, "version": cluster_sim.__version__}
+    shown = {
+        key: value if isinstance(value, str) else ",".join(value) for key, value in varied.items()
+    }
+    return Row(shown, tuple(command_line), digest(asked))
+
+
+def _content(name: str) -> str:
+    """Digest of the file of this name, nothing when there is none."""
+    try:
+        return sha256_of(Path(name)) if Path(name).is_file() else ""
+    except OSError:
+        return ""
+
+
+def _typed(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            return value
+    return text
+
+
+def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[f"{before}{key}"] = str(value) if isinstance(value, list) else value
+    return flat
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    return f"{RESULT}{name}" if name in taken or name == "message" else name
+
+
+def _repeats(frame: pd.DataFrame, name: str) -> bool:
+    """Whether a result says nothing but what its parameter said."""
+    own = name.removeprefix(RESULT)
+    if own not in frame:
+        return False
+    told = frame[name].notna()
+    return bool((frame.loc[told, name].astype(str) == frame.loc[told, own].astype(str)).all())

@@ -1,0 +1,111 @@
+"""A sweep: all runs of a study, each one once, into one table."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.reports.run_directory import Run
+from experiments.reports.run_record import new_record
+from experiments.sweeps.runner import available_workers, dask_pool, run_in_processes, run_rows
+from experiments.sweeps.store import RowStore, open_store
+from experiments.sweeps.study import Row, Study, results, rows
+
+Outcomes = dict[str, dict[str, Any]]
+Progress = Callable[[int, int], None]
+
+
+def sweep(
+    study: Study,
+    *,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    dask: str | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Run every run of a study that has not finished yet.
+
+    Parameters
+    ----------
+    study : Study
+    out : path, optional
+        Directory of the sweep. Each finished run is written there at once; the same sweep started
+        again takes it from there. Without it nothing is written.
+    workers : int, optional
+        Processes; by default one a processor.
+    dask : str, optional
+        Address of a Dask scheduler, instead of processes here.
+    progress : callable, optional
+        Called with the number of finished runs and of all.
+
+    Returns
+    -------
+    DataFrame
+        As :func:`experiments.sweeps.study.results`, in order of the study, whatever finished first.
+
+    Raises
+    ------
+    InputError
+        For a study or a directory that cannot be.
+    """
+    table = rows(study)
+    with open_store(Path(out)) if out is not None else nullcontext() as store:
+        outcomes = _stored(table, store)
+        missing = list({row.digest: row for row in table if row.digest not in outcomes}.values())
+        with closing(_outcomes(missing, workers, dask)) as arriving:
+            for row, outcome in arriving:
+                if store is not None:
+                    store.keep(row, outcome)
+                outcomes[row.digest] = outcome
+                if progress is not None:
+                    progress(len(outcomes), len({row.digest for row in table}))
+        frame = results((row, outcomes[row.digest]) for row in table)
+        if store is not None:
+            _write_results(store.folder, study, frame)
+    return frame
+
+
+def _stored(table: Sequence[Row], store: RowStore | None) -> Outcomes:
+    if store is None:
+        return {}
+    found = ((row.digest, store.finished(row)) for row in table)
+    return {digest: outcome for digest, outcome in found if outcome is not None}
+
+
+def _outcomes(
+    missing: Sequence[Row], workers: int | None, dask: str | None
+) -> Generator[tuple[Row, dict[str, Any]]]:
+    if not missing:
+        return
+    if dask is not None:
+        with dask_pool(dask) as (executor, found):
+            yield from run_rows(missing, executor, found)
+        return
+    yield from run_in_processes(missing, min(workers or available_workers(), len(missing)))
+
+
+def _write_results(folder: Path, study: Study, frame: pd.DataFrame) -> None:
+    """Table, record and page beside the rows, each of them whole; the record last."""
+    with _staging(folder) as part:
+        run = Run(part, new_record("sweep", study.model_dump(), None))
+        run.table("results", frame, title="Runs", parquet=True)
+        run.finish()
+        names = sorted(path.name for path in part.iterdir())
+        for name in [name for name in names if name != "run.json"] + ["run.json"]:
+            (part / name).replace(folder / name)
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    part = folder / "results.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

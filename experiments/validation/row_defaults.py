@@ -1,0 +1,202 @@
+"""A training row with its empty cells filled in, and sizes made such that the plan divides them.
+
+What was measured did run, so a plan is not refused here for a remainder: frameworks pad sizes and
+round batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.validation.recipes import recipe
+from topologies.catalogue.catalogue import catalogue
+from topologies.errors import InputError
+
+Cells = Mapping[str, Any]
+
+USUAL: Mapping[str, int | str] = {
+    "vocab": 51200,
+    "tied_embeddings": 0,
+    "tp": 1,
+    "pp": 1,
+    "cp": 1,
+    "ep": 1,
+    "zero": 1,
+    "sequence_parallel": 1,
+    "microbatch": 1,
+    "precision": "bf16",
+    "recompute": "none",
+    "experts": 0,
+    "experts_per_token": 0,
+    "shared_experts": 0,
+    "dense_layers": 0,
+}
+"""What an empty cell is taken to be: the usual default of Megatron-like frameworks."""
+SAME_RATE = {
+    "fp8": ("fp8", "float8", "e4m3", "hybrid"),
+    "bf16": ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"),
+}
+"""Precisions that run at one rate, by what their spellings have in common; fp8 comes first, as
+what is mixed with it is bf16."""
+COUNTED_BY_CORE = "trn1"
+"""Chip whose rows count cores in their degrees."""
+MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
+"""Of one row: twice the largest machine there is, thirty times the deepest and the widest model,
+and longer sequences than any are trained on."""
+LAYERS_OF_A_CHUNK = 2
+"""Of an interleaved schedule that does not say; large models are trained with one to four."""
+MOST_BUBBLE = 0.25
+"""Bubble of 1F1B beyond which a row that states no schedule is taken to interleave. Published plans
+of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falcon 22 %)."""
+TUNED = 1024
+"""Chips from which a run is taken to be tuned so; on fewer, sweeps also measure poor plans."""
+WIDE = {False: 8 / 3, True: 7 / 2}
+"""Feed-forward over hidden width of gated models, without and with shared key-value heads: Llama
+and Llama 2, and Llama 3, Mistral."""
+WHOLE_COLUMNS = 256
+"""Of which such a width is a multiple."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A row with its empty cells filled in.
+
+    Attributes
+    ----------
+    values : mapping
+    assumed : tuple of str
+        Columns that were empty, or that could not be taken as they were.
+    """
+
+    values: Cells
+    assumed: tuple[str, ...]
+
+
+def filled(values: Cells) -> Stated:
+    """Fill empty cells by what is usual, and by what follows from the others.
+
+    Raises
+    ------
+    InputError
+        When the degrees do not divide the ranks.
+    """
+    row = {**values}
+    for name, limit in MOST.items():
+        if row[name] > limit:
+            raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")
+    given = dict(row)
+    for complete in (_widths, _usual, _degrees, _batch, _pipeline, _overlap, _padded):
+        row |= complete(row)
+    return Stated(row, tuple(name for name in row if row[name] != given.get(name)))
+
+
+def _widths(row: Cells) -> Cells:
+    """Heads and feed-forward part; one as wide as GPT's without shared key-value heads is GPT's."""
+    hidden, heads, ffn = row["hidden"], row["heads"], row.get("ffn")
+    kv_heads = row.get("kv_heads") or heads
+    gated = row.get("gated_mlp")
+    if gated is None:
+        gated = int(ffn != 4 * hidden or kv_heads < heads or bool(row.get("experts")))
+    if ffn is None:
+        columns = WIDE[kv_heads < heads] * hidden / WHOLE_COLUMNS
+        usual = round(-(-columns // 1)) * WHOLE_COLUMNS if gated else 4 * hidden
+        ffn = row.get("moe_ffn") or usual
+    head_dim = row.get("head_dim") or max(1, hidden // heads)
+    return {"kv_heads": kv_heads, "gated_mlp": gated, "ffn": ffn, "head_dim": head_dim}
+
+
+def _usual(row: Cells) -> Cells:
+    missing = {name: value for name, value in USUAL.items() if row.get(name) is None}
+    return missing | {"precision": _precision(str(row.get("precision") or USUAL["precision"]))}
+
+
+def _precision(text: str) -> str:
+    """Rate at which a precision runs; what is not known is left for the plan to refuse."""
+    low = text.lower()
+    return next((rate for rate, names in SAME_RATE.items() if any(n in low for n in names)), low)
+
+
+def _degrees(row: Cells) -> Cells:
+    """Data parallel degree, which fills the chips, and the tensor parallel degree of experts.
+
+    Some count dp without ep, of which it is a multiple here, and some with cp.
+    """
+    fills, dp = _replicas(row), row.get("dp")
+    if dp is None or dp * row["ep"] == fills or dp == fills * row["cp"]:
+        dp = fills or dp
+    found = {"dp": dp}
+    if row.get("etp") is None and row["ep"] > 1 and row["tp"] > 1:
+        ranks = row["tp"] * row["cp"] * dp
+        found["etp"] = 1 if ranks % (row["ep"] * row["tp"]) else row["tp"]
+    return found
+
+
+def _replicas(row: Cells) -> int:
+    """Data parallel degree that fills the chips, or their cores where ranks are cores; 0: none."""
+    inner = row["tp"] * row["pp"] * row["cp"]
+    by_core = str(row["cluster"]).startswith(COUNTED_BY_CORE)
+    each = catalogue().integer(COUNTED_BY_CORE, "ranks_per_chip") if by_core else 1
+    room = row["chips"] * each
+    if room % inner and row.get("dp") is None:
+        raise InputError(
+            f"{room} ranks on {row['chips']} chips are not a multiple of tp {row['tp']} × "
+            f"pp {row['pp']} × cp {row['cp']} = {inner}. State dp or correct the degrees."
+        )
+    return 0 if room % inner else int(room // inner)
+
+
+def _batch(row: Cells) -> Cells:
+    """Whole microbatches on each replica, the number nearest to what is stated."""
+    dp, microbatch = row["dp"], row["microbatch"]
+    whole = row.get("global_batch")
+    if whole is None:
+        return {"global_batch": dp * microbatch}
+    microbatch = min(microbatch, max(1, whole // dp))
+    count = max(1, round(whole / (dp * microbatch)))
+    return {"microbatch": microbatch, "global_batch": count * dp * microbatch}
+
+
+def _pipeline(row: Cells) -> Cells:
+    """Schedule and chunks of a stage; only 1F1B has several, and only where there are stages."""
+    pp, vpp, schedule = row["pp"], row.get("vpp"), row.get("schedule")
+    if pp == 1 or (vpp and schedule in ("gpipe", "zero-bubble")):
+        return {"vpp": 1, "schedule": schedule or "1f1b"}
+    microbatches = row["global_batch"] // (row["dp"] * row["microbatch"])
+    most = row["layers"] // pp
+    bubble = (pp - 1) / microbatches
+    tuned = row["chips"] >= TUNED and most > 1
+    if schedule is None and vpp is None and tuned and bubble > MOST_BUBBLE:
+        schedule = "interleaved"
+    if schedule == "interleaved" and vpp is None:
+        vpp = max(1, min(most, max(2, round(most / LAYERS_OF_A_CHUNK))))
+    return {"vpp": vpp or 1, "schedule": schedule or "1f1b"}
+
+
+def _overlap(row: Cells) -> Cells:
+    """What the framework does unasked, of those that could have overlapped nothing."""
+    usual = recipe({**row, "overlap": "none"}).usual_overlap
+    return {"overlap": row.get("overlap") or usual}
+
+
+def _padded(row: Cells) -> Cells:
+    """Sizes that the degrees divide; with a remainder the sequence is not parallel."""
+    tp, cp, etp = row["tp"], row["cp"], row.get("etp") or row["tp"]
+    heads, kv_heads = _multiple(row["heads"], tp), row["kv_heads"]
+    if (kv_heads % tp and tp % kv_heads) or heads % kv_heads:
+        fitting = [count for count in range(tp, heads + 1, tp) if heads % count == 0]
+        kv_heads = min(fitting, key=lambda count: abs(count - kv_heads))
+    seq = _multiple(row["seq"], 2 * cp) if cp > 1 else row["seq"]
+    found = {"heads": heads, "kv_heads": kv_heads, "ffn": _multiple(row["ffn"], tp), "seq": seq}
+    found["sequence_parallel"] = int(row["sequence_parallel"] and seq // cp % tp == 0)
+    if row["experts"]:
+        width = row.get("moe_ffn") or row["ffn"]
+        found["moe_ffn"] = _multiple(width, max(tp, etp) if row["shared_experts"] else etp)
+        found["experts"] = _multiple(row["experts"], row["ep"])
+    return found
+
+
+def _multiple(size: int, of: int) -> int:
+    """The size, or the next that can be divided."""
+    return -(-size // of) * of

@@ -1,0 +1,42 @@
+"""Collectives whose time NCCL's measurements give: rows agree with what training is charged."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster_sim.analysis.conservation import violations
+from cluster_sim.collectives import duration_ps, measure, whole
+from topologies import cluster
+
+
+@pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"])
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("machine", ["dgx-h100", "p5.48xlarge:2"])
+def test_auto_on_nvidia_takes_the_time_that_training_is_charged(
+    op: str, engine: str, machine: str
+) -> None:
+    group = whole(cluster(machine))
+    row, trace = measure(op, group, 2**26, engine=engine)
+    assert trace.total_ps == duration_ps(op, group, 2**26)
+    assert (row["algorithm"], row["semantics"]) == ("nccl", "not-checked")
+    assert row["ops"] == group.ranks + 2
+    assert 0 < row["lower_bound_s"] <= row["time_s"]
+    assert not violations(trace)
+
+
+def test_nothing_to_move_takes_no_time() -> None:
+    row, _ = measure("all-reduce", whole(cluster("dgx-h100")), 0)
+    assert row["time_s"] == 0
+
+
+def test_a_named_algorithm_is_still_run_chunk_by_chunk() -> None:
+    row, _ = measure("all-reduce", whole(cluster("dgx-h100")), 2**20, "ring")
+    assert (row["algorithm"], row["semantics"]) == ("ring", "proven")
+
+
+def test_reduction_in_the_switch_halves_what_a_rank_must_send() -> None:
+    group = whole(cluster("dgx-h100"))
+    ring, _ = measure("all-reduce", group, 2**30, "ring")
+    nccl, _ = measure("all-reduce", group, 2**30)
+    assert nccl["lower_bound_s"] == pytest.approx(ring["lower_bound_s"] / 2)
+    assert nccl["lower_bound_s"] < nccl["time_s"] < ring["lower_bound_s"] * 1.05

@@ -1,0 +1,174 @@
+"""Groups as text, what the Neuron runtime refuses, uneven exchanges, and the map of the links."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_sim.collectives import Group, compose, prove, whole
+from cluster_sim.collectives.group_parsing import ordered, parse_groups
+from cluster_sim.collectives.measure_all_to_all_v import (
+    bus_factor_v,
+    compose_v,
+    lower_bound_v,
+    skewed,
+)
+from cluster_sim.collectives.verify.neuron_limits import along_ring, refuse_restricted
+from cluster_sim.plot.link_map import link_load, link_map
+from cluster_sim.trace.trace import run
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from topologies.shapes.links import domain_links
+
+SERVER = cluster("trn2.48xlarge")
+RING = cluster("ring:5", bandwidth="100GB/s", latency="1us")
+SWITCHED = cluster("trn3-gen1")
+
+
+@given(st.permutations(range(16)), st.sampled_from([1, 2, 4, 8]))
+def test_groups_are_read_as_they_are_written(chips, count):
+    cut = np.array(chips).reshape(count, -1)
+    text = ";".join(",".join(map(str, row)) for row in cut.tolist())
+    assert [one.chips.tolist() for one in parse_groups(text, SERVER)] == cut.tolist()
+
+
+@given(st.integers(0, 15), st.integers(0, 15))
+def test_a_range_is_all_chips_from_its_low_to_its_high_end(low, high):
+    if low <= high:
+        (group,) = parse_groups(f"{low}-{high}", SERVER)
+        assert group.chips.tolist() == list(range(low, high + 1))
+    else:
+        with pytest.raises(InputError, match="goes down"):
+            parse_groups(f"{low}-{high}", SERVER)
+
+
+@given(st.text(alphabet="0123456789-,; x", max_size=12))
+def test_any_text_is_groups_or_one_line_of_refusal(text):
+    try:
+        groups = parse_groups(text, SERVER)
+    except InputError as mistake:
+        refusal = str(mistake)
+    else:
+        chips = np.concatenate([one.chips for one in groups])
+        assert len(np.unique(chips)) == len(chips) <= 16
+        refusal = "none"
+    assert len(refusal.splitlines()) == 1
+
+
+@given(st.permutations(range(16)))
+def test_an_order_is_taken_as_it_is(chips):
+    assert ordered(whole(SERVER), ",".join(map(str, chips))).chips.tolist() == list(chips)
+
+
+@pytest.mark.parametrize(
+    "machine", ["trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver", "trn3-gen1", "trn3-gen2"]
+)
+@pytest.mark.parametrize("op", ["all-reduce", "all-gather", "all-to-all", "broadcast", "permute"])
+def test_whole_machines_run_every_operation(op, machine):
+    group = whole(cluster(machine))
+    refuse_restricted(op, along_ring(group) if op == "permute" else group)
+
+
+def refused(op, machine, chips, ranks_per_chip=1):
+    with pytest.raises(InputError) as caught:
+        refuse_restricted(op, Group(cluster(machine), np.array(chips), ranks_per_chip))
+    assert str(caught.value).endswith("Or simulate it all the same with --unrestricted.")
+    return str(caught.value)
+
+
+def test_permute_needs_a_physical_ring():
+    refuse_restricted("permute", Group(SERVER, np.array([0, 4, 8, 12])))
+    assert "chip 2 to chip 0" in refused("permute", "trn2.48xlarge", [0, 1, 2])
+    assert "different domains" in refused("permute", "trn2.48xlarge:2", [0, 16])
+
+
+def test_groups_across_nodes_are_symmetric():
+    refuse_restricted("all-reduce", Group(cluster("trn2.48xlarge:2"), np.array([0, 3, 19, 16])))
+    assert "2 chips in domain 0 and 1 in domain 1" in refused(
+        "all-reduce", "trn2.48xlarge:2", [0, 1, 16]
+    ).replace("1 chips in domain 1 and 2 in domain 0", "2 chips in domain 0 and 1 in domain 1")
+    assert "chip 2 of domain 1 but not of domain 0" in refused(
+        "all-gather", "trn2.48xlarge:2", [0, 1, 16, 18]
+    )
+
+
+def test_uneven_collectives_have_rules_of_their_own():
+    refuse_restricted("all-to-all-v", Group(cluster("trn2.48xlarge:3"), np.array([5, 21, 37])))
+    assert "same local number" in refused("all-to-all-v", "trn2.48xlarge", [0, 1])
+    refuse_restricted("all-to-all-v", whole(SWITCHED, 4))
+    assert "all 4 ranks of each" in refused("all-to-all-v", "trn3-gen1", [0, 1], 2)
+    assert "several chips" in refused("all-to-all-v", "trn3-gen1", [0], 4)
+    refuse_restricted("all-gather-v", Group(SERVER, np.array([7]), 4))
+    assert "4 ranks of one chip" in refused("all-gather-v", "trn2.48xlarge", [7, 8], 2)
+
+
+def test_a_rank_has_four_streams_and_a_chip_as_many_cores_as_it_has():
+    group = Group(SERVER, np.array([0, 1]))
+    refuse_restricted("all-reduce", group, streams=4)
+    with pytest.raises(InputError, match=r"5 collectives of a rank at once; .* 4 streams"):
+        refuse_restricted("all-reduce", group, streams=5)
+    with pytest.raises(InputError, match="chip 0 runs 5 groups at once"):
+        refuse_restricted("all-reduce", [Group(SERVER, np.array([0, k])) for k in range(1, 6)])
+    with pytest.raises(InputError, match=r"chip 0 is in 17 replica groups; .* 16"):
+        refuse_restricted("all-reduce", [group] * 17)
+    assert "trn2 has 8 NeuronCores" in refused("all-reduce", "trn2.48xlarge", [0], 9)
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "ring:5"])
+def test_other_machines_are_not_restricted(name):
+    plain = name == "ring:5"
+    machine = RING if plain else cluster(name)
+    refuse_restricted("permute", Group(machine, np.array([0, 2, 1])), streams=99)
+    assert along_ring(whole(machine)).chips.tolist() == list(range(machine.chips))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_an_uneven_exchange_delivers_every_byte_in_no_less_than_its_bound(data):
+    machine = data.draw(st.sampled_from([RING, SERVER, SWITCHED]))
+    ranks = data.draw(st.integers(1, 5))
+    sizes = st.lists(st.sampled_from([0, 1, 999, 2**20]), min_size=ranks**2, max_size=ranks**2)
+    sent = np.array(data.draw(sizes), np.int64).reshape(ranks, ranks)
+    group = Group(machine, np.arange(ranks))
+    made = compose_v(group, sent, data.draw(st.sampled_from(["auto", "direct"])), ideal=True)
+    assert prove(made) == "proven"
+    what = made.schedule.labels["what"]
+    last = np.array([name in ("copy", "reduce") for name in what])
+    assert made.schedule.size_bytes[last].sum() == sent.sum() - np.trace(sent)
+    assert run(made.schedule).total_ps >= lower_bound_v(group, sent).time_ps
+
+
+def test_without_skew_it_is_the_all_to_all():
+    group = whole(SERVER)
+    even = compose_v(group, skewed(16, 2**20, 0.0), ideal=True)
+    known = compose("all-to-all", group, 2**20, "dimension-ordered", ideal=True)
+    assert run(even.schedule).total_ps == run(known.schedule).total_ps
+    assert bus_factor_v(skewed(16, 2**20, 0.0)) == 15 / 16
+
+
+def test_the_load_of_the_links_is_that_of_the_run():
+    trace = run(compose("all-reduce", whole(RING), 5 * 10**6, "ring").schedule)
+    links = domain_links(RING.shape)
+    load = link_load(trace, RING, links)
+    up = (links.dst - links.src) % 5 == 1
+    # Eight steps of 10 us on the wire and 1 us of latency, one way round only.
+    assert load[up] == pytest.approx(np.full(5, 80 / 88))
+    assert (load[~up] == 0).all()
+
+
+@pytest.mark.parametrize("text", ["ring:5", "torus:2x2x3", "torus:4x4", "torus:2x3x2x3"])
+def test_a_line_each_way_of_every_cable(text):
+    machine = cluster(text, bandwidth="100GB/s", latency="1us")
+    trace = run(compose("all-to-all", whole(machine), 1000, "direct").schedule)
+    figure = link_map(trace, machine)
+    drawn = figure.axes[0].collections[0]
+    links = len(domain_links(machine.shape))
+    assert links <= len(drawn.get_segments()) <= 2 * links
+    figure.canvas.draw()
+
+
+def test_a_map_is_of_a_torus():
+    switch = cluster("switch:4", bandwidth="100GB/s", latency="1us")
+    trace = run(compose("all-to-all", whole(switch), 1000).schedule)
+    with pytest.raises(InputError, match="switch:4 is no torus"):
+        link_map(trace, switch)

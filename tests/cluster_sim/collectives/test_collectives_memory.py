@@ -1,0 +1,188 @@
+"""What a collective occupies besides links: memory, DMA engines and CC-Cores."""
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import (
+    OPS,
+    Group,
+    algorithms,
+    build,
+    compose,
+    duration_ps,
+    hbm_bytes,
+    hbm_bytes_per_s,
+    lower_bound,
+    lower_bound_ps,
+    prove,
+    whole,
+)
+from cluster_sim.collectives.measure_all_to_all_v import compose_v, lower_bound_v
+from cluster_sim.trace.trace import run
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+
+GIB = 2**30
+FREE = """part,quantity,variant,value,unit,grade,source,note,low,high
+trn2,collective_efficiency,,1,ratio,assumed,A,test,,
+trn2,hbm_in_collectives,,1,ratio,assumed,A,test,,
+trn2,collective_copy,,2,TB/s,assumed,A,test,,
+"""
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A Trn2 server whose links and memory give all that they nominally can."""
+    path = tmp_path / "free.csv"
+    path.write_text(FREE, encoding="utf-8")
+    return cluster("trn2.48xlarge", catalogue=catalogue().with_overlay(path))
+
+
+def accesses(made):
+    """Bytes read and written in each memory."""
+    flows, resources = made.flows, made.resources
+    flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))
+    moved = made.size_bytes[flows.op][flow] * flows.weight.astype(np.int64)
+    memory = resources.kind[flows.resource] == resources.kinds.index("hbm")
+    total = np.bincount(flows.resource[memory], moved[memory], len(resources)).astype(np.int64)
+    return total[resources.kind == resources.kinds.index("hbm")]
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm", "each", "gb_per_s", "reached"),
+    [
+        ("all-gather", "multi-ring", 8, 362, 0.99),
+        ("reduce-scatter", "multi-ring", 12, 242, 0.99),
+        ("all-gather", "kangaring", 6, 483, 0.83),
+        ("reduce-scatter", "kangaring", 8, 362, 0.99),
+    ],
+)
+def test_memory_bounds_a_full_node_of_four_ranks_a_chip(
+    node, op, algorithm, each, gb_per_s, reached
+):
+    size = 4 * GIB
+    made = compose(op, whole(node, 4), size, algorithm)
+    assert prove(made) == "proven"
+    through = size * 15 / 16
+    moved = accesses(made.schedule)
+    np.testing.assert_allclose(moved, each * through, rtol=0.06)
+    assert 2900 / each == pytest.approx(gb_per_s, abs=0.7)
+    # 63 of 64 shards cross a memory, 15 of 16 the links into its chip.
+    cap = 2.9e12 * through / moved.max()
+    assert reached * cap <= through / run(made.schedule).total_s <= cap
+
+
+@pytest.mark.parametrize(("op", "each"), [("all-gather", 8), ("reduce-scatter", 12)])
+def test_collectives_in_scratchpads_escape_memory(node, op, each):
+    size = 56 * 2**20
+    cap = 2.9e12 / each * (15 / 16) / (63 / 64)
+    inside, outside = (
+        size * 15 / 16 / run(build(op, whole(node, 4), size, "multi-ring", sbuf=sbuf)).total_s
+        for sbuf in (True, False)
+    )
+    assert outside < 0.85 * inside
+    assert outside < cap < 1.05 * inside
+
+
+@pytest.mark.parametrize(
+    ("machine", "op", "algorithm"),
+    [
+        ("trn2.48xlarge", "all-reduce", "multi-ring"),
+        ("trn2.48xlarge", "all-to-all", "direct"),
+        ("trn2-ultraserver", "reduce-scatter", "torus"),
+        ("trn3-gen1", "all-gather", "mesh"),
+        ("trn2.48xlarge:2", "all-reduce", "hierarchical"),
+    ],
+)
+def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
+    group = whole(cluster(machine))
+    alone = build(op, group, 64 * 2**20, algorithm)
+    beside_others = build(op, group, 64 * 2**20, algorithm, contended=True)
+    assert not len(alone.flows)
+    assert len(beside_others.flows)
+    assert accesses(beside_others).sum() == hbm_bytes(op, group, 64 * 2**20, algorithm)
+    np.testing.assert_array_equal(run(alone).times.end_ps, run(beside_others).times.end_ps)
+
+
+def test_on_ideal_wire_nothing_crosses_memory():
+    group = whole(cluster("trn2.48xlarge"), 4)
+    assert not len(build("all-reduce", group, GIB, "ring", ideal=True, contended=True).flows)
+
+
+def test_ranks_of_one_chip_are_bound_by_its_dma_engines():
+    pair = Group(cluster("trn1.32xlarge"), [0], 2)
+    assert duration_ps("all-reduce", pair, GIB) / 1e12 == pytest.approx(18.93e-3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("machine", "chips", "cores", "floor_us", "within"),
+    [
+        ("trn1.32xlarge", 1, 2, 2.1, 0.02),
+        ("trn1.32xlarge", 4, 2, 6.3, 0.06),
+        ("trn1.32xlarge", 8, 2, 7.1, 0.03),
+        ("trn1.32xlarge", 16, 2, 9.1, 0.01),
+        ("trn2.48xlarge", 16, 4, 17.5, 0.03),
+    ],
+)
+def test_the_smallest_all_reduce_takes_what_it_was_measured_to(
+    machine, chips, cores, floor_us, within
+):
+    group = Group(cluster(machine), np.arange(chips), cores)
+    assert duration_ps("all-reduce", group, 1024) / 1e6 == pytest.approx(floor_us, rel=within)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("machine", "cores"), [("trn1.32xlarge", 2), ("trn2.48xlarge", 4), ("trn2.48xlarge:2", 4)]
+)
+def test_bytes_of_memory_in_closed_form_are_those_of_the_schedule(machine, cores, op):
+    group, size = whole(cluster(machine), cores), 64 * 2**20
+    for name in algorithms(op, group):
+        made = build(op, group, size, name, contended=True)
+        assert hbm_bytes(op, group, size, name) == accesses(made).sum()
+
+
+def test_mean_rate_at_a_memory_is_bytes_over_chips_and_time():
+    group, size = whole(cluster("trn2.48xlarge"), 4), GIB
+    seconds = duration_ps("all-gather", group, size) / 1e12
+    rate = hbm_bytes("all-gather", group, size) / 16 / seconds
+    assert hbm_bytes_per_s("all-gather", group, size) == pytest.approx(rate)
+    assert 1.2e12 < rate < 0.78 * 2.9e12
+
+
+def test_no_bytes_of_memory_are_claimed_where_none_are_known():
+    for machine in ("dgx-h100", "dgx-h100:2"):
+        assert hbm_bytes("all-reduce", whole(cluster(machine)), GIB) == 0
+    plain = whole(cluster("ring:8", bandwidth="1GB/s", latency="1us"))
+    assert hbm_bytes_per_s("all-reduce", plain, GIB) == 0
+
+
+@pytest.mark.parametrize("op", ["all-gather", "reduce-scatter", "all-reduce"])
+def test_the_bound_of_a_full_node_is_its_memory_and_of_one_rank_a_chip_its_links(op):
+    node = cluster("trn2.48xlarge")
+    full, single = whole(node, 4), whole(node)
+    assert lower_bound(op, full, GIB).what == "hbm"
+    assert lower_bound(op, single, GIB).what == "injection"
+    for left_out in ({"ideal": True}, {"sbuf": True}):
+        assert lower_bound(op, full, GIB, **left_out).what == "injection"
+    pairs = hbm_bytes(op, full, GIB, "kangaring")
+    assert lower_bound_ps(op, full, GIB) == pairs * 10**12 // (16 * 2_900_000_000_000)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", [1, 1000, 2**20 + 7, 2**26])
+@pytest.mark.parametrize(("machine", "cores"), [("trn2.48xlarge", 4), ("trn1.32xlarge", 2)])
+def test_no_algorithm_beats_the_bound_of_memory(machine, cores, op, size):
+    group = Group(cluster(machine), [0, 1, 4, 5], cores)
+    bound = lower_bound_ps(op, group, size)
+    assert all(duration_ps(op, group, size, name) >= bound for name in algorithms(op, group))
+
+
+def test_an_all_to_all_v_is_bound_by_the_memory_of_the_fullest_chip():
+    chip = Group(cluster("trn2.48xlarge"), [0], 4)
+    sent = np.zeros((4, 4), np.int64)
+    sent[0, 1] = GIB
+    bound = lower_bound_v(chip, sent)
+    assert (bound.what, bound.time_ps) == ("hbm", 2 * GIB * 10**12 // 2_900_000_000_000)
+    assert run(compose_v(chip, sent).schedule).total_ps > bound.time_ps
+    assert lower_bound_v(chip, sent, ideal=True).time_ps == 0

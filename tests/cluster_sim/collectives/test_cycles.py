@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_sim.collectives import Group, duration_ps, whole
+from cluster_sim.collectives.algorithms.cycle_search import ultraserver_boxes
+from cluster_sim.collectives.algorithms.cycles import (
+    all_rings,
+    hamiltonian_cycles,
+    one_ring,
+    snake,
+)
+from topologies.clusters.names import cluster
+
+
+def cable_uses(orders, sizes):
+    """How often each undirected step of a grid is taken, by axis; fails on any other step."""
+    at = np.stack(np.unravel_index(orders, sizes), axis=-1)
+    then = np.roll(at, -1, axis=1)
+    moved = (then - at) % np.array(sizes)
+    ring = np.array(sizes)
+    one = np.where((moved == 1) | (moved == ring - 1), 1, np.where(moved == 0, 0, 99))
+    assert (one.sum(axis=-1) == 1).all(), "a step that is not to a neighbour"
+    axis = one.argmax(axis=-1)
+    low = np.minimum(orders, np.roll(orders, -1, axis=1))
+    high = np.maximum(orders, np.roll(orders, -1, axis=1))
+    uses: list[dict[tuple[int, int], int]] = [{} for _ in sizes]
+    for a, u, v in zip(axis.ravel(), low.ravel(), high.ravel(), strict=True):
+        uses[a][int(u), int(v)] = uses[a].get((int(u), int(v)), 0) + 1
+    return uses
+
+
+def test_five_cycles_use_every_cable_of_the_ultraserver():
+    found = hamiltonian_cycles((4, 4, 4), (True,) * 3, (1, 2, 2))
+    assert found.both_ways
+    assert found.orders.shape == (5, 64)
+    z, y, x = cable_uses(found.orders, (4, 4, 4))
+    assert len(z) == len(y) == len(x) == 64
+    assert set(z.values()) == {1}
+    assert set(y.values()) == set(x.values()) == {2}
+
+
+def test_two_cycles_use_every_cable_of_the_server():
+    found = hamiltonian_cycles((4, 4), (True, True), (1, 1))
+    assert found.orders.shape == (2, 16)
+    for axis in cable_uses(found.orders, (4, 4)):
+        assert len(axis) == 16
+        assert set(axis.values()) == {1}
+
+
+@pytest.mark.parametrize("grid", ultraserver_boxes(), ids=str)
+def test_shipped_cycles_are_hamiltonian_and_share_links_by_their_rates(grid):
+    found = hamiltonian_cycles(grid.sizes, grid.wraps, grid.units)
+    assert (np.sort(found.orders, axis=1) == np.arange(grid.chips)).all()
+    orders = found.orders
+    if found.both_ways:
+        orders = np.concatenate([orders, orders[:, ::-1]])
+    cable_uses(orders, grid.sizes)
+    at = np.stack(np.unravel_index(orders, grid.sizes), axis=-1)
+    axis = (at != np.roll(at, -1, axis=1)).argmax(axis=-1)
+    arcs = np.stack([orders, np.roll(orders, -1, axis=1), axis], axis=-1).reshape(-1, 3)
+    found_arcs, uses = np.unique(arcs, axis=0, return_counts=True)
+    load = uses / np.array(grid.units)[found_arcs[:, 2]]
+    # All cycles carry the same share, so the fullest arc sets the time; none is over its unit.
+    scale = 2 if load.max() > 1 else 1
+    assert load.max() <= scale
+
+
+@given(sizes=st.lists(st.integers(3, 6), min_size=2, max_size=2).map(tuple))
+@settings(max_examples=10, deadline=None)
+def test_two_cycles_part_the_cables_of_any_torus(sizes):
+    found = hamiltonian_cycles(sizes, (True, True), (1, 1))
+    assert found.orders.shape == (2, sizes[0] * sizes[1])
+    for axis in cable_uses(found.orders, sizes):
+        assert set(axis.values()) == {1}
+
+
+def test_rings_of_a_plain_ring_follow_its_order():
+    ring = cluster("ring:6", bandwidth="1GB/s", latency="1us")
+    assert one_ring(whole(ring)).order.tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert len(all_rings(whole(ring)).order) == 2
+
+
+def test_a_given_order_is_kept():
+    machine = cluster("trn2.48xlarge")
+    assert one_ring(Group(machine, [5, 0, 9, 2])).order.tolist() == [[0, 1, 2, 3]]
+
+
+def test_a_ring_of_the_ultraserver_takes_few_slow_steps():
+    order = one_ring(whole(cluster("trn2-ultraserver"))).order[0]
+    assert (order // 16 != np.roll(order, -1) // 16).sum() <= 16
+
+
+def test_a_full_mesh_has_a_ring_for_every_coprime_stride():
+    mesh = cluster("mesh:7", bandwidth="1GB/s", latency="1us")
+    order = all_rings(whole(mesh)).order
+    assert len(order) == 6
+    pairs = np.stack([order, np.roll(order, -1, axis=1)], axis=-1).reshape(-1, 2)
+    assert len(np.unique(pairs, axis=0)) == 42
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 4), (5,)])
+def test_a_snake_visits_all_by_neighbours(sizes):
+    order = snake(sizes)
+    assert sorted(order) == list(range(int(np.prod(sizes))))
+    at = np.stack(np.unravel_index(order, sizes), axis=-1)
+    assert (np.abs(np.diff(at, axis=0)).sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "multi-ring"])
+def test_an_order_of_ones_own_is_followed_at_its_cost(algorithm):
+    row = cluster("trn2.48xlarge")
+    fitted, crossed = (Group(row, order) for order in ([0, 1, 2, 3], [0, 2, 1, 3]))
+    assert all_rings(crossed).order.tolist() == [[0, 1, 2, 3], [3, 2, 1, 0]]
+    times = [duration_ps("all-reduce", group, 2**26, algorithm) for group in (fitted, crossed)]
+    assert times[1] > 1.5 * times[0]

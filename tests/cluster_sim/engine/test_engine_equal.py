@@ -1,0 +1,155 @@
+"""Both engines, and the naive telling of the rules, give the same integers for every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cluster_sim.analysis.conservation import violations
+from cluster_sim.engine import HorizonError, simulate
+from cluster_sim.schedule.table import Edges, Flows, Resources, Schedule
+from cluster_sim.trace.trace import Trace
+from tests.support.naive import Naive
+from tests.support.schedules import fault_tables, outcome, schedules
+
+few = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thousands = settings(few, max_examples=2000)
+
+
+def check_engines(made: Schedule) -> None:
+    """Both engines say the same, or both refuse."""
+    check_runs(made)
+
+
+def check_runs(made: Schedule, **options: object) -> None:
+    results: list[object] = []
+    for engine in ("reference", "fast"):
+        try:
+            results.append(outcome(simulate(made, engine=engine, **options)))
+        except HorizonError:
+            results.append("past the horizon")
+    assert results[0] == results[1]
+
+
+def check_faults_and_stops(data: st.DataObject) -> None:
+    """Both engines say the same about a run that is disturbed and cut short."""
+    made = data.draw(schedules())
+    check_runs(
+        made,
+        faults=data.draw(st.none() | fault_tables(made)),
+        until_ps=data.draw(st.none() | st.integers(0, 30)),
+        until_ops=data.draw(st.lists(st.integers(0, len(made) - 1), max_size=2)),
+    )
+
+
+def check_rules(made: Schedule) -> None:
+    """The compiled engine says what the rules, told naively, say."""
+    told = Naive(made).run()
+    try:
+        times = simulate(made)
+    except HorizonError:
+        assert any((told.planned_end(op) or 0) > 2**62 for op in told.flows) or told.now > 2**62
+        return
+    for name in ("ready", "start", "end"):
+        expected = [-1 if instant is None else instant for instant in getattr(told, name)]
+        assert getattr(times, f"{name}_ps").tolist() == expected, name
+
+
+test_engines_agree = few(given(schedules(flows=False))(check_engines))
+test_engines_agree_on_flows = few(given(schedules())(check_engines))
+test_engines_agree_on_faults_and_stops = few(given(st.data())(check_faults_and_stops))
+test_rules_are_kept = few(given(schedules())(check_rules))
+
+many_ops = schedules(flows=False, most_ops=40)
+test_engines_agree_long = pytest.mark.slow(thousands(given(many_ops)(check_engines)))
+test_engines_agree_on_flows_long = pytest.mark.slow(thousands(given(schedules())(check_engines)))
+test_engines_agree_on_faults_and_stops_long = pytest.mark.slow(
+    thousands(given(st.data())(check_faults_and_stops))
+)
+test_rules_are_kept_long = pytest.mark.slow(thousands(given(schedules(most_ops=25))(check_rules)))
+
+
+@few
+@given(st.data())
+def test_what_must_hold_holds(data: st.DataObject) -> None:
+    made = data.draw(schedules())
+    faults = data.draw(st.none() | fault_tables(made))
+    try:
+        times = simulate(made, faults=faults)
+    except HorizonError:
+        return
+    assert violations(Trace(made, times), faults=faults is not None) == []
+
+
+@pytest.mark.parametrize("engine", ["reference", "fast"])
+def test_ten_runs_are_one(engine: str) -> None:
+    made = crowd(300)
+    first = outcome(simulate(made, engine=engine))
+    assert all(outcome(simulate(made, engine=engine)) == first for _ in range(9))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_op_numbers_matter_for_nothing_but_ties(data: st.DataObject) -> None:
+    """With priorities of its own each op keeps its times under another number."""
+    made = data.draw(schedules(flows=False))
+    made = replace(made, priority=np.array(data.draw(st.permutations(range(len(made)))), np.int32))
+    number = np.array(data.draw(st.permutations(range(len(made)))))
+    renumbered = renumber(made, number)
+    times, moved = simulate(made), simulate(renumbered)
+    for name in ("ready_ps", "start_ps", "end_ps", "status"):
+        assert getattr(moved, name)[number].tolist() == getattr(times, name).tolist()
+
+
+def renumber(made: Schedule, number: np.ndarray) -> Schedule:
+    """Give op i the number ``number[i]``."""
+    order, edges = np.argsort(number), made.edges
+    pairs = (number[edges.sources()], number[edges.dst], edges.lag_ps, edges.from_start)
+    return replace(
+        made,
+        kind=made.kind[order],
+        resource=made.resource[order],
+        duration_ps=made.duration_ps[order],
+        priority=made.priority[order],
+        edges=Edges.from_pairs(len(made), *pairs),
+    )
+
+
+def crowd(ops: int) -> Schedule:
+    """Many ops of all kinds at once: deep queues out of order, equal ends, shared rates."""
+    rng = np.random.default_rng(5)
+    resources = 7
+    kind = rng.choice([0, 0, 1, 2], ops).astype(np.uint8)
+    flow = np.flatnonzero(kind == 1).astype(np.int32)
+    src = rng.integers(0, ops - 1, ops)
+    return Schedule(
+        kind=kind,
+        resource=np.where(kind == 2, -1, rng.integers(0, resources, ops)).astype(np.int32),
+        duration_ps=np.where(kind == 0, rng.integers(1, 9, ops), 0),
+        size_bytes=rng.integers(1, 99, ops),
+        priority=rng.integers(0, 3, ops).astype(np.int32),
+        edges=Edges.from_pairs(ops, src, rng.integers(src + 1, ops), rng.integers(0, 9, ops)),
+        resources=replace(
+            crowd_resources(resources), capacity=rng.integers(1, 9, resources) * 10**12
+        ),
+        flows=Flows(
+            op=flow,
+            cap_bytes_per_s=rng.integers(1, 9, len(flow)) * 10**12,
+            ptr=np.arange(len(flow) + 1) * 2,
+            resource=rng.integers(0, resources, 2 * len(flow)).astype(np.int32),
+            weight=rng.integers(1, 3, 2 * len(flow)).astype(np.int32),
+        ),
+    )
+
+
+def crowd_resources(count: int) -> Resources:
+    return Resources.table("engine", np.arange(count), slots=np.arange(count) % 3 + 1)
+
+
+@pytest.mark.parametrize("ops", [300, 3000])
+def test_engines_agree_in_a_crowd(ops: int) -> None:
+    check_engines(crowd(ops))

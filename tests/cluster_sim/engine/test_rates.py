@@ -1,0 +1,257 @@
+"""Max-min fair rates (rule 7): hand-made cases, an independent linear program, and no bit moved."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from cluster_sim.engine import max_min_rates
+from cluster_sim.engine.classes import classify
+from cluster_sim.engine.rates import UNLIMITED
+from cluster_sim.schedule.table import Flows
+
+GB = 10**9
+
+
+class Case(NamedTuple):
+    """Flows over resources, as lists."""
+
+    capacity: list[int]
+    paths: list[list[int]]
+    weights: list[list[int]]
+    caps: list[int]
+
+    def rates(self, order: list[int] | None = None) -> list[int]:
+        """Solve with the flows in another order, and give the rates back in their own."""
+        picks = list(range(len(self.paths))) if order is None else order
+        solved = max_min_rates(
+            self.capacity,
+            np.cumsum([0, *(len(self.paths[pick]) for pick in picks)]),
+            [number for pick in picks for number in self.paths[pick]],
+            weight=[weight for pick in picks for weight in self.weights[pick]],
+            cap_bytes_per_s=[self.caps[pick] for pick in picks],
+        )
+        back = dict(zip(picks, solved.tolist(), strict=True))
+        return [back[flow] for flow in range(len(self.paths))]
+
+
+def plain(capacity: list[int], paths: list[list[int]]) -> list[int]:
+    return Case(capacity, paths, [[1] * len(p) for p in paths], [UNLIMITED] * len(paths)).rates()
+
+
+@st.composite
+def cases(draw: st.DrawFn, unit: int = 1) -> Case:
+    resources = draw(st.integers(1, 5))
+    paths = draw(
+        st.lists(
+            st.lists(st.integers(0, resources - 1), min_size=1, max_size=3, unique=True),
+            min_size=1,
+            max_size=7,
+        )
+    )
+    return Case(
+        [unit * draw(st.integers(1, 60)) for _ in range(resources)],
+        paths,
+        [[draw(st.integers(1, 3)) for _ in path] for path in paths],
+        [draw(st.just(UNLIMITED) | st.integers(1, 40).map(lambda x: x * unit)) for _ in paths],
+    )
+
+
+def test_incast() -> None:
+    assert plain([100] * 9, [[sender, 8] for sender in range(8)]) == [12] * 8  # 12.5, rounded down
+
+
+def test_parking_lot() -> None:
+    # One flow over all three links, one more on each: the narrowest link sets the long flow.
+    assert plain([100, 60, 90], [[0, 1, 2], [0], [1], [2]]) == [30, 70, 30, 60]
+
+
+def test_two_tiers_oversubscribed_four_to_one() -> None:
+    # Two leaves of 8 chips at 100 GB/s, up-links of 800 / 4 GB/s. 8 flows cross, 8 stay.
+    leaf_up, leaf_down = 32, 33
+    crossing = [[chip, leaf_up, leaf_down, 24 + chip] for chip in range(8)]
+    staying = [[8 + chip, 16 + chip] for chip in range(8)]
+    rates = plain([100 * GB] * 32 + [200 * GB] * 2, crossing + staying)
+    assert rates == [25 * GB] * 8 + [100 * GB] * 8
+
+
+def test_disjoint_components_do_not_touch_each_other() -> None:
+    one, other = [[0], [0, 1]], [[2], [2], [3]]
+    together = plain([10, 3, 7, 9], one + other)
+    assert together == plain([10, 3], one) + plain([7, 9], [[0], [0], [1]])
+
+
+def test_an_idle_cap_leaves_the_rest_to_others() -> None:
+    assert Case([100], [[0]] * 3, [[1]] * 3, [10, UNLIMITED, 50]).rates() == [10, 45, 45]
+
+
+def test_a_weight_takes_so_many_units() -> None:
+    # Equal rates x with 3x + x = 100: fair is the rate, not what it takes.
+    assert Case([100], [[0]] * 2, [[3], [1]], [UNLIMITED] * 2).rates() == [25, 25]
+
+
+def test_too_many_flows_for_a_resource_get_nothing() -> None:
+    assert plain([2, 5], [[0, 1], [0], [0], [1]]) == [0, 0, 0, 5]
+
+
+def test_everything_full_at_one_level_is_settled_at_once() -> None:
+    # Both links are full at 2 (5 // 2); the flow of one must not give the other's flow a bit more.
+    assert plain([4, 5], [[0, 1], [0], [1]]) == [2, 2, 2]
+
+
+def test_a_flow_over_nothing_runs_at_its_cap() -> None:
+    assert max_min_rates([7], [0, 0, 1], [0], cap_bytes_per_s=[3, 9]).tolist() == [3, 7]
+
+
+def test_no_flow_at_all() -> None:
+    assert max_min_rates([7], [0], np.empty(0, np.int32)).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"ptr": [0, 2]}, "ptr does not cut 1 shares into 1 flows"),
+        ({"ptr": [0, 2, 1]}, "ptr does not cut 1 shares into 2 flows"),
+        ({"resource": [1]}, "resource reaches from 1 to 1, outside 0 … 0"),
+        ({"resource": [-1]}, "resource reaches from -1 to -1, outside 0 … 0"),
+        ({"weight": 0}, "weight reaches from 0 to 0"),
+        ({"cap_bytes_per_s": -1}, "cap_bytes_per_s reaches from -1 to -1"),
+        ({"capacity_bytes_per_s": [-5]}, "capacity_bytes_per_s reaches from -5 to -5"),
+        ({"count": 0}, "count reaches from 0 to 0"),
+        ({"count": 2**62, "weight": 2}, "count reaches from 4611686018427387904"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(columns: dict, message: str) -> None:
+    common = {"capacity_bytes_per_s": [7], "ptr": [0, 1], "resource": [0]}
+    with pytest.raises(ValueError, match=message):
+        max_min_rates(**{**common, **columns})
+
+
+@settings(deadline=None)
+@given(cases(), st.randoms(use_true_random=False))
+def test_order_changes_no_bit(case: Case, random: object) -> None:
+    order = list(range(len(case.paths)))
+    random.shuffle(order)
+    assert case.rates(order) == case.rates()
+
+
+@settings(deadline=None)
+@given(cases(), st.data())
+def test_counting_equal_flows_together_changes_no_bit(case: Case, data: st.DataObject) -> None:
+    count = [data.draw(st.integers(1, 4)) for _ in case.paths]
+    repeated = Case(
+        case.capacity,
+        *([x for x, n in zip(c, count, strict=True) for _ in range(n)] for c in case[1:]),
+    )
+    counted = max_min_rates(
+        case.capacity,
+        np.cumsum([0, *map(len, case.paths)]),
+        np.concatenate(case.paths),
+        weight=np.concatenate(case.weights),
+        cap_bytes_per_s=case.caps,
+        count=count,
+    )
+    assert np.repeat(counted, count).tolist() == repeated.rates()
+
+
+@settings(deadline=None)
+@given(cases())
+def test_rates_are_feasible_and_no_flow_could_have_more(case: Case) -> None:
+    """Each flow is at its cap, or on a resource that is full for it, where none is faster."""
+    rates = case.rates()
+    for resource, capacity in enumerate(case.capacity):
+        assert sum(w * rates[f] for f, w in on(case, resource)) <= capacity
+    for flow, path in enumerate(case.paths):
+        assert rates[flow] <= case.caps[flow]
+        if rates[flow] < case.caps[flow]:
+            assert any(is_bottleneck(case, rates, flow, resource) for resource in path)
+
+
+def on(case: Case, resource: int) -> list[tuple[int, int]]:
+    """Flows on a resource, with their weights."""
+    return [
+        (flow, weight)
+        for flow, path in enumerate(case.paths)
+        for number, weight in zip(path, case.weights[flow], strict=True)
+        if number == resource
+    ]
+
+
+def is_bottleneck(case: Case, rates: list[int], flow: int, resource: int) -> bool:
+    """Whether a level one higher, for all flows as fast as this one, would not fit."""
+    higher = sum(w * min(rates[f], rates[flow] + 1) for f, w in on(case, resource))
+    as_fast = sum(w for f, w in on(case, resource) if rates[f] == rates[flow])
+    none_faster = all(rates[f] <= rates[flow] for f, _ in on(case, resource))
+    return none_faster and higher + as_fast > case.capacity[resource]
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases(unit=10**9))
+def test_rates_are_those_of_linear_programs(case: Case) -> None:
+    """Raise the smallest rate as far as it goes, hold those that are stuck, and so on."""
+    np.testing.assert_allclose(case.rates(), by_linear_programs(case), rtol=1e-6)
+
+
+def by_linear_programs(case: Case) -> list[float]:
+    flows, unit = len(case.paths), 1e9
+    usage = np.zeros((len(case.capacity), flows))
+    for resource in range(len(case.capacity)):
+        for flow, weight in on(case, resource):
+            usage[resource, flow] = weight
+    bounds_up = [min(cap / unit, 1e6) for cap in case.caps]
+    held: dict[int, float] = {}
+    while len(held) < flows:
+        rising = [flow for flow in range(flows) if flow not in held]
+        level = highest(case, usage, bounds_up, held, dict.fromkeys(rising, 0.0), rising)
+        for flow in rising:
+            floor = dict.fromkeys(rising, level)
+            if highest(case, usage, bounds_up, held, floor, [flow]) < level + 1e-7:
+                held[flow] = level
+    return [held[flow] * unit for flow in range(flows)]
+
+
+def highest(
+    case: Case,
+    usage: np.ndarray,
+    bounds_up: list[float],
+    held: dict[int, float],
+    floor: dict[int, float],
+    raised: list[int],
+) -> float:
+    """Highest common rate of some flows, the others at least at their floors."""
+    flows = len(bounds_up)
+    bounds = [
+        (held[f], held[f]) if f in held else (floor[f] - 1e-9, bounds_up[f]) for f in range(flows)
+    ]
+    above = np.zeros((len(raised), flows + 1))
+    above[range(len(raised)), raised] = -1
+    above[:, -1] = 1
+    solved = linprog(
+        np.r_[np.zeros(flows), -1],
+        A_ub=np.vstack([np.c_[usage, np.zeros(len(usage))], above]),
+        b_ub=np.r_[np.array(case.capacity) / 1e9, np.zeros(len(raised))],
+        bounds=[*bounds, (0, None)],
+        method="highs",
+    )
+    assert solved.success, solved.message
+    return float(solved.x[-1])
+
+
+def test_equal_flows_are_one_class_and_different_ones_are_not() -> None:
+    flows = Flows(
+        op=np.arange(6, dtype=np.int32),
+        cap_bytes_per_s=np.array([5, 5, 5, 6, 5, 5]),
+        ptr=np.array([0, 2, 4, 6, 8, 9, 11]),
+        resource=np.array([0, 1, 0, 1, 1, 0, 0, 1, 0, 0, 1], np.int32),
+        weight=np.array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2], np.int32),
+    )
+    number, example = classify(flows, np.zeros(6, np.int32))
+    assert number[0] == number[1]
+    assert len(set(number.tolist())) == len(example) == 5
+    apart, _ = classify(flows, np.array([0, 1, 0, 0, 0, 0]))
+    assert apart[0] != apart[1]

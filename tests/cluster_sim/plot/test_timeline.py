@@ -1,0 +1,138 @@
+"""The timeline figure: what is drawn, and that it says what it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+
+from cluster_sim.hardware.memory_kernel import memory_kernel
+from cluster_sim.plot import timeline as module
+from cluster_sim.plot.palette import KNOWN, OTHERS, colors
+from cluster_sim.plot.timeline import timeline
+from cluster_sim.trace.trace import Trace, run
+from tests.support.random_schedules import on_one_link, spans
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+
+
+def _overlapping() -> Trace:
+    return spans([0, 0, 1], ["compute", "tp", "compute"], [0, 4, 2], [6, 10, 20])
+
+
+def _corners(figure: object) -> list[tuple[float, float, float]]:
+    """Left, right and middle height of each bar [s, s, lane]."""
+    (bars,) = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
+    boxes = [path.get_extents() for path in bars.get_paths()]
+    return [(box.x0, box.x1, (box.y0 + box.y1) / 2) for box in boxes]
+
+
+def test_each_op_is_a_bar_from_its_start_to_its_end() -> None:
+    figure = timeline(run(on_one_link(2)))
+    assert _corners(figure) == [(0, 5e-12, 0), (5e-12, 1e-11, 0)]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["link:0-1"]
+    assert figure.axes[0].get_xlabel() == "time [ps]"
+
+
+def test_lanes_by_rank_and_colours_by_what() -> None:
+    figure = timeline(_overlapping(), by="rank")
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["compute", "tp"]
+    (bars,) = axes.collections
+    assert bars.get_facecolors()[0][:3] == pytest.approx(to_rgb(KNOWN["compute"]))
+    assert bars.get_facecolors()[1][:3] == pytest.approx(to_rgb(KNOWN["exposed_tp"]))
+
+
+def test_a_window_cuts_bars_at_its_edges() -> None:
+    figure = timeline(run(on_one_link(4)), window_s=(3e-12, 9e-12))
+    assert _corners(figure) == [
+        (pytest.approx(3e-12), pytest.approx(5e-12), 0),
+        (pytest.approx(5e-12), pytest.approx(9e-12), 0),
+    ]
+
+
+def test_only_the_ranks_asked_for() -> None:
+    assert len(_corners(timeline(_overlapping(), by="rank", ranks=1))) == 1
+
+
+def test_many_ops_become_shares_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BARS", 1)
+    axes = timeline(_overlapping(), by="rank", colored={"compute": "#ff0000"}).axes[0]
+    (image,) = axes.images
+    pixels = np.asarray(image.get_array(), float) / 255
+    lanes = pixels[:: len(pixels) // 2]
+    tenth = pixels.shape[1] // 20
+    assert lanes[0, tenth].tolist() == [1, 0, 0]
+    assert lanes[0, -tenth].tolist() == [1, 1, 1]
+    assert lanes[1, -tenth].tolist() == [1, 0, 0]
+    half = (np.array([1, 0, 0]) + np.array(to_rgb(KNOWN["exposed_tp"]))) / 2
+    assert lanes[0, 5 * tenth] == pytest.approx(half, abs=0.01)
+    assert axes.get_xlabel() == (
+        "time [ps]   full colour: busy · faint: partly busy · white: idle · mixed: several"
+    )
+
+
+def test_the_shares_of_a_pixel_are_exact() -> None:
+    start, end = np.array([0.0, 0.3]), np.array([0.1, 0.65])
+    share = module._share(np.array([0, 0]), start, end, 1, (0.0, 1.0))
+    width = 1 / module.PIXELS
+    assert share.sum() * width == pytest.approx(0.45)
+    assert share[0, 0] == pytest.approx(1.0)
+    assert share[0, module.PIXELS // 2] == pytest.approx(1.0)
+    assert share[0, module.PIXELS // 5] == 0.0
+
+
+def test_more_lanes_than_fit_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BARS", 1)
+    monkeypatch.setattr(module, "MOST_LANES", 1)
+    trace = spans([0, 1], ["compute"] * 2, [0, 5], [5, 10])
+    (image,) = timeline(trace, colored={"compute": "#000000"}).axes[0].images
+    assert set(np.unique(np.asarray(image.get_array())).tolist()) <= {82, 83}
+
+
+def test_every_third_lane_is_named_when_there_are_many() -> None:
+    count = 3 * module.MOST_NAMED_LANES
+    trace = spans([0] * count, ["tp"] * count, [0] * count, [9] * count)
+    axes = timeline(trace).axes[0]
+    assert len(axes.get_yticks()) == module.MOST_NAMED_LANES
+    assert axes.get_ylabel() == f"{count} lanes by resource, one in 3 named"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"window_s": (5.0, 6.0)}, "nothing to draw"),
+        ({"window_s": (2e-12, 1e-12)}, "it must grow"),
+        ({"by": "rnk"}, r"no label rnk\. Did you mean rank"),
+        ({"what": "step"}, "no label step of names"),
+        ({"ranks": 9}, "nothing to draw"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(asked: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        timeline(_overlapping(), **asked)
+
+
+def test_colours_are_known_or_in_order_and_never_twice_while_they_last() -> None:
+    chosen = colors(["dp", "a", "b", "compute"])
+    assert chosen["dp"] == KNOWN["exposed_dp"]
+    assert (chosen["a"], chosen["b"]) == (OTHERS[0], OTHERS[1])
+    many = colors(f"x{k}" for k in range(30))
+    assert len(set(list(many.values())[: len(OTHERS)])) == len(OTHERS)
+
+
+def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the_legend() -> None:
+    made = memory_kernel(cluster("trn2.48xlarge"), [3], 10**9)
+    figure = timeline(run(made), words={"shared": "loads and stores"})
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm:3"]
+    assert axes.get_legend().get_texts()[0].get_text() == "loads and stores"
+
+
+def test_rounding_leaves_no_flecks_where_nothing_runs() -> None:
+    begin = np.linspace(0.1, 0.3, 5000)
+    share = module._share(np.zeros(5000, np.int64), begin, begin + 1e-5, 1, (0.0, 1.0))
+    assert share[0, 450:].sum() == 0
+    assert share.sum() == pytest.approx(5000 * 1e-5 * module.PIXELS, rel=1e-6)

@@ -1,0 +1,318 @@
+"""Trace: frames, selections, Parquet, the report of blocked work, conservation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_sim.analysis.conservation import violations
+from cluster_sim.analysis.metrics import resource_use
+from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.times import READY, RUNNING, WAITING, Attempts, Times
+from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.file import equal
+from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Codes, Edges, Flows, Resources, Schedule
+from cluster_sim.trace.blocked import BlockedWork, explain, waiting_chain
+from cluster_sim.trace.trace import Trace, load_trace, run
+from tests.support.random_schedules import ended, on_one_link, schedules, spans
+from topologies.errors import InputError
+
+
+def test_a_frame_has_exact_and_readable_times() -> None:
+    frame = run(on_one_link(3)).frame()
+    assert list(frame["resource"]) == ["link:0-1"] * 3
+    assert frame["start_ps"].tolist() == [0, 5, 10]
+    assert frame["end_s"].tolist() == [5e-12, 10e-12, 15e-12]
+    assert list(frame["status"]) == ["done"] * 3
+    assert frame.index.name == "op"
+    assert isinstance(frame["resource"].dtype, pd.CategoricalDtype)
+
+
+def test_the_whole_is_the_latest_end() -> None:
+    trace = run(on_one_link(3))
+    assert (trace.total_ps, trace.total_s, len(trace)) == (15, 15e-12, 3)
+    assert repr(trace).startswith("Trace(1.5e-11 s, Schedule(3 ops")
+
+
+@pytest.mark.parametrize(
+    ("picks", "ops"),
+    [
+        ({"ranks": 1}, [1, 3]),
+        ({"ranks": [0, 1]}, [0, 1, 2, 3, 4]),
+        ({"ranks": 7}, []),
+        ({"ops": [4, 0, 4]}, [0, 4]),
+        ({"ops": np.arange(5) % 2 == 1}, [1, 3]),
+        ({"ranks": 0, "ops": [0, 1, 2]}, [0, 2]),
+        ({"resources": "link"}, [0, 1, 2, 3, 4]),
+        ({"resources": ["link:0-*", 0]}, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_only_the_rows_asked_for_are_made(picks: dict, ops: list[int]) -> None:
+    assert run(on_one_link(5)).frame(**picks).index.tolist() == ops
+
+
+@pytest.mark.parametrize(
+    ("picks", "message"),
+    [
+        ({"resources": "link:0-2"}, "no resource is called link:0-2. Did you mean link:0-1?"),
+        ({"resources": 9}, "resource 9: there are 1, counted from 0"),
+        ({"ops": [9]}, "op 9: there are 2"),
+        ({"ops": np.array([True])}, "a mask of 1 ops; the trace has 2"),
+    ],
+)
+def test_unknown_picks_are_refused(picks: dict, message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        run(on_one_link(2)).frame(**picks)
+    assert str(refused.value) == message
+
+
+def test_ranks_need_a_label() -> None:
+    bare = Trace(Schedule(**{**vars(on_one_link(1)), "labels": {}}), ended([0], [5]))
+    with pytest.raises(InputError, match="no label of ranks; its labels: none"):
+        bare.frame(ranks=0)
+
+
+def test_what_never_came_is_nan_and_minus_one() -> None:
+    circle = _circle()
+    frame = run(circle, on_blocked="report").frame()
+    assert frame["end_ps"].tolist() == [-1, -1, -1]
+    assert frame["end_s"].isna().all()
+    assert list(frame["status"]) == ["waiting"] * 3
+
+
+def test_names_that_repeat_are_one_category() -> None:
+    made = on_one_link(2).with_labels(what=Codes(np.array([0, 1]), ("a", "a")))
+    assert list(run(made).frame()["what"]) == ["a", "a"]
+
+
+@given(made=schedules())
+@settings(max_examples=40)
+def test_parquet_gives_back_schedule_and_times(
+    made: Schedule, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("trace") / "trace.parquet"
+    trace = run(made)
+    trace.save(path)
+    again = load_trace(path)
+    assert equal(again.schedule, made)
+    for column in ("ready_ps", "start_ps", "end_ps", "status", "dead"):
+        assert np.array_equal(getattr(again.times, column), getattr(trace.times, column))
+    pd.testing.assert_frame_equal(again.frame(), trace.frame(), check_dtype=False)
+
+
+def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path) -> None:
+    shared = Resources.table("nic", [0, 1], slots=[1, 0], capacity=[0, 10**9])
+    made = schedule(
+        kind=[FIXED, FLOW, JOIN, FIXED],
+        resource=[0, -1, -1, 0],
+        duration_ps=[5, 0, 0, 7],
+        size_bytes=[0, 3, 0, 0],
+        edges=Edges.from_pairs(4, [0, 0], [1, 3], [0, 9], [False, True]),
+        resources=Resources.concat([shared, Resources.table("link", [0], [9], switches_from=9)]),
+        flows=Flows(*(np.array(c, np.int64) for c in ([1], [10**6], [0, 1], [1], [2]))),
+        labels={"kind": np.arange(4), "label.x": Codes(np.zeros(4, np.int8), ("é",))},
+    )
+    times = Times(
+        *(np.array(c, np.int64) for c in ([0, 5, 0, 9], [0, 5, 0, 9], [5, -1, 0, 16])),
+        status=np.array([3, RUNNING, 3, 3], np.uint8),
+        attempts=Attempts(np.array([3], np.int32), np.array([6]), np.array([8])),
+        dead=np.array([1], np.int32),
+        stopped_ps=20,
+    )
+    path = tmp_path / "t.parquet"
+    Trace(made, times).save(path)
+    again = load_trace(path)
+    assert equal(again.schedule, made)
+    assert again.schedule.edges.from_start.tolist() == [False, True]
+    assert again.times.attempts.end_ps.tolist() == [8]
+    assert (again.times.dead.tolist(), again.times.stopped_ps) == ([1], 20)
+
+
+def test_parquet_opens_with_any_reader(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    run(on_one_link(3)).save(path)
+    frame = pd.read_parquet(path, columns=["resource", "end_ps", "rank"])
+    assert frame["end_ps"].tolist() == [5, 10, 15]
+    assert list(frame["resource"]) == ["link:0-1"] * 3
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    run(on_one_link(3)).save(path)
+    before = path.read_bytes()
+    broken = on_one_link(3).with_labels(bad=np.zeros(2))
+    with pytest.raises(ValueError, match="bad"):
+        Trace(broken, run(on_one_link(3)).times).save(path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trace.parquet"]
+
+
+def test_files_that_are_no_trace_are_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    with pytest.raises(InputError, match="there is no trace at"):
+        load_trace(path)
+    path.write_bytes(b"PAR1 nonsense PAR1")
+    with pytest.raises(InputError, match="is not a trace that"):
+        load_trace(path)
+    pd.DataFrame({"a": [1]}).to_parquet(path)
+    with pytest.raises(InputError, match="is not a trace that") as refused:
+        load_trace(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_stored_trace_that_breaks_the_rules_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    run(on_one_link(2)).save(path)
+    table = pq.read_table(path)
+    column = table.schema.get_field_index("duration_ps")
+    pq.write_table(table.set_column(column, "duration_ps", [np.array([5, -3])]), path)
+    with pytest.raises(InputError, match="op 1: duration_ps -3 is below 1"):
+        load_trace(path)
+
+
+@given(cut=st.floats(0, 1), flip=st.integers(1, 255))
+@settings(max_examples=60)
+def test_no_damage_to_a_file_ends_in_anything_but_one_line(
+    cut: float, flip: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("damage") / "t.parquet"
+    run(on_one_link(3)).save(path)
+    data = bytearray(path.read_bytes())
+    data[int(cut * (len(data) - 1))] ^= flip
+    for damaged in (bytes(data), bytes(data[: int(cut * len(data))])):
+        path.write_bytes(damaged)
+        said = ""
+        try:
+            load_trace(path)
+        except InputError as refused:
+            said = str(refused)
+        assert "\n" not in said
+
+
+def _circle() -> Schedule:
+    edges = Edges.from_pairs(3, [0, 1, 1], [1, 0, 2])
+    return schedule(kind=[FIXED] * 3, duration_ps=1, edges=edges, resources=Resources.none())
+
+
+def test_a_circle_is_reported_not_dropped() -> None:
+    with pytest.raises(BlockedWork) as blocked:
+        run(_circle())
+    assert str(blocked.value) == (
+        "3 of 3 ops never ran. First: op 0 waits for op 1, which waits for op 0."
+    )
+
+
+def test_the_first_is_on_the_circle_not_behind_it() -> None:
+    edges = Edges.from_pairs(3, [1, 2, 1], [0, 1, 2])
+    made = schedule(kind=[FIXED] * 3, duration_ps=1, edges=edges, resources=Resources.none())
+    times = run(made, on_blocked="report").times
+    assert waiting_chain(made, times) == [1, 2, 1]
+
+
+def test_a_long_circle_is_cut_short() -> None:
+    ops = 2_000
+    edges = Edges.from_pairs(ops, np.arange(ops), (np.arange(ops) + 1) % ops)
+    made = schedule(kind=np.full(ops, JOIN), edges=edges, resources=Resources.none())
+    with pytest.raises(BlockedWork) as blocked:
+        run(made)
+    assert str(blocked.value) == (
+        "2,000 of 2,000 ops never ran. First: op 0 waits for op 1999, which waits for op 1998, "
+        "which waits for op 1997, which waits for op 1996, which waits for op 1995, "
+        "and so on through 2,000 ops until one waits for op 0."
+    )
+
+
+def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
+    made = on_one_link(2)
+    never = np.full(2, -1, np.int64)
+    waiting = np.array([READY, WAITING], np.uint8)
+    dead = Times(np.array([0, -1]), never, never, waiting, Attempts.none(), np.array([0]))
+    assert explain(made, dead) == (
+        "2 of 2 ops never ran. First: op 0 waits for link:0-1, which is dead."
+    )
+    flow = schedule(
+        kind=[FLOW],
+        size_bytes=1,
+        edges=Edges.from_pairs(1, [], []),
+        resources=Resources.table("nic", [4], slots=0, capacity=5),
+        flows=Flows(*(np.array(c, np.int64) for c in ([0], [5], [0, 1], [0], [1]))),
+    )
+    zero = np.zeros(1, np.int64)
+    running = np.array([RUNNING], np.uint8)
+    starved = Times(zero, zero, zero - 1, running, Attempts.none(), np.empty(0, np.int32))
+    assert explain(flow, starved).endswith("op 0 has no rate left on nic:4.")
+
+
+def test_a_wrong_word_for_blocked_work_is_refused() -> None:
+    with pytest.raises(InputError, match='on_blocked is "ignore"'):
+        run(on_one_link(1), on_blocked="ignore")  # type: ignore[arg-type]
+
+
+def test_a_fault_that_blocks_work_names_the_dead_resource() -> None:
+    dead = Faults.table([7], [0], [0])
+    with pytest.raises(
+        BlockedWork, match=r"^2 of 3 ops never ran\. First: op 1 waits for link:0-1"
+    ):
+        run(on_one_link(3), faults=dead)
+    with pytest.raises(InputError, match="resource 9"):
+        run(on_one_link(3), faults=Faults.table([7], [9], [0]))
+
+
+@given(made=schedules(), at=st.integers(0, 20), speed=st.integers(0, 2), resource=st.integers(0, 2))
+def test_what_must_hold_holds_with_faults_too(
+    made: Schedule, at: int, speed: int, resource: int
+) -> None:
+    hit = resource % len(made.resources)
+    faults = Faults.table([at, at + 9], [hit, hit], [speed, 1], [2, 1])
+    trace = run(made, faults=faults)
+    assert violations(trace, faults=True) == []
+    lost = trace.times.attempts
+    lasted = (trace.times.end_ps - trace.times.start_ps).sum()
+    busy = resource_use(trace)["busy_ps"].sum()
+    assert busy == lasted + (lost.end_ps - lost.start_ps).sum()
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(InputError, match=r'no engine "fats"\. Did you mean fast'):
+        run(on_one_link(1), engine="fats")
+
+
+def test_a_run_past_the_horizon_is_refused() -> None:
+    with pytest.raises(InputError, match=r"2\*\*62 ps"):
+        run(on_one_link(3, duration_ps=2**61))
+
+
+@given(made=schedules())
+def test_what_must_hold_holds_after_every_run(made: Schedule) -> None:
+    assert violations(run(made)) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "ready", "said"),
+    [
+        ([0, 4], [5, 9], [0, 4], ["not ready at the latest of its edges", "2 ops hold it at 4 ps"]),
+        ([0, 5], [5, 10], [0, 6], ["not ready at the latest", "starts before it is ready"]),
+        ([0, 7], [5, 12], [0, 5], ["waits although a slot of its resource is free"]),
+        ([0, 5], [5, 11], [0, 5], ["does not last its duration"]),
+        ([2, 7], [7, 12], [0, 7], ["waits although a slot of its resource is free"]),
+    ],
+)
+def test_every_broken_law_is_found(
+    start: list[int], end: list[int], ready: list[int], said: list[str]
+) -> None:
+    times = ended(np.array(start), np.array(end), np.array(ready))
+    found = violations(Trace(on_one_link(2), times))
+    assert len(found) == len(said)
+    assert all(text in line for text, line in zip(said, found, strict=True))
+
+
+def test_a_status_against_the_times_is_found() -> None:
+    trace = spans([0], ["tp"], [0], [3])
+    trace.times.status[0] = RUNNING
+    assert violations(trace) == ["1 ops, first op 0: ended, or not, against its status"]

@@ -1,0 +1,156 @@
+"""The plan command: its keys, its files, its refusals."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.cli.plan import plan
+from experiments.cli.train import train
+from experiments.reports.plan import ALWAYS, FIELDS
+from experiments.reports.run_record import read_record
+from tests.support.one_command import run as run_line
+from workloads.training.program.breakdown import PARTS
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 4,
+    "vocab_size": 32000,
+}
+KEYS = {
+    "model", "cluster", "chips", "ranks", "parameters", "global_batch", "seq", "candidates",
+    "fitting", "estimated", "simulated", "rows", "agreement", "next_estimate_s", "train",
+    "build_s", "simulate_s", "pruned", "oversized", "overlapped_s",
+}  # fmt: skip
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> list[str]:
+    """Arguments of a small search."""
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(CONFIG))
+    many = ["--model", str(path), "--cluster", "trn2.48xlarge", "--global-batch", "32"]
+    return [*many, "--seq", "1024", "--recompute", "selective", "--quiet"]
+
+
+def run(*arguments: str) -> int:
+    """Run the command as the command line does."""
+    return run_line("plan", plan, arguments)
+
+
+def test_json_has_every_key(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*asked, "--top", "3", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == KEYS
+    assert told["fitting"] == told["estimated"] > 20
+    left_out = sum(told["pruned"].values()) + told["oversized"]
+    assert told["candidates"] == left_out + told["estimated"]
+    assert (len(told["rows"]), told["simulated"], told["agreement"]["plans"]) == (3, 6, 6)
+    assert set(told["rows"][0]) >= {*FIELDS, "estimate_s", "iteration_s", "memory_bytes"}
+    for place, one in enumerate(told["rows"], start=1):
+        assert one["rank"] == place
+        assert one["tp"] * one["pp"] * one["dp"] * one["cp"] == told["ranks"] == 16
+        assert set(one["breakdown_s"]) == set(PARTS)
+        assert sum(one["breakdown_s"].values()) == pytest.approx(one["iteration_s"], rel=1e-9)
+        error = one["estimate_s"] / one["iteration_s"] - 1
+        assert one["estimate_error"] == pytest.approx(error)
+        memory = one["memory_bytes"]
+        parts = sum(size for name, size in memory.items() if name not in ("total", "capacity"))
+        assert memory["total"] == parts <= memory["capacity"]
+    assert told["next_estimate_s"] >= told["rows"][0]["estimate_s"]
+
+
+def test_the_train_command_that_it_tells_gives_the_same_time(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*asked, "--top", "1", "--pp", "2", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    words = shlex.split(told["train"])
+    assert words[:2] == ["cluster-sim", "train"]
+    assert run_line("train", train, [*words[2:], "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["iteration_s"] == told["rows"][0]["iteration_s"]
+    assert again["breakdown_s"] == told["rows"][0]["breakdown_s"]
+
+
+def test_the_table_shows_estimates_beside_simulations(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*asked, "--top", "4") == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = lines[1].split()
+    assert heads[: len(ALWAYS)] == ["tp", "pp", "dp", "mb"]
+    assert {"estimate", "simulated", "error", "MFU", "memory", "compute"} <= set(heads)
+    assert [line.split()[0] for line in lines[2:6]] == ["1", "2", "3", "4"]
+    rest = "\n".join(lines[6:])
+    assert "rank correlation (Kendall's tau)" in rest
+    assert "plans that divide model, batch and cluster" in rest
+    assert "left out: " in rest
+    assert "Run the first: cluster-sim train --model" in rest
+
+
+def test_one_plan_of_each_division(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*asked, "--each", "tp, pp", "--json", "--top", "20") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    divisions = [(one["tp"], one["pp"]) for one in rows]
+    assert len(set(divisions)) == len(divisions) == 12
+
+
+def test_a_run_directory_holds_rows_and_picture(asked: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert run(*asked, "--top", "3", "--tp", "4", "--out", str(out)) == 0
+    frame = pd.read_csv(out / "metrics.csv")
+    assert frame["rank"].tolist() == [1, 2, 3]
+    assert set(frame["tp"]) == {4}
+    assert (out / "plans.png").stat().st_size > 10_000
+    told = json.loads((out / "results.json").read_text())
+    assert told["rows"][0]["iteration_s"] == frame["iteration_s"][0]
+    assert read_record(out)["inputs"]["global_batch"] == 32
+    assert (out / "pareto.png").stat().st_size > 10_000
+    every = pd.read_csv(out / "estimates.csv")
+    assert (len(every), every["estimate_s"].is_monotonic_increasing) == (told["estimated"], True)
+
+
+def test_the_best_plan_is_a_file_that_train_reads(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "best.yaml"
+    assert run(*asked, "--pp", "2", "--top", "1", "--best", str(file), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    again = [*asked[:4], "--plan", str(file), "--json", "--quiet"]
+    assert run_line("train", train, again) == 0
+    assert json.loads(capsys.readouterr().out)["iteration_s"] == told["rows"][0]["iteration_s"]
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    (["--tp", "3"], "16 attention heads of tiny are not divisible by tp 3"),
+    (["--global-batch", "0"], "global_batch is 0"),
+    (["--top", "0"], "--top"),
+    (["--each", "tpp"], "a plan has no 'tpp'. Did you mean tp?"),
+    (["--cluster", "trn2.48xlarg"], "Did you mean trn2.48xlarge?"),
+    (["--seq", "4000000"], "plans for tiny fits on trn2.48xlarge: the nearest, tp 16"),
+    (["--order", "tp-dp"], "rank order tp-dp"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), REFUSED)
+def test_mistakes_are_one_line(
+    asked: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    said: str,
+) -> None:
+    out = tmp_path / "run"
+    assert run(*asked, *more, "--out", str(out)) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert said in told.err
+    assert not out.exists()

@@ -1,0 +1,104 @@
+"""``cluster-sim sweep``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from experiments.cli.sweep import sweep
+from experiments.sweeps import runner as row_runner
+from tests.support import one_command, probe_command
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    @contextmanager
+    def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(workers) as pool:
+            yield pool
+
+    monkeypatch.setattr(row_runner, "process_pool", threads)
+    with probe_command.registered():
+        yield
+
+
+def _study(folder: Path, more: str = "") -> str:
+    path = folder / "study.yaml"
+    path.write_text(f"command: probe\nfixed: {{op: x}}\ngrid: {{size: [1, 13]}}\n{more}")
+    return str(path)
+
+
+def _run(*arguments: str) -> int:
+    return one_command.run("sweep", sweep, arguments)
+
+
+def test_rows_are_a_table_and_failures_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(_study(tmp_path, "show: [double]")) == 0
+    told = capsys.readouterr()
+    lines = [line.split() for line in told.out.splitlines() if line.strip()]
+    assert lines[0] == ["size", "status", "double", "message"]
+    assert lines[1] == ["1", "ok", "2"]
+    assert lines[2][:5] == ["13", "refused", "-", "size", "13"]
+    assert told.err == "1 of 2 rows failed; their message says why\n"
+
+
+def test_json_is_one_document_with_a_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(_study(tmp_path), "--json", "--quiet", "--out", str(tmp_path / "out")) == 0
+    told = capsys.readouterr()
+    document = json.loads(told.out)
+    assert told.err == ""
+    assert document["summary"] == {"rows": 2, "ok": 1, "refused": 1}
+    good, bad = document["rows"]
+    assert (good["double"], good["memory_bytes.total"]) == (2, 1)
+    assert bad == {"size": 13, "status": "refused", "message": "size 13 brings bad luck. Use 12."}
+    assert (tmp_path / "out" / "results.csv").exists()
+
+
+def test_a_column_that_is_not_there_costs_no_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(_study(tmp_path, "show: [dubble]"), "--quiet") == 0
+    told = capsys.readouterr()
+    assert told.err == "show: no column is called dubble. Did you mean double?\n"
+    assert "refused" in told.out
+
+
+def test_many_columns_are_cut_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "study.yaml"
+    grid = ", ".join(f"{name}: ['{value}']" for name, value in _values().items())
+    path.write_text(f"command: probe\ngrid: {{{grid}}}\n")
+    assert _run(str(path)) == 0
+    assert "more columns; see --json or --out" in capsys.readouterr().out
+
+
+def _values() -> dict[str, str]:
+    return {"op": "x", "size": "1", "fast": "true", "tag": "a", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("command: prob\ngrid: {size: [1]}", "no command is called prob. Did you mean probe?"),
+        ("command: probe\ngrid: {sise: [1]}", "probe has no parameter sise. Did you mean size?"),
+        ("command: [", "is no study"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    assert _run(str(path)) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert said in told.err

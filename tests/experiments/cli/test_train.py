@@ -1,0 +1,121 @@
+"""The train command: its keys, its files, its refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer
+
+from experiments.cli.train import train
+from topologies.errors import InputError
+from workloads.training.program.breakdown import PARTS
+
+KEYS = {
+    "ranks", "chips", "parameters", "iteration_s", "tokens_per_s", "tokens_per_s_per_chip",
+    "model_flops_per_s_per_chip", "mfu", "hfu", "memory_bytes", "breakdown_s", "overlapped_s",
+    "level", "engine", "ops", "build_s", "simulate_s", "peak_rss_bytes", "provenance",
+}  # fmt: skip
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 4,
+    "vocab_size": 32000,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """A small model's config.json."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def run(*arguments: str) -> int:
+    """Run the command alone; mistakes are raised."""
+    app = typer.Typer()
+    app.command()(train)
+    status = app(list(arguments), standalone_mode=False)
+    return status if isinstance(status, int) else 0
+
+
+def asked(config: str, *more: str) -> list[str]:
+    """Arguments of a small run."""
+    return ["--model", config, "--cluster", "trn2.48xlarge", "--tp", "4", "--pp", "2", *more]
+
+
+def test_json_has_every_key(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(*asked(config, "--seq", "1024", "--json"))
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) >= KEYS
+    assert set(told["breakdown_s"]) == set(PARTS)
+    assert sum(told["breakdown_s"].values()) == pytest.approx(told["iteration_s"], rel=1e-12)
+    memory = told["memory_bytes"]
+    parts = sum(size for name, size in memory.items() if name not in ("total", "capacity"))
+    assert memory["total"] == parts
+    assert (told["ranks"], told["chips"], told["folded"]) == (16, 16, True)
+
+
+def test_the_table_says_what_was_folded(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(*asked(config, "--seq", "1024", "--explain"))
+    told = capsys.readouterr().out
+    assert "2 of 16 ranks, which stand for all equal ones" in told
+    assert "attention.qkv" in told
+    assert "gemm_sustained" in told
+
+
+def test_unfolded_runs_all_ranks(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    both = []
+    for more in ([], ["--unfolded"]):
+        run(*asked(config, "--seq", "1024", "--json", *more))
+        both.append(json.loads(capsys.readouterr().out))
+    assert [one["simulated_ranks"] for one in both] == [2, 16]
+    assert both[0]["iteration_s"] == both[1]["iteration_s"]
+    assert both[0]["breakdown_s"] == both[1]["breakdown_s"]
+
+
+def test_a_run_directory_holds_trace_metrics_and_figures(config: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(*asked(config, "--seq", "1024", "--global-batch", "8", "--out", str(out)))
+    names = {path.name for path in out.iterdir()}
+    wanted = {"trace.parquet", "metrics.csv", "step_time_breakdown.png", "timeline.png", "run.json"}
+    assert names >= wanted
+    metrics = pd.read_csv(out / "metrics.csv").set_index("metric")["value"]
+    assert float(metrics["iteration_s"]) > 0
+    assert set(pd.read_parquet(out / "trace.parquet")["count"]) == {8}
+
+
+def test_options_go_before_the_plans_file(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("tp: 2\nseq: 1024\npp: 2\n")
+    arguments = ["--model", config, "--cluster", "trn2.48xlarge", "--plan", str(file), "--json"]
+    run(*arguments, "--tp", "8")
+    assert json.loads(capsys.readouterr().out)["memory_bytes"]["weights"] < 2 * 2**26
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--level", "chunk", "--global-batch", "4096"], "makes .* ops of this iteration; at most"),
+        (["--level", "colective"], r"none of auto, .* Did you mean collective\?"),
+        (["--dp", "3"], "dp 3 × tp 4 × pp 2 = 24 ranks, but the cluster has 16 chips. Reduce dp"),
+        (["--global-batch", "3"], "global batch 3 is not a multiple"),
+        (["--jitter", "9"], "jitter 9 is outside 0 to 0.25"),
+        (["--straggler", "99:2"], "straggler 99 is no rank of the plan"),
+        (["--vpp", "3", "--schedule", "gpipe"], "gpipe has one chunk a stage, not vpp 3"),
+        (["--recompute", "ful"], r"Did you mean full\?"),
+    ],
+)
+def test_mistakes_write_nothing(config: str, tmp_path: Path, more: list[str], message: str) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match=message):
+        run(*asked(config, "--out", str(out), *more))
+    assert not out.exists()

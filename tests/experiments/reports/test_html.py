@@ -1,0 +1,264 @@
+"""The report page: stands alone, says everything, and trusts nothing that it shows."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from experiments.reports import html as module
+from experiments.reports.formatting import heading, number, table_text, value_text
+from experiments.reports.html import report_html, write_report
+from experiments.reports.run_directory import run_directory
+from topologies.errors import InputError
+
+VOID = {"meta", "img", "link", "br", "hr", "input"}
+
+
+class _Page(HTMLParser):
+    """Text, images and links of a page; checks that tags are balanced."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.sources: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.sources += [str(value) for name, value in attrs if name in ("src", "href")]
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    inputs = {"model": "llama", "tp": 32, "path": "<script>alert(1)</script>"}
+    with run_directory(tmp_path / "out", command="train", inputs=inputs, seed=7) as run:
+        result = {
+            "iteration_s": 1.25,
+            "ranks": 1024,
+            "mfu": 0.41,
+            "breakdown_s": {"compute": 1.0, "exposed_tp": 0.25},
+            "reclaim_latency_s": {"p50": 784.0, "max": 807.0, "n": 24_658},
+            "notes": ["the forecast knows <no> earlier day"],
+            "memory_bytes": {"weights": 2**30, "total": 2**31},
+            "rows": [{"size_bytes": 1024, "time_s": 1e-6}],
+        }
+        run.json("result", result, title="Result")
+        run.figure("breakdown", figure, title="Where the time goes", note="Mean over <b>ranks</b>.")
+        run.table("metrics", pd.DataFrame({"name": ["<i>&"], "time_s": [0.5]}), title="Rows")
+    return tmp_path / "out"
+
+
+def test_the_page_is_whole_and_needs_nothing_else(folder: Path) -> None:
+    page = _Page(report_html(folder))
+    assert page.open == []
+    assert page.sources
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.sources)
+    assert page.tags.isdisjoint({"script", "iframe", "object", "b2", "link"})
+
+
+def test_results_inputs_and_provenance_can_be_read(folder: Path) -> None:
+    text = _Page(report_html(folder)).text
+    for words in (
+        "iteration 1.25 s",
+        "ranks 1,024",
+        "compute 1 s 80.0%",
+        "exposed tp 250 ms 20.0%",
+        "weights 1 GiB",
+        "p50 13.07 min max 13.45 min n 24,658",
+        "the forecast knows <no> earlier day",
+        "size time 1 KiB 1 us",
+        "Where the time goes",
+        "model llama tp 32",
+        "seed 7",
+        "breakdown.png",
+    ):
+        assert words in text, words
+
+
+def test_a_table_of_metrics_carries_their_units(tmp_path: Path) -> None:
+    rows = [("model", "llama"), ("tokens", 262_144), ("iteration_s", 3.2356), ("x_bytes", 2**20)]
+    with run_directory(tmp_path / "run", command="train", inputs={}) as run:
+        run.table("metrics", pd.DataFrame(rows, columns=["metric", "value"]))
+    text = _Page(report_html(tmp_path / "run")).text
+    assert "model llama tokens 262,144 iteration 3.236 s x 1 MiB" in text
+
+
+def test_what_is_given_is_shown_as_text_never_as_markup(folder: Path) -> None:
+    page = _Page(report_html(folder))
+    assert "<script>alert(1)</script>" in page.text
+    assert "<i>&" in page.text
+    assert "Mean over <b>ranks</b>." in page.text
+    assert {"script", "i"}.isdisjoint(page.tags)
+
+
+def test_a_drawing_is_an_image_in_which_nothing_runs(folder: Path) -> None:
+    (folder / "breakdown.svg").write_text("<svg onload='alert(1)'><script/></svg>")
+    page = _Page(report_html(folder))
+    assert "svg" not in page.tags
+    assert "script" not in page.tags
+
+
+def test_a_heavy_drawing_is_shown_as_png(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SVG_AT_MOST_BYTES", 10)
+    (source,) = _Page(report_html(folder)).sources
+    assert source.startswith("data:image/png;base64,iVBOR")
+
+
+def test_missing_and_changed_files_are_said(folder: Path) -> None:
+    (folder / "breakdown.svg").unlink()
+    (folder / "metrics.csv").write_text("name\nx\n")
+    text = _Page(report_html(folder)).text
+    assert "Cannot be shown: there is no file breakdown.svg" in text
+    assert "metrics.csv Rows (changed since the run)" in text
+
+
+def test_a_record_cannot_lead_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("password\nhunter2\n")
+    (folder / "link.csv").symlink_to(tmp_path / "secret.csv")
+    record = json.loads((folder / "run.json").read_text())
+    record["contents"] = [
+        {"kind": "table", "file": "../secret.csv", "title": "a"},
+        {"kind": "table", "file": "link.csv", "title": "b"},
+        {"kind": "surprise", "file": "x", "title": "c"},
+    ]
+    (folder / "run.json").write_text(json.dumps(record))
+    assert "hunter2" not in report_html(folder)
+
+
+def test_long_tables_are_cut_and_say_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ROWS", 2)
+    (folder / "metrics.csv").write_text("x\n1\n2\n3\n")
+    page = _Page(report_html(folder))
+    assert "The first 2 rows; all of them are in metrics.csv" in page.text
+    assert "metrics.csv" in page.sources
+
+
+@pytest.mark.parametrize("text", ["", "x" * 10, "[1]", "\x00\x01"])
+def test_files_that_are_not_what_they_say_do_not_break_the_page(folder: Path, text: str) -> None:
+    (folder / "result.json").write_text(text)
+    (folder / "metrics.csv").write_text("" if text == "" else "a,b\n1,2,3,4\n")
+    page = _Page(report_html(folder))
+    assert page.open == []
+    assert "Cannot be shown" in page.text
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["a", "x_s", "x_bytes", "rows", "<b>"]), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+records = st.fixed_dictionaries(
+    {"cluster_sim_run": st.just(1) | anything},
+    optional={
+        "command": anything,
+        "inputs": anything,
+        "seed": anything,
+        "version": anything,
+        "results_digest": anything,
+        "files": anything | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+        "contents": anything
+        | st.lists(
+            st.fixed_dictionaries(
+                {"kind": st.sampled_from(["json", "table", "figure"]), "file": st.just("x.json")},
+                optional={"title": anything, "note": anything},
+            ),
+            max_size=2,
+        ),
+    },
+)
+
+
+@given(record=records, document=anything)
+@settings(max_examples=150)
+def test_whatever_a_stranger_writes_gives_a_page_or_one_line(
+    record: dict, document: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("stranger")
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "x.json").write_text(json.dumps(document))
+    try:
+        page = _Page(write_report(folder).read_text(encoding="utf-8"))
+    except InputError:
+        return
+    assert page.open == []
+    assert "script" not in page.tags
+
+
+def test_the_page_is_written_into_the_folder(folder: Path) -> None:
+    before = (folder / "report.html").read_text()
+    (folder / "report.html").unlink()
+    assert write_report(folder) == folder / "report.html"
+    assert (folder / "report.html").read_text() == before
+
+
+def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no run directory: it has no run\.json"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("time_s", 0.0188, "18.8 ms"),
+        ("size_bytes", 2**28, "256 MiB"),
+        ("busbw_bytes_per_s", 128e9, "128 GB/s"),
+        ("model_flops_per_s_per_chip", 1.0, "1"),
+        ("flops_per_s", 667e12, "667 TFLOP/s"),
+        ("flops_per_s", 5.0, "5 FLOP/s"),
+        ("tokens_per_s", 12345.6, "12,350 /s"),
+        ("busy_ps", 1234567, "1,234,567 ps"),
+        ("mfu", 0.412345, "41.23 %"),
+        ("ranks", 499968, "499,968"),
+        ("x", 1e30, "1e+30"),
+        ("served_tokens", 6_416_127_680_889, "6.416 T"),
+        ("power_peak_w", 396_700_000.0, "396.7 MW"),
+        ("energy_joules", 8.702e13, "87.02 TJ"),
+        ("reclaim_latency_s.n", 24_658, "24,658"),
+        ("x", float("nan"), "-"),
+        ("x", None, "-"),
+        ("x", float("inf"), "beyond 1e300"),
+        ("x", -(10**400), "beyond 1e300"),
+        ("x", True, "True"),
+        ("s", 2.0, "2 s"),
+    ],
+)
+def test_values_carry_the_unit_of_their_name(name: str, value: object, text: str) -> None:
+    assert value_text(name, value) == text
+
+
+def test_tables_for_people_keep_named_indices_and_drop_units_from_headings() -> None:
+    frame = pd.DataFrame({"busy_s": [1.0]}, index=pd.Index(["link:0-1"], name="resource"))
+    assert table_text(frame) == (["resource", "busy"], [["link:0-1", "1 s"]])
+    assert heading("p99_s") == "p99"
+    assert number(-1234.5) == "-1,234"
+    assert table_text(pd.DataFrame({"x": []})) == (["x"], [])

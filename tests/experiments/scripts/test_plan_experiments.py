@@ -1,0 +1,117 @@
+"""The experiments on plans at toy size: comparison, models side by side, weak scaling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from experiments.reports.plan import BRIEF
+from experiments.scripts import (
+    plan_comparison,
+    plan_ranking,
+    step_time_across_models,
+    weak_scaling,
+)
+from topologies.errors import InputError
+from workloads.training.program.breakdown import PARTS, mean_s
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 4,
+    "vocab_size": 1000,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """A small model's config.json."""
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def check_parts(frame: pd.DataFrame) -> None:
+    """Parts of every row sum to its iteration."""
+    parts = frame[[f"{part}_s" for part in PARTS]].sum(axis=1)
+    assert parts.tolist() == pytest.approx(frame["iteration_s"].tolist(), rel=1e-9)
+
+
+def drawn(axes: Axes) -> tuple[float, float]:
+    """Widths and heights of all bars, summed."""
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    return sum(bar.get_width() for bar in bars), sum(bar.get_height() for bar in bars)
+
+
+def test_comparison_has_the_best_plan_of_each_division(config: str) -> None:
+    frame = plan_comparison.run(config, "trn2.48xlarge", global_batch=16, seq=512, most=6)
+    assert frame.columns.tolist() == ["model", "cluster", *BRIEF]
+    assert len(frame) == 6
+    assert not frame.duplicated(["tp", "pp"]).any()
+    assert frame["iteration_s"].is_monotonic_increasing
+    check_parts(frame)
+    axes = plan_comparison.plot(frame).axes[0]
+    assert drawn(axes)[0] == pytest.approx(frame["iteration_s"].sum())
+    (marks,) = axes.get_lines()
+    assert np.asarray(marks.get_xdata()).tolist() == frame["estimate_s"].tolist()
+
+
+def test_every_model_has_its_best_plan(config: str) -> None:
+    frame = step_time_across_models.run(
+        models=(config, "gpt2"), cluster="trn2.48xlarge", global_batch=16, seq=512
+    )
+    assert frame["model"].tolist() == ["small", "gpt2"]
+    check_parts(frame)
+    assert drawn(step_time_across_models.plot(frame).axes[0])[0] == pytest.approx(2.0)
+
+
+def test_weak_scaling_keeps_the_work_of_a_chip(config: str) -> None:
+    frame = weak_scaling.run(
+        config, "trn2.48xlarge", chips=(16, 32, 64), tp=4, pp=2, microbatches=2, seq=512
+    )
+    assert frame["overlap"].tolist() == ["dp"] * 3 + ["none"] * 3
+    assert frame["chips"].tolist() == [16, 32, 64] * 2
+    assert (frame["global_batch"] * 16 == frame["chips"] * frame["global_batch"].iloc[0]).all()
+    assert frame["compute_s"].tolist() == pytest.approx([frame["compute_s"].iloc[0]] * 6)
+    check_parts(frame)
+    for _, rows in frame.groupby("overlap"):
+        assert rows["efficiency"].iloc[0] == 1.0
+        slower = rows["iteration_s"].iloc[0] / rows["iteration_s"]
+        assert rows["efficiency"].tolist() == pytest.approx(slower.tolist())
+        assert rows["exposed_dp_s"].iloc[-1] == rows["exposed_dp_s"].max()
+    figure = weak_scaling.plot(frame)
+    heights = sum(drawn(axes)[1] for axes in figure.axes)
+    assert heights == pytest.approx(frame["iteration_s"].sum())
+
+
+def test_weak_scaling_refuses_parts_of_domains(config: str) -> None:
+    with pytest.raises(InputError, match=r"24 chips are not whole domains .* Use 16"):
+        weak_scaling.run(config, "trn2.48xlarge", chips=(24,))
+
+
+def test_means_of_half_a_million_ranks_do_not_overflow() -> None:
+    long_ps = 25 * 10**12
+    parts = {f"{part}_ps": [0, 0] for part in PARTS} | {"compute_ps": [long_ps, long_ps + 2]}
+    frame = pd.DataFrame({"count": [250_000, 250_000], **parts})
+    assert mean_s(frame)["compute"] == (long_ps + 1) / 10**12
+
+
+@pytest.mark.slow
+def test_measured_plans_are_ranked_better_than_by_chance() -> None:
+    found = plan_ranking.run()
+    assert len(found) == 24
+    assert found["kendall_tau"].median() > 0.4
+    assert found["regret"].median() < 0.2 < found["random_regret"].median()
+    assert len(plan_ranking.plot(found).axes) == 2
+
+
+def test_few_plans_of_a_table_make_no_group() -> None:
+    assert plan_ranking.run(table="nanotron_h100", least=1000).empty

@@ -1,0 +1,381 @@
+"""Studies: what a file may say, the command lines it comes to, each run once and never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.reports.run_record import read_record
+from experiments.sweeps import runner as row_runner
+from experiments.sweeps import study as module
+from experiments.sweeps.command_line import arguments, command_parameters
+from experiments.sweeps.runner import run_row, run_rows
+from experiments.sweeps.store import open_store
+from experiments.sweeps.study import Row, read_study, results, rows, study
+from experiments.sweeps.sweep import sweep
+from tests.support import probe_command
+from topologies.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _probe() -> Iterator[None]:
+    with probe_command.registered():
+        yield
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File with a line for each run that was really made."""
+    monkeypatch.setattr(row_runner, "run_row", probe_command.run_row)
+    monkeypatch.setenv("PROBE_LOG", str(tmp_path / "log"))
+    return tmp_path / "log"
+
+
+def _sizes(*sizes: int, model: str = "") -> dict:
+    grid = {"size": [str(size) for size in sizes]}
+    return {"command": "probe", "fixed": {"op": "x", "model": model}, "grid": grid}
+
+
+def test_a_file_becomes_a_table_of_command_lines(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "command: probe\n"
+        "fixed: {op: all-reduce, tag: [a, b]}\n"
+        "grid:\n  size: [1, 2]\n  fast: [true, false]\n"
+    )
+    table = rows(read_study(path))
+    start = ("probe", "--json", "--quiet")
+    tags = ("--tag=a", "--tag=b")
+    assert [row.arguments for row in table] == [
+        (*start, "--size=1", "--fast", *tags, "--", "all-reduce"),
+        (*start, "--size=1", "--slow", *tags, "--", "all-reduce"),
+        (*start, "--size=2", "--fast", *tags, "--", "all-reduce"),
+        (*start, "--size=2", "--slow", *tags, "--", "all-reduce"),
+    ]
+    assert table[2].parameters == {"size": "2", "fast": "true"}
+
+
+def test_values_are_text_and_never_anything_that_yaml_makes_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("command: probe\nfixed: {op: on}\nruns:\n- {model: 3:1.5}\n- {model: 1e3}\n")
+    assert [row.parameters["model"] for row in rows(read_study(path))] == ["3:1.5", "1e3"]
+    assert rows(read_study(path))[0].arguments[-1] == "on"
+
+
+def test_a_list_of_runs_is_crossed_with_the_grid() -> None:
+    made = study(
+        {
+            "command": "probe",
+            "runs": [{"op": "a", "size": "1"}, {"op": "b"}],
+            "grid": {"fast": ["true", "false"]},
+        }
+    )
+    assert [row.parameters for row in rows(made)] == [
+        {"op": "a", "size": "1", "fast": "true"},
+        {"op": "a", "size": "1", "fast": "false"},
+        {"op": "b", "fast": "true"},
+        {"op": "b", "fast": "false"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a", "a study is a mapping"),
+        ("comand: probe", "unknown key comand. Did you mean command?"),
+        ("fixed: {}", "command: Field required"),
+        ("command: [a]", "command: Input should be a valid string"),
+        ("command: probe\ngrid: {size: 3}", "grid.size: Input should be a valid list"),
+        ("command: probe\nfixed: {size: {a: 1}}", "fixed.size: Input should be a valid string"),
+        ("command: [", "is no study: while parsing"),
+        ("command: !!python/object/apply:os.system [ls]", "command: Input should be a valid"),
+        ("[" * 2000, "is no study"),
+        ("\x00", "is no study"),
+    ],
+)
+def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_study(path)
+    assert said in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"command": "prob", "grid": {"a": ["1"]}}, "no command is called prob. Did you mean"),
+        ({"command": "sweep", "grid": {"a": ["1"]}}, "no command is called sweep|cannot run sweep"),
+        ({"command": "probe", "grid": {"sise": ["1"]}}, "probe has no parameter sise. Did you"),
+        ({"command": "probe", "grid": {"json": ["true"]}}, "a study sets --json itself"),
+        ({"command": "probe", "grid": {"fast": ["perhaps"]}}, "fast is perhaps; it is a switch"),
+        ({"command": "probe"}, "the study has no runs; name parameters"),
+        ({"command": "probe", "grid": {"size": []}}, "the study has no runs; name parameters"),
+        (
+            {"command": "probe", "grid": {"size": ["1"] * 2000, "tag": ["1"] * 2000}},
+            "the study has 4,000,000 runs",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_runs(document: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        rows(study(document))
+
+
+def test_missing_and_large_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="there is no study at"):
+        read_study(tmp_path / "none.yaml")
+    (tmp_path / "large.yaml").write_text("x" * 100)
+    monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 99)
+    with pytest.raises(InputError, match="is over 99 bytes"):
+        read_study(tmp_path / "large.yaml")
+
+
+def test_the_digest_follows_command_line_and_files(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text("{}")
+    digests = [row.digest for row in rows(study(_sizes(1, 2, model=str(config))))]
+    assert len(set(digests)) == 2
+    again = [row.digest for row in rows(study(_sizes(2, 1, model=str(config))))]
+    assert again == digests[::-1]
+    config.write_text("{ }")
+    assert set(digests).isdisjoint(
+        row.digest for row in rows(study(_sizes(1, 2, model=str(config))))
+    )
+
+
+def test_names_may_be_written_with_dashes_and_flags_by_their_words() -> None:
+    assert arguments("probe", {"op": "x", "fast": "off"})[3] == "--slow"
+    assert "quiet" in command_parameters("probe")
+    assert next(iter(command_parameters("probe"))) == "op"
+
+
+@pytest.mark.parametrize(
+    ("size", "status", "message"),
+    [
+        (1, "ok", ""),
+        (13, "refused", "size 13 brings bad luck. Use 12."),
+        (14, "crashed", "ZeroDivisionError: fourteen"),
+        (15, "crashed", "it printed no JSON document"),
+        (16, "crashed", "exit status 1"),
+    ],
+)
+def test_every_end_of_a_run_has_a_status_and_a_reason(
+    size: int, status: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run_row(["probe", "--json", f"--size={size}", "--", "x"])
+    assert (outcome["status"], outcome["message"]) == (status, message)
+    assert (outcome["document"] is not None) == (size in (1, 16))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_unknown_words_on_the_command_line_are_refused_not_crashed() -> None:
+    outcome = run_row(["probe", "--json", "--size=x", "--", "y"])
+    assert outcome["status"] == "refused"
+    assert "--size" in outcome["message"]
+
+
+def test_results_are_one_table_with_dotted_names() -> None:
+    table = rows(study(_sizes(1, 13)))
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = {row.digest: outcome for row, outcome in run_rows(table, pool, 2)}
+    frame = results((row, outcomes[row.digest]) for row in table)
+    assert frame["size"].tolist() == [1, 13]
+    assert frame["status"].tolist() == ["ok", "refused"]
+    assert frame.loc[0, "memory_bytes.total"] == 1
+    assert frame.loc[0, "tags"] == "[]"
+    assert pd.isna(frame.loc[1, "double"])
+    assert frame["double"].dtype == "Int64"
+
+
+def test_a_command_that_prints_rows_gives_rows_and_parameters_keep_their_names() -> None:
+    row = Row({"algorithm": "best"}, ("x",), "d")
+    document = {"rows": [{"algorithm": "ring", "t": 1}, {"algorithm": "mesh", "t": 2}]}
+    outcome = {"status": "ok", "message": "", "document": document}
+    frame = results([(row, outcome)])
+    assert frame["algorithm"].tolist() == ["best", "best"]
+    assert frame["result.algorithm"].tolist() == ["ring", "mesh"]
+    assert list(frame.columns) == ["algorithm", "status", "result.algorithm", "t", "message"]
+    none = results([(row, {**outcome, "document": {"rows": []}})])
+    assert none["status"].tolist() == ["ok"]
+
+
+def test_a_result_that_repeats_its_parameter_is_left_out() -> None:
+    outcome = {"status": "ok", "message": "", "document": {"tp": 8, "name": "x"}}
+    frame = results([(Row({"tp": "8", "name": "y"}, ("x",), "d"), outcome)])
+    assert list(frame.columns) == ["tp", "name", "status", "result.name", "message"]
+
+
+def test_parameters_of_several_kinds_are_text_and_can_be_stored(tmp_path: Path) -> None:
+    outcome = {"status": "ok", "message": "", "document": {"t": 1}}
+    asked = [Row({"size": text}, (text,), text) for text in ("1KiB", "nan", "-1", "1e3")]
+    frame = results([(row, outcome) for row in asked])
+    assert frame["size"].tolist() == ["1KiB", "nan", "-1", "1000.0"]
+    frame.to_parquet(tmp_path / "frame.parquet")
+    assert results([(asked[2], outcome)])["size"].tolist() == [-1]
+
+
+def test_finished_runs_are_not_run_again(log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = sweep(study(_sizes(1, 2)), out=out, workers=1)
+    assert first["double"].tolist() == [2, 4]
+    more = sweep(study(_sizes(3, 2, 1, 3)), out=out, workers=1)
+    assert more["double"].tolist() == [6, 4, 2, 6]
+    assert sorted(log.read_text().split()) == ["1", "2", "3"]
+
+
+def test_a_sweep_leaves_table_record_and_page(log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    frame = sweep(study(_sizes(1, 2)), out=out, workers=1)
+    assert pd.read_csv(out / "results.csv")["double"].tolist() == frame["double"].tolist()
+    assert read_record(out)["command"] == "sweep"
+    assert sorted(entry.name for entry in out.iterdir()) == [
+        "report.html",
+        "results.csv",
+        "results.parquet",
+        "rows",
+        "run.json",
+        "sweep.json",
+    ]
+
+
+def test_without_a_path_nothing_is_written(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    sweep(study(_sizes(1)), workers=1)
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_run_that_kills_its_process_does_not_stop_the_rest(log: Path, tmp_path: Path) -> None:
+    made = study(_sizes(1, 666, 3))
+    frame = sweep(made, out=tmp_path / "out", workers=1)
+    assert frame["status"].tolist() == ["ok", "crashed", "ok"]
+    assert "killed" in frame.loc[1, "message"]
+    before = log.read_text().split()
+    sweep(made, out=tmp_path / "out", workers=1)
+    again = log.read_text().split()[len(before) :]
+    assert set(again) == {"666"}
+
+
+def test_damaged_rows_are_run_again(log: Path, tmp_path: Path) -> None:
+    made = study(_sizes(1, 2))
+    sweep(made, out=tmp_path / "out", workers=1)
+    first, second = sorted((tmp_path / "out" / "rows").iterdir())
+    first.write_text(first.read_text()[:20])
+    second.write_text(json.dumps({"digest": "of another", "status": "ok"}))
+    assert sweep(made, out=tmp_path / "out", workers=1)["double"].tolist() == [2, 4]
+    assert sorted(log.read_text().split()) == ["1", "1", "2", "2"]
+
+
+def test_directories_that_hold_something_else_are_refused(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"holds thesis\.tex, and no sweep"):
+        sweep(study(_sizes(1)), out=tmp_path / "out")
+    with pytest.raises(InputError, match="is a file"):
+        sweep(study(_sizes(1)), out=tmp_path / "out" / "thesis.tex")
+    assert not log.exists()
+
+
+def test_two_sweeps_do_not_write_to_one_directory(tmp_path: Path) -> None:
+    with (
+        open_store(tmp_path / "out"),
+        pytest.raises(InputError, match="another sweep is writing"),
+        open_store(tmp_path / "out"),
+    ):
+        pass
+
+
+def test_progress_is_told(log: Path) -> None:
+    told: list[tuple[int, int]] = []
+    sweep(
+        study(_sizes(1, 2)),
+        workers=1,
+        progress=lambda done, of: told.append((done, of)),
+    )
+    assert told == [(1, 2), (2, 2)]
+
+
+INTERRUPTED = """
+import sys
+from tests.support import probe_command
+from experiments.sweeps import runner as row_runner
+from experiments.sweeps.study import study
+from experiments.sweeps.sweep import sweep
+
+if __name__ == "__main__":
+    row_runner.run_row = probe_command.run_row
+    sizes = [str(size) for size in range(40)]
+    with probe_command.registered():
+        made = study({"command": "probe", "fixed": {"op": "x"},
+                      "grid": {"size": sizes}})
+        sweep(made, out=sys.argv[1], workers=2)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_has_finished_and_leaves_no_process(tmp_path: Path) -> None:
+    script, log, out = tmp_path / "script.py", tmp_path / "log", tmp_path / "out"
+    script.write_text(INTERRUPTED)
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PROBE_SLEEP_S": "0.2"}
+    environment["PROBE_LOG"] = str(log)
+    command = [sys.executable, str(script), str(out)]
+    child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    while not list(out.glob("rows/*.json")):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=20) != 0
+    kept = len(list(out.glob("rows/*.json")))
+    assert 1 <= kept < 40
+    assert not list(out.glob("rows/.*"))
+    begun = len(log.read_text().split())
+    time.sleep(0.5)
+    assert len(log.read_text().split()) == begun
+    done = subprocess.run(command, env={**environment, "PROBE_SLEEP_S": "0"}, check=False)
+    assert done.returncode == 0
+    assert len(log.read_text().split()) == begun + 40 - kept
+    assert len(pd.read_csv(out / "results.csv")) == 40
+
+
+def test_a_dask_cluster_gives_the_same_table(log: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    made = study(_sizes(1, 2, 3))
+    here = sweep(made, workers=1)
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    ) as cluster:
+        there = sweep(made, dask=cluster.scheduler_address)
+    pd.testing.assert_frame_equal(here, there)
+
+
+def test_an_address_without_a_port_is_refused() -> None:
+    with pytest.raises(InputError, match="--dask '' has no port; write tcp://host:8786"):
+        sweep(study(_sizes(1)), dask="")
+
+
+def test_an_address_where_nobody_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+
+    def nobody(*_: object, **__: object) -> None:
+        raise OSError("Timed out\nafter 10 s")
+
+    monkeypatch.setattr(distributed, "Client", nobody)
+    with pytest.raises(InputError, match="no Dask scheduler answers at tcp://x:1: Timed out after"):
+        sweep(study(_sizes(1)), dask="tcp://x:1")

@@ -1,0 +1,349 @@
+"""The catalogue: every row is complete and sourced, sums agree, variants and overlays switch."""
+
+import csv
+import doctest
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import topologies
+from topologies.catalogue.catalogue import Catalogue, Entry, catalogue, choose
+from topologies.catalogue.reader import COLUMNS, GRADES, read_entries
+from topologies.errors import InputError
+
+DATA = Path(topologies.__file__).parent / "data"
+HARDWARE = ("trainium", "gpus", "machines", "gpu_machines", "fabrics", "neuron")
+"""Files whose rows the glossary explains and whose sources are keys; the others, of fits and of the
+fleet, are described where they are used."""
+GLOSSARY = Path(__file__).parents[2] / "docs" / "background" / "catalogue.md"
+HEADER = ",".join(COLUMNS)
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Catalogue:
+    return catalogue()
+
+
+@pytest.fixture(scope="module")
+def hardware() -> list[Entry]:
+    files = [DATA / f"{name}.csv" for name in HARDWARE]
+    return [row for file in files for _, row in read_entries(file, file.name)]
+
+
+# Every row
+
+
+def test_no_value_without_unit_grade_and_source(shipped: Catalogue) -> None:
+    assert len(shipped.rows) > 800
+    for row in shipped.rows:
+        assert row.unit, row
+        assert row.grade in GRADES, row
+        assert row.source, row
+        assert row.value >= 0, row
+
+
+def keys(rows: Iterable[Entry]) -> set[str]:
+    return {source.partition(":")[0] for row in rows for source in row.source.split("; ")}
+
+
+def test_every_source_is_a_known_key_and_every_key_is_used(
+    shipped: Catalogue, hardware: list[Entry]
+) -> None:
+    with (DATA / "sources.csv").open(encoding="utf-8") as stream:
+        citations = {row["key"]: row["citation"] for row in csv.DictReader(stream)}
+    assert all(citations.values())
+    assert keys(hardware) <= set(citations)
+    assert set(citations) <= keys(shipped.rows)
+
+
+def test_a_row_stands_once_and_every_quantity_has_a_default(shipped: Catalogue) -> None:
+    rows = [(row.part, row.quantity, row.variant) for row in shipped.rows]
+    assert len(rows) == len(set(rows))
+    assert {row[:2] for row in rows} == {row[:2] for row in rows if not row[2]}
+
+
+def test_alternatives_measure_the_same_thing(shipped: Catalogue) -> None:
+    for row in shipped.rows:
+        assert row.unit == shipped.entry(row.part, row.quantity).unit, row
+
+
+def test_what_is_assumed_has_a_range_and_what_is_derived_says_how(hardware: list[Entry]) -> None:
+    for row in hardware:
+        sources = row.source.split("; ")
+        if row.grade == "assumed" and row.value:
+            assert row.low is not None, row
+            assert row.high is not None, row
+        if row.grade == "derived":
+            assert row.note, row
+            assert {"D", "A"} & set(sources), row
+        if row.grade in ("stated", "measured"):
+            assert set(sources) - {"D", "A"}, row
+
+
+def test_a_default_with_alternatives_gives_its_reason_or_its_place(shipped: Catalogue) -> None:
+    for part, quantity, reason in [
+        ("trn2", "bf16_peak", "vendor states it"),
+        ("trn2", "hbm_bandwidth", "three others agree"),
+        ("trn2", "cc_cores", "8 cores x 2 = 16"),
+        ("trn2-ultraserver", "power", "750 W a chip"),
+        ("trn1", "scale_up_headline", "0.67 to 0.72"),
+        ("trn3", "board_bandwidth", "adds up to the vendor's headline"),
+        ("efa-v3", "step_latency", "end points"),
+    ]:
+        entries = shipped.variants(part, quantity)
+        assert "Default: " in entries[0].note or "Default because" in entries[0].note
+        assert reason in entries[0].note
+        assert len(entries) > 1
+
+
+def test_the_glossary_explains_every_part_and_quantity_and_no_other(hardware: list[Entry]) -> None:
+    lines = GLOSSARY.read_text(encoding="utf-8").splitlines()
+    words = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    explained = [name.strip(" `") for cell in words for name in cell.split(",")]
+    assert len(explained) == len(set(explained))
+    assert set(explained) == {row.quantity for row in hardware} | {row.part for row in hardware}
+
+
+def test_the_page_lists_every_contested_value_as_it_is(
+    shipped: Catalogue, hardware: list[Entry]
+) -> None:
+    _, _, table = GLOSSARY.read_text(encoding="utf-8").partition("## Contested values")
+    listed = [line for line in table.splitlines() if line.startswith("|")][2:]
+    expected = []
+    for part, quantity in dict.fromkeys((row.part, row.quantity) for row in hardware):
+        default, *others = shipped.variants(part, quantity)
+        if others:
+            names = "; ".join(f"{other.variant}: {other.written}" for other in others)
+            expected.append(f"| {part}.{quantity} | {default.written} | {names} |")
+    assert sorted(listed) == sorted(expected)
+
+
+def test_the_examples_of_the_page_run() -> None:
+    text = GLOSSARY.read_text(encoding="utf-8").replace("```", "")
+    examples = doctest.DocTestParser().get_doctest(text, {}, GLOSSARY.name, None, None)
+    outcome = doctest.DocTestRunner().run(examples)
+    assert outcome.attempted >= 7
+    assert outcome.failed == 0
+
+
+# Access
+
+
+def test_values_are_in_si_and_exact(shipped: Catalogue) -> None:
+    assert shipped.value("trn2", "hbm_bandwidth") == 2.9e12
+    assert shipped.integer("trn2", "nic_bandwidth") == 25 * GB
+    assert shipped.value("trn2", "price") * 3600 == pytest.approx(2.235)
+    assert shipped.ps("trn2", "dma_descriptor") == 600_000
+    entry = shipped.entry("trn2", "hbm_bandwidth")
+    assert (entry.unit, entry.written, entry.grade) == ("B/s", "2.9 TB/s", "stated")
+    step = shipped.entry("trn2", "collective_step")
+    assert (step.low, step.high) == (0.7e-6, 1.7e-6)
+
+
+@pytest.mark.parametrize(
+    ("part", "quantity", "message"),
+    [
+        ("trn5", "cores", "the catalogue has no part 'trn5'. Did you mean trn"),
+        ("trn2", "hbm_bandwith", "no 'hbm_bandwith' of trn2. Did you mean hbm_bandwidth?"),
+        ("trn2", "zebra", "the catalogue has no 'zebra' of trn2."),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(
+    shipped: Catalogue, part: str, quantity: str, message: str
+) -> None:
+    assert not shipped.has(part, quantity)
+    with pytest.raises(InputError) as caught:
+        shipped.value(part, quantity)
+    assert message in str(caught.value)
+
+
+def test_what_is_no_whole_number_is_not_rounded_to_one(shipped: Catalogue) -> None:
+    with pytest.raises(InputError, match=r"^trn2 collective_efficiency is 0\.55 ratio, which is"):
+        shipped.integer("trn2", "collective_efficiency")
+    with pytest.raises(InputError, match=r"^trn2 link_latency is 0\.3 us, which is not near"):
+        shipped.integer("trn2", "link_latency")
+    with pytest.raises(InputError, match=r"^trn2 hbm_bytes is 96 GiB, not a time\.$"):
+        shipped.ps("trn2", "hbm_bytes")
+
+
+# Variants
+
+
+def test_a_variant_switches_one_value_and_back(shipped: Catalogue) -> None:
+    switched = shipped.with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
+    assert switched.value("trn2", "hbm_bandwidth") == 3.0e12
+    assert shipped.value("trn2", "hbm_bandwidth") == 2.9e12
+    assert switched.value("trn3", "hbm_bandwidth") == shipped.value("trn3", "hbm_bandwidth")
+    assert switched != shipped
+    assert switched.digest != shipped.digest
+    assert switched.chosen == (("trn2", "hbm_bandwidth", "kernel-guide"),)
+    assert switched.with_variants({"trn2.hbm_bandwidth": ""}) == shipped
+    both = switched.with_variants({"trn2.cc_cores": "kernel-guide"})
+    assert both.integer("trn2", "cc_cores") == 20
+    assert both.value("trn2", "hbm_bandwidth") == 3.0e12
+
+
+def test_every_alternative_can_be_switched_on(shipped: Catalogue) -> None:
+    alternatives = [row for row in shipped.rows if row.variant]
+    assert len(alternatives) > 50
+    for row in alternatives:
+        switched = shipped.with_variants({f"{row.part}.{row.quantity}": row.variant})
+        assert switched.entry(row.part, row.quantity) is row
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trn2.bf16_peak=zebra", "trn2.bf16_peak has no variant 'zebra'; there are semi"),
+        ("trn2.tdp=zebra", "trn2.tdp has no variant 'zebra'; it has none."),
+        ("trn2.zebra=x", "the catalogue has no 'zebra' of trn2."),
+        ("tron.tdp=x", "the catalogue has no part 'tron'."),
+        ("trn2.bf16_peak", "variant 'trn2.bf16_peak' is not of the form PART.QUANTITY=NAME."),
+        ("bf16=x", "variant 'bf16=x' is not of the form PART.QUANTITY=NAME."),
+    ],
+)
+def test_a_wrong_variant_is_refused_with_what_there_is(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        choose([text])
+    assert message in str(caught.value)
+
+
+def test_parts_with_dots_have_variants_too() -> None:
+    chosen = choose(["trn2.48xlarge.price=spot"])
+    assert chosen.value("trn2.48xlarge", "price") * 3600 == pytest.approx(12.97)
+
+
+# Overlays
+
+
+def overlay(path: Path, *lines: str, header: str = HEADER) -> Path:
+    file = path / "mine.csv"
+    file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return file
+
+
+def test_an_overlay_replaces_adds_and_keeps_variants(tmp_path: Path, shipped: Catalogue) -> None:
+    file = overlay(
+        tmp_path,
+        "trn2,link_latency,,250,ns,measured,own bench,,200,300",
+        "trn2,link_latency,slow,1,us,assumed,guess,,,",
+        "mychip,cores,,4,count,stated,me,,,",
+    )
+    mine = shipped.with_variants({"trn2.cc_cores": "kernel-guide"}).with_overlay(file)
+    assert mine.ps("trn2", "link_latency") == 250_000
+    assert mine.entry("trn2", "link_latency").source == "own bench"
+    assert mine.with_variants({"trn2.link_latency": "slow"}).ps("trn2", "link_latency") == 10**6
+    assert mine.integer("mychip", "cores") == 4
+    assert mine.integer("trn2", "cc_cores") == 20
+    assert "mychip" in mine.parts()
+    assert "mychip" not in shipped.parts()
+    assert choose(overlay=file, variants=["trn2.link_latency=slow"]).value(
+        "trn2", "link_latency"
+    ) == pytest.approx(1e-6)
+
+
+def test_columns_may_lack_and_stand_in_any_order(tmp_path: Path, shipped: Catalogue) -> None:
+    header = "source,grade,unit,value,quantity,part"
+    mine = shipped.with_overlay(overlay(tmp_path, "me,measured,W,480,tdp,trn2", header=header))
+    assert mine.value("trn2", "tdp") == 480.0
+    assert mine.entry("trn2", "tdp").note == ""
+
+
+def test_the_digest_follows_values_not_words(tmp_path: Path, shipped: Catalogue) -> None:
+    same = shipped.with_overlay(overlay(tmp_path, "trn2,tdp,,0.5,kW,measured,me,new note,,"))
+    assert same == shipped
+    assert hash(same) == hash(shipped)
+    other = shipped.with_overlay(overlay(tmp_path, "trn2,tdp,,501,W,measured,me,,,"))
+    assert other != shipped
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("trn2,tdp,,480,W,guess,me,,,", "line 2: unknown grade 'guess'; the grades are stated, "),
+        ("trn2,tdp,,many,W,stated,me,,,", "line 2: value: 'many' is not a number."),
+        ("trn2,tdp,,nan,W,stated,me,,,", "line 2: value: 'nan' is not a number."),
+        ("trn2,tdp,,1e99,W,stated,me,,,", "line 2: value: 1e99 is beyond 1e±40."),
+        ("trn2,tdp,,480,watts,stated,me,,,", "line 2: value: unknown unit watts."),
+        ("trn2,tdp,,480,W,stated,,,,", "line 2: source is empty."),
+        ("trn2,tdp,,480,,stated,me,,,", "line 2: unit is empty."),
+        ("trn2,tdp,,-1,W,stated,me,,,", "line 2: value -1 is negative or outside its range, any"),
+        ("trn2,tdp,,480,W,stated,me,,490,500", "outside its range, 490 to 500."),
+        ("trn2,tdp,,480,W,stated,me,,,low", "line 2: high: 'low' is not a number."),
+        ("trn2,tdp,,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
+        ("trn2,tdp,x,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),
+        ("trn2,zebra,x,1,W,stated,me,,,", "line 2: trn2 zebra: the variant 'x' has no default"),
+        ("trn2,tdp,,480", "line 2: it has not as many cells as the header has columns."),
+        ("trn2,tdp,,480,W,stated,me,,,,,", "line 2: it has not as many cells as the header"),
+        ('trn2,tdp,,480,W,"stated,me,,,', "not CSV (unexpected end of data)."),
+        (
+            "trn2,tdp,,1,W,stated,me,,,\ntrn2,tdp,,2,W,stated,me,,,",
+            "line 3: trn2 tdp is also in line 2; keep one.",
+        ),
+    ],
+)
+def test_a_bad_row_is_refused_with_file_and_line(
+    tmp_path: Path, shipped: Catalogue, line: str, message: str
+) -> None:
+    file = overlay(tmp_path, line)
+    with pytest.raises(InputError) as caught:
+        shipped.with_overlay(file)
+    assert str(caught.value).startswith(f"{file} line ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, shipped: Catalogue) -> None:
+    def refused(content: bytes) -> str:
+        (tmp_path / "bad.csv").write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            shipped.with_overlay(tmp_path / "bad.csv")
+        assert str(caught.value).startswith(str(tmp_path / "bad.csv"))
+        return str(caught.value).removeprefix(str(tmp_path / "bad.csv"))
+
+    assert refused(b"part,value\n") == (
+        f" line 1: no column quantity, unit, grade, source; a catalogue has {HEADER}."
+    )
+    assert refused(HEADER.encode() + b",notes\n") == (
+        " line 1: unknown column 'notes'. Did you mean note?"
+    )
+    assert refused(b"").startswith(" line 1: no column part, quantity, value, unit, grade, source;")
+    assert refused(b"x" * 5_000_001) == " is over the limit of 5 MB."
+    assert refused(HEADER.encode() + b"\ntrn2,\xff\xfe\n") == " line 2: not UTF-8 text."
+    assert "line 2" in refused(HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n")
+    with pytest.raises(InputError, match=r"none\.csv cannot be read: No such file or directory\.$"):
+        shipped.with_overlay(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        shipped.with_overlay(tmp_path)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.csv"
+    file.write_bytes(HEADER.encode() + b"\n" + content)
+    try:
+        outcome = catalogue().with_overlay(file).digest
+    except InputError as refusal:
+        outcome = str(refusal)
+    assert "\n" not in outcome
+    assert outcome
+
+
+# As a value
+
+
+def test_a_catalogue_can_be_shared_and_sent(shipped: Catalogue) -> None:
+    assert catalogue() is shipped
+    copy = pickle.loads(pickle.dumps(shipped))
+    assert copy == shipped
+    assert copy.value("trn2", "tdp") == shipped.value("trn2", "tdp")
+    with pytest.raises(AttributeError):
+        shipped.digest = "x"  # type: ignore[misc]
+    assert repr(shipped) == f"Catalogue(digest='{shipped.digest}', chosen=())"

@@ -1,0 +1,247 @@
+"""Clusters from YAML files: what they may say, and one clear line for what they may not."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_shapes import GB
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster
+from topologies.clusters.yaml_file import LARGEST_FILE_BYTES, cluster_from_file
+from topologies.errors import InputError
+from topologies.shapes.basic import FullMesh, Switch, Torus
+from topologies.shapes.clos import Clos
+from topologies.shapes.tiered import Tiered
+from topologies.views.measures import measure
+
+POD = """
+name: my-pod
+chip: trn2
+chips_per_server: 4
+scale_up:
+  shape: torus
+  axes:
+    - {name: Y, size: 2, bandwidth: 64GB/s, latency: 0.4us}
+    - {name: X, size: 4, bandwidth: 128GB/s, latency: 0.3us, wrap: false}
+domains: 8
+scale_out:
+  name: my-fabric
+  bandwidth_per_chip: 200Gbit/s
+  latency: 12us
+  radix: 32
+  oversubscription: 2
+"""
+
+
+def read(folder: Path, text: str) -> Cluster:
+    path = folder / "pod.yaml"
+    path.write_text(text)
+    return cluster_from_file(path, catalogue())
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    made = read(tmp_path, POD)
+    assert (made.name, made.chip, made.domains, made.chips) == ("my-pod", "trn2", 8, 64)
+    assert isinstance(made.shape, Torus)
+    assert [
+        (a.name, a.size, a.bandwidth_bytes_per_s, a.latency_ps, a.wrap) for a in made.shape.axes
+    ] == [
+        ("Y", 2, 64 * GB, 400_000, True),
+        ("X", 4, 128 * GB, 300_000, False),
+    ]
+    fabric = made.scale_out
+    assert fabric is not None
+    assert (fabric.name, fabric.bandwidth_bytes_per_s, fabric.latency_ps) == (
+        "my-fabric",
+        25 * GB,
+        12_000_000,
+    )
+    assert (fabric.radix, fabric.oversubscription, fabric.port_bytes_per_s) == (32, 2, 25 * GB)
+    assert made.servers == 16
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "background" / "cluster-file.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    made = read(tmp_path, example)
+    assert (made.chips, made.domains) == (256, 8)
+    assert measure(made).hbm_bytes_per_s_per_chip == 3200 * GB
+    assert measure(made).hbm_bytes_per_chip == 96 * 2**30
+
+
+def test_it_is_a_form_of_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "ring:odd.yml"
+    path.write_text(POD)
+    assert cluster(str(path)).name == "my-pod"
+    with pytest.raises(InputError, match="--bandwidth and --latency are for plain shapes"):
+        cluster(str(path), bandwidth="1GB/s")
+
+
+def test_without_a_chip_it_is_the_plain_model(tmp_path: Path) -> None:
+    made = read(tmp_path, "scale_up: {shape: mesh, size: 5, bandwidth: 1GB/s, latency: 2us}")
+    assert (made.name, made.chip, made.plain) == ("pod", "", True)
+    assert made.shape == FullMesh(5, GB, 2_000_000)
+    assert measure(made).flops_per_s == {}
+
+
+def test_a_chip_by_its_own_values(tmp_path: Path) -> None:
+    text = POD.replace(
+        "chip: trn2",
+        "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}",
+    )
+    found = measure(read(tmp_path, text))
+    assert found.flops_per_s_per_chip == {"bf16": 500e12}
+    assert (found.hbm_bytes_per_chip, found.hbm_bytes_per_s_per_chip) == (64 * 2**30, 2000 * GB)
+
+
+def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD.replace("chip: trn2", "chip: {like: trn2, hbm_bandwidth: 9TB/s}"))
+    guided = catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
+    assert measure(cluster_from_file(path, guided)).hbm_bytes_per_s_per_chip == 9000 * GB
+    assert catalogue().value("trn2", "hbm_bandwidth") == 2.9e12
+
+
+def test_other_shapes(tmp_path: Path) -> None:
+    link = "bandwidth: 100GB/s, latency: 1us"
+    switch = read(tmp_path, f"scale_up: {{shape: switch, size: 8, links: 18, {link}}}").shape
+    assert switch == Switch(8, 100 * GB, 10**6, 18)
+    clos = read(
+        tmp_path, f"scale_up: {{shape: clos, size: 24, radix: 8, {link}, oversubscription: 3}}"
+    )
+    assert clos.shape == Clos(24, 8, 100 * GB, 10**6, Fraction(3))
+    tiers = f"[{{name: rack, size: 4, switches: 2, {link}}}, {{name: board, size: 2, {link}}}]"
+    tiered = read(tmp_path, f"scale_up: {{shape: tiered, tiers: {tiers}}}").shape
+    assert isinstance(tiered, Tiered)
+    assert (tiered.sizes, tiered.switches) == ((4, 2), 4)
+
+
+def test_a_fabric_like_one_of_the_catalogue(tmp_path: Path) -> None:
+    head, _, _ = POD.partition("scale_out:")
+    fabric = read(tmp_path, head + "scale_out: {like: efa-v3, latency: 9us}").scale_out
+    assert fabric is not None
+    assert (fabric.name, fabric.bandwidth_bytes_per_s, fabric.latency_ps, fabric.radix) == (
+        "efa-v3",
+        25 * GB,
+        9_000_000,
+        128,
+    )
+
+
+def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
+    head, _, _ = POD.partition("scale_out:")
+    made = read(tmp_path, head + "scale_out: {name: mine, like: efa-v3, oversubscription: 4}")
+    shipped = cluster("trn2.48xlarge:8").scale_out
+    assert made.scale_out is not None
+    assert shipped is not None
+    assert (made.scale_out.name, made.scale_out.oversubscription) == ("mine", 4)
+    assert made.scale_out.climb_ps == shipped.climb_ps
+    assert made.scale_out.port_bytes_per_s == shipped.port_bytes_per_s
+    assert made.catalogue is not None
+    assert made.catalogue.value("mine", "efficiency") == 0.8
+    assert made.catalogue.has("nccl.mine", "slice")
+    assert made.catalogue.has("nccl-tuner.mine", "latency")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("chip: trn2", "chip: trn22", "the catalogue has no part 'trn22'. Did you mean trn2?"),
+        ("chip: trn2", "chip: efa-v3", "the catalogue has no 'hbm_bytes' of efa-v3"),
+        ("chip: trn2", "chip: 7", "chip '7': input should be"),
+        (
+            "chip: trn2",
+            "chip: {like: trn2, hbm_bandwith: 1TB/s}",
+            "unknown chip.hbm_bandwith. Did you mean hbm_bandwidth",
+        ),
+        (
+            "chip: trn2",
+            "chip: {like: trn2, hbm_bandwidth: 1TB}",
+            "chip.hbm_bandwidth '1TB' is in B, not in B/s",
+        ),
+        (
+            "chip: trn2",
+            "chip: {like: trn2, hbm_bandwidth: much}",
+            "chip.hbm_bandwidth 'much' is not a number",
+        ),
+        ("chip: trn2", "chip: {bf16_peak: 1TFLOP/s}", "chip.hbm_bytes is missing"),
+        ("radix:", "radixx:", "unknown key scale_out.radixx. Did you mean radix?"),
+        ("  radix: 32\n", "", "scale_out.radix is missing, and there is no like:"),
+        ("radix: 32", "radix: 2", "a radix of 2; a Clos needs at least 4 ports"),
+        ("size: 4", "size: 0", "scale_up.axes.1.size '0': input should be greater than"),
+        ("size: 4", "size: four", "scale_up.axes.1.size 'four': input should be a valid integer"),
+        ("size: 4", "size: 99999999", "scale_up.axes.1.size '99999999': input should be less"),
+        (
+            ", wrap: false",
+            ", wrapped: no",
+            "unknown key scale_up.axes.1.wrapped. Did you mean wrap?",
+        ),
+        ("128GB/s", "128", "scale_up.axes.1.bandwidth '128': bandwidth '128' has no unit"),
+        ("0.3us", "0.3GB", "scale_up.axes.1.latency '0.3GB'"),
+        (
+            "shape: torus",
+            "shape: tours",
+            "'tours' is none of torus, mesh, switch, clos, tiered. Did you mean torus?",
+        ),
+        ("  shape: torus\n", "", "scale_up.shape '' is none of torus"),
+        ("domains: 8", "domains: 0", "domains '0': input should be greater than or equal to 1"),
+        ("domains: 8", "domains: 8\ndomains: 9", "the key domains is given twice"),
+        (
+            "chips_per_server: 4",
+            "chips_per_server: 3",
+            "a domain of 8 chips is not made of servers of 3",
+        ),
+        ("name: my-pod", "name: [1, 2]", "name: input should be a valid string"),
+        ("name: my-pod", "nmae: my-pod", "unknown key nmae. Did you mean name?"),
+        ("oversubscription: 2", "oversubscription: 0.5", "scale_out.oversubscription '0.5'"),
+    ],
+)
+def test_mistakes_name_the_file_and_the_key(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in POD
+    with pytest.raises(InputError) as mistake:
+        read(tmp_path, POD.replace(old, new, 1))
+    assert str(mistake.value).startswith(f"{tmp_path}/pod.yaml")
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no keys; it needs at least scale_up"),
+        (b"- 1\n- 2\n", "holds no keys"),
+        (b"domains: 1\n", "scale_up is missing"),
+        (b"a: [1, 2", "line 1 is not YAML: expected ',' or ']'"),
+        (b"a: &a [*a]\nb: {<<: 5}", "line 2 is not YAML"),
+        (b"[" * 5_000, "is nested too deeply"),
+        (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
+        (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
+        (b"a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        (
+            b"scale_up: {shape: switch, size: 2, bandwidth: 1GB/s, latency: 1us}\ndomains: 2",
+            "no scale-out fabric",
+        ),
+    ],
+)
+def test_files_from_strangers(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as mistake:
+        cluster_from_file(path, catalogue())
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+    assert len(str(mistake.value)) < 400
+
+
+def test_a_folder_or_nothing_at_all(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        cluster_from_file(tmp_path / "none.yaml", catalogue())
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        cluster_from_file(tmp_path, catalogue())

@@ -1,0 +1,112 @@
+"""Drawings show every chip, switch, rate and layer that they should."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import pytest
+from matplotlib.figure import Figure
+
+from tests.support.small_shapes import GB
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import MACHINES
+from topologies.clusters.names import cluster
+from topologies.drawing.cluster import draw
+from topologies.shapes.tiered import Tier, Tiered
+
+PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
+
+
+def texts(figure: Figure) -> list[str]:
+    found = [text.get_text() for axes in figure.axes for text in axes.texts]
+    legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    return found + [text.get_text() for legend in legends for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -> None:
+    made = cluster(f"{name}:3")
+    found = texts(draw(made))
+    assert {str(chip) for chip in range(made.chips_per_domain)} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn"),
+    [
+        ("ring:2", 2),
+        ("ring:8", 8),
+        ("ring:100", 7),
+        ("torus:1x1", 1),
+        ("torus:3x1x2", 6),
+        ("torus:2x2x2x2", 8),
+        ("torus:20x20", 49),
+        ("torus:16x16x16", 64),
+        ("mesh:1", 1),
+        ("mesh:5", 5),
+        ("switch:100", 72),
+        ("clos:40:8", 40),
+        ("clos:1000:32:3", 64),
+    ],
+)
+def test_plain_shapes_are_drawn_in_part_where_they_are_large(name: str, drawn: int) -> None:
+    figure = draw(cluster(name, **PLAIN))
+    (panel,) = figure.axes
+    discs = [len(marks.get_offsets()) for marks in panel.collections if len(marks.get_paths()) == 1]
+    assert drawn in discs
+    figure.savefig(BytesIO(), format="png", dpi=20)
+
+
+def test_the_title_gives_the_totals() -> None:
+    title = draw(cluster("trn2-ultraserver:16")).get_suptitle()
+    assert "trn2-ultraserver:16: 1,024 chips, 6,144 directed scale-up links" in title
+    assert "640 GB/s scale-up and 25 GB/s scale-out" in title
+    assert "diameter 6 hops, mean 3.05; bisection 2.048 TB/s" in title
+
+
+def test_the_legend_gives_rate_and_latency_of_each_kind_of_link() -> None:
+    found = texts(draw(cluster("trn2-ultraserver")))
+    assert "Z: 64 GB/s a cable and direction, 300 ns a hop" in found
+    assert "X: 128 GB/s a cable and direction, 300 ns a hop" in found
+    assert "stub with a number: cable round to that chip" in found
+    assert "stub with a number: cable round to that chip" not in texts(
+        draw(cluster("ring:8", **PLAIN))
+    )
+
+
+def test_wrapping_cables_name_the_chip_at_their_other_end() -> None:
+    found = texts(draw(cluster("trn2.48xlarge")))
+    assert found.count("12") == 3  # the chip itself, and the stubs of chips 0 and 15
+
+
+def test_trn3_shows_planes_and_switches() -> None:
+    figure = draw(cluster("trn3-gen2"))
+    found = texts(figure)
+    assert found.count("plane 3: 10 switches") == 2
+    assert any("every chip\nto the chip in the\nsame position" in text for text in found)
+    squares = [len(marks.get_offsets()) for marks in figure.axes[0].collections]
+    assert squares.count(10) == 8  # planes of ten switches in two racks of four
+
+
+def test_rainier_is_a_block_diagram_of_three_layers() -> None:
+    found = texts(draw(cluster("rainier")))
+    assert "31,248 servers of 16 chips, 16 adapters" in found
+    assert "7,812 ToR groups, up to 64 chips each" in found
+    assert "123 leaf groups, up to 4,096 chips each" in found
+    assert "one spine group" in found
+    assert any("17 µs a step" in text for text in found)
+
+
+@pytest.mark.parametrize("tiers", [(4,), (3, 2), (3, 4, 2), (2, 2, 30, 10)])
+@pytest.mark.parametrize("switches", [0, 3])
+def test_tiers_of_any_number_are_drawn(tiers: tuple[int, ...], switches: int) -> None:
+    made = Tiered(tuple(Tier(f"tier {k}", n, 60 * GB, 0, switches) for k, n in enumerate(tiers)))
+    figure = draw(Cluster("own", made))
+    assert "0" in texts(figure)
+    figure.savefig(BytesIO(), format="png", dpi=20)
+
+
+def test_drawing_leaves_no_figure_behind_in_pyplot() -> None:
+    from matplotlib import pyplot
+
+    draw(cluster("trn2.48xlarge"))
+    assert pyplot.get_fignums() == []

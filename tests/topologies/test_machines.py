@@ -1,0 +1,161 @@
+"""Every form of a cluster's name, and what the named machines come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.small_shapes import GB
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.machines import MACHINES
+from topologies.clusters.names import cluster, machine
+from topologies.errors import InputError
+from topologies.shapes.basic import Switch, Torus
+from topologies.shapes.tiered import Tiered
+
+
+@pytest.mark.parametrize(
+    ("name", "chip", "chips", "servers", "scale_out_gbit_s", "adapters"),
+    [
+        ("trn1.32xlarge", "trn1", 16, 1, 50, 8),
+        ("trn2.48xlarge", "trn2", 16, 1, 200, 16),
+        ("trn2-ultraserver", "trn2", 64, 4, 200, 16),
+        ("trn3-gen1", "trn3", 64, 4, 200, 16),
+        ("trn3-gen2", "trn3", 144, 36, 200, 4),
+        ("p4de.24xlarge", "a100-80gb", 8, 1, 50, 4),
+        ("p5.48xlarge", "h100", 8, 1, 400, 32),
+        ("p5en.48xlarge", "h200", 8, 1, 400, 16),
+        ("dgx-a100", "a100-80gb", 8, 1, 200, 8),
+        ("dgx-a100-40gb", "a100-40gb", 8, 1, 200, 8),
+        ("dgx-h100", "h100", 8, 1, 400, 8),
+        ("dgx-h200", "h200", 8, 1, 400, 8),
+        ("dgx-b200", "b200", 8, 1, 400, 8),
+        ("gb200-nvl72", "gb200", 72, 18, 400, 4),
+    ],
+)
+def test_named_machines(
+    name: str, chip: str, chips: int, servers: int, scale_out_gbit_s: int, adapters: int
+) -> None:
+    made = cluster(name)
+    assert (made.chip, made.chips, made.domains, made.servers) == (chip, chips, 1, servers)
+    assert made.scale_out is not None
+    assert made.scale_out.bandwidth_bytes_per_s == scale_out_gbit_s * 125_000_000
+    assert made.scale_out.adapters_per_server == adapters
+    assert not made.plain
+
+
+def test_no_named_machine_is_left_out_above() -> None:
+    assert len(MACHINES) == 14
+
+
+def test_the_trn2_ultraserver_has_thinner_z_links() -> None:
+    shape = cluster("trn2-ultraserver").shape
+    assert isinstance(shape, Torus)
+    assert [(axis.name, axis.size, axis.bandwidth_bytes_per_s) for axis in shape.axes] == [
+        ("Z", 4, 64 * GB),
+        ("Y", 4, 128 * GB),
+        ("X", 4, 128 * GB),
+    ]
+    assert {axis.latency_ps for axis in shape.axes} == {300_000}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "switches"), [("trn3-gen1", (2, 16, 2), 32), ("trn3-gen2", (2, 18, 4), 368)]
+)
+def test_the_tiers_of_trn3_agree_with_the_catalogue(
+    name: str, sizes: tuple[int, ...], switches: int
+) -> None:
+    shape, numbers = cluster(name).shape, catalogue()
+    assert isinstance(shape, Tiered)
+    assert (shape.sizes, shape.switches) == (sizes, switches)
+    racks = numbers.integer(name, "racks")
+    assert shape.planes[1] == racks * numbers.integer(name, "planes")
+    assert sum(tier.bandwidth_bytes_per_s for tier in shape.tiers) == 1152 * GB
+    if numbers.has(name, "switches_per_rack"):
+        assert shape.switches == racks * numbers.integer(name, "switches_per_rack")
+
+
+def test_nvlinks_are_summed() -> None:
+    assert cluster("dgx-h100").shape == Switch(8, 450 * GB, 250_000, 18)
+    assert cluster("gb200-nvl72").shape == Switch(72, 900 * GB, 250_000, 18)
+
+
+def test_counts_and_rainier() -> None:
+    assert cluster("trn2-ultraserver:16").chips == 1024
+    assert cluster("rainier").domains == 7812
+    assert cluster("rainier").chips == 499_968
+    assert cluster("rainier:1000000").domains == 15_625
+    assert cluster("rainier:64").shape == cluster("trn2-ultraserver").shape
+
+
+def test_a_variant_of_the_catalogue_is_honoured() -> None:
+    numbers = catalogue().with_variants(
+        {
+            "trn3.board_bandwidth": "vendor-tiers",
+            "trn3.backplane_bandwidth": "vendor-tiers",
+            "efa-v3.oversubscription": "two-to-one",
+        }
+    )
+    shape = cluster("trn3-gen2", catalogue=numbers).shape
+    assert isinstance(shape, Tiered)
+    assert [tier.bandwidth_bytes_per_s // GB for tier in shape.tiers] == [128, 320, 256]
+    fabric = cluster("trn2.48xlarge", catalogue=numbers).scale_out
+    assert fabric is not None
+    assert fabric.oversubscription == 2
+
+
+def test_clusters_are_values() -> None:
+    assert cluster("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
+    assert hash(cluster("rainier")) == hash(cluster("rainier"))
+    other = catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
+    assert cluster("trn2.48xlarge", catalogue=other) != cluster("trn2.48xlarge")
+
+
+def test_plain_shapes_are_one_domain_without_a_chip() -> None:
+    made = cluster("torus:4x4", bandwidth="100GB/s", latency="1us")
+    assert (made.chip, made.plain, made.domains, made.servers) == ("", True, 1, 1)
+    assert made.scale_out is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trn2.48xlrge", "unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge?"),
+        ("", "unknown cluster ''. There are trn1.32xlarge"),
+        ("trn2-ultraserver:", "the count must be a whole number of 1 to 16,777,216, as"),
+        ("ring:99999999999", "sizes must be whole numbers of 1 to 16,777,216, as ring:8"),
+        ("trn2-ultraserver:two", "trn2-ultraserver:two: the count must be a whole number"),
+        ("trn2-ultraserver:0", "trn2-ultraserver:0: a count of 0 is not between 1 and 16,777,216"),
+        ("trn2-ultraserver:-1", "the count must be a whole number"),
+        ("trn2-ultraserver:1000000", "1000000x64 has 64,000,000 chips; at most 16,777,216"),
+        ("trn2-ultraserver:2:2", "the count must be a whole number"),
+        ("rainier:100", "100 chips are not whole UltraServers of 64; use rainier:128"),
+        ("rainier:0", "use rainier:64"),
+        ("rainier:99999999", "has 99,999,999 chips; at most 16,777,216"),
+        ("ring:8", "ring:8 needs the bandwidth and latency of a directed link"),
+        ("nowhere.yaml", "nowhere.yaml cannot be read: No such file"),
+        ("x" * 10_000, "unknown cluster 'xxxx"),
+    ],
+)
+def test_bad_names_are_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(InputError) as mistake:
+        cluster(text)
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+    assert len(str(mistake.value)) < 600
+
+
+def test_rates_of_named_machines_are_not_the_command_lines() -> None:
+    with pytest.raises(InputError, match="--bandwidth and --latency are for plain shapes"):
+        cluster("trn2.48xlarge", bandwidth="100GB/s")
+    with pytest.raises(InputError, match="unknown cluster 'rong:4'"):
+        cluster("rong:4", bandwidth="100GB/s")
+
+
+def test_a_plain_shape_cannot_compute() -> None:
+    assert machine("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
+    with pytest.raises(InputError) as mistake:
+        machine("ring:8")
+    assert str(mistake.value) == (
+        "ring:8 is a plain shape without chips, so nothing can be computed on it; "
+        "name a machine such as trn2-ultraserver, or a YAML file."
+    )

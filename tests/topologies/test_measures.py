@@ -1,0 +1,220 @@
+"""Closed forms against brute force, and the figures that must hold."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.support.small_shapes import (
+    GB,
+    UNHURRIED,
+    closes,
+    distances,
+    shapes,
+    smallest_cut,
+    tiereds,
+    tori,
+    torus,
+)
+from topologies.clusters.names import cluster
+from topologies.routing.domain import routes
+from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
+from topologies.shapes.clos import Clos
+from topologies.shapes.clos_links import split_routes
+from topologies.shapes.links import domain_links
+from topologies.shapes.measures import (
+    all_to_all_bytes_per_s,
+    bisection,
+    bisections,
+    diameter_hops,
+    links_per_chip,
+    mean_hops,
+    scale_up_bytes_per_s,
+    switch_hops,
+)
+from topologies.shapes.tiered import Tier, Tiered
+from topologies.views.measures import measure
+
+PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
+
+
+@UNHURRIED
+@given(shapes())
+def test_hops_against_breadth_first_search(shape: Shape) -> None:
+    found = distances(shape)
+    pairs = shape.chips * (shape.chips - 1)
+    assert diameter_hops(shape) == found.max(initial=0)
+    assert mean_hops(shape) == pytest.approx(found.sum() / pairs if pairs else 0.0)
+
+
+@UNHURRIED
+@given(closes(60))
+def test_hops_of_partly_filled_closes(shape: Clos) -> None:
+    found = distances(shape)
+    pairs = max(1, shape.chips * (shape.chips - 1))
+    assert diameter_hops(shape) == found.max()
+    assert mean_hops(shape) == pytest.approx(found.sum() / pairs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tori(10))
+def test_bisection_of_tori_against_all_halves(shape: Torus) -> None:
+    assert bisection(shape) == smallest_cut(shape)
+
+
+@settings(max_examples=40, deadline=None)
+@given(tiereds(9))
+def test_bisection_of_tiers_against_all_halves(shape: Tiered) -> None:
+    if all(size == 1 or size % 2 == 0 for size in shape.sizes):
+        assert bisection(shape) == smallest_cut(shape)
+    else:
+        assert bisection(shape) >= smallest_cut(shape)
+
+
+@pytest.mark.parametrize("switches", [(0, 2, 0), (0, 3, 2)])
+def test_bisection_of_small_trn3_likenesses(switches: tuple[int, int, int]) -> None:
+    tiers = zip((128, 512, 512), (2, 2, 2), switches, strict=True)
+    shape = Tiered(tuple(Tier("", size, rate * GB, 0, count) for rate, size, count in tiers))
+    assert bisection(shape) == smallest_cut(shape) == 4 * 128 * GB
+
+
+def test_bisection_of_a_full_clos_is_half_of_its_uplinks() -> None:
+    assert bisection(Clos(16, 4, GB, 0)) == 8 * GB
+    assert bisection(Clos(18, 4, GB, 0, Fraction(3))) == 3 * GB
+
+
+@pytest.mark.parametrize("shape", [FullMesh(7, GB, 0), Switch(7, GB, 0), Switch(1, GB, 0)])
+def test_bisection_of_meshes_and_switches_against_all_halves(shape: Shape) -> None:
+    assert bisection(shape) == smallest_cut(shape)
+
+
+def busiest_load(shape: Shape) -> float:
+    """Seconds for which uniform traffic of 1 B a pair keeps the busiest link."""
+    src, dst = np.divmod(np.arange(shape.chips**2), shape.chips)
+    links = domain_links(shape)
+    if isinstance(shape, Clos):
+        split = split_routes(shape, src, dst)
+        share = split.weight / np.repeat(split.whole, np.diff(split.ptr))
+        load = np.bincount(split.link, share, len(links))
+    else:
+        both = [routes(shape, src, dst, tie=tie).link for tie in (1, -1)]
+        load = np.bincount(np.concatenate(both), minlength=len(links)) / 2
+    return float((load / links.bandwidth_bytes_per_s).max())
+
+
+@UNHURRIED
+@given(shapes(30))
+def test_uniform_all_to_all_against_the_load_of_all_routes(shape: Shape) -> None:
+    ceiling = all_to_all_bytes_per_s(shape)
+    if shape.chips == 1:
+        assert ceiling is None
+    elif not isinstance(shape, Clos):
+        assert ceiling == pytest.approx((shape.chips - 1) / busiest_load(shape))
+
+
+@pytest.mark.parametrize(
+    "shape", [Clos(16, 4, GB, 0), Clos(32, 8, GB, 0), Clos(18, 4, GB, 0, Fraction(3))]
+)
+def test_uniform_all_to_all_of_full_closes(shape: Clos) -> None:
+    assert all_to_all_bytes_per_s(shape) == pytest.approx((shape.chips - 1) / busiest_load(shape))
+
+
+@UNHURRIED
+@given(shapes())
+def test_degree_and_rate_are_means_over_the_chips(shape: Shape) -> None:
+    links = domain_links(shape, fold=False)
+    own = links.src < shape.chips
+    assert links_per_chip(shape) == pytest.approx(np.count_nonzero(own) / shape.chips)
+    rate = links.bandwidth_bytes_per_s[own].sum() / shape.chips
+    assert scale_up_bytes_per_s(shape) == pytest.approx(rate, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "diameter", "mean", "bisection_gb_s", "all_to_all_gb_s"),
+    [
+        ("trn2.48xlarge", 64, 4, 2.13, 1024, 240),
+        ("trn2-ultraserver", 384, 6, 3.05, 2048, 126),
+        ("trn3-gen1", 1152, 4, 2.92, 4096, 252),
+        ("trn3-gen2", 5328, 5, 3.92, 9216, 254),
+        ("trn1.32xlarge", 64, 4, 2.13, 384, 90),
+        ("dgx-h100", 16, 2, 2.0, 1800, 450),
+    ],
+)
+def test_what_must_hold(
+    name: str, links: int, diameter: int, mean: float, bisection_gb_s: int, all_to_all_gb_s: int
+) -> None:
+    found = measure(cluster(name))
+    assert (found.links, found.diameter_hops) == (links, diameter)
+    assert round(found.mean_hops, 2) == mean
+    assert found.bisection_bytes_per_s == bisection_gb_s * GB
+    assert found.all_to_all_bytes_per_s_per_chip is not None
+    assert int(found.all_to_all_bytes_per_s_per_chip / GB) == all_to_all_gb_s
+
+
+def test_cuts_across_each_axis() -> None:
+    assert bisections(cluster("trn2-ultraserver").shape) == {
+        "Z": 2048 * GB,
+        "Y": 4096 * GB,
+        "X": 4096 * GB,
+    }
+    assert measure(cluster("trn3-gen2")).bisections_bytes_per_s["cross-rack"] == 9216 * GB
+    assert bisections(torus(1, 4)) == {"Y": 200 * GB}
+
+
+def test_switch_hops_by_distance() -> None:
+    assert switch_hops(cluster("trn3-gen1").shape) == {"plane": 1, "rack": 2, "cross-rack": 3}
+    assert switch_hops(cluster("trn3-gen2").shape) == {"plane": 1, "rack": 3, "cross-rack": 4}
+    assert switch_hops(Clos(16, 4, GB, 0)) == {"leaf": 1, "pod": 3, "core": 5}
+    assert switch_hops(Switch(4, GB, 0)) == {"switch": 1}
+    assert switch_hops(torus(4)) == {}
+
+
+def test_totals_are_sums_over_the_chips() -> None:
+    one, many = measure(cluster("trn2-ultraserver")), measure(cluster("trn2-ultraserver:10"))
+    assert one.hbm_bytes == 6144 * 2**30
+    assert one.hbm_bytes_per_s == 185_600 * GB
+    assert one.scale_up_bytes_per_s_per_chip == 640 * GB
+    assert one.flops_per_s["bf16"] == pytest.approx(42.7e15, rel=0.001)
+    assert one.flops_per_s_per_chip["fp8"] == 1299e12
+    assert many.hbm_bytes == 10 * (one.hbm_bytes or 0)
+    assert many.flops_per_s["fp8"] == pytest.approx(10 * one.flops_per_s["fp8"])
+    assert (many.nics, many.hosts, many.links) == (640, 40, 3840)
+    assert many.bisection_bytes_per_s == one.bisection_bytes_per_s
+
+
+def test_neither_sparse_nor_integer_rates_are_flops() -> None:
+    for name in ("trn1.32xlarge", "trn2.48xlarge", "dgx-h100"):
+        assert not {"int8", "sparse", "vector"} & set(measure(cluster(name)).flops_per_s)
+    assert measure(cluster("dgx-h100")).flops_per_s_per_chip["fp8"] < 2e15
+
+
+def test_plain_shapes_have_no_memory_and_no_fabric() -> None:
+    found = measure(cluster("ring:8", **PLAIN))
+    assert (found.hbm_bytes, found.hbm_bytes_per_s, found.flops_per_s) == (None, None, {})
+    assert (found.scale_out_links, found.nics, found.hosts) == (0, 0, 0)
+    assert found.scale_out_bisection_bytes_per_s == 0
+
+
+def test_one_chip_is_near_itself() -> None:
+    found = measure(cluster("torus:1x1", **PLAIN))
+    assert (found.diameter_hops, found.mean_hops, found.links) == (0, 0.0, 0)
+    assert found.bisection_bytes_per_s == 0
+    assert found.all_to_all_bytes_per_s_per_chip is None
+
+
+def test_oversubscription_thins_the_cut_between_servers() -> None:
+    from topologies.catalogue.catalogue import catalogue
+
+    thin = catalogue().with_variants({"efa-v3.oversubscription": "two-to-one"})
+    even = measure(cluster("trn2-ultraserver:64"))
+    assert even.scale_out_bisection_bytes_per_s == 2048 * 25 * GB
+    half = measure(cluster("trn2-ultraserver:64", catalogue=thin))
+    assert half.scale_out_bisection_bytes_per_s == 1024 * 25 * GB
+
+
+def test_a_million_chips_at_once() -> None:
+    found = measure(cluster("rainier:1000000"))
+    assert (found.chips, found.links) == (1_000_000, 6_000_000)

@@ -1,0 +1,187 @@
+"""Layers of the scale-out Clos and the shared links that traffic crosses."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.small_shapes import GB, UNHURRIED
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from topologies.routing.scale_out import clos, scale_out_paths, shared_links
+from topologies.shapes.basic import Switch
+from topologies.shapes.scale_out import ScaleOut, layers
+
+US = 10**6
+
+
+def fabric(**changes: object) -> ScaleOut:
+    """Radix 8 with ports of 10 GB/s; one adapter a chip at that rate."""
+    given_: dict[str, object] = {
+        "name": "test",
+        "bandwidth_bytes_per_s": 10 * GB,
+        "latency_ps": 10 * US,
+        "radix": 8,
+        "port_bytes_per_s": 10 * GB,
+        "climb_ps": (0, 1 * US, 3 * US),
+    }
+    return ScaleOut(**(given_ | changes))  # type: ignore[arg-type]
+
+
+def machine(servers: int, chips_each: int = 2, **changes: object) -> Cluster:
+    return Cluster(
+        f"{servers} servers",
+        Switch(chips_each, 100 * GB, 0),
+        domains=servers,
+        scale_out=fabric(**changes),
+        chips_per_server=chips_each,
+    )
+
+
+def shape_of(made: Cluster) -> list[tuple[str, int, int]]:
+    return [(layer.name, layer.chips, layer.groups) for layer in clos(made)[1]]
+
+
+def test_one_switch_joins_what_fits_its_ports() -> None:
+    assert shape_of(machine(4)) == [("ToR", 8, 1)]
+
+
+def test_half_the_ports_lead_up_when_there_is_a_layer_above() -> None:
+    assert shape_of(machine(5)) == [("ToR", 4, 3), ("leaf", 32, 1)]
+    assert shape_of(machine(16)) == [("ToR", 4, 8), ("leaf", 32, 1)]
+
+
+def test_more_layers_as_the_cluster_grows() -> None:
+    assert shape_of(machine(17)) == [("ToR", 4, 9), ("leaf", 16, 3), ("spine", 128, 1)]
+    assert [name for name, *_ in shape_of(machine(65))] == ["ToR", "leaf", "spine", "campus"]
+    assert shape_of(machine(2049))[-2][0] == "layer 5"
+
+
+def test_uplinks_are_summed_and_oversubscription_lies_above_the_tor() -> None:
+    even, thin = (clos(machine(20, oversubscription=Fraction(over)))[1] for over in (1, 3))
+    assert [(layer.up_bytes_per_s, layer.up_links) for layer in even] == [
+        (40 * GB, 4),
+        (160 * GB, 16),
+        (0, 0),
+    ]
+    assert [(layer.chips, layer.up_bytes_per_s) for layer in thin] == [(6, 20 * GB), (48, 0)]
+
+
+def test_a_faster_chip_uses_several_planes() -> None:
+    assert fabric(bandwidth_bytes_per_s=20 * GB).planes == 2
+    assert shape_of(machine(5, bandwidth_bytes_per_s=20 * GB)) == shape_of(machine(5))
+
+
+def test_a_slower_chip_shares_a_port() -> None:
+    assert shape_of(machine(8, bandwidth_bytes_per_s=5 * GB)) == [("ToR", 16, 1)]
+
+
+def test_rails_widen_the_first_group_only() -> None:
+    assert shape_of(machine(40, rails=2)) == [
+        ("ToR", 8, 10),
+        ("leaf", 16, 5),
+        ("spine", 128, 1),
+    ]
+
+
+def test_project_rainier_fits_three_layers_and_a_million_chips_take_four() -> None:
+    assert shape_of(cluster("rainier")) == [
+        ("ToR", 64, 7812),
+        ("leaf", 4096, 123),
+        ("spine", 524_288, 1),
+    ]
+    assert len(shape_of(cluster("rainier:1000000"))) == 4
+
+
+def test_shared_links_by_hand() -> None:
+    shared = shared_links(machine(5))
+    assert shared.kinds == ("adapter-out", "adapter-in", "ToR-up", "ToR-down")
+    assert len(shared) == 10 + 10 + 3 + 3
+    assert shared.capacity_bytes_per_s[[0, 10, 20, 23]].tolist() == [
+        10 * GB,
+        10 * GB,
+        40 * GB,
+        40 * GB,
+    ]
+    assert shared.owner[[9, 10, 22, 25]].tolist() == [9, 0, 2, 2]
+
+
+def test_paths_by_hand() -> None:
+    made = machine(5)  # groups of four chips: 0-3, 4-7, 8-9
+    paths = scale_out_paths(made, [0, 0, 9, 3], [2, 5, 0, 3])
+    found = [paths.link[a:b].tolist() for a, b in zip(paths.ptr, paths.ptr[1:], strict=False)]
+    assert found == [[0, 12], [0, 20, 24, 15], [9, 22, 23, 10], []]
+    assert paths.latency_ps.tolist() == [10 * US, 11 * US, 11 * US, 0]
+    assert set(paths.weight.tolist()) == {1}
+
+
+def test_latency_grows_with_the_layer_that_a_path_climbs_to() -> None:
+    paths = scale_out_paths(machine(65), [0, 0, 0, 0], [1, 4, 17, 129])
+    assert paths.latency_ps.tolist() == [10 * US, 11 * US, 13 * US, 13 * US]
+    assert np.diff(paths.ptr).tolist() == [2, 4, 6, 8]
+
+
+@UNHURRIED
+@given(st.integers(2, 80), st.integers(1, 4), st.sampled_from([1, 3]), st.randoms())
+def test_paths_go_up_from_the_source_and_down_to_the_destination(
+    servers: int, chips_each: int, over: int, random: object
+) -> None:
+    made = machine(servers, chips_each, oversubscription=Fraction(over))
+    shared, (_, tiers) = shared_links(made), clos(made)
+    src, dst = np.divmod(np.arange(0, made.chips**2, 7), made.chips)
+    paths = scale_out_paths(made, src, dst)
+    for k in range(0, len(paths), 11):
+        link = paths.link[paths.ptr[k] : paths.ptr[k + 1]]
+        kinds = [shared.kinds[kind] for kind in shared.kind[link]]
+        climbed = len(kinds) // 2
+        ups = ["adapter-out", *(f"{layer.name}-up" for layer in tiers)][:climbed]
+        downs = ["adapter-in", *(f"{layer.name}-down" for layer in tiers)][:climbed]
+        assert kinds == [*ups, *downs[::-1]]
+        sizes = [1, *(layer.chips for layer in tiers)][:climbed]
+        assert shared.owner[link[:climbed]].tolist() == [src[k] // size for size in sizes]
+        assert shared.owner[link[climbed:]].tolist() == [dst[k] // size for size in sizes[::-1]]
+        if climbed:
+            assert src[k] // tiers[climbed - 1].chips == dst[k] // tiers[climbed - 1].chips
+
+
+def test_uniform_traffic_fills_no_layer_of_a_non_blocking_fabric_first() -> None:
+    made = machine(16)
+    src, dst = np.divmod(np.arange(32 * 32), 32)
+    paths = scale_out_paths(made, src, dst)
+    load = np.bincount(paths.link, paths.weight) / shared_links(made).capacity_bytes_per_s
+    assert load[:64].min() == load.max()
+
+
+def test_rainier_pairs_are_arithmetic() -> None:
+    made = cluster("rainier")
+    chips = np.random.default_rng(0).integers(0, made.chips, (2, 10**5))
+    paths = scale_out_paths(made, chips[0], chips[1])
+    assert paths.link.max() < len(shared_links(made))
+    assert paths.latency_ps.max() == 17 * US
+
+
+def test_mistakes_are_refused() -> None:
+    plain = cluster("ring:8", bandwidth="1GB/s", latency="1us")
+    with pytest.raises(InputError, match="ring:8 has no scale-out fabric"):
+        scale_out_paths(plain, [0], [1])
+    with pytest.raises(InputError, match="destination chip 10 is not one of 0 to 9"):
+        scale_out_paths(machine(5), [0], [10])
+    with pytest.raises(InputError, match="a radix of 3; a Clos needs at least 4 ports"):
+        fabric(radix=3)
+    with pytest.raises(InputError, match="an oversubscription of 8 is not between 1 and 7"):
+        fabric(oversubscription=Fraction(8))
+    with pytest.raises(InputError, match="a number of rails of 5 is not between 1 and 4"):
+        fabric(rails=5)
+    with pytest.raises(InputError, match="2 domains and no scale-out fabric to join them"):
+        Cluster("two", Switch(2, GB, 0), domains=2)
+    with pytest.raises(InputError, match="not made of servers of 3"):
+        Cluster("odd", Switch(4, GB, 0), chips_per_server=3)
+
+
+def test_layers_need_no_cluster() -> None:
+    assert [layer.groups for layer in layers(fabric(), 9, 1)] == [3, 1]

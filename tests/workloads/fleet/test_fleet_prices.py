@@ -1,0 +1,113 @@
+"""Electricity by the hour: reading prices, their cost, and training held while they are high."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from topologies.errors import InputError
+from workloads.demand import constant
+from workloads.fleet import (
+    ChangeCosts,
+    Economics,
+    FleetRun,
+    Prices,
+    Service,
+    TrainingJob,
+    evaluation_job,
+    read_prices,
+    simulate,
+    static,
+    summary,
+)
+from workloads.fleet.results.timeline import power_w, role_units
+from workloads.fleet.state.roles import Role
+from workloads.serving.capacity import fixed_rate
+
+SERVICE = Service("service", fixed_rate(10.0))
+ECONOMICS = Economics(busy_w=500.0, idle_w=150.0)
+MINUTES = 600
+DEAR = (np.arange(MINUTES) >= 200) & (np.arange(MINUTES) < 320)
+
+
+def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]], **changes: object) -> FleetRun:
+    """Ten units serve; four pause, four checkpoint or shrink, two evaluate."""
+    jobs = (
+        TrainingJob("paused", 4, 4, reclaim="pause"),
+        TrainingJob("saved", 4, 2, reclaim="shrink"),
+        evaluation_job(20),
+    )
+    given = {"costs": ChangeCosts.fixed(60.0), "jobs": jobs, **changes}
+    demand = constant(10.0, minutes=MINUTES)
+    return simulate(demand, [SERVICE], units=20, policy=static(10), held=held, **given)  # type: ignore[arg-type]
+
+
+def test_nothing_trains_while_it_is_dear_and_all_does_afterwards() -> None:
+    units = role_units(_run(DEAR))
+    busy = units[:, Role.TRAINING] + units[:, Role.EVALUATION]
+    assert busy[:200] == pytest.approx(10.0)
+    assert busy[202:320].max() == 0.0
+    assert busy[325:] == pytest.approx(10.0)
+    assert units[210:320, Role.PAUSED] == pytest.approx(4.0)
+    assert units[:, Role.SERVING] == pytest.approx(10.0)
+
+
+def test_what_is_saved_is_not_lost_and_time_held_is() -> None:
+    free, held = _run(np.zeros(MINUTES, bool)), _run(DEAR)
+    for (_, before), (_, after) in zip(free.jobs, held.jobs, strict=True):
+        assert after.lost_tokens == 0.0
+        share = after.tokens / before.tokens
+        assert share == pytest.approx(1 - 120 / MINUTES, abs=0.01)
+        assert (after.reclaims, after.starts) == (1, 1)
+
+
+def test_electricity_costs_its_price_in_every_minute() -> None:
+    prices = Prices(np.where(DEAR, 90.0, 30.0), cap_usd_per_mwh=50.0)
+    held, free = _run(prices.dear), _run(np.zeros(MINUTES, bool))
+    told = summary(held, ECONOMICS, prices)
+    assert told["held_minutes"] == 120
+    mwh = power_w(held, ECONOMICS) / 60 / 1e6
+    assert told["electricity_usd"] == pytest.approx(30 * mwh[~DEAR].sum() + 90 * mwh[DEAR].sum())
+    assert told["electricity_usd"] < summary(free, ECONOMICS, prices)["electricity_usd"]
+    assert summary(free, ECONOMICS)["electricity_usd"] is None
+
+
+def test_hours_of_a_day_repeat_and_those_of_a_week_begin_on_monday(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{h - 5}\n" for h in reversed(range(24))))
+    day = read_prices(file, "2024-05-10T22:30", 180)
+    assert day.usd_per_mwh.tolist() == [17.0] * 30 + [18.0] * 60 + [-5.0] * 60 + [-4.0] * 30
+    assert not day.dear.any()
+    file.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{h}\n" for h in range(168)))
+    week = read_prices(file, "2024-05-12T23:59", 2, cap=100.0)  # Sunday, then Monday
+    assert week.usd_per_mwh.tolist() == [167.0, 0.0]
+    assert week.dear.tolist() == [True, False]
+
+
+def test_dated_prices_hold_until_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("time,usd_per_mwh\n2024-05-10T00:00,10\n2024-05-10T01:00Z,20\n")
+    assert read_prices(file, "2024-05-10T00:59", 2).usd_per_mwh.tolist() == [10.0, 20.0]
+    assert len(read_prices(file, "2024-05-10T00:00", 120).usd_per_mwh) == 120
+    with pytest.raises(InputError, match="do not cover the run"):
+        read_prices(file, "2024-05-10T00:00", 121)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hour,usd\n0,1\n", "unknown column 'usd'"),
+        ("usd_per_mwh\n1\n", "one of hour and time"),
+        ("hour,usd_per_mwh\n0,1\n1,2\n", "0 to 23"),
+        ("hour,usd_per_mwh\n0,x\n", "row 2: usd_per_mwh is not a number"),
+        ("time,usd_per_mwh\n2024-05-10,1\n2024-05-09,1\n", "ascending times"),
+        ("time,usd_per_mwh\nnoon,1\n2024-05-09,1\n", "ascending times"),
+    ],
+)
+def test_bad_prices_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_prices(file, "2024-05-10T00:00", 60)

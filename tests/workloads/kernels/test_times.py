@@ -1,0 +1,210 @@
+"""Kernel times: measured grids, fits, provenance, extrapolation, backward shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.errors import InputError
+from workloads.kernels.chip_share import family, rank_of, worst
+from workloads.kernels.gemm import systolic_s
+from workloads.kernels.gemm_table import fill, gemm_table, interpolate, place
+from workloads.kernels.times import (
+    attention,
+    attention_s,
+    elementwise,
+    elementwise_s,
+    gather,
+    gemm,
+    gemm_s,
+    host_dispatch_s,
+    launch_s,
+    passes,
+    unfused_attention,
+)
+
+CHIPS = ("a100-80gb", "h100", "h200", "b200", "gb200", "trn1", "trn2", "trn3")
+SIDES = st.integers(1, 200_000)
+
+
+def test_a_measured_shape_takes_its_measured_time_over_the_sustained_share():
+    grid = gemm_table("a100", "bf16")
+    assert grid is not None
+    burst = catalogue().with_rows([_sustained_fully("a100")])
+    row, column, inner = 7, 8, 8
+    shape = grid.m[row], grid.n[column], grid.k[inner]
+    found = gemm("a100-80gb", *shape, parts=burst)
+    assert found.seconds == pytest.approx(grid.seconds[row, column, inner], rel=1e-6)
+    assert found.provenance == "measured"
+    assert gemm_s("a100-80gb", *shape) > found.seconds
+
+
+def _sustained_fully(name):
+    from dataclasses import replace
+    from fractions import Fraction
+
+    entry = catalogue().entry(f"kernels.{name}", "gemm_sustained")
+    return replace(entry, value=1.0, exact=Fraction(1), low=None, high=None)
+
+
+def test_provenance_says_how_far_from_the_grid():
+    assert gemm("h100", 4096, 4096, 4096).provenance == "measured"
+    assert gemm("h100", 4096, 5000, 4096).provenance == "interpolated"
+    assert gemm("h100", 10**6, 4096, 4096).provenance == "extrapolated"
+    assert gemm("h200", 4096, 4096, 4096).provenance == "interpolated"
+    assert gemm("trn2", 4096, 4096, 4096).provenance == "assumed"
+    assert worst("measured", "assumed", "interpolated") == "assumed"
+
+
+def test_held_out_columns_are_met_by_interpolation():
+    grid = gemm_table("h100", "bf16")
+    assert grid is not None
+    logs = np.log(grid.seconds)
+    holed = logs.copy()
+    holed[:, 3:-3:4, :] = np.nan
+    again = fill(holed)
+    hole = np.isnan(holed) & ~np.isnan(logs)
+    error = np.abs(np.exp(again[hole] - logs[hole]) - 1)
+    assert np.median(error) < 0.05
+
+
+def test_interpolation_is_exact_on_the_grid_and_holds_at_the_edge():
+    grid = gemm_table("h100", "bf16")
+    assert grid is not None
+    values = np.log2(grid.m)[:, None, None] + np.zeros(grid.seconds.shape)
+    at = (np.array([3000.0, 1e9]), np.array([4096.0, 1.0]), np.array([700.0, 1e9]))
+    found = interpolate(grid, values, *at)
+    assert found == pytest.approx([np.log2(3000), np.log2(grid.m[-1])])
+    assert place(grid, *at) == "extrapolated"
+
+
+def test_huge_products_keep_the_asymptotic_efficiency():
+    seconds = gemm_s("h100", [2**15, 2**18], 65536, 65536)
+    assert seconds[1] / seconds[0] == pytest.approx(8, rel=0.01)
+    rate = 2 * 2**18 * 65536**2 / seconds[1]
+    assert 0.5 < rate / catalogue().value("h100", "bf16_peak") < 0.9
+
+
+@given(SIDES, SIDES, SIDES, st.sampled_from(CHIPS))
+def test_no_product_beats_the_peak_or_the_memory(m, n, k, chip):
+    parts = catalogue()
+    peak = parts.value(chip, "bf16_peak")
+    memory = parts.value(chip, "hbm_bandwidth")
+    seconds = gemm_s(chip, m, n, k)
+    assert seconds > 0.99 * 2 * m * n * k / peak
+    assert seconds > 0.2 * 2 * (m * k + n * k + m * n) / memory
+
+
+@given(SIDES, SIDES, SIDES, st.sampled_from(CHIPS))
+def test_a_batch_is_no_shorter_than_one_and_arrays_equal_scalars(m, n, k, chip):
+    one, many = gemm_s(chip, m, n, k), gemm_s(chip, m, n, k, batch=64)
+    assert many > 0.8 * one  # measured times of the smallest shapes scatter
+    assert gemm_s(chip, [m, m], [n, n], k).tolist() == [one, one]
+
+
+def test_fp8_is_faster_where_it_was_measured_to_be():
+    assert gemm_s("h100", 8192, 8192, 8192, precision="fp8") < gemm_s("h100", 8192, 8192, 8192)
+    assert gemm("h100", 8192, 8192, 8192, "fp8").provenance == "measured"
+    with pytest.raises(InputError, match="fp8"):
+        gemm("a100-80gb", 128, 128, 128, "fp8")
+
+
+def test_the_tensor_engine_wastes_what_does_not_fill_its_tiles():
+    rank = rank_of("trn2", "bf16", 8, None)
+    one = np.ones(())
+    full = systolic_s(rank, one, 8192 * one, 1024 * one, 1024 * one)
+    ragged = systolic_s(rank, one, 8192 * one, 1025 * one, 1024 * one)
+    assert ragged > full * 1.05
+    rate = 2 * 8192 * 1024 * 1024 / float(full)
+    assert 0.3 < rate / 79e12 < 1.0
+
+
+def test_ranks_share_a_chip():
+    whole, half = (
+        gemm_s("trn1", 8192, 8192, 8192),
+        gemm_s("trn1", 8192, 8192, 8192, ranks_per_chip=2),
+    )
+    assert 1.9 < half / whole < 2.1
+    with pytest.raises(InputError, match="ranks per chip is 0"):
+        gemm("trn1", 1, 1, 1, ranks_per_chip=0)
+
+
+def test_attention_grows_with_the_square_of_the_sequence_and_the_backward_is_longer():
+    forward = attention_s("h100", 1, [4096, 16384, 65536], 32, 8, 128)
+    assert 12 < forward[1] / forward[0] < 16
+    assert 14 < forward[2] / forward[1] < 16.5
+    backward = attention("h100", 1, 4096, 32, 8, 128, True, "backward")
+    assert 2.5 < backward.seconds / forward[0] < 4
+    assert backward.provenance == "assumed"
+    assert attention("h100", 1, 4096, 32, 8, 128).provenance == "interpolated"
+
+
+def test_causal_attention_costs_about_half_and_a_cache_costs_more():
+    causal, full = (attention_s("a100-80gb", 4, 8192, 32, 32, 128, flag) for flag in (True, False))
+    assert 1.7 < full / causal < 2.0
+    cached = attention_s("a100-80gb", 4, 8192, 32, 32, 128, writes_cache=True)
+    assert cached > causal
+
+
+def test_narrow_heads_are_less_efficient():
+    wide = attention_s("a100-80gb", 1, 8192, 32, 32, 128)
+    narrow = attention_s("a100-80gb", 1, 8192, 64, 64, 64)
+    assert narrow > wide
+
+
+def test_unfused_attention_moves_the_scores_through_memory():
+    fused = attention_s("a100-80gb", 4, 2048, 8, 8, 96)
+    separate = unfused_attention("a100-80gb", 4, 2048, 8, 96)
+    assert separate.seconds > 2 * fused
+    assert unfused_attention("a100-80gb", 4, 2048, 8, 96, "backward").seconds > separate.seconds
+
+
+def test_the_layer_of_korthikanti_2022_table_4_comes_out_right():
+    """22B model on 8 A100, tensor parallel 8, microbatch 4: 7.2 ms forward with 2 × 4 collectives.
+
+    The kernels alone must be less than that and more than half of it.
+    """
+    chip, tokens, hidden = "a100-80gb", 4 * 2048, 6144
+    shapes = ((2304, hidden), (hidden, 768), (3072, hidden), (hidden, 3072))
+    products = sum(gemm_s(chip, tokens, n, k) for n, k in shapes)
+    core = unfused_attention(chip, 4, 2048, 8, 96).seconds
+    streams = elementwise_s(chip, 2 * tokens * hidden * 10 // 8)
+    assert 0.5 * 7.2e-3 < products + core + streams < 7.2e-3
+
+
+def test_streams_and_look_ups():
+    assert elementwise_s("h100", 0) == launch_s("h100")
+    long = elementwise_s("h100", 10**10)
+    assert 10**10 / long == pytest.approx(0.77 * 3.35e12, rel=0.01)
+    assert gather("h100", 10**9).seconds > elementwise("h100", 10**9).seconds
+    assert elementwise_s("h100", [1, 10**9]).shape == (2,)
+
+
+def test_the_host_is_a_bound_only_where_a_host_issues_kernels():
+    assert host_dispatch_s("trn2") < 1e-8 < host_dispatch_s("a100-80gb")
+
+
+def test_variants_of_software_change_the_time():
+    slower = catalogue().with_variants({"kernels.h100.attention_efficiency": "flash-2"})
+    now = attention_s("h100", 1, 16384, 32, 8, 128)
+    assert attention_s("h100", 1, 16384, 32, 8, 128, parts=slower) > 1.4 * now
+
+
+def test_families_by_the_longest_prefix():
+    assert family("a100-40gb").name == "a100"
+    assert family("gb200").measured_on == "b200"
+    assert family("my-chip").provenance == "assumed"
+
+
+def test_an_unknown_chip_is_refused_with_a_suggestion():
+    with pytest.raises(InputError, match="h100"):
+        gemm("h10", 1, 1, 1)
+
+
+def test_passes_that_are_counted_do_not_pay_for_missing_fusion():
+    eager = catalogue().with_variants({"kernels.h100.elementwise_efficiency": "eager"})
+    assert passes("h100", 10**9, parts=eager).seconds == passes("h100", 10**9).seconds
+    assert elementwise("h100", 10**9, parts=eager).seconds > 2 * passes("h100", 10**9).seconds

@@ -1,0 +1,168 @@
+"""Models from config.json: published parameter counts, and files that are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topologies.errors import InputError
+from workloads.models.huggingface import (
+    LARGEST_CONFIG_BYTES,
+    from_config,
+    from_fields,
+    model,
+    models,
+    named,
+)
+from workloads.models.model import layer_parameters
+
+PUBLISHED = {
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200,
+    "gpt-neox-20b": 20_554_567_680,
+    "gpt2": 124_439_808,
+    "gpt3-175b": 174_604_259_328,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x22b": 140_630_071_296,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
+    "qwen2-72b": 72_706_203_648,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "qwen3-8b": 8_190_735_360,
+}
+"""As the model hub counts them; GPT-3 by its paper's sizes."""
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    fields = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "vocab_size": 100,
+    }
+    return {**fields, **changes}
+
+
+@pytest.mark.parametrize("name", models())
+def test_parameters_are_the_published_ones(name: str) -> None:
+    assert named(name).parameters == PUBLISHED[name]
+
+
+def test_parameters_of_a_tiny_llama_by_hand() -> None:
+    tiny = from_fields(config(), "tiny")
+    attention, mlp, norms = 64 * 64 * 2 + 2 * 64 * 32, 3 * 64 * 96, 128
+    assert layer_parameters(tiny, moe=False) == attention + mlp + norms
+    assert tiny.parameters == 2 * (attention + mlp + norms) + 64 + 2 * 100 * 64
+
+
+def test_experts_that_are_not_visited_are_not_active() -> None:
+    mixtral = named("mixtral-8x7b")
+    idle = 32 * 6 * 3 * 4096 * 14336
+    assert mixtral.active_parameters == mixtral.parameters - idle
+
+
+@pytest.mark.parametrize(
+    "changes", [{"head_dim": 32}, {"attention_bias": True}, {"mlp_bias": True}]
+)
+def test_biases_and_wider_heads_add_parameters(changes: dict[str, Any]) -> None:
+    plain, more = from_fields(config(), "a"), from_fields(config(**changes), "b")
+    assert more.parameters > plain.parameters
+
+
+def test_fields_that_are_null_count_as_absent() -> None:
+    assert from_fields(config(num_key_value_heads=None), "a").kv_heads == 4
+    assert from_fields(config(head_dim=None), "a").head_dim == 16
+
+
+def test_the_architecture_stands_in_for_a_missing_type() -> None:
+    fields = config(architectures=["LlamaForCausalLM"])
+    del fields["model_type"]
+    assert from_fields(fields, "a") == from_fields(config(), "a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "architecture 'mamba' is not supported.*Supported: llama, "),
+        ({"model_type": "lama"}, "Did you mean llama"),
+        ({"hidden_size": None}, "the config has no hidden_size"),
+        ({"hidden_size": 0}, "hidden_size is '0'; it must be a whole number from 1"),
+        ({"hidden_size": "64"}, "hidden_size is '64'; it must be a whole number"),
+        ({"hidden_size": True}, "hidden_size is 'True'"),
+        ({"hidden_size": 10**12}, "hidden_size is '1000000000000'"),
+        ({"hidden_size": 65}, "65 is not a multiple of num_attention_heads 4"),
+        ({"num_key_value_heads": 3}, "4 heads are not a multiple of its 3"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; it must be true or false"),
+    ],
+)
+def test_a_bad_field_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_fields(config(**changes), "x")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"model_type": "llama", ', "is not JSON"),
+        (b"\x00\xff\xfe nonsense", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[1, 2]", "holds no JSON object"),
+        (b" " * (LARGEST_CONFIG_BYTES + 1), "is over 1 MiB"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        from_config(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gigabyte_of_nonsense_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as stream:
+        stream.truncate(10**9)
+    with pytest.raises(InputError, match="over 1 MiB"):
+        from_config(path)
+
+
+def test_a_model_is_a_name_a_file_or_a_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config()))
+    assert model(str(folder)) == model(str(folder / "config.json"))
+    assert model(str(folder)).name == "my-model"
+    assert model("llama-3.1-8b") == named("llama-3.1-8b")
+    with pytest.raises(InputError, match=r"Did you mean llama-3.1-405b\?"):
+        model("llama-3.1-450b")
+    with pytest.raises(InputError, match="No such file"):
+        model(str(tmp_path / "other.json"))
+
+
+def test_a_token_cannot_visit_more_experts_than_there_are() -> None:
+    experts = named("mixtral-8x7b").experts
+    assert experts
+    with pytest.raises(InputError, match="visits 9 experts of only 8"):
+        replace(named("mixtral-8x7b"), experts=replace(experts, per_token=9))
+
+
+def test_latent_attention_without_compressed_queries() -> None:
+    lite = replace(named("deepseek-v2"), name="lite")
+    assert lite.latent
+    plain = replace(lite, latent=replace(lite.latent, query_rank=0))
+    assert plain.parameters > lite.parameters

@@ -1,0 +1,65 @@
+"""The nearest plan that works: it does work, and nothing nearer is passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.toy_training import TOY, sixteen
+from topologies.errors import InputError
+from workloads.models.huggingface import named
+from workloads.search.nearest import nearest_plan, remedied
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan_file import complete
+
+BAD: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tp": 3}, {"tp": 4}),
+    ({"tp": 32}, {"tp": 16}),
+    ({"pp": 16}, {"pp": 8}),
+    ({"tp": 4, "pp": 3}, {"pp": 4}),
+    ({"tp": 4, "dp": 3}, {"dp": 4}),
+    ({"tp": 4, "global_batch": 33}, {"global_batch": 32}),
+    ({"tp": 4, "vpp": 2}, {"pp": 2}),
+    ({"cp": 3}, {"cp": 4}),
+    ({"ep": 2}, {"ep": 1}),
+    ({"microbatch": 8, "global_batch": 16, "dp": 16}, {"microbatch": 1}),
+]
+
+
+@pytest.mark.parametrize(("stated", "changes"), BAD)
+def test_the_nearest_plan_is_near_and_runs(stated: dict[str, Any], changes: Any) -> None:
+    known = {"seq": 1024, **stated}
+    with pytest.raises(InputError):
+        iteration(TOY, sixteen(), complete(known, TOY, sixteen()))
+    assert nearest_plan(known, TOY, sixteen()) == changes
+    plan = complete({**known, **changes}, TOY, sixteen())
+    assert iteration(TOY, sixteen(), plan).iteration_s > 0
+
+
+def test_what_does_not_fit_is_brought_to_fit() -> None:
+    model, known = named("llama-3.1-70b"), {"tp": 2, "seq": 2048, "global_batch": 16}
+    changes = nearest_plan(known, model, sixteen())
+    assert changes is not None
+    plan = complete({**known, **changes}, model, sixteen())
+    assert iteration(model, sixteen(), plan).memory.total > 0
+
+
+def test_a_plan_that_works_needs_no_changes_and_a_hopeless_one_gets_none() -> None:
+    assert nearest_plan({"tp": 4, "seq": 1024}, TOY, sixteen()) == {}
+    assert nearest_plan({"tp": 4}, named("llama-3.1-405b"), sixteen()) is None
+    assert nearest_plan({"zero": 4}, TOY, sixteen()) is None
+
+
+def test_a_refusal_names_it_in_the_same_line() -> None:
+    with (
+        pytest.raises(InputError, match=r"The nearest plan that works: tp 4\.$") as caught,
+        remedied({"tp": 3}, TOY, sixteen()),
+    ):
+        complete({"tp": 3}, TOY, sixteen())
+    assert "\n" not in str(caught.value)
+    with (
+        pytest.raises(InputError, match=r"^something else$"),
+        remedied({"tp": 4}, TOY, sixteen()),
+    ):
+        raise InputError("something else")

@@ -1,0 +1,85 @@
+"""What ends a step: the update of a rank's parameters, and what a stack needs around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.toy_training import SPARSE, TOY, plan, toy_program
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+from workloads.kernels.times import step_overhead_s
+from workloads.training.iteration import iteration
+from workloads.training.layers.data_parallel import update
+from workloads.training.layers.shapes import Shapes
+from workloads.training.program.program import exchange_ps
+
+
+def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
+    sharded = Shapes(TOY, plan(dp=4, zero=1), "trn1", catalogue())
+    replicated = replace(sharded, plan=plan(dp=4, zero=0))
+    overhead_s = step_overhead_s("trn1")
+    assert 0.3 <= overhead_s <= 3.4
+    kernel_s = update(sharded, 0).seconds - overhead_s
+    assert 0 < kernel_s < update(replicated, 0).seconds < overhead_s
+
+
+@pytest.mark.parametrize("chip", ["trn2", "trn3-gen2", "h100"])
+def test_other_stacks_have_no_such_overhead_that_is_known(chip: str) -> None:
+    assert step_overhead_s(chip) == 0
+
+
+def test_the_overhead_does_not_grow_with_the_batch() -> None:
+    """Published steps of Llama2-7B: 256 sequences take 5.1 s, four times as many 10.1 to 12.6 s."""
+    machine = cluster("trn1.32xlarge")
+    how = plan(dp=4, tp=8, zero=1, ranks_per_chip=2)
+    small, large = (
+        iteration(TOY, machine, replace(how, global_batch=batch)) for batch in (64, 256)
+    )
+    assert large.iteration_s < 2 * small.iteration_s
+    told = small.breakdown_s["optimizer"]
+    assert told == pytest.approx(step_overhead_s("trn1"), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "what"),
+    [
+        ({"tp": 2, "pp": 2, "dp": 4, "zero": 0}, 4, "pp"),
+        ({"tp": 2, "dp": 8, "zero": 0}, 2, "tp"),
+        ({"tp": 2, "cp": 2, "pp": 2, "dp": 2}, 16, "dp"),
+        ({"tp": 2, "pp": 2, "dp": 4, "ep": 4, "zero": 0}, 16, "dp"),
+    ],
+)
+def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what) -> None:
+    """Without sharding replicas hold the same ones; experts lie across replicas."""
+    machine, how = cluster("trn2.48xlarge"), plan(**changes)
+    made = toy_program(how, machine, SPARSE if how.ep > 1 else TOY)
+    (found,) = (one for one in made.exchanges if one.axis == "norm")
+    assert found.members.shape == (16 // ranks, ranks)
+    assert sorted(found.members.ravel().tolist()) == list(range(16))
+    for role in made.roles(found):
+        assert (made.stage[found.members[:, role.places]] == role.stage).all()
+        (step,) = (made.steps[made.streams[role.stage].ops.step[op]] for op in role.ops)
+        assert (step.name, step.what, step.size_bytes) == ("norm.sum", what, 4)
+    lasts = exchange_ps(machine, made.chip[found.members[0]], "all-reduce", 4)
+    assert found.duration_ps[found.kind[0]].tolist() == [lasts]
+
+
+def test_nobody_updates_before_the_norm_is_known() -> None:
+    step = iteration(TOY, cluster("trn2.48xlarge"), plan(tp=2, pp=2, dp=4), folded=False)
+    frame = step.trace.frame()
+    known = frame[frame["name"] == "norm.sum"].end_ps
+    updates = frame[frame["name"] == "optimizer.step"].start_ps
+    assert len(known) == len(updates) == 16
+    assert known.nunique() == 1
+    assert (updates == known.iloc[0]).all()
+
+
+def test_latency_of_the_norm_grows_with_the_logarithm_of_servers() -> None:
+    few, many = (
+        exchange_ps(cluster(f"rainier:{chips}"), np.arange(chips), "all-reduce", 4)
+        for chips in (64 * 16, 64 * 1024)
+    )
+    assert few < many < 3 * few

@@ -1,0 +1,74 @@
+"""Equal ranks are those that a refinement told plainly, rank by rank, finds equal."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from workloads.training.plan.placement import distinct_rows
+from workloads.training.program.fold import equal_ranks, fold
+from workloads.training.program.program import Exchange, Program
+
+PLANS: tuple[dict[str, Any], ...] = (
+    {"tp": 4, "pp": 2, "dp": 2, "overlap": "dp"},
+    {"tp": 2, "pp": 4, "dp": 2, "zero": 1},
+    {"tp": 2, "cp": 2, "dp": 4},
+    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 1},
+)
+
+
+def numbered(kinds: list[Hashable]) -> list[int]:
+    """Kinds by order of first appearance."""
+    seen: dict[Hashable, int] = {}
+    return [seen.setdefault(kind, len(seen)) for kind in kinds]
+
+
+def told_plainly(program: Program) -> list[int]:
+    """Refine stages by what each rank takes part in until nothing is split any more."""
+    classes = numbered(program.stage.tolist())
+    while True:
+        parts: list[list[Hashable]] = [[one] for one in classes]
+        for number, exchange in enumerate(program.exchanges):
+            for group in range(len(exchange.members)):
+                _tell(parts, classes, number, exchange, group)
+        finer = numbered([tuple(one) for one in parts])
+        if max(finer) == max(classes):
+            return classes
+        classes = finer
+
+
+def _tell(
+    parts: list[list[Hashable]], classes: list[int], number: int, exchange: Exchange, group: int
+) -> None:
+    members, roles = exchange.members[group].tolist(), exchange.role.tolist()
+    kind = exchange.kind[group]
+    cost = (exchange.duration_ps[kind].tobytes(), exchange.draws.size_bytes[kind].tobytes())
+    met = frozenset((role, classes[member]) for role, member in zip(roles, members, strict=True))
+    for role, member in zip(roles, members, strict=True):
+        parts[member].append((number, role, cost, met))
+
+
+@pytest.mark.parametrize("asked", PLANS, ids=str)
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+def test_equal_ranks(asked: dict[str, Any], shuffled: bool) -> None:
+    model = SPARSE if "ep" in asked else TOY
+    for seed in range(3):
+        chips = np.random.default_rng(seed).permutation(16) if shuffled else None
+        program = toy_program(plan(**asked), sixteen(), model, chips=chips)
+        classes = equal_ranks(program)
+        assert classes.tolist() == told_plainly(program)
+        folded = fold(program)
+        assert folded.rank.tolist() == np.unique(classes, return_index=True)[1].tolist()
+        assert folded.count.tolist() == np.bincount(classes).tolist()
+
+
+def test_distinct_rows() -> None:
+    rows = np.random.default_rng(0).integers(0, 3, (50, 2))
+    for given in (rows, rows[:1], np.tile(rows[:1], (5, 1)), rows[:0]):
+        first, which = distinct_rows(given)
+        np.testing.assert_array_equal(given[first][which], given)
+        assert given[first].tolist() == sorted(list(row) for row in {*map(tuple, given.tolist())})

@@ -1,0 +1,163 @@
+"""Iterations: breakdown, efficiencies, and what a user's mistake says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from tests.support.toy_training import TOY, plan, sixteen
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.flops import training_flops
+from workloads.models.huggingface import named
+from workloads.training.execution.faults import parse_fault
+from workloads.training.execution.jitter import Disturbance
+from workloads.training.explain import inputs, steps
+from workloads.training.iteration import iteration
+from workloads.training.program.breakdown import PARTS, breakdown
+
+
+def test_parts_sum_to_the_iteration_exactly_rank_by_rank() -> None:
+    run = iteration(TOY, sixteen(), plan(tp=4, pp=2, dp=2, overlap="dp"), folded=False)
+    parts = run.ranks.drop(columns="count")
+    assert parts.columns.tolist() == [f"{part}_ps" for part in PARTS]
+    assert (parts.dtypes == "int64").all()
+    assert (parts.sum(axis=1) == run.trace.total_ps).all()
+    assert run.ranks.index.tolist() == list(range(16))
+
+
+def test_the_folded_breakdown_is_the_unfolded_one() -> None:
+    how = plan(tp=4, pp=2, dp=2, overlap="all")
+    folded, whole = (iteration(TOY, sixteen(), how, folded=kind) for kind in (True, False))
+    assert folded.folded
+    assert not whole.folded
+    assert folded.breakdown_s == whole.breakdown_s
+    assert folded.overlapped_s == pytest.approx(whole.overlapped_s, rel=1e-12)
+    assert folded.overlapped_s > 0
+    pd.testing.assert_frame_equal(
+        folded.ranks.drop(columns="count"),
+        whole.ranks.loc[folded.ranks.index].drop(columns="count"),
+    )
+
+
+def test_nothing_overlaps_without_overlap() -> None:
+    run = iteration(TOY, sixteen(), plan(tp=4, dp=4))
+    assert run.overlapped_s == 0
+    assert run.breakdown_s["bubble"] == 0
+
+
+def test_one_chip_only_computes() -> None:
+    run = iteration(TOY, sixteen(), plan(), partial=True)
+    busy = {part for part, value in run.breakdown_s.items() if value}
+    assert busy == {"compute", "optimizer"}
+    total = sum(row.total_s for row in steps(run).itertuples())
+    assert total == pytest.approx(run.iteration_s, rel=1e-12)
+
+
+def test_efficiencies() -> None:
+    run = iteration(TOY, sixteen(), plan(tp=4, dp=4))
+    needed = training_flops(TOY, run.plan.seq, run.plan.tokens)
+    assert run.mfu == pytest.approx(needed / run.iteration_s / 16 / 667e12)
+    assert run.hfu == run.mfu
+    assert run.tokens_per_s * run.iteration_s == pytest.approx(run.plan.global_batch * 1024)
+    full = iteration(TOY, sixteen(), plan(tp=4, dp=4, recompute="full"))
+    assert 1.2 < full.hfu / full.mfu < 4 / 3
+    assert full.iteration_s > run.iteration_s
+
+
+def test_every_other_layer_computed_again_costs_half() -> None:
+    """Forward passes of half of the layers: half way between none and all of them, to a few ps."""
+    kinds = (
+        {"recompute": "none"},
+        {"recompute": "full", "recompute_every": 2},
+        {"recompute": "full"},
+    )
+    none, half, full = (iteration(TOY, sixteen(), plan(tp=4, dp=4, **kind)) for kind in kinds)
+    assert TOY.layers % 2 == 0
+    assert half.iteration_s == pytest.approx((none.iteration_s + full.iteration_s) / 2, rel=1e-6)
+    assert half.hfu / half.mfu > 1.1
+
+
+def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
+    """Rank 0 of four computes twice as long: the others wait, and no longer than that."""
+    from cluster_sim.trace.trace import run as simulate
+
+    calm = iteration(TOY, sixteen(), plan(tp=4), folded=False, partial=True).trace
+    made = calm.schedule
+    slow = (made.labels["rank"] == 0) & (made.resource >= 0)  # type: ignore[operator]
+    late = replace(made, duration_ps=made.duration_ps * (1 + slow))
+    found = breakdown(simulate(late), calm)
+    assert found.loc[0, "straggler_ps"] == 0
+    assert (found.loc[[1, 2, 3], "straggler_ps"] > 0).all()
+    assert (found.drop(columns="count").sum(axis=1) == simulate(late).total_ps).all()
+
+
+def test_both_levels_give_one_iteration_with_jitter_and_a_straggler() -> None:
+    how = Disturbance(0.02, seed=7, stragglers=((3, 1.25),))
+    made = plan(tp=4, dp=2, pp=2)
+    engine, vector = (
+        iteration(TOY, sixteen(), made, disturbed=how, level=level)
+        for level in ("collective", "rank-vector")
+    )
+    assert (engine.level, vector.level) == ("collective", "rank-vector")
+    assert vector.iteration_s == engine.iteration_s
+    assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
+    assert engine.breakdown_s["straggler"] > 0
+    calm = iteration(TOY, sixteen(), made)
+    assert calm.breakdown_s["straggler"] == 0
+    assert engine.iteration_s > calm.iteration_s
+    assert not engine.folded
+
+
+def test_a_fault_needs_the_engine() -> None:
+    slow = parse_fault("engine:0@1us:slow=1/2")
+    with pytest.raises(InputError, match="Use --level collective"):
+        iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[slow], level="rank-vector")
+
+
+@pytest.mark.slow
+def test_an_iteration_of_a_published_model_is_plausible() -> None:
+    made = cluster("trn2-ultraserver:16")
+    how = plan(tp=32, pp=2, dp=16, global_batch=256, seq=8192, overlap="all")
+    run = iteration(named("llama-3.1-405b"), made, how)
+    assert (len(run.program), run.program.count.tolist()) == (2, [512, 512])
+    assert 0.3 < run.mfu < 0.5
+    assert run.memory.total < run.memory.capacity == 96 * 2**30
+    assert run.breakdown_s["bubble"] / run.iteration_s < 1 / 16
+
+
+def test_every_number_has_a_source() -> None:
+    run = iteration(TOY, sixteen(), plan(tp=4, pp=2, dp=2))
+    numbers = inputs(run)
+    assert (numbers[["grade", "source"]] != "").all(axis=None)
+    assert {"trn2", "kernels.trainium", "efa-v3", "training"} <= set(numbers["part"])
+    assert set(run.provenance) == {"gemm", "attention", "elementwise", "optimizer", "collectives"}
+
+
+def test_a_slower_chip_or_link_is_slower() -> None:
+    from topologies.catalogue.catalogue import choose
+
+    how, slow = plan(tp=4, dp=4), choose(["trn2.hbm_bandwidth=short-note"])
+    usual = iteration(TOY, sixteen(), how)
+    slower = iteration(TOY, cluster("trn2.48xlarge", catalogue=slow), how)
+    assert slower.iteration_s > usual.iteration_s
+
+
+def test_mistakes_are_one_line() -> None:
+    with pytest.raises(InputError, match="is a plain shape without chips"):
+        iteration(TOY, cluster("ring:8", bandwidth="1GB/s", latency="1us"), plan(dp=8))
+    with pytest.raises(InputError, match="= 8 ranks, but the cluster has 16 chips"):
+        iteration(TOY, sixteen(), plan(tp=8))
+    big = named("llama-3.1-70b")
+    with pytest.raises(InputError, match="GB a rank"):
+        iteration(big, sixteen(), plan(dp=16))
+    assert iteration(big, sixteen(), plan(dp=16), allow_oversized=True).memory.total > 2**36
+
+
+def test_parallel_stages_finish_when_the_last_does() -> None:
+    run = iteration(TOY, sixteen(), plan(tp=2, pp=8))
+    assert run.iteration_s == run.trace.total_ps / PS_PER_S
+    assert run.breakdown_s["bubble"] > 0

@@ -1,0 +1,298 @@
+"""Layers: FLOPs of all products, bytes of all communication, and shares of parameters."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+from workloads.kernels.chip_share import Timing
+from workloads.models.flops import attention_flops, layer_flops
+from workloads.models.model import Model
+from workloads.training.iteration import iteration
+from workloads.training.layers.embedding import output, output_backward
+from workloads.training.layers.layer import backward, data_half, forward, weight_half
+from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, Step
+from workloads.training.plan.parameters import edge_share, layer_share, stage_share
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import chunk_layers, layer_counts, stage_layers
+
+
+class Counted(Shapes):
+    """Shapes whose products take as many seconds as they have FLOPs, and all else none."""
+
+    def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
+        return Timing(2.0 * m * n * k * batch, "assumed")
+
+    def beside(self, made: Timing) -> Timing:
+        return made
+
+    def stream(self, size_bytes: int) -> Timing:
+        return Timing(0.0, "assumed")
+
+
+class Undisturbed(Shapes):
+    """Shapes whose products lose nothing to what runs beside them."""
+
+    def beside(self, made: Timing) -> Timing:
+        return made
+
+
+def counted(model: Model, **changes: Any) -> Counted:
+    return Counted(model, plan(**changes), "h100", catalogue())
+
+
+def flops(steps: list[Step]) -> float:
+    """Of all products; the attention core apart."""
+    return sum(step.seconds for step in steps if ".core" not in step.name)
+
+
+PLANS: list[dict[str, Any]] = [
+    {},
+    {"tp": 4},
+    {"tp": 4, "sequence_parallel": False},
+    {"cp": 4},
+    {"tp": 2, "dp": 4, "ep": 8, "etp": 1},
+    {"tp": 2, "dp": 4, "ep": 4, "etp": 2},
+]
+
+
+@pytest.mark.parametrize("changes", PLANS)
+@pytest.mark.parametrize(("model", "moe"), [(TOY, False), (SPARSE, True), (SPARSE, False)])
+def test_products_are_the_flops_of_the_layer(
+    model: Model, moe: bool, changes: dict[str, Any]
+) -> None:
+    """Forward two a weight and token, backward twice that; every rank does its part."""
+    if not model.experts:
+        changes = {name: size for name, size in changes.items() if name not in ("ep", "etp")}
+    shapes = counted(model, **changes)
+    per_token = layer_flops(model, 1024, moe=moe) - attention_flops(model, 1024)
+    expected = per_token * 1024 / (shapes.plan.tp * shapes.plan.cp)
+    assert flops(forward(shapes, moe=moe)) == pytest.approx(expected, rel=1e-9)
+    assert flops(backward(shapes, moe=moe)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("query_rank", [0, 256])
+def test_products_of_latent_attention(query_rank: int) -> None:
+    assert LATENT.latent is not None
+    model = replace(LATENT, latent=replace(LATENT.latent, query_rank=query_rank))
+    shapes = counted(model)
+    expected = 1024 * (layer_flops(model, 1024, moe=True) - attention_flops(model, 1024))
+    assert flops(forward(shapes, moe=True)) == pytest.approx(expected, rel=1e-9)
+    assert flops(backward(shapes, moe=True)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("overlap", ["none", "all"])
+@pytest.mark.parametrize("model", [TOY, SPARSE, LATENT])
+def test_a_split_backward_pass_does_the_same_work(model: Model, overlap: str) -> None:
+    steps = backward(counted(model, tp=2, overlap=overlap), moe=bool(model.experts))
+    halves = [*data_half(steps), *weight_half(steps)]
+    assert Counter(s.name for s in halves) == Counter(s.name for s in steps)
+    assert not any(".weight" in s.name for s in data_half(steps))
+
+
+def test_experts_exchange_every_copy_twice_each_way() -> None:
+    shapes = counted(SPARSE, dp=8, ep=8)
+    copies = 2 * 1024 * 2 * SPARSE.hidden
+    talks = [s for s in (*forward(shapes, moe=True), *backward(shapes, moe=True)) if s.axis == "ep"]
+    assert [(s.collective, s.size_bytes) for s in talks] == [("all-to-all", copies)] * 4
+    skewed = counted(SPARSE, dp=8, ep=8, routing_skew=1.25)
+    there = [s for s in forward(skewed, moe=True) if s.axis == "ep"]
+    assert there[0].size_bytes == 1.25 * copies
+    products = [flops(forward(one, moe=True)) for one in (shapes, skewed)]
+    routed = 2 * 3 * SPARSE.hidden * 1024 * 1024 * 2
+    assert products[1] - products[0] == pytest.approx(0.25 * routed)
+
+
+def test_experts_of_one_rank_talk_to_nobody() -> None:
+    assert not [s for s in forward(counted(SPARSE, dp=8), moe=True) if s.axis]
+
+
+@pytest.mark.parametrize("way", ["ring", "all-gather"])
+def test_context_parallelism_moves_keys_and_values_round(way: Any) -> None:
+    shapes = counted(TOY, cp=4, cp_exchange=way)
+    own = 2 * 2 * TOY.kv_heads * TOY.head_dim * 1024 // 4
+    there = [(s.collective, s.size_bytes) for s in forward(shapes) if s.axis == "cp"]
+    back = Counter((s.collective, s.size_bytes) for s in backward(shapes) if s.axis == "cp")
+    if way == "ring":
+        assert there == [("permute", own)] * 3
+        assert back == {("permute", own): 3 + 4}
+    else:
+        assert there == [("all-gather", 4 * own)]
+        assert back == {("all-gather", 4 * own): 1, ("reduce-scatter", 4 * own): 1}
+
+
+@pytest.mark.parametrize("direction", [forward, backward])
+def test_a_ring_of_ranks_does_the_work_of_one(direction: Any) -> None:
+    """Its blocks are balanced, so four ranks have a quarter of the core each, small ones cost more.
+
+    That only a quarter is left of the square of scores shows where sequences are long.
+    """
+    model = replace(TOY, heads=32, head_dim=128, hidden=4096)
+    core = [
+        sum(s.seconds for s in direction(counted(model, cp=cp, seq=65536)) if ".core" in s.name)
+        for cp in (1, 4)
+    ]
+    assert core[1] == pytest.approx(core[0] / 4, rel=0.1)
+
+
+SHARES: list[tuple[Model, dict[str, Any]]] = [
+    (TOY, {"tp": 4, "pp": 2}),
+    (TOY, {"tp": 2, "pp": 4, "vpp": 2}),
+    (TOY, {"tp": 2, "pp": 3}),
+    (SPARSE, {"tp": 2, "pp": 2, "dp": 4, "ep": 8, "etp": 1}),
+    (SPARSE, {"tp": 4, "dp": 2, "ep": 2}),
+    (LATENT, {"tp": 4, "pp": 2, "dp": 4, "ep": 4}),
+]
+
+
+@pytest.mark.parametrize(("model", "changes"), SHARES)
+def test_shares_of_all_ranks_are_the_model(model: Model, changes: dict[str, Any]) -> None:
+    """What tensor parallelism does not divide is on each of its ranks; experts are on one."""
+    how = plan(**changes)
+    shares = [stage_share(model, how, stage) for stage in range(how.pp)]
+    experts = sum(share.experts for share in shares) * how.ep * how.expert_tp
+    alone = [stage_share(model, plan(), 0)]
+    assert experts == alone[0].experts
+    whole = model.norm_parameters + sum(
+        layers * _undivided(model, moe=moe)
+        for moe, layers in ((False, model.layers - model.moe_layers), (True, model.moe_layers))
+    )
+    dense = sum(share.dense for share in shares) * how.tp
+    assert dense == alone[0].dense + (how.tp - 1) * whole
+    assert alone[0].total == model.parameters
+
+
+def _undivided(model: Model, *, moe: bool) -> int:
+    """Parameters of a layer that all ranks of a group have: twice what two ranks have too many."""
+    one, two = (layer_share(model, plan(tp=tp), moe=moe).dense for tp in (1, 2))
+    return 2 * two - one
+
+
+def test_layers_are_spread_evenly_and_the_ends_have_fewer() -> None:
+    assert layer_counts(126, 64) == (1, *[2] * 62, 1)
+    assert layer_counts(32, 8) == (4,) * 8
+    assert sum(layer_counts(61, 16)) == 61
+    how = ParallelPlan(pp=2, vpp=2, seq=1024)
+    held = [chunk_layers(TOY, how, stage) for stage in (0, 1)]
+    assert [layers.tolist() for layers in held[1]] == [[2, 3], [6, 7]]
+    assert np.sort(np.concatenate([*held[0], *held[1]])).tolist() == [*range(8)]
+    stated = replace(how, stage_layers=(1, 3, 3, 1))
+    assert [layers.tolist() for layers in chunk_layers(TOY, stated, 0)] == [[0], [4, 5, 6]]
+    assert stage_layers(TOY, stated) == 4
+
+
+def test_edges_are_on_the_first_and_the_last_stage() -> None:
+    how = plan(pp=4)
+    assert [edge_share(TOY, how, stage) > 0 for stage in range(4)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("moe", [False, True])
+def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
+    """Bytes of communication and steps but for the pieces are those of the plan without overlap."""
+    model = SPARSE if moe else TOY
+    apart, beside = (
+        Shapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", catalogue())
+        for kind in ("dp", "all")
+    )
+    for way in (forward, backward):
+        sent = [
+            sum(step.size_bytes for step in way(one, moe=moe) if step.axis == "tp")
+            for one in (apart, beside)
+        ]
+        assert sent[0] == sent[1]
+        names = [[step.name for step in way(one, moe=moe)] for one in (apart, beside)]
+        whole = {re.sub(r"\.[234]$", "", name) for name in names[1]}
+        assert whole == set(names[0])
+        assert sum(step.issued for step in way(beside, moe=moe)) == len(names[0])
+
+
+def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
+    shapes = Shapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", catalogue())
+    steps = {step.name: step for step in forward(shapes)}
+    assert steps["mlp.up"].after == "mlp.gather"
+    assert steps["mlp.up.3"].after == "mlp.gather.3"
+    assert steps["mlp.gather.3"].after == NOTHING
+    assert steps["mlp.down.3"].after == NOTHING
+    assert steps["mlp.scatter.3"].after == PREVIOUS
+    short = Shapes(TOY, plan(tp=4, overlap="all"), "trn2", catalogue())
+    assert all(step.issued for step in forward(short))
+
+
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "dgx-h100:2"])
+def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
+    wide = replace(TOY, layers=2, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28_672)
+    how, made = plan(tp=8, dp=2, seq=8192, global_batch=2), cluster(machine)
+    found = [iteration(wide, made, replace(how, overlap=kind)) for kind in ("dp", "all")]
+    assert found[1].breakdown_s["exposed_tp"] < 0.6 * found[0].breakdown_s["exposed_tp"]
+    assert found[1].iteration_s < found[0].iteration_s
+
+
+def test_shared_experts_work_while_copies_travel() -> None:
+    how = plan(ep=8, dp=16, overlap="all")
+    steps = {
+        step.name: step for step in forward(Shapes(SPARSE, how, "trn2", catalogue()), moe=True)
+    }
+    assert steps["shared.up"].after == NOTHING
+    assert steps["experts.up"].after == "experts.dispatch"
+    assert steps["shared.down"].after == NOTHING
+    assert steps["experts.sum"].after == "experts.combine"
+    times = {
+        kind: iteration(SPARSE, sixteen(), plan(ep=8, dp=16, overlap=kind)).breakdown_s
+        for kind in ("dp", "all")
+    }
+    assert times["all"]["exposed_ep"] < times["dp"]["exposed_ep"]
+    assert times["all"]["compute"] == pytest.approx(times["dp"]["compute"], rel=1e-3)
+
+
+def test_the_output_layer_is_not_in_fp8() -> None:
+    plain, eight = (
+        {step.name: step.seconds for step in (*output(shapes), *output_backward(shapes))}
+        for shapes in (
+            Shapes(TOY, plan(tp=2, precision=kind), "h100", catalogue()) for kind in ("bf16", "fp8")
+        )
+    )
+    assert plain == eight
+
+
+def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not() -> None:
+    separate = catalogue().with_variants({"training.accumulation_bytes": "separate"})
+    many, one = plan(tp=2), plan(tp=2, global_batch=1)
+    fused, summed, first = (
+        backward(Shapes(TOY, how, "h100", parts))
+        for how, parts in ((many, catalogue()), (many, separate), (one, separate))
+    )
+    assert first == fused
+    assert summed[:-1] == fused
+    held = layer_share(TOY, many).total
+    assert summed[-1].seconds == Shapes(TOY, many, "h100", separate).passes(6 * held).seconds
+    assert weight_half(summed)[-1].name == summed[-1].name
+
+
+@pytest.mark.parametrize(
+    ("chip", "share"), [("h100", 132 / 112), ("a100-80gb", 108 / 88), ("trn2", 1)]
+)
+def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: float) -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    shapes = Shapes(TOY, how, chip, catalogue())
+    product = shapes.gemm(4096, 4096, 4096)
+    assert shapes.beside(product).seconds == pytest.approx(share * product.seconds)
+
+
+def test_only_reductions_take_processors_from_products() -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    slowed, calm = (made(TOY, how, "h100", catalogue()) for made in (Shapes, Undisturbed))
+    longer = [
+        one.name
+        for one, other in zip(backward(slowed), backward(calm), strict=True)
+        if one.seconds > other.seconds
+    ]
+    assert longer == ["mlp.up.weight", "attention.qkv.weight"]

@@ -1,0 +1,216 @@
+"""Memory of a rank against published formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.toy_training import SPARSE, TOY, plan
+from topologies.catalogue.catalogue import catalogue
+from topologies.errors import InputError
+from workloads.models.huggingface import named
+from workloads.training.memory.activations import in_flight, layer_activations
+from workloads.training.memory.memory import Memory, check_memory, memory, worst
+from workloads.training.plan.parameters import edge_share, layer_share, stage_share
+
+GPT = replace(named("gpt3-175b"), dropout=True)
+
+
+def test_activations_of_a_gpt_layer_are_the_published_formula() -> None:
+    """Formula (1) of arXiv 2205.05198, less what only its unfused softmax input adds nothing to."""
+    how = plan(seq=2048, microbatch=1, recompute="none", attention="unfused")
+    s, h, a = 2048, GPT.hidden, GPT.heads
+    assert layer_activations(GPT, how) == s * h * 34 + 5 * a * s * s
+
+
+def test_tensor_parallelism_alone_leaves_ten() -> None:
+    how = plan(seq=2048, tp=8, recompute="none", attention="unfused", sequence_parallel=False)
+    s, h, a = 2048, GPT.hidden, GPT.heads
+    assert layer_activations(GPT, how) == s * h * (10 + 24 // 8) + 5 * a * s * s // 8
+
+
+def test_sequence_parallelism_divides_all_of_it() -> None:
+    how = plan(seq=2048, tp=8, recompute="none", attention="unfused")
+    whole = replace(how, tp=1)
+    assert layer_activations(GPT, how) * 8 == layer_activations(GPT, whole)
+
+
+def test_selective_recomputation_drops_the_scores_and_full_all_but_the_input() -> None:
+    how = plan(seq=2048, tp=8, recompute="selective", attention="unfused")
+    s, h = 2048, GPT.hidden
+    assert layer_activations(GPT, how) == 34 * s * h // 8 + 4 * s * GPT.heads // 8
+    full = replace(how, recompute="full", sequence_parallel=False)
+    assert layer_activations(GPT, full) == 2 * s * h
+
+
+def test_parameters_of_all_ranks_sum_to_the_model() -> None:
+    how = plan(tp=4, pp=2)
+    norms = 3 * TOY.layers * 2 * TOY.hidden + 3 * TOY.hidden
+    owned = 4 * sum(stage_share(TOY, how, stage).total for stage in (0, 1))
+    assert owned == TOY.parameters + norms
+
+
+def test_replicated_key_value_heads_are_counted() -> None:
+    how = plan(tp=16)
+    replicated = TOY.layers * 12 * 2 * TOY.head_dim * TOY.hidden
+    norms = 15 * (2 * TOY.layers + 1) * TOY.hidden
+    assert 16 * stage_share(TOY, how, 0).total == TOY.parameters + norms + replicated
+
+
+def test_bytes_a_parameter() -> None:
+    alone = memory(TOY, plan(zero=0), 0, catalogue(), "trn2")
+    states = alone.weights + alone.gradients + alone.optimizer
+    assert states == 18 * TOY.parameters
+    sharded = memory(TOY, plan(dp=4, zero=1), 0, catalogue(), "trn2")
+    assert sharded.optimizer == 3 * TOY.parameters
+    assert alone.total == sum(alone.parts().values())
+
+
+@pytest.mark.parametrize(
+    ("zero", "shares"),
+    [(0, (1, 1, 1)), (1, (1, 1, 8)), (2, (1, 8, 8)), (3, (8, 8, 8))],
+)
+def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -> None:
+    """Parameters of the layer at work and of the next are whole in buffers, and those of ends."""
+    how = plan(dp=4, cp=2, zero=zero)
+    found, parameters = memory(TOY, how, 0, catalogue(), "trn2"), TOY.parameters
+    kept = (found.weights / 2, found.gradients / 4, found.optimizer / 12)
+    assert kept == tuple(-(-parameters // share) for share in shares)
+    layer, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
+    more = found.buffers - memory(TOY, replace(how, zero=1), 0, catalogue(), "trn2").buffers
+    assert more == (2 * (2 * layer + edges) if zero == 3 else 0)
+
+
+def test_stages_of_a_pipeline_hold_shards_unless_they_keep_what_is_gathered() -> None:
+    def found(**how: Any) -> Memory:
+        return memory(TOY, plan(pp=2, dp=4, **how), 0, catalogue(), "trn2")
+
+    usual = found(zero=1)
+    assert found(zero=3, reshard=False) == usual
+    assert found(zero=2).gradients == found(zero=3).gradients == usual.gradients // 4
+    assert (found(zero=2).weights, found(zero=3).weights) == (usual.weights, usual.weights // 4)
+
+
+def test_experts_are_sharded_over_those_that_hold_the_same() -> None:
+    how = plan(tp=2, dp=8, ep=4, etp=1)
+    assert (how.replicas, how.expert_replicas) == (8, 4)
+    share = stage_share(SPARSE, how, 0)
+    found = memory(SPARSE, how, 0, catalogue(), "trn2")
+    assert found.optimizer == 12 * (-(-share.dense // 8) + -(-share.experts // 4))
+
+
+def test_context_parallelism_divides_activations() -> None:
+    whole, parts = (
+        layer_activations(TOY, plan(seq=8192, cp=cp, recompute="none")) for cp in (1, 4)
+    )
+    assert whole == 4 * parts
+
+
+def test_activations_of_experts_follow_the_visits() -> None:
+    """Sorted copies before and after the experts, and three widths of each that a token visits."""
+    how = plan(seq=1024, recompute="none")
+    dense, sparse = (layer_activations(SPARSE, how, moe=moe) for moe in (False, True))
+    copies = 2 * (2 * 2 * SPARSE.hidden + 3 * 2 * 1024)
+    shared, router = 2 * 3 * 2048, 2 * 4 * 16
+    assert sparse - dense == 1024 * (copies + shared + router - 2 * 3 * SPARSE.ffn)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "held"),
+    [
+        ({"pp": 4, "vpp": 2}, 0, 2 * 3 + 4 + 1),
+        ({"pp": 4, "vpp": 2}, 3, 4 + 1),
+        ({"pp": 4, "schedule": "zero-bubble"}, 0, 4),
+        ({"pp": 4, "schedule": "zero-bubble"}, 3, 4),
+    ],
+)
+def test_chunks_in_flight(changes: dict[str, Any], stage: int, held: int) -> None:
+    """Interleaving holds its warm-up and one more; ZB-H1 no more than 1F1B on its first stage."""
+    assert in_flight(plan(**changes), stage) == held
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "held"),
+    [("1f1b", 0, 4), ("1f1b", 3, 1), ("gpipe", 0, 8), ("gpipe", 3, 8)],
+)
+def test_microbatches_in_flight(schedule: str, stage: int, held: int) -> None:
+    assert in_flight(plan(pp=4, schedule=schedule), stage) == held
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
+    how = plan(tp=8, zero=0, seq=8192)
+    found = worst(named("llama-3.1-405b"), how, catalogue(), "trn2")
+    with pytest.raises(InputError, match=r"needs .* GB a rank \(weights 101.5, gradients 202.9, "):
+        check_memory(found, how)
+
+
+def test_half_a_chip_has_half_its_memory() -> None:
+    one = memory(TOY, plan(), 0, catalogue(), "trn1")
+    two = memory(TOY, plan(ranks_per_chip=2), 0, catalogue(), "trn1")
+    assert one.capacity == 2 * two.capacity == 32 * 2**30
+
+
+def test_a_summed_gradient_of_a_layer_is_whole_where_ranks_keep_parts() -> None:
+    """Of a long vocabulary the loss needs more; without one the layer does."""
+    small = replace(TOY, vocab=64)
+    kept, parts = (
+        memory(small, plan(dp=4, zero=zero), 0, catalogue(), "trn2").buffers for zero in (1, 2)
+    )
+    widest = 2 * 2 * small.ffn * small.hidden
+    assert parts - kept == 4 * layer_share(small, plan(dp=4, zero=2)).total - widest
+
+
+@pytest.mark.parametrize(("variant", "size"), [("fused", 6), ("copied", 10), ("pytorch", 12)])
+def test_logits_at_the_loss_depend_on_how_it_is_computed(variant: str, size: int) -> None:
+    how = plan(seq=4096, microbatch=4, tp=2, recompute="none")
+    parts = catalogue().with_variants({"training.loss_bytes": variant})
+    usual, other = (memory(TOY, how, 0, one, "h100").buffers for one in (catalogue(), parts))
+    assert other - usual == (size - 8) * 4 * 4096 * (TOY.vocab // 2)
+
+
+def test_eager_frameworks_keep_the_activated_gate() -> None:
+    how = plan(seq=1024, recompute="none")
+    kept = [layer_activations(TOY, how, gated=gated) for gated in (3, 4)]
+    assert kept[1] - kept[0] == 2 * 1024 * how.microbatch * TOY.ffn
+
+
+def test_fragments_follow_what_comes_and_goes_and_the_runtime_stands_beside() -> None:
+    found = memory(TOY, plan(), 0, catalogue(), "h100")
+    share = catalogue().value("training", "fragmentation")
+    assert found.fragments == int(share * (found.activations + found.buffers))
+    assert found.total - found.reserved == found.runtime == 2_000_000_000
+    assert found.reserved - found.allocated == found.fragments
+
+
+def test_peaks_of_the_published_runs_that_state_them() -> None:
+    """Llama 3 70B of 12 layers on a B200: 60.68 GiB allocated, 62.53 reserved (SimuMax)."""
+    model = replace(named("llama-3.1-70b"), layers=12)
+    how = plan(tp=2, dp=4, zero=1, seq=4096, microbatch=1, recompute="none")
+    fused = catalogue().with_variants({"training.loss_bytes": "fused"})
+    found = memory(model, how, 0, fused, "b200")
+    assert found.allocated == pytest.approx(60.68 * 2**30, rel=0.02)
+    assert found.reserved == pytest.approx(62.53 * 2**30, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "pp", "ep", "allocated_gib", "reserved_gib"),
+    [
+        ("deepseek-v3", 1, 8, 104.3, 110.18),
+        ("deepseek-v2", 1, 8, 45.63, 48.79),
+        ("deepseek-v2", 2, 4, 44.7, 47.05),
+    ],
+)
+def test_published_peaks_of_experts_and_latent_attention(
+    name: str, pp: int, ep: int, allocated_gib: float, reserved_gib: float
+) -> None:
+    """Four layers, one of them dense, on eight B200 (SimuMax); nothing was fitted to these."""
+    whole = named(name)
+    assert whole.experts is not None
+    model = replace(whole, layers=4, experts=replace(whole.experts, dense_layers=1))
+    how = plan(pp=pp, dp=8 // pp, ep=ep, zero=1, seq=4096, recompute="none")
+    fused = catalogue().with_variants({"training.loss_bytes": "fused"})
+    found = worst(model, how, fused, "b200")
+    assert found.allocated / 2**30 == pytest.approx(allocated_gib, rel=0.03)
+    assert found.reserved / 2**30 == pytest.approx(reserved_gib, rel=0.03)

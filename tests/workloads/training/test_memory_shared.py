@@ -1,0 +1,199 @@
+"""Kernels and collectives that run beside each other share the memory of their rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster_sim.analysis.conservation import violations
+from cluster_sim.schedule.table import FLOW
+from cluster_sim.trace.trace import Trace, run
+from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from topologies.clusters.names import cluster
+from workloads.training.execution.jitter import Disturbance, disturb
+from workloads.training.execution.lower import lower
+from workloads.training.execution.rank_vector import evaluate
+from workloads.training.iteration import iteration
+from workloads.training.layers.steps import CC, ENGINE
+from workloads.training.program.breakdown import breakdown, mean_s
+from workloads.training.program.fold import fold
+from workloads.training.program.program import Program, sharing
+from workloads.training.program.shared_memory import contending, cover, draws, most_of
+
+BUCKETS: dict[str, Any] = {"overlap": "dp", "bucket_bytes": 160_000_000}
+"""Smaller than the toy model, so that gradients leave beside its backward pass."""
+OVERLAPPED: tuple[dict[str, Any], ...] = (
+    {"tp": 4, "dp": 4, "overlap": "all"},
+    {"tp": 4, "pp": 2, "dp": 2, "overlap": "all"},
+    {"dp": 16, "overlap": "dp", "zero": 3},
+    {"cp": 4, "dp": 4, "overlap": "none"},
+    {"tp": 2, "dp": 8, "pp": 1, "zero": 0, **BUCKETS},
+)
+
+
+def greediest(program: Program) -> int:
+    """Highest rate at which any op that may run beside another draws alone."""
+    return int(lower(sharing(program, 1), memory=True).flows.cap_bytes_per_s.max())
+
+
+def _busy_ps(trace: Trace) -> int:
+    return int((trace.times.end_ps - trace.times.start_ps).sum())
+
+
+@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
+def test_with_memory_enough_for_all_nothing_changes(asked: dict[str, Any]) -> None:
+    marked = sharing(fold(toy_program(plan(**asked), sixteen())), 1)
+    program = replace(marked, memory_bytes_per_s=10**15)
+    shared, apart = lower(program, memory=True), lower(program)
+    assert (shared.kind == FLOW).any()
+    assert not (apart.kind == FLOW).any()
+    times, usual = run(shared), run(apart)
+    assert (times.times.start_ps == usual.times.start_ps).all()
+    assert (times.times.end_ps == usual.times.end_ps).all()
+    assert evaluate(program).total_ps == times.total_ps
+    assert not len(lower(sharing(program, 10**15), memory=True).flows)
+
+
+@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
+def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(asked: dict[str, Any]) -> None:
+    program = fold(toy_program(plan(**asked), sixteen()))
+    schedule = lower(sharing(program, greediest(program) // 2), memory=True)
+    trace, reference = run(schedule), run(schedule, engine="reference")
+    assert (trace.times.end_ps == reference.times.end_ps).all()
+    usual = run(lower(program))
+    assert _busy_ps(trace) > _busy_ps(usual)
+    assert trace.total_ps >= usual.total_ps
+    assert not violations(trace)
+    parts = breakdown(trace).drop(columns="count")
+    assert (parts.sum(axis=1) == trace.total_ps).all()
+
+
+@pytest.mark.parametrize("asked", OVERLAPPED[:3], ids=str)
+def test_folded_is_unfolded(asked: dict[str, Any]) -> None:
+    program = toy_program(plan(**asked), sixteen())
+    scarce = sharing(program, greediest(program))
+    whole, few = run(lower(scarce, memory=True)), run(lower(fold(scarce), memory=True))
+    assert len(few.schedule) < len(whole.schedule)
+    assert few.total_ps == whole.total_ps
+    assert mean_s(breakdown(few)) == pytest.approx(mean_s(breakdown(whole)))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_plan_without_overlap_shares_nothing(schedule: str) -> None:
+    how = plan(tp=4, pp=2, dp=2, schedule=schedule)
+    made = iteration(TOY, sixteen(), how)
+    assert made.program.memory_bytes_per_s == 0
+    assert len(made.trace.schedule.flows) == 0
+    assert "hbm" not in made.trace.schedule.resources.kinds
+
+
+@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
+def test_what_never_contends_needs_no_flow(asked: dict[str, Any]) -> None:
+    """With only what may contend as flows times are those with all that overlaps as flows."""
+    program = fold(toy_program(plan(**asked), sixteen()))
+    most = greediest(program)
+    few = sharing(program, most)
+    all_of_them = replace(sharing(program, 1), memory_bytes_per_s=most)
+    some, more = lower(few, memory=True), lower(all_of_them, memory=True)
+    assert len(some.flows) <= len(more.flows)
+    assert (run(some).times.end_ps == run(more).times.end_ps).all()
+
+
+def test_what_contends_lies_between_what_it_waits_for_and_what_waits_for_it() -> None:
+    program = sharing(fold(toy_program(plan(dp=16, **BUCKETS), sixteen())), 1)
+    stream = program.streams[0]
+    names = np.array([step.name for step in program.steps])[stream.ops.step]
+    microbatch = stream.ops.microbatch
+    first, last = microbatch.min(initial=9, where=microbatch >= 0), microbatch.max()
+    inner = (microbatch > first) & (microbatch < last)
+    assert not stream.contends[inner].any()
+    assert (stream.contends & (microbatch == last)).any()
+    assert "gradients.bucket" in names[stream.contends]
+    assert "optimizer.step" not in names[stream.contends]
+
+
+def test_a_kernel_and_a_reduction_share_what_there_is() -> None:
+    """Of two units the reduction gets the one it wants; kernels that want more get the other."""
+    program = fold(toy_program(plan(dp=16, **BUCKETS), sixteen()))
+    alone = run(lower(program, memory=True)).frame()
+    first = (alone["name"].astype(str) == "gradients.bucket").to_numpy().argmax()
+    flows = lower(program, memory=True).flows
+    unit = int(flows.cap_bytes_per_s[flows.op == first][0])
+    frame = run(lower(sharing(program, 2 * unit), memory=True)).frame()
+    reduced = frame.iloc[first]
+    within = (frame["start_ps"] >= reduced["start_ps"]) & (frame["end_ps"] <= reduced["end_ps"])
+    rate = frame["size_bytes"] / (alone["end_ps"] - alone["start_ps"]) * 1e12
+    slowed = within & (frame["what"] == "compute") & (rate > 1.01 * unit)
+    assert slowed.any()
+    took = (frame["end_ps"] - frame["start_ps"])[slowed]
+    expected = (frame["size_bytes"] / unit * 1e12)[slowed]
+    assert took.to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-6)
+    lesser = within & (frame["what"] == "compute") & (rate < 0.99 * unit)
+    assert (frame["end_ps"] - frame["start_ps"])[lesser].to_numpy() == pytest.approx(
+        (alone["end_ps"] - alone["start_ps"])[lesser].to_numpy(), abs=1
+    )
+
+
+def test_jitter_slows_flows_as_it_slows_other_kernels() -> None:
+    program = toy_program(plan(dp=16, **BUCKETS), sixteen())
+    plenty = replace(sharing(program, 1), memory_bytes_per_s=10**15)
+    how = Disturbance(0.05, seed=3, stragglers=((3, 1.5),))
+    apart = run(disturb(lower(program), program, how)).total_ps
+    shared = run(disturb(lower(plenty, memory=True), plenty, how)).total_ps
+    assert shared == pytest.approx(apart, rel=1e-7)
+
+
+def test_experts_and_machines_with_unknown_accesses() -> None:
+    how = plan(tp=2, dp=8, ep=8, etp=2, overlap="all")
+    sparse = iteration(SPARSE, sixteen(), how)
+    assert sparse.shares_memory
+    vector = iteration(SPARSE, sixteen(), how, level="rank-vector")
+    assert not vector.shares_memory
+    gpu = iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp"))
+    assert gpu.program.memory_bytes_per_s == 0
+
+
+def test_a_draw_keeps_the_time_of_its_op() -> None:
+    sizes = np.array([[10**9, 123_456_789], [10, 0]])
+    lasts = np.array([[10**9, 777_777_777], [10**9, 5]])
+    found, kept = draws(sizes, lasts, 3 * 10**12)
+    assert found.rate_bytes_per_s[1].tolist() == [0, 0]
+    assert kept[1].tolist() == lasts[1].tolist()
+    assert np.abs(kept[0] - lasts[0]).max() <= 1
+    assert found.size_bytes.tolist() == [[10**9, 123_456_789], [0, 0]]
+    none, same = draws(sizes, lasts, 0)
+    assert not none.size_bytes.any()
+    assert (same == lasts).all()
+    clamped, _ = draws(np.array([10**9]), np.array([10**6]), 10**12)
+    assert clamped.size_bytes.tolist() == [10**6]
+
+
+def test_contention_is_found_in_a_small_graph() -> None:
+    """Kernels 0, 2, 3 and 4; communication 1 after 0, awaited by 4."""
+    stream, rate = np.array([ENGINE, CC, ENGINE, ENGINE, ENGINE]), np.array([9, 4, 5, 7, 9])
+    edges = np.array([0, 0, 2, 1, 3]), np.array([1, 2, 3, 4, 4])
+    marks = {most: contending(stream, *edges, rate, most).astype(int) for most in (8, 10, 11)}
+    assert marks[8].tolist() == [0, 1, 1, 1, 0]
+    assert marks[10].tolist() == [0, 1, 0, 1, 0]
+    assert marks[11].tolist() == [0] * 5
+    chain = np.arange(4), np.arange(1, 5)
+    assert not contending(stream, *chain, rate, 1).any()
+
+
+@given(st.data())
+def test_stretches_are_covered_and_searched(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 40))
+    ends = st.tuples(st.integers(0, count), st.integers(0, count)).filter(lambda e: e[0] != e[1])
+    pairs = data.draw(st.lists(ends, max_size=6))
+    low, high = (np.array([side(pair) for pair in pairs], np.int64) for side in (min, max))
+    value = np.arange(1, len(pairs) + 1)
+    inside = (low <= np.arange(count)[:, None]) & (np.arange(count)[:, None] < high)
+    assert cover(count, low, high, value).tolist() == (inside * value).max(1, initial=0).tolist()
+    numbers = np.array(data.draw(st.lists(st.integers(0, 99), min_size=count, max_size=count)))
+    greatest = [int(numbers[a:b].max()) for a, b in zip(low, high, strict=True)]
+    assert most_of(numbers, low, high).tolist() == greatest

@@ -1,0 +1,132 @@
+"""Plans: what is refused, with the numbers and a remedy; and what is filled in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.toy_training import TOY, plan, sixteen
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.huggingface import named
+from workloads.training.plan.plan import ParallelPlan, check_model, check_ranks, filling_dp
+from workloads.training.plan.plan_file import complete, read_plan
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),
+    ({"tp": True}, "tp is True"),
+    ({"schedule": "1f1"}, r"schedule is '1f1'; .* Did you mean 1f1b\?"),
+    ({"zero": 4}, "zero is 4; it must be one of 0, 1"),
+    ({"vpp": 2}, "vpp 2 divides the stages of a pipeline, but pp is 1. Use vpp 1"),
+    ({"pp": 2, "vpp": 2, "schedule": "gpipe"}, "gpipe has one chunk a stage, not vpp 2. Use vpp 1"),
+    ({"pp": 2, "stage_layers": (8,)}, "stage_layers names 1 chunks, but pp 2 × vpp 1 = 2"),
+    ({"ep": 3, "dp": 8}, r"ep 3 × etp 1 = 3 does not divide the tp 1 × cp 1 × dp 8 = 8 .* ep 2"),
+    ({"routing_skew": 0.5}, "routing_skew is 0.5; it must be at least 1"),
+    ({"dp": 16, "global_batch": 8}, "global batch 8 is not a multiple .* = 16. Use 16\\.$"),
+    ({"dp": 3, "global_batch": 8}, "global batch 8 is not a multiple of dp 3 × .* = 3. Use 6 or 9"),
+    ({"order": ("tp", "dp")}, "rank order tp-dp does not name each of"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD)
+def test_a_bad_field_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan(**changes)
+
+
+DIVIDES: list[tuple[dict[str, Any], str]] = [
+    ({"tp": 3}, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
+    ({"ep": 2, "dp": 2}, "ep 2 divides experts, but toy has none. Use ep 1"),
+    ({"cp": 2, "attention": "unfused"}, "cp 2 needs fused attention"),
+    ({"cp": 3}, "1,024 tokens of a sequence of toy are not divisible by 2 × cp 6"),
+    ({"pp": 2, "stage_layers": (4, 5)}, "stage_layers sum to 9, but toy has 8 layers"),
+    ({"pp": 16}, "16 stages, but toy has 8 layers. Use pp 8 or less"),
+    ({"tp": 16, "seq": 1000}, "1,000 tokens .* are not divisible by tp 16. Use tp 8"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), DIVIDES)
+def test_a_plan_must_divide_the_model(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_model(plan(**changes), TOY)
+
+
+def test_key_value_heads_replicate_but_do_not_break() -> None:
+    check_model(plan(tp=16), TOY)
+    odd = replace(TOY, heads=12, kv_heads=6, hidden=960, ffn=3840)
+    with pytest.raises(InputError, match="tp 4 neither divides the 6 key-value heads"):
+        check_model(plan(tp=4), odd)
+
+
+def test_ranks_must_be_those_of_the_cluster() -> None:
+    how = plan(dp=8, tp=4, pp=3)
+    with pytest.raises(InputError) as caught:
+        check_ranks(how, 64)
+    assert str(caught.value) == (
+        "dp 8 × tp 4 × pp 3 = 96 ranks, but the cluster has 64 chips. "
+        "Reduce dp to 5 or use 96 chips."
+    )
+    check_ranks(how, 96)
+    with pytest.raises(InputError, match="Raise dp to 16 or use 96 chips"):
+        check_ranks(how, 192)
+    with pytest.raises(InputError, match=r"64 chips of 2 ranks. Raise dp to 10 or use 48 chips"):
+        check_ranks(replace(how, ranks_per_chip=2), 64)
+
+
+def test_dp_fills_the_cluster() -> None:
+    assert filling_dp(4, 2, 1, 64, 1) == 8
+    with pytest.raises(InputError, match=r"tp 3 .* do not divide the 64 ranks"):
+        filling_dp(3, 1, 1, 64, 1)
+
+
+def test_defaults_fit_the_cluster_and_the_model() -> None:
+    told = complete({"tp": 4, "pp": None}, TOY, sixteen())
+    assert (told.dp, told.microbatches, told.sequence_parallel, told.zero) == (4, 16, True, 1)
+    assert complete({}, TOY, cluster("trn1.32xlarge")).ranks_per_chip == 2
+    assert complete({}, TOY, sixteen(), lnc=2).ranks == 64
+    assert complete({}, named("gpt2"), sixteen()).seq == 1024
+    assert complete({"order": "dp-tp-cp-pp"}, TOY, sixteen()).order[0] == "dp"
+
+
+def test_logical_cores_are_checked() -> None:
+    with pytest.raises(InputError, match="--lnc 3 does not divide the 8 cores of trn2"):
+        complete({}, TOY, sixteen(), lnc=3)
+    with pytest.raises(InputError, match="--lnc is for Trainium, not for h100"):
+        complete({}, TOY, cluster("dgx-h100"), lnc=1)
+    with pytest.raises(InputError, match="--lnc 2 makes 4 ranks a chip, but ranks_per_chip is 1"):
+        complete({"ranks_per_chip": 1}, TOY, sixteen(), lnc=2)
+
+
+def test_a_plan_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("tp: 4\nglobal-batch: 32\n")
+    assert complete(read_plan(path), TOY, sixteen()) == ParallelPlan(
+        tp=4, dp=4, global_batch=32, seq=4096
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"tpp: 4", r"a plan has no 'tpp'. Did you mean tp\?"),
+        (b"- 4", "holds no fields"),
+        (b"tp: [", "is not YAML"),
+        (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
+        (b"a" * 2**17, "is over the limit of 64 KiB"),
+        (b"!!python/object/apply:os.system ['true']", "is not YAML"),
+    ],
+)
+def test_a_bad_plan_file_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_plan(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_plan_file() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan(Path("nowhere.yaml"))

@@ -1,0 +1,278 @@
+"""Programs: placement, pipeline order, folding and lowering, to the picosecond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster_sim.analysis.conservation import violations
+from cluster_sim.trace.trace import Trace, run
+from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.execution.lower import lower
+from workloads.training.layers.steps import CC_DP, ENGINE, STREAM_KINDS
+from workloads.training.plan.pipeline_order import bubble_fraction, order, zero_bubble_s
+from workloads.training.plan.placement import geometries, place
+from workloads.training.plan.plan import check_model
+from workloads.training.program.breakdown import breakdown
+from workloads.training.program.fold import fold
+from workloads.training.program.program import exchange_ps
+
+
+def ends(trace: Trace, rank: int) -> list[int]:
+    """Ends of a rank's own ops in program order."""
+    frame = trace.frame(ranks=rank)
+    return frame.loc[frame["kind"] != "join", "end_ps"].tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 8),
+    st.integers(1, 20),
+    st.sampled_from(["gpipe", "1f1b", "interleaved", "zero-bubble"]),
+    st.data(),
+)
+def test_every_microbatch_goes_forward_then_back(pp: int, m: int, name: str, data: Any) -> None:
+    stage = data.draw(st.integers(0, pp - 1))
+    vpp = data.draw(st.integers(1, 4)) if name == "interleaved" else 1
+    made = order(name, pp, stage, m, vpp)
+    phases = 3 if name == "zero-bubble" else 2
+    at = np.lexsort((made.phase, made.chunk, made.microbatch))
+    assert made.phase[at].tolist() == [*range(phases)] * m * vpp
+    assert made.microbatch[at].tolist() == np.repeat(range(m), phases * vpp).tolist()
+    assert (np.diff(at.reshape(-1, phases)) > 0).all()
+    if vpp == 1:
+        held = np.cumsum(np.select([made.phase == 0, made.phase == phases - 1], [1, -1])).max()
+        assert held <= (m if name == "gpipe" else min(m, pp - (phases == 2) * stage))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(2, 8), st.integers(1, 24), st.integers(2, 4))
+def test_interleaved_stages_never_wait_in_a_circle(pp: int, m: int, vpp: int) -> None:
+    """Also where microbatches are no multiple of the stages; where they are, to the closed form."""
+    worked = length(pp, m, vpp, "interleaved", (1, 1, 1))
+    if m % pp == 0:
+        assert worked / (3 * m * vpp) - 1 == pytest.approx(bubble_fraction(pp, m, vpp))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 8), st.integers(0, 20), st.integers(1, 5))
+def test_zero_bubble_is_the_closed_form(pp: int, more: int, weight: int) -> None:
+    """ZB-H1 fills all but (p - 1) (F + B - W) where gradients of weights take longest least."""
+    m = pp + more
+    times = (5, 5, weight)
+    assert length(pp, m, 1, "zero-bubble", times) == m * sum(times) + zero_bubble_s(pp, *times)
+
+
+def length(pp: int, m: int, vpp: int, name: str, times: tuple[int, int, int]) -> int:
+    """End of the last pass when passes wait for nothing but their data, told pass by pass."""
+    orders = [order(name, pp, stage, m, vpp) for stage in range(pp)]
+    passes = [list(zip(*(c.tolist() for c in one), strict=True)) for one in orders]
+    took = times if name == "zero-bubble" else (times[0], times[1] + times[2], 0)
+    done: dict[tuple[int, int, int], int] = {}
+    clock = [0] * pp
+    while any(passes):
+        waiting = sum(map(len, passes))
+        for stage, todo in enumerate(passes):
+            while todo:
+                phase, number, chunk = todo[0]
+                place = chunk * pp + stage
+                need = {0: (0, number, place - 1), 1: (1, number, place + 1)}.get(phase)
+                if need and not 0 <= need[2] < pp * vpp:
+                    need = (0, number, place) if phase else None
+                if need and need not in done:
+                    break
+                clock[stage] = max(clock[stage], done[need] if need else 0) + took[phase]
+                done[phase, number, place] = clock[stage]
+                todo.pop(0)
+        assert sum(map(len, passes)) < waiting, "the stages wait in a circle"
+    return max(clock)
+
+
+def test_tensor_parallel_groups_are_blocks_of_the_torus() -> None:
+    placed = place(plan(tp=32, dp=2, global_batch=2), cluster("trn2-ultraserver"))
+    first, kind = geometries(placed.cluster, placed.chip[placed.groups("tp")])
+    assert placed.groups("tp").tolist() == [list(range(32)), list(range(32, 64))]
+    assert (len(first), kind.tolist()) == (1, [0, 0])
+
+
+def test_the_rank_order_is_an_input() -> None:
+    how = plan(tp=4, dp=4, global_batch=4)
+    assert place(how, sixteen()).groups("dp")[0].tolist() == [0, 4, 8, 12]
+    turned = replace(how, order=("dp", "cp", "tp", "pp"))
+    assert place(turned, sixteen()).groups("tp")[0].tolist() == [0, 4, 8, 12]
+    shuffled = place(how, sixteen(), [*range(15, -1, -1)])
+    assert shuffled.chip[shuffled.groups("tp")[0]].tolist() == [15, 14, 13, 12]
+
+
+@pytest.mark.parametrize(
+    ("chips", "message"),
+    [
+        ([0] * 16, "names a chip twice"),
+        ([*range(15)], "names 15 chips, the plan has 16"),
+        ([*range(1, 17)], "names chip 16; .* chips 0 to 15"),
+    ],
+)
+def test_a_bad_rank_order_is_refused(chips: list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        place(plan(tp=4, dp=4), sixteen(), chips)
+
+
+def test_a_bad_rank_order_costs() -> None:
+    how, scattered = plan(tp=4, dp=4), [0, 5, 10, 15, 1, 6, 11, 12, 2, 7, 8, 13, 3, 4, 9, 14]
+    good = run(lower(toy_program(how, sixteen())))
+    bad = run(lower(toy_program(how, sixteen(), chips=scattered)))
+    assert bad.total_ps > good.total_ps
+
+
+CASES = [
+    ("trn2.48xlarge", {"tp": 4, "pp": 2, "dp": 2}),
+    ("trn2.48xlarge", {"tp": 2, "pp": 4, "dp": 2, "overlap": "all", "schedule": "gpipe"}),
+    ("trn2.48xlarge", {"tp": 8, "dp": 2, "overlap": "dp", "recompute": "full"}),
+    ("dgx-h100:2", {"pp": 2, "dp": 8, "zero": 0, "overlap": "all", "attention": "unfused"}),
+    ("dgx-a100:2", {"tp": 4, "pp": 4, "sequence_parallel": False, "overlap": "all"}),
+    ("trn1.32xlarge", {"tp": 8, "pp": 2, "dp": 2, "ranks_per_chip": 2, "overlap": "dp"}),
+    ("trn2.48xlarge", {"dp": 16, "zero": 3, "overlap": "dp"}),
+    ("dgx-h100:2", {"tp": 2, "dp": 8, "zero": 2, "overlap": "none"}),
+    ("dgx-h100:2", {"tp": 2, "pp": 2, "dp": 4, "zero": 3, "overlap": "all", "recompute": "full"}),
+    ("trn2.48xlarge", {"tp": 4, "pp": 4, "vpp": 2, "overlap": "dp"}),
+    ("trn2.48xlarge", {"pp": 4, "dp": 4, "vpp": 2, "zero": 3, "overlap": "dp"}),
+    ("dgx-h100:2", {"pp": 4, "dp": 4, "schedule": "zero-bubble", "zero": 2, "overlap": "dp"}),
+    ("dgx-h100:2", {"pp": 2, "dp": 8, "vpp": 3, "schedule": "interleaved", "overlap": "all"}),
+    ("dgx-a100:2", {"tp": 2, "pp": 4, "dp": 2, "schedule": "zero-bubble", "overlap": "all"}),
+    ("trn2.48xlarge", {"tp": 2, "pp": 2, "cp": 4, "overlap": "dp"}),
+    ("dgx-h100:2", {"cp": 4, "dp": 4, "cp_exchange": "all-gather", "zero": 3, "overlap": "dp"}),
+]
+SPARSE_CASES = [
+    ("dgx-h100:2", {"dp": 16, "ep": 8, "zero": 3, "overlap": "dp"}),
+    ("trn2.48xlarge", {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "overlap": "all"}),
+    ("dgx-h100:2", {"tp": 4, "dp": 4, "ep": 8, "etp": 1, "overlap": "dp", "routing_skew": 1.5}),
+    ("dgx-h100:2", {"tp": 2, "pp": 2, "cp": 2, "dp": 2, "ep": 2, "sequence_parallel": False}),
+    ("trn2.48xlarge", {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "ep": 8, "etp": 1, "zero": 2}),
+]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize(
+    ("machine", "changes", "model"),
+    [
+        *((*case, replace(TOY, tied_embeddings=True)) for case in CASES),
+        *((*case, model) for case in SPARSE_CASES for model in (SPARSE, LATENT)),
+    ],
+)
+def test_folded_is_unfolded_to_the_picosecond(
+    machine: str, changes: dict[str, Any], model: Model, shuffled: bool
+) -> None:
+    check_model(plan(**changes), model)
+    chips = np.random.default_rng(1).permutation(16) if shuffled else None
+    whole = toy_program(plan(**changes), cluster(machine), model, chips)
+    few = fold(whole)
+    assert few.count.sum() == len(whole)
+    assert shuffled or len(few) == changes.get("pp", 1)
+    folded, unfolded = run(lower(few)), run(lower(whole))
+    assert folded.total_ps == unfolded.total_ps
+    for rank in few.rank.tolist():
+        assert ends(folded, rank) == ends(unfolded, rank)
+    parts = breakdown(folded).drop(columns="count")
+    assert (parts.sum(axis=1) == folded.total_ps).all()
+    assert violations(folded) == []
+    assert folded.frame()["count"].max() == few.count.max()
+
+
+def test_equal_ranks_are_equal() -> None:
+    whole = toy_program(plan(tp=2, pp=2, dp=4, overlap="all"), sixteen())
+    trace = run(lower(whole))
+    for stage in (0, 1):
+        same = [ends(trace, rank) for rank in np.flatnonzero(whole.stage == stage).tolist()]
+        assert all(one == same[0] for one in same)
+
+
+def test_both_engines_and_the_laws_of_conservation() -> None:
+    made = lower(fold(toy_program(plan(tp=4, pp=2, dp=2, overlap="all"), sixteen())))
+    fast, slow = run(made), run(made, engine="reference")
+    assert fast.times.end_ps.tolist() == slow.times.end_ps.tolist()
+    assert violations(slow) == []
+
+
+@pytest.mark.parametrize("changes", [{"vpp": 5, "pp": 2, "dp": 8}, {"pp": 10}])
+def test_first_and_last_chunk_may_hold_the_embedding_and_the_output_alone(
+    changes: dict[str, Any],
+) -> None:
+    """Eight layers in ten chunks: 0, 1, …, 1, 0."""
+    check_model(plan(**changes), TOY)
+    with pytest.raises(InputError, match="pp 11 × vpp 1 = 11 stages, but toy has 8 layers"):
+        check_model(plan(pp=11), TOY)
+    made = lower(fold(toy_program(plan(**changes, overlap="dp"), cluster("dgx-h100:2"))))
+    fast, slow = run(made), run(made, engine="reference")
+    assert fast.times.end_ps.tolist() == slow.times.end_ps.tolist()
+    assert violations(slow) == []
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (8, 8)])
+def test_bubble_is_the_closed_form(schedule: str, pp: int, microbatches: int) -> None:
+    """Stages of equal work and transfers of a picosecond leave (p − 1) / m of the work idle."""
+    whole = fold(toy_program(plan(pp=pp, schedule=schedule, global_batch=microbatches), sixteen()))
+    steps = np.array([step.name for step in whole.steps])
+    work = np.char.startswith(steps.astype(str), "attention") * 10**9
+    talks = [replace(one, duration_ps=np.ones_like(one.duration_ps)) for one in whole.exchanges]
+    trace = run(lower(replace(whole, step_ps=np.maximum(work, 1), exchanges=tuple(talks))))
+    on_stage = [whole.step_ps[stream.ops.step] for stream in whole.streams]
+    assert len(on_stage) == pp
+    busy = microbatches * TOY.layers // pp * _layer_ps(whole, work)
+    assert trace.total_ps / busy - 1 == pytest.approx(bubble_fraction(pp, microbatches), abs=1e-5)
+
+
+def _layer_ps(whole: Any, work: Any) -> int:
+    """Work of one layer on one microbatch, forward and back."""
+    ops = whole.streams[0].ops
+    layer = int(ops.layer[ops.layer >= 0][0])
+    return int(work[ops.step[(ops.layer == layer) & (ops.microbatch == 0)]].sum())
+
+
+def test_streams_keep_program_order_and_gradients_are_awaited() -> None:
+    whole = fold(toy_program(plan(tp=4, dp=4, overlap="all"), sixteen()))
+    frame = run(lower(whole)).frame()
+    own = frame[frame["kind"] != "join"]
+    assert (own.groupby("resource", observed=True)["start_ps"].diff().dropna() >= 0).all()
+    optimizer = own[own["what"] == "optimizer"].start_ps.iloc[0]
+    reduced = own[own["name"].astype(str).str.startswith("gradients")]
+    gathered = own[own["name"].astype(str).str.startswith("parameters")]
+    assert optimizer >= reduced.end_ps.max()
+    for layer, end in zip(gathered["layer"], gathered["end_ps"], strict=True):
+        used = own[(own["layer"] == layer) & (own["microbatch"] == 0) & (own["what"] != "dp")]
+        assert used.start_ps.min() >= end
+
+
+def test_overlap_hides_what_runs_beside_compute() -> None:
+    times = [
+        run(lower(fold(toy_program(plan(tp=4, dp=4, overlap=kind), sixteen())))).total_ps
+        for kind in ("none", "dp", "all")
+    ]
+    assert times[0] > times[1] > times[2]
+
+
+def test_communication_is_timed_on_the_chips_that_do_it() -> None:
+    made = cluster("trn2.48xlarge:2")
+    near = exchange_ps(made, np.arange(4), "all-reduce", 2**24)
+    far = exchange_ps(made, np.array([0, 1, 16, 17]), "all-reduce", 2**24)
+    assert far > near
+    assert exchange_ps(made, np.array([0, 1]), "send", 2**20) < exchange_ps(
+        made, np.array([0, 16]), "send", 2**20
+    )
+    assert exchange_ps(made, np.array([3, 3]), "all-reduce", 2**20) == 723_156
+
+
+def test_resources_are_those_of_the_chips() -> None:
+    made = lower(toy_program(plan(tp=8, dp=4, ranks_per_chip=2), cluster("trn1.32xlarge")))
+    names = made.resources.names()
+    assert len(set(names)) == len(names) == 32 * len(STREAM_KINDS)
+    assert {"engine:15", "engine:15.1", "cc:0", "cc:0.1", "send:3"} <= set(names)
+    assert (ENGINE, CC_DP) == (0, 2)

@@ -1,0 +1,264 @@
+"""The rank vector has the times of the engine, to the picosecond."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cluster_sim.engine import jit
+from cluster_sim.engine.jit import version
+from cluster_sim.schedule.table import ScheduleError
+from cluster_sim.trace.trace import run
+from tests.support.toy_training import LATENT, SPARSE, plan, sixteen, toy_program
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.execution.jitter import (
+    Disturbance,
+    disturb,
+    disturbance,
+    disturbed_array,
+    draw,
+    normal_quantiles,
+    scale,
+)
+from workloads.training.execution.lower import lower
+from workloads.training.execution.rank_vector import cover, evaluate, layout, machine
+from workloads.training.execution.rank_vector.cover import ALL, Cover, new_cover
+from workloads.training.execution.rank_vector.nodes import nodes
+from workloads.training.execution.rank_vector.unions import SUMMED, unions
+from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
+from workloads.training.program.fold import fold
+from workloads.training.program.program import Program
+
+CALM = Disturbance()
+NOISY = Disturbance(0.05, seed=3)
+SLOW = Disturbance(stragglers=((3, 1.5),))
+WILD = Disturbance(0.2, seed=5, stragglers=((0, 1.2), (9, 3.0)))
+DEGREES = ({"tp": 4, "pp": 2, "dp": 2}, {"tp": 2, "pp": 4, "dp": 2}, {"pp": 4, "dp": 4})
+
+
+def agree(program: Program, how: Disturbance) -> None:
+    """Compare a program's evaluation with its run by the engine."""
+    schedule = lower(program)
+    calm = run(schedule)
+    trace = run(disturb(schedule, program, how)) if how else calm
+    found = evaluate(program, how)
+    assert found.total_ps == trace.total_ps
+    expected = breakdown(trace, calm if how else None)
+    pd.testing.assert_frame_equal(found.ranks, expected, check_dtype=False)
+    assert (found.ranks.drop(columns="count").sum(axis=1) == found.total_ps).all()
+    assert found.overlapped_s == pytest.approx(overlapped_s(trace), rel=1e-12)
+    assert found.ops == int((schedule.resource >= 0).sum())
+
+
+@pytest.mark.parametrize("how", [CALM, NOISY, WILD], ids=["calm", "noisy", "wild"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
+def test_it_is_the_run_of_the_engine(how: Disturbance, schedule: str, overlap: str) -> None:
+    for zero, degrees in zip((0, 1, 1), DEGREES, strict=True):
+        asked: dict[str, Any] = {"schedule": schedule, "overlap": overlap, "zero": zero}
+        agree(toy_program(plan(**degrees, **asked), sixteen()), how)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputation(recompute: str) -> None:
+    program = toy_program(plan(tp=4, dp=4, recompute=recompute), sixteen())
+    for how in (CALM, NOISY, SLOW):
+        agree(program, how)
+
+
+OTHER_KINDS: tuple[dict[str, Any], ...] = (
+    {"pp": 4, "dp": 4, "vpp": 2, "schedule": "interleaved"},
+    {"tp": 4, "pp": 2, "dp": 2, "vpp": 2, "schedule": "interleaved", "overlap": "all"},
+    {"pp": 4, "dp": 4, "schedule": "zero-bubble", "overlap": "dp"},
+    {"tp": 4, "cp": 2, "dp": 2},
+    {"tp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "dp": 4, "zero": 2, "overlap": "all"},
+    {"pp": 4, "dp": 4, "zero": 3, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "zero": 3, "overlap": "all"},
+)
+
+
+@pytest.mark.parametrize("asked", OTHER_KINDS, ids=str)
+def test_other_kinds_of_plan(asked: dict[str, Any]) -> None:
+    for how in (CALM, WILD):
+        agree(toy_program(plan(**asked), sixteen()), how)
+
+
+EXPERTS: tuple[dict[str, Any], ...] = (
+    {"dp": 16, "ep": 8, "overlap": "dp"},
+    {"tp": 4, "dp": 4, "ep": 4, "etp": 1, "zero": 1, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 2, "overlap": "all"},
+    {"tp": 2, "cp": 2, "dp": 4, "ep": 4, "zero": 2},
+    {"pp": 2, "dp": 8, "ep": 2, "routing_skew": 1.5, "vpp": 2, "schedule": "interleaved"},
+)
+
+
+@pytest.mark.parametrize("model", [SPARSE, LATENT], ids=["sparse", "latent"])
+@pytest.mark.parametrize("asked", EXPERTS, ids=str)
+def test_experts(asked: dict[str, Any], model: Model) -> None:
+    program = toy_program(plan(**asked), sixteen(), model)
+    assert any(exchange.axis == "ep" for exchange in program.exchanges)
+    for how in (CALM, WILD):
+        agree(program, how)
+
+
+def test_one_rank() -> None:
+    agree(toy_program(plan(), sixteen()), NOISY)
+
+
+def test_any_rank_order() -> None:
+    chips = np.random.default_rng(1).permutation(16)
+    program = toy_program(plan(tp=4, pp=2, dp=2, overlap="all"), sixteen(), chips=chips)
+    for how in (CALM, WILD):
+        agree(program, how)
+
+
+@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
+def test_wide_exchanges_are_met_in_phases(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With small components data parallelism couples blocks, as it does for 500,000 chips."""
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
+    for degrees, how in itertools.product(DEGREES, (CALM, WILD)):
+        agree(toy_program(plan(**degrees, overlap=overlap, zero=1), sixteen()), how)
+
+
+def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 2)
+    program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
+    one, three = (evaluate(program, WILD, threads=threads) for threads in (1, 3))
+    pd.testing.assert_frame_equal(one.ranks, three.ranks)
+    assert (one.total_ps, one.overlapped_s) == (three.total_ps, three.overlapped_s)
+
+
+@pytest.mark.parametrize("room", [1, 2])
+def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops of other streams come late for the gaps of a rank that is far behind its peers."""
+    monkeypatch.setattr(machine, "ROOM", room)
+    rooms: list[int] = []
+
+    def counted(*sizes: int) -> Cover:
+        rooms.append(sizes[-1])
+        return new_cover(*sizes)
+
+    monkeypatch.setattr(machine, "new_cover", counted)
+    program = toy_program(plan(tp=2, pp=4, dp=2, overlap="all", zero=1), sixteen())
+    for how in (CALM, NOISY, WILD):
+        agree(program, how)
+    assert max(rooms) > room
+
+
+def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
+    told: dict[str, list[tuple[int, int]]] = {"clocks": [], "breakdown": []}
+    evaluate(
+        toy_program(plan(dp=8, tp=2, overlap="dp"), sixteen()),
+        NOISY,
+        progress=lambda what, done, whole: told[what].append((done, whole)),
+    )
+    for parts in told.values():
+        assert [done for done, _ in parts] == sorted(done for done, _ in parts)
+        assert parts[-1][0] == parts[-1][1] > 1
+
+
+def test_what_is_in_a_row_is_summed() -> None:
+    """Kernels and tensor parallelism wait for each other; with overlap they run side by side."""
+    compute, tp, dp = (list(ORDER).index(name) for name in ("compute", "exposed_tp", "exposed_dp"))
+    for overlap, followed in (("dp", False), ("all", True)):
+        made = toy_program(plan(tp=4, dp=4, overlap=overlap), sixteen())
+        found = unions(nodes(made))
+        assert found.first[compute] == SUMMED
+        assert (found.first[tp] != SUMMED) == followed
+        assert found.first[dp] == ALL
+
+
+def test_machine_code_is_kept_by_its_sources() -> None:
+    """Code on disk is found by types, of which the digest of all that it was made from is one."""
+    evaluate(toy_program(plan(tp=4), sixteen()), NOISY)
+    engine = Path(jit.__file__).parent
+    named = f"source_{jit.digest(engine, *machine.SOURCES)}"
+    assert version(*machine.SOURCES).dtype.names == (named,)
+    assert all(named in str(types[0]) for types in machine.carry_out.signatures)  # type: ignore[attr-defined]
+    for function in (cover.put, scale, draw):
+        path = Path(function.py_func.__code__.co_filename)  # type: ignore[union-attr]
+        assert any(path == one or one in path.parents for one in machine.SOURCES)
+
+
+def test_folded_is_unfolded() -> None:
+    program = toy_program(plan(tp=4, pp=2, dp=2, overlap="all", zero=1), sixteen())
+    folded, whole = evaluate(fold(program)), evaluate(program)
+    assert folded.total_ps == whole.total_ps
+    assert folded.ranks["count"].sum() == 16
+    kept = whole.ranks.loc[folded.ranks.index]
+    pd.testing.assert_frame_equal(folded.ranks.drop(columns="count"), kept.drop(columns="count"))
+
+
+def test_a_folded_program_is_not_disturbed() -> None:
+    with pytest.raises(ScheduleError, match="folded"):
+        evaluate(fold(toy_program(plan(dp=4), sixteen())), NOISY)
+
+
+def test_same_seed_same_times() -> None:
+    program = toy_program(plan(tp=4, dp=2), sixteen())
+    times = [evaluate(program, Disturbance(0.05, seed)).total_ps for seed in (1, 1, 2)]
+    assert times[0] == times[1] != times[2]
+
+
+def test_a_straggler_slows_everybody_and_is_blamed() -> None:
+    found = evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((0, 2.0),)))
+    assert found.ranks.loc[0, "straggler_ps"] == 0
+    assert (found.ranks.loc[[1, 2, 3], "straggler_ps"] > 0).all()
+
+
+def test_jitter_has_its_spread_and_no_bias() -> None:
+    how, ranks = Disturbance(0.1, 7), np.arange(1000)
+    times = disturbed_array(
+        np.array(10**9), how.keys(ranks)[:, None], np.arange(100), how.slowness(ranks)[:, None],
+        how.table,
+    )  # fmt: skip
+    assert times.mean() == pytest.approx(10**9, rel=1e-3)
+    assert times.std() == pytest.approx(10**8, rel=1e-2)
+    assert len(np.unique(times[:, 0])) > 500
+    assert abs(np.corrcoef(times[:, 0], times[:, 1])[0, 1]) < 0.1
+
+
+def test_the_table_is_the_same_everywhere() -> None:
+    table = normal_quantiles()
+    assert len(table) == 1024
+    assert sum(table) == 0
+    assert (table[1023], table[512], sum(table[512:])) == (3_457_358, 1_283, 428_268_537)
+
+
+def test_nothing_lasts_less_than_a_picosecond() -> None:
+    how, ranks = Disturbance(0.25), np.arange(100)
+    times = disturbed_array(
+        np.array(1), how.keys(ranks), np.array(0), np.zeros(100, int), how.table
+    )
+    assert times.min() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("17", "straggler '17' is no RANK:FACTOR; write 17:1.25."),
+        ("3:0.5", "straggler 3:0.5: the factor is outside 1 to 1000; 1.2 makes"),
+    ],
+)
+def test_wrong_stragglers(text: str, says: str) -> None:
+    with pytest.raises(InputError) as told:
+        disturbance(0.0, 0, [text])
+    assert says in str(told.value)
+
+
+def test_wrong_jitter_and_rank() -> None:
+    with pytest.raises(InputError, match=r"outside 0 to 0\.25"):
+        Disturbance(0.5)
+    with pytest.raises(InputError, match="straggler 99 is no rank of the plan: ranks are 0 to 3"):
+        evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((99, 2.0),)))

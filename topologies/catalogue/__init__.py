@@ -1,0 +1,1 @@
+"""Hardware catalogue: numbers with units, grades and sources, read from CSV files."""

@@ -1,0 +1,287 @@
+"""The hardware catalogue: every number of a machine, with its unit, grade and source.
+
+The rows are the CSV files of ``topologies/data``; ``docs/background/catalogue.md`` says how to read
+them, add one, switch a contested value, or lay your own rows over them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from topologies.catalogue.reader import Entry, read_entries
+from topologies.errors import InputError, suggestion
+from topologies.units import LIMIT, PS_PER_S
+
+__all__ = ["Catalogue", "Entry", "catalogue", "choose"]
+
+_SOURCES = "sources.csv"
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """An immutable set of entries; equal, hashed and pickled by content.
+
+    Attributes
+    ----------
+    digest : str
+        SHA-256 over all values and the variants in force: what the record of a run names.
+    rows : tuple of Entry
+        Defaults and alternatives.
+    chosen : tuple of (part, quantity, variant)
+        Alternatives in force instead of their defaults.
+    """
+
+    digest: str
+    rows: tuple[Entry, ...] = field(compare=False, repr=False)
+    chosen: tuple[tuple[str, str, str], ...] = ()
+
+    @functools.cached_property
+    def _in_force(self) -> dict[Key, Entry]:
+        chosen = _by_key(self.chosen)
+        return {
+            (row.part, row.quantity): row
+            for row in self.rows
+            if row.variant == chosen.get((row.part, row.quantity), "")
+        }
+
+    @functools.cached_property
+    def _of_part(self) -> dict[str, tuple[str, ...]]:
+        names: dict[str, list[str]] = {}
+        for part, quantity in self._in_force:
+            names.setdefault(part, []).append(quantity)
+        return {part: tuple(quantities) for part, quantities in names.items()}
+
+    def parts(self) -> tuple[str, ...]:
+        """Names of all parts, in file order."""
+        return tuple(self._of_part)
+
+    def quantities(self, part: str) -> tuple[str, ...]:
+        """Names of the quantities of a part, in file order.
+
+        Raises
+        ------
+        InputError
+            For an unknown part, with the nearest name.
+        """
+        if part not in self._of_part:
+            near = suggestion(part, self.parts())
+            raise InputError(f"the catalogue has no part {part[:80]!r}.{near}")
+        return self._of_part[part]
+
+    def has(self, part: str, quantity: str) -> bool:
+        """Whether there is such an entry."""
+        return (part, quantity) in self._in_force
+
+    def entry(self, part: str, quantity: str) -> Entry:
+        """Return the row in force.
+
+        Raises
+        ------
+        InputError
+            For an unknown part or quantity, with the nearest name.
+        """
+        found = self._in_force.get((part, quantity))
+        if found is None:
+            near = suggestion(quantity, self.quantities(part))
+            raise InputError(f"the catalogue has no {quantity[:80]!r} of {part}.{near}")
+        return found
+
+    def value(self, part: str, quantity: str) -> float:
+        """Value in SI units.
+
+        Raises
+        ------
+        InputError
+            As :meth:`entry`.
+
+        Examples
+        --------
+        >>> catalogue().value("trn2", "hbm_bandwidth")
+        2900000000000.0
+        """
+        return self.entry(part, quantity).value
+
+    def integer(self, part: str, quantity: str) -> int:
+        """Return the nearest integer to the value in SI units: bytes, B/s, counts.
+
+        Raises
+        ------
+        InputError
+            As :meth:`entry`, and where an integer would be off by more than 0.1 %.
+
+        Examples
+        --------
+        >>> catalogue().integer("trn2", "hbm_bytes") == 96 * 2**30
+        True
+        """
+        return _whole(self.entry(part, quantity), 1)
+
+    def ps(self, part: str, quantity: str) -> int:
+        """Return a time in whole picoseconds.
+
+        Raises
+        ------
+        InputError
+            As :meth:`integer`, and for what is not a time.
+
+        Examples
+        --------
+        >>> catalogue().ps("trn2", "link_latency")
+        300000
+        """
+        entry = self.entry(part, quantity)
+        if entry.unit != "s":
+            raise InputError(f"{part} {quantity} is {entry.written}, not a time.")
+        return _whole(entry, PS_PER_S)
+
+    def variants(self, part: str, quantity: str) -> tuple[Entry, ...]:
+        """Return the default and its named alternatives, whichever is in force.
+
+        Raises
+        ------
+        InputError
+            As :meth:`entry`.
+
+        Examples
+        --------
+        >>> [row.variant for row in catalogue().variants("trn2", "cc_cores")]
+        ['', 'kernel-guide']
+        """
+        self.entry(part, quantity)
+        return tuple(row for row in self.rows if (row.part, row.quantity) == (part, quantity))
+
+    def with_variants(self, names: Mapping[str, str]) -> Catalogue:
+        """Return a catalogue in which contested values take a named alternative.
+
+        Parameters
+        ----------
+        names : mapping of "PART.QUANTITY" to str
+            Name of the alternative; an empty name goes back to the default.
+
+        Raises
+        ------
+        InputError
+            For an unknown part, quantity or alternative, with what there is.
+
+        Examples
+        --------
+        >>> guided = catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
+        >>> guided.value("trn2", "hbm_bandwidth")
+        3000000000000.0
+        """
+        chosen = _by_key(self.chosen)
+        for path, name in names.items():
+            part, _, quantity = path.rpartition(".")
+            known = [row.variant for row in self.variants(part, quantity) if row.variant]
+            if name and name not in known:
+                there = f"there are {', '.join(known)}" if known else "it has none"
+                raise InputError(f"{path} has no variant {name[:80]!r}; {there}.")
+            chosen[part, quantity] = name
+        return _made(self.rows, chosen)
+
+    def with_overlay(self, path: Path | str) -> Catalogue:
+        """Return a catalogue in which the rows of a CSV file replace or join those that are here.
+
+        A row of the same part, quantity and variant is replaced; its unit must measure the same
+        thing. A variant that was switched on stays on.
+
+        Raises
+        ------
+        InputError
+            As :func:`topologies.catalogue.reader.read_entries`, for another kind of unit, and for a
+            variant without a default; with file and line.
+        """
+        overlay = read_entries(Path(path), str(path))
+        merged = {(row.part, row.quantity, row.variant): row for row in self.rows}
+        merged |= {(row.part, row.quantity, row.variant): row for _, row in overlay}
+        for line, row in overlay:
+            default = merged.get((row.part, row.quantity, ""))
+            known = self._in_force.get((row.part, row.quantity)) or default
+            where = f"{path} line {line}: {row.part} {row.quantity}"
+            if known is None or default is None:
+                raise InputError(
+                    f"{where}: the variant {row.variant!r} has no default beside it; "
+                    "add a row with an empty variant."
+                )
+            if row.unit != known.unit:
+                raise InputError(f"{where} is in {row.unit}, elsewhere in {known.unit}.")
+        return self.with_rows(row for _, row in overlay)
+
+    def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
+        """Return a catalogue in which these rows replace those of the same name, or join them."""
+        merged = {(row.part, row.quantity, row.variant): row for row in (*self.rows, *rows)}
+        return _made(merged.values(), _by_key(self.chosen))
+
+
+@functools.cache
+def catalogue() -> Catalogue:
+    """Return the shipped catalogue.
+
+    Examples
+    --------
+    >>> catalogue().entry("trn2", "bf16_peak").written
+    '667 TFLOP/s'
+    """
+    data = resources.files("topologies") / "data"
+    files = [item for item in data.iterdir() if item.name.endswith(".csv")]
+    rows = [
+        row
+        for item in sorted(files, key=lambda item: item.name)
+        if item.name != _SOURCES
+        for _, row in read_entries(item, item.name)
+    ]
+    return _made(rows, {})
+
+
+def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
+    """Return the shipped catalogue with an overlay, then with ``PART.QUANTITY=NAME`` variants.
+
+    Raises
+    ------
+    InputError
+        For a variant that is not of that form, and as the two methods used.
+
+    Examples
+    --------
+    >>> choose(["trn2.hbm_bandwidth=kernel-guide"]).value("trn2", "hbm_bandwidth")
+    3000000000000.0
+    """
+    base = catalogue() if overlay is None else catalogue().with_overlay(overlay)
+    names = {}
+    for text in variants:
+        path, equals, name = text.partition("=")
+        if not equals or "." not in path:
+            raise InputError(f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME.")
+        names[path.strip()] = name.strip()
+    return base.with_variants(names) if names else base
+
+
+def _by_key(chosen: Iterable[tuple[str, str, str]]) -> dict[Key, str]:
+    return {(part, quantity): variant for part, quantity, variant in chosen}
+
+
+def _made(rows: Iterable[Entry], chosen: Mapping[Key, str]) -> Catalogue:
+    kept = tuple(rows)
+    switched = tuple(sorted((*key, variant) for key, variant in chosen.items() if variant))
+    digest = hashlib.sha256(repr(switched).encode())
+    for row in sorted(kept, key=lambda row: (row.part, row.quantity, row.variant)):
+        digest.update(repr((row.part, row.quantity, row.variant, row.exact, row.unit)).encode())
+    return Catalogue(digest.hexdigest(), kept, switched)
+
+
+def _whole(entry: Entry, scale: int) -> int:
+    scaled = entry.exact * scale
+    whole = round(scaled)
+    if abs(whole - scaled) * 1000 > scaled or whole > LIMIT:
+        raise InputError(
+            f"{entry.part} {entry.quantity} is {entry.written}, which is not near "
+            f"a whole number of at most {LIMIT:.3g}."
+        )
+    return whole

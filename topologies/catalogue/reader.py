@@ -1,0 +1,153 @@
+"""Catalogue files: CSV rows of strangers, checked one by one, every mistake with file and line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from topologies.errors import InputError, suggestion
+from topologies.files import read_text
+from topologies.units import si
+
+GRADES = ("stated", "measured", "derived", "assumed")
+COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
+LARGEST_FILE_BYTES = 5_000_000
+_REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row: a quantity of a part, in SI units.
+
+    Attributes
+    ----------
+    part, quantity : str
+        ``trn2``, ``hbm_bandwidth``.
+    variant : str
+        Name of an alternative to a contested value; empty for the default.
+    value : float
+        In SI [``unit``].
+    unit : str
+        The SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio.
+    grade : str
+        One of :data:`GRADES`.
+    source : str
+        Keys of ``sources.csv``, each with a path after a colon where it has one, divided by ``; ``.
+    note : str
+        What a reader should know: the end points, the reason for a default.
+    low, high : float or None
+        Range within which the value may lie [``unit``]; None where nobody gives one.
+    written : str
+        Number and unit as in the file, such as ``2.9 TB/s``.
+    exact : Fraction
+        The value without rounding [``unit``].
+    """
+
+    part: str
+    quantity: str
+    variant: str
+    value: float
+    unit: str
+    grade: str
+    source: str
+    note: str
+    low: float | None
+    high: float | None
+    written: str
+    exact: Fraction
+
+
+def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]:
+    """Read the rows of a catalogue file, each with its line number.
+
+    Parameters
+    ----------
+    file : path or package resource
+        CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` may lack.
+    name : str
+        What messages call it.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read, is over 5 MB, is not UTF-8 or not CSV; a missing or unknown
+        column; an empty cell, unknown grade or unit, or a number that is none, is negative or lies
+        outside its range; a row that is there twice.
+    """
+    text = read_text(file, limit_bytes=LARGEST_FILE_BYTES, name=name)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    found: dict[tuple[str, str, str], tuple[int, Entry]] = {}
+    try:
+        _check_header(reader.fieldnames or (), name)
+        for record in reader:
+            where = f"{name} line {reader.line_num}"
+            if None in record or None in record.values():
+                raise InputError(f"{where}: it has not as many cells as the header has columns.")
+            row = _entry({column: cell.strip() for column, cell in record.items()}, where)
+            key = (row.part, row.quantity, row.variant)
+            if key in found:
+                twice = " ".join(filter(None, key))
+                raise InputError(f"{where}: {twice} is also in line {found[key][0]}; keep one.")
+            found[key] = (reader.line_num, row)
+    except csv.Error as mistake:
+        raise InputError(f"{name} line {reader.line_num}: not CSV ({mistake}).") from None
+    return list(found.values())
+
+
+def _check_header(header: Iterable[str], name: str) -> None:
+    columns = list(header)
+    missing = [column for column in _REQUIRED if column not in columns]
+    if missing:
+        raise InputError(
+            f"{name} line 1: no column {', '.join(missing)}; a catalogue has {','.join(COLUMNS)}."
+        )
+    for column in columns:
+        if column not in COLUMNS:
+            hint = suggestion(column, COLUMNS)
+            raise InputError(f"{name} line 1: unknown column {column[:60]!r}.{hint}")
+
+
+def _entry(cells: Mapping[str, str], where: str) -> Entry:
+    for column in _REQUIRED:
+        if not cells[column]:
+            raise InputError(f"{where}: {column} is empty.")
+    if cells["grade"] not in GRADES:
+        raise InputError(
+            f"{where}: unknown grade {cells['grade'][:60]!r}; the grades are {', '.join(GRADES)}."
+        )
+    exact, base = _number(cells, "value", where)
+    low, high = (
+        _number(cells, column, where)[0] if cells.get(column) else None
+        for column in ("low", "high")
+    )
+    if exact < 0 or (low is not None and low > exact) or (high is not None and high < exact):
+        raise InputError(
+            f"{where}: value {cells['value']} is negative or outside its range, "
+            f"{cells.get('low') or 'any'} to {cells.get('high') or 'any'}."
+        )
+    return Entry(
+        part=cells["part"],
+        quantity=cells["quantity"],
+        variant=cells.get("variant", ""),
+        value=float(exact),
+        unit=base,
+        grade=cells["grade"],
+        source=cells["source"],
+        note=cells.get("note", ""),
+        low=None if low is None else float(low),
+        high=None if high is None else float(high),
+        written=f"{cells['value']} {cells['unit']}",
+        exact=exact,
+    )
+
+
+def _number(cells: Mapping[str, str], column: str, where: str) -> tuple[Fraction, str]:
+    try:
+        return si(cells[column], cells["unit"])
+    except InputError as mistake:
+        raise InputError(f"{where}: {column}: {mistake}") from None

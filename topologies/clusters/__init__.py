@@ -1,0 +1,1 @@
+"""Clusters by name, as plain shapes, or from a YAML file."""

@@ -1,0 +1,142 @@
+"""Every form in which a user may name a cluster, turned into a Cluster."""
+
+from __future__ import annotations
+
+import re
+
+from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import catalogue as shipped
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import MACHINES, chips_per_server, fabric_of
+from topologies.clusters.plain import PLAIN, plain_shape
+from topologies.errors import InputError, suggestion
+from topologies.shapes.limits import MAX_CHIPS, check_chips, check_size
+
+RAINIER = "rainier"
+RAINIER_MACHINE = "trn2-ultraserver"
+FILES = (".yaml", ".yml")
+
+
+def cluster(
+    text: str,
+    *,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    catalogue: Catalogue | None = None,
+) -> Cluster:
+    """Make the cluster that a text names.
+
+    Parameters
+    ----------
+    text : str
+        A named machine (``trn2.48xlarge``), so many of them over their scale-out fabric
+        (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, a plain shape (``ring:8``,
+        ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or a YAML file's path.
+    bandwidth, latency : str, optional
+        Of each directed link of a plain shape, as ``100GB/s`` and ``1us``; refused for others.
+    catalogue : Catalogue, optional
+        Where all other numbers come from, by default the shipped one.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, with the nearest one, and for sizes that cannot be.
+
+    Examples
+    --------
+    >>> cluster("trn2-ultraserver:16").chips
+    1024
+    >>> cluster("torus:4x4x4", bandwidth="100GB/s", latency="1us").shape.sizes
+    (4, 4, 4)
+    """
+    numbers = shipped() if catalogue is None else catalogue
+    is_file = text.endswith(FILES)
+    kind, colon, count = text.partition(":")
+    if kind in PLAIN and not is_file:
+        shape = plain_shape(text, bandwidth, latency)
+        return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=numbers)
+    if kind not in (*MACHINES, RAINIER) and not is_file:
+        raise InputError(_unknown(text, kind))
+    if bandwidth is not None or latency is not None:
+        raise InputError(
+            f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
+            f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
+        )
+    if is_file:
+        from topologies.clusters.yaml_file import (
+            cluster_from_file,  # pydantic takes its time to load
+        )
+
+        return cluster_from_file(text, numbers)
+    if kind == RAINIER:
+        return _rainier(text, count if colon else None, numbers)
+    domains = _whole(text, count, f"{kind}:16") if colon else 1
+    return _machines(text, kind, domains, numbers)
+
+
+def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
+    """Make a cluster of chips that can compute: any form of :func:`cluster` but a plain shape.
+
+    Raises
+    ------
+    InputError
+        As :func:`cluster`, and for a plain shape.
+
+    Examples
+    --------
+    >>> machine("trn2.48xlarge").chip
+    'trn2'
+    """
+    if text.partition(":")[0] in PLAIN and not text.endswith(FILES):
+        raise InputError(
+            f"{text[:80]} is a plain shape without chips, so nothing can be computed on it; "
+            f"name a machine such as {RAINIER_MACHINE}, or a YAML file."
+        )
+    return cluster(text, catalogue=catalogue)
+
+
+def _unknown(text: str, kind: str) -> str:
+    machines = [*MACHINES, RAINIER]
+    return (
+        f"unknown cluster {text[:80]!r}.{suggestion(kind, [*machines, *PLAIN])} "
+        f"There are {', '.join(machines)}, {', '.join(PLAIN.values())}, NAME:COUNT, and YAML files."
+    )
+
+
+def _machines(name: str, kind: str, domains: int, catalogue: Catalogue) -> Cluster:
+    check_size(f"{name}: a count", domains)
+    made = MACHINES[kind]
+    return Cluster(
+        name=name,
+        shape=made.shape(catalogue, kind, made.chip),
+        chip=made.chip,
+        domains=domains,
+        scale_out=fabric_of(catalogue, kind),
+        chips_per_server=chips_per_server(catalogue, kind),
+        catalogue=catalogue,
+    )
+
+
+def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
+    """Project Rainier: as many UltraServers as its chips make."""
+    chips_each = catalogue.integer(RAINIER_MACHINE, "chips")
+    if count is None:
+        domains = catalogue.integer(RAINIER, "domains")
+        return _machines(name, RAINIER_MACHINE, domains, catalogue)
+    chips = _whole(name, count, f"{RAINIER}:{1024 * chips_each}")
+    check_chips(name, (chips,))
+    if chips == 0 or chips % chips_each:
+        nearest = max(1, round(chips / chips_each)) * chips_each
+        raise InputError(
+            f"{name}: {chips:,} chips are not whole UltraServers of {chips_each}; "
+            f"use {RAINIER}:{nearest}"
+        )
+    return _machines(name, RAINIER_MACHINE, chips // chips_each, catalogue)
+
+
+def _whole(text: str, count: str, example: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", count, re.ASCII):
+        raise InputError(
+            f"{text[:80]}: the count must be a whole number of 1 to {MAX_CHIPS:,}, as {example}"
+        )
+    return int(count)

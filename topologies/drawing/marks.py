@@ -1,0 +1,102 @@
+"""What all drawings share: colours, marks of chips and switches, curves, and numbers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.patches import FancyBboxPatch
+
+from topologies.units import format_rate, format_seconds
+
+Point = tuple[float, float]
+Curve = npt.NDArray[np.floating[Any]]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#B58900")
+"""One a tier, told apart by the colour-blind too (after Okabe and Ito)."""
+
+CHIP, SWITCH, QUIET = "#20303f", "#f2c14e", "#7a8894"
+MOST_SHOWN = 8
+
+
+def shown(size: int, most: int) -> list[int]:
+    """Positions that are drawn of a long row: the first ones and the last."""
+    return list(range(size)) if size <= most else [*range(most - 2), size - 1]
+
+
+def chips(axes: Axes, points: Sequence[Point], numbers: Iterable[int], size: float = 330.0) -> None:
+    """Discs with the numbers of the chips."""
+    x, y = zip(*points, strict=True)
+    axes.scatter(x, y, s=size, color=CHIP, zorder=3)
+    for point, number in zip(points, numbers, strict=True):
+        digits = len(str(number))
+        font = min(9.0, size**0.5 * (0.5 if digits < 3 else 1.35 / digits))
+        label = axes.annotate(
+            str(number), point, ha="center", va="center", color="white", fontsize=font, zorder=4
+        )
+        label.set_in_layout(False)  # it lies on its disc: nothing to make room for
+
+
+def box(
+    axes: Axes, centre: Point, width: float, height: float, text: str = "", *, face: str = SWITCH
+) -> None:
+    """Rounded box with a text in it."""
+    corner = (centre[0] - width / 2, centre[1] - height / 2)
+    axes.add_patch(
+        FancyBboxPatch(
+            corner,
+            width,
+            height,
+            boxstyle=f"round,pad=0,rounding_size={min(width, height) * 0.15}",
+            facecolor=face,
+            edgecolor=CHIP,
+            linewidth=0.9,
+            zorder=3,
+        )
+    )
+    axes.annotate(text, centre, ha="center", va="center", fontsize=9, zorder=4)
+
+
+def lines(
+    axes: Axes, curves: Sequence[Curve | Sequence[Point]], colour: str, width: float = 1.6
+) -> None:
+    """Draw curves, each a sequence of points, below all marks."""
+    axes.add_collection(
+        LineCollection(
+            [np.asarray(curve, float) for curve in curves],
+            colors=colour,
+            linewidths=width,
+            capstyle="round",
+            zorder=1,
+        )
+    )
+
+
+def bow(start: Point, end: Point, bend: float) -> Curve:
+    """Curve from one point to another that leaves the straight line by ``bend``, to its left."""
+    a, b = np.asarray(start), np.asarray(end)
+    along = b - a
+    across = np.array([-along[1], along[0]]) / max(float(np.hypot(*along)), 1e-9)
+    middle = (a + b) / 2 + 2 * bend * across
+    t = np.linspace(0.0, 1.0, 17)[:, None]
+    return np.asarray((1 - t) ** 2 * a + 2 * t * (1 - t) * middle + t**2 * b)
+
+
+def note(axes: Axes, point: Point, text: str, **style: Any) -> None:
+    """Small text, grey and centred unless told otherwise."""
+    usual: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "color": QUIET}
+    axes.annotate(text, point, **(usual | style))
+
+
+def rate_text(bandwidth_bytes_per_s: int) -> str:
+    """Rate of a link, one direction."""
+    return format_rate(bandwidth_bytes_per_s)
+
+
+def time_text(latency_ps: int) -> str:
+    """Time with the sign of micro."""
+    return format_seconds(latency_ps / 10**12).replace("us", "µs")

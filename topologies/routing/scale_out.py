@@ -1,0 +1,160 @@
+"""Which shared links of the scale-out fabric each pair's traffic crosses, up and down again.
+
+Traffic is spread evenly over all equal paths of the Clos, packet by packet as SRD does. All
+parallel links between two layers of a group therefore carry the same, and stand here as one shared
+link with their summed capacity, of which a pair's traffic takes its own rate once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.shapes.links import IntArray
+from topologies.shapes.scale_out import Layer, ScaleOut, layers
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLinks:
+    """The shared links of a scale-out fabric, in the order of :func:`scale_out_paths`.
+
+    First each chip's adapter outwards, then each chip's inwards, then, layer by layer below the
+    topmost, each group's uplinks and each group's downlinks.
+
+    Attributes
+    ----------
+    capacity_bytes_per_s : int64 array (rows,)
+        One direction, all parallel links together [B/s].
+    kind : int8 array (rows,)
+        Index into ``kinds``.
+    kinds : tuple of str
+        ``adapter-out``, ``adapter-in``, ``ToR-up``, ``ToR-down`` and so on.
+    owner : int32 array (rows,)
+        Chip or group that the link belongs to.
+    """
+
+    capacity_bytes_per_s: IntArray
+    kind: IntArray
+    kinds: tuple[str, ...]
+    owner: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPaths:
+    """Shared links that each pair's traffic crosses.
+
+    Attributes
+    ----------
+    ptr : int64 array (pairs + 1,)
+        Shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    link : int32 array (crossings,)
+        Rows of :class:`SharedLinks`, upwards, then downwards.
+    weight : int32 array (crossings,)
+        Units of the link's rate that one unit of the pair's rate takes.
+    latency_ps : int64 array (pairs,)
+        One step from memory to memory over that path [ps].
+    """
+
+    ptr: IntArray
+    link: IntArray
+    weight: IntArray
+    latency_ps: IntArray
+
+    def __len__(self) -> int:
+        return len(self.latency_ps)
+
+
+def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
+    """Fabric of a cluster and the layers that joining all its chips takes.
+
+    Raises
+    ------
+    InputError
+        When the cluster has no scale-out fabric.
+    """
+    if cluster.scale_out is None:
+        raise InputError(f"{cluster.name} has no scale-out fabric")
+    return cluster.scale_out, layers(cluster.scale_out, cluster.chips, cluster.chips_per_server)
+
+
+def shared_links(cluster: Cluster) -> SharedLinks:
+    """Return all shared links of the scale-out fabric.
+
+    Raises
+    ------
+    InputError
+        When the cluster has no scale-out fabric.
+    """
+    fabric, made = clos(cluster)
+    parts = [("adapter", cluster.chips, fabric.bandwidth_bytes_per_s)]
+    parts += [(layer.name, layer.groups, layer.up_bytes_per_s) for layer in made[:-1]]
+    ways = [("-out", "-in"), *[("-up", "-down")] * (len(made) - 1)]
+    counts = np.repeat([count for _, count, _ in parts], 2)
+    return SharedLinks(
+        capacity_bytes_per_s=np.repeat(np.repeat([rate for *_, rate in parts], 2), counts),
+        kind=np.repeat(np.arange(2 * len(parts), dtype=np.int8), counts),
+        kinds=tuple(part[0] + way for part, both in zip(parts, ways, strict=True) for way in both),
+        owner=np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
+    )
+
+
+def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) -> SharedPaths:
+    """Shared links from each source chip to the destination beside it; none for a chip and itself.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    src, dst : int array (pairs,)
+        Global chip numbers. Pairs of one domain, too, are sent out by their adapters.
+
+    Raises
+    ------
+    InputError
+        When the cluster has no scale-out fabric, or a chip is not in it.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> paths = scale_out_paths(cluster("trn2.48xlarge:64"), [0, 0], [16, 999])
+    >>> np.diff(paths.ptr).tolist(), (paths.latency_ps / 10**6).tolist()
+    ([2, 4], [15.0, 16.0])
+    """
+    fabric, made = clos(cluster)
+    starts, ends = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(src, np.int64)), np.atleast_1d(np.asarray(dst, np.int64))
+    )
+    _check_chips(cluster, starts, ends)
+    top = np.zeros(len(starts), np.int64)  # highest layer that the path climbs to
+    for layer in made[:-1]:
+        top += starts // layer.chips != ends // layer.chips
+    apart = starts != ends
+    ptr = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum((2 + 2 * top) * apart, out=ptr[1:])
+    link = np.empty(int(ptr[-1]), np.int32)
+    first, last = ptr[:-1], ptr[1:] - 1
+    link[first[apart]] = starts[apart]
+    link[last[apart]] = cluster.chips + ends[apart]
+    row = 2 * cluster.chips
+    for number, layer in enumerate(made[:-1]):
+        climbs = top > number
+        link[first[climbs] + 1 + number] = row + starts[climbs] // layer.chips
+        link[last[climbs] - 1 - number] = row + layer.groups + ends[climbs] // layer.chips
+        row += 2 * layer.groups
+    extra = np.array(fabric.climb_ps, np.int64)
+    climb_ps = extra[np.minimum(top, len(extra) - 1)]
+    latency_ps = np.where(apart, fabric.latency_ps + climb_ps, 0)
+    return SharedPaths(ptr, link, np.ones(len(link), np.int32), latency_ps)
+
+
+def _check_chips(cluster: Cluster, src: IntArray, dst: IntArray) -> None:
+    for what, chips in (("source", src), ("destination", dst)):
+        if len(chips) and not (chips.min() >= 0 and chips.max() < cluster.chips):
+            wrong = chips[(chips < 0) | (chips >= cluster.chips)][0]
+            raise InputError(f"{what} chip {wrong} is not one of 0 to {cluster.chips - 1}")

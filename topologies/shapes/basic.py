@@ -1,0 +1,155 @@
+"""The shapes of a scale-up domain: tori, full meshes and switches, described by a few numbers.
+
+A shape says how many chips there are and what joins them; :mod:`topologies.shapes.links` turns it
+into arrays of directed links and :mod:`topologies.routing.domain` into routes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from topologies.errors import InputError
+from topologies.shapes.clos import Clos
+from topologies.shapes.limits import MAX_MESH, check_chips, check_link, check_size
+from topologies.shapes.tiered import Tiered
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a torus or grid.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``"X"``.
+    size : int
+        Chips along it. A wrapping axis of two has two parallel cables, an axis of one has none.
+    bandwidth_bytes_per_s : int
+        One cable, one direction [B/s].
+    latency_ps : int
+        One hop [ps].
+    wrap : bool
+        Whether the last chip is joined to the first.
+    """
+
+    name: str
+    size: int
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+    wrap: bool = True
+
+    def __post_init__(self) -> None:
+        check_size(f"axis {self.name}: a size", self.size)
+        check_link(f"axis {self.name}", self.bandwidth_bytes_per_s, self.latency_ps)
+
+    @property
+    def cables(self) -> int:
+        """Cables of one line of chips along this axis."""
+        return 0 if self.size == 1 else self.size if self.wrap else self.size - 1
+
+
+@dataclass(frozen=True)
+class Torus:
+    """A ring, torus or grid of any number of dimensions, each with its own rate.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+        Slowest first: the number of a chip is ``np.ravel_multi_index(coordinates, sizes)``.
+
+    Examples
+    --------
+    >>> axes = tuple(Axis(name, 4, 128 * 10**9, 300_000) for name in "YX")
+    >>> Torus(axes).chips
+    16
+    """
+
+    axes: tuple[Axis, ...]
+
+    def __post_init__(self) -> None:
+        if not self.axes:
+            raise InputError("a torus needs at least one axis, as torus:4x4")
+        check_chips("torus", self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Chips along each axis, slowest first."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def chips(self) -> int:
+        """Chips in all."""
+        return math.prod(self.sizes)
+
+
+@dataclass(frozen=True)
+class FullMesh:
+    """Every chip has a link of its own to every other.
+
+    Attributes
+    ----------
+    size : int
+        Chips.
+    bandwidth_bytes_per_s : int
+        One link, one direction [B/s].
+    latency_ps : int
+        One hop [ps].
+    """
+
+    size: int
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+
+    def __post_init__(self) -> None:
+        check_size("full mesh: a size", self.size, MAX_MESH)
+        check_link("full mesh", self.bandwidth_bytes_per_s, self.latency_ps)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """One axis that holds all chips."""
+        return (self.size,)
+
+    @property
+    def chips(self) -> int:
+        """Chips in all."""
+        return self.size
+
+
+@dataclass(frozen=True)
+class Switch:
+    """All chips hang on one non-blocking switch, so that every pair is two hops apart.
+
+    Attributes
+    ----------
+    size : int
+        Chips.
+    bandwidth_bytes_per_s : int
+        Between a chip and the switch, all cables together, one direction [B/s].
+    latency_ps : int
+        One hop, chip to switch or switch to chip [ps].
+    links : int
+        Parallel cables between a chip and the switch.
+    """
+
+    size: int
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+    links: int = 1
+
+    def __post_init__(self) -> None:
+        check_size("switch: a size", self.size)
+        check_link("switch", self.bandwidth_bytes_per_s, self.latency_ps)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """One axis that holds all chips."""
+        return (self.size,)
+
+    @property
+    def chips(self) -> int:
+        """Chips in all."""
+        return self.size
+
+
+Shape = Torus | FullMesh | Switch | Tiered | Clos

@@ -1,0 +1,237 @@
+"""Measures of a scale-up shape in closed form, so that they answer at once at any size.
+
+All shapes but the Clos are products of dimensions (the axes of a torus, the tiers of an
+UltraServer, the one dimension of a mesh or a switch). Hops, cuts and loads of a product
+follow from those of a single line of chips along each dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.clos import Clos
+from topologies.shapes.tiered import Tier, Tiered
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of chips along a dimension.
+
+    Attributes
+    ----------
+    name : str
+        Axis or tier.
+    size : int
+        Chips on it.
+    farthest, mean : int, float
+        Hops between two of its chips: the most, and the mean with each chip itself counted.
+    cut_bytes_per_s : int
+        What crosses from the larger half of it to the smaller one, one direction [B/s].
+    busiest : float
+        Pairs of its chips whose traffic crosses the busiest directed link, ties split evenly.
+    link_bytes_per_s : int
+        That link [B/s].
+    links_per_chip : float
+        Directed links that leave a chip.
+    """
+
+    name: str
+    size: int
+    farthest: int
+    mean: float
+    cut_bytes_per_s: int
+    busiest: float
+    link_bytes_per_s: int
+    links_per_chip: float
+
+
+def lines(shape: Torus | FullMesh | Switch | Tiered) -> list[Line]:
+    """Return a line of each dimension, slowest first."""
+    if isinstance(shape, Torus):
+        return [_ring(axis) if axis.wrap else _grid(axis) for axis in shape.axes]
+    if isinstance(shape, Tiered):
+        return [_switched(tier) if tier.switches else _direct(tier) for tier in shape.tiers]
+    one = Tier("switch", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps, 1)
+    if isinstance(shape, Switch):
+        return [_switched(one)]
+    total = shape.bandwidth_bytes_per_s * max(1, shape.size - 1)
+    return [_direct(Tier("mesh", shape.size, total, shape.latency_ps))]
+
+
+def _ring(axis: Axis) -> Line:
+    n, rate = axis.size, axis.bandwidth_bytes_per_s
+    mean = n / 4 if n % 2 == 0 else (n * n - 1) / (4 * n)
+    joined = n > 1
+    return Line(axis.name, n, n // 2, mean, 2 * rate * joined, n * mean / 2, rate, 2.0 * joined)
+
+
+def _grid(axis: Axis) -> Line:
+    n, rate = axis.size, axis.bandwidth_bytes_per_s
+    middle = (n // 2) * (n - n // 2)
+    mean = (n * n - 1) / (3 * n)
+    return Line(axis.name, n, n - 1, mean, rate * (n > 1), middle, rate, 2 * (n - 1) / n)
+
+
+def _direct(tier: Tier) -> Line:
+    n, rate = tier.size, tier.link_bytes_per_s
+    cut = (n // 2) * (n - n // 2) * rate
+    return Line(tier.name, n, int(n > 1), (n - 1) / n, cut, float(n > 1), rate, n - 1)
+
+
+def _switched(tier: Tier) -> Line:
+    n, rate = tier.size, tier.bandwidth_bytes_per_s
+    far = 2 * (n > 1)
+    cut = (n // 2) * rate
+    return Line(tier.name, n, far, 2 * (n - 1) / n, cut, n - 1, rate, float(tier.fan))
+
+
+def diameter_hops(shape: Shape) -> int:
+    """Return the most links between two chips along a route.
+
+    Examples
+    --------
+    >>> axes = tuple(Axis(name, 4, 10**9, 0) for name in "ZYX")
+    >>> diameter_hops(Torus(axes)), diameter_hops(Torus(axes[1:]))
+    (6, 4)
+    """
+    if isinstance(shape, Clos):
+        return 2 * shape.layers if shape.size > 1 else 0
+    return sum(line.farthest for line in lines(shape))
+
+
+def mean_hops(shape: Shape) -> float:
+    """Return the mean of links over all ordered pairs of two different chips; 0 for one chip."""
+    if shape.chips == 1:
+        return 0.0
+    if isinstance(shape, Clos):
+        return _clos_mean_hops(shape)
+    with_itself = sum(line.mean for line in lines(shape))
+    return with_itself * shape.chips / (shape.chips - 1)
+
+
+def _clos_mean_hops(shape: Clos) -> float:
+    """2 hops within a leaf, 4 within a pod, 6 beyond; the last leaf and pod may be partly full."""
+
+    def pairs_within(group: int) -> int:
+        full, rest = divmod(shape.size, group)
+        return full * group * (group - 1) + rest * (rest - 1)
+
+    within = [shape.chips_per_leaf, shape.chips_per_leaf * shape.leaves_per_pod, shape.size]
+    pairs = [pairs_within(group) for group in within]
+    hops = 2 * pairs[0] + 4 * (pairs[1] - pairs[0]) + 6 * (pairs[2] - pairs[1])
+    return hops / pairs[2]
+
+
+def bisections(shape: Shape) -> dict[str, int]:
+    """What crosses a cut through the middle of each dimension, one direction [B/s].
+
+    Examples
+    --------
+    >>> bisections(Torus((Axis("Y", 4, 128, 0), Axis("X", 4, 128, 0))))
+    {'Y': 1024, 'X': 1024}
+    """
+    if isinstance(shape, Clos):
+        return {"Clos": _clos_bisection(shape)}
+    return {
+        line.name: line.cut_bytes_per_s * (shape.chips // line.size)
+        for line in lines(shape)
+        if line.size > 1
+    }
+
+
+def bisection(shape: Shape) -> int:
+    """Smallest cut into halves that differ by at most one chip, one direction [B/s].
+
+    A dimension of odd size is cut before the middle chip of one half of its lines and behind it
+    in the other half, which cuts the remaining dimensions, too. Exact for tori, meshes, switches
+    and for tiers of even sizes; for tiers of odd sizes, and for a Clos that is not full, the best
+    of these straight cuts, which a crooked one may undercut.
+    """
+    if isinstance(shape, Clos):
+        return _clos_bisection(shape)
+    return _smallest_cut([line for line in lines(shape) if line.size > 1])
+
+
+def _smallest_cut(crossed: Sequence[Line]) -> int:
+    cuts = []
+    for number, line in enumerate(crossed):
+        rest = [*crossed[:number], *crossed[number + 1 :]]
+        others = 1
+        for other in rest:
+            others *= other.size
+        odd = _smallest_cut(rest) if line.size % 2 else 0
+        cuts.append(line.cut_bytes_per_s * others + odd)
+    return min(cuts, default=0)
+
+
+def _clos_bisection(shape: Clos) -> int:
+    """Half of the chips' links or half of the leaves' uplinks, whichever is less."""
+    links = shape.size // 2
+    if shape.layers > 1:
+        links = min(links, shape.switches[0] * shape.up // 2)
+    return links * shape.bandwidth_bytes_per_s
+
+
+def all_to_all_bytes_per_s(shape: Shape) -> float | None:
+    """Uniform all-to-all per chip that the busiest links allow, one direction [B/s]; None for one.
+
+    Each chip sends the same to every other, in dimension order, the ties of rings split evenly.
+    """
+    if shape.chips == 1:
+        return None
+    if isinstance(shape, Clos):
+        rate = float(shape.bandwidth_bytes_per_s)
+        if shape.layers == 1:
+            return rate
+        leaf = shape.chips_per_leaf
+        return min(rate, rate * shape.up * (shape.size - 1) / (leaf * (shape.size - leaf)))
+    return min(
+        line.link_bytes_per_s * (shape.chips - 1) * line.size / (shape.chips * line.busiest)
+        for line in lines(shape)
+        if line.size > 1
+    )
+
+
+def links_per_chip(shape: Shape) -> float:
+    """Directed links that leave a chip; the mean where not all chips have the same."""
+    if isinstance(shape, Clos | Switch):
+        return 1.0
+    return float(sum(line.links_per_chip for line in lines(shape)))
+
+
+def scale_up_bytes_per_s(shape: Shape) -> int:
+    """What one chip can send over all its links [B/s]; the mean where not all have the same."""
+    if isinstance(shape, Clos | Switch):
+        return shape.bandwidth_bytes_per_s
+    if isinstance(shape, Tiered):
+        return sum(tier.bandwidth_bytes_per_s for tier in shape.tiers if tier.size > 1)
+    return round(sum(line.links_per_chip * line.link_bytes_per_s for line in lines(shape)))
+
+
+def switch_hops(shape: Shape) -> dict[str, int]:
+    """Most switches and forwarding chips between two chips, by how far apart they are.
+
+    On a tiered shape: within one plane of its slowest switched tier, within one group of that
+    tier (a rack), and within each slower tier.
+
+    Examples
+    --------
+    >>> racks, rack = Tier("cross-rack", 2, 128, 0), Tier("rack", 18, 512, 0, switches=10)
+    >>> switch_hops(Tiered((racks, rack, Tier("sled", 4, 512, 0, switches=8))))
+    {'plane': 1, 'rack': 3, 'cross-rack': 4}
+    """
+    if isinstance(shape, Clos):
+        names = ("leaf", "pod", "core")[: shape.layers]
+        return {name: 2 * number + 1 for number, name in enumerate(names)}
+    if isinstance(shape, Switch):
+        return {"switch": 1}
+    if not isinstance(shape, Tiered) or not shape.switches:
+        return {}
+    width = [line.farthest for line in lines(shape)]
+    outer = next(number for number, planes in enumerate(shape.planes) if planes)
+    within = {
+        tier.name: sum(width[number:]) - 1 for number, tier in enumerate(shape.tiers[: outer + 1])
+    }
+    return {"plane": 1} | dict(reversed(within.items()))

@@ -1,0 +1,103 @@
+"""The tiered shape of switched UltraServers: boards, racks of switch planes, racks side by side.
+
+Trn3's fabric is a product of tiers. Along each tier a chip meets the chips that share all its other
+coordinates, either over links of its own (``switches == 0``) or through a *plane* of parallel
+switches that traffic is spread over. A chip of another plane is reached by way of a chip that
+stands in both, which forwards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from topologies.errors import InputError
+from topologies.shapes.limits import check_chips, check_link, check_size
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One tier of a tiered shape.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``"rack"``.
+    size : int
+        Chips that meet in one group of this tier.
+    bandwidth_bytes_per_s : int
+        All that one chip can send into this tier, one direction [B/s].
+    latency_ps : int
+        One hop, chip to chip or chip to switch [ps].
+    switches : int
+        Parallel switches of a group's plane; 0 for direct links from chip to chip.
+    """
+
+    name: str
+    size: int
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+    switches: int = 0
+
+    def __post_init__(self) -> None:
+        check_size(f"tier {self.name}: a size", self.size)
+        check_link(f"tier {self.name}", self.bandwidth_bytes_per_s, self.latency_ps)
+        check_link(f"link of tier {self.name}", self.link_bytes_per_s, self.latency_ps)
+        if self.switches < 0:
+            raise InputError(f"tier {self.name}: {self.switches} switches; at least 0")
+
+    @property
+    def fan(self) -> int:
+        """Links by which one chip sends into this tier."""
+        return 0 if self.size == 1 else self.switches or self.size - 1
+
+    @property
+    def link_bytes_per_s(self) -> int:
+        """One of those links, one direction [B/s]."""
+        return self.bandwidth_bytes_per_s // max(self.fan, 1)
+
+
+@dataclass(frozen=True)
+class Tiered:
+    """A product of tiers, slowest first, as cross-rack × rack × sled.
+
+    The number of a chip is ``np.ravel_multi_index(coordinates, sizes)``.
+
+    Examples
+    --------
+    >>> racks, rack = Tier("cross-rack", 2, 128, 0), Tier("rack", 18, 512, 0, switches=10)
+    >>> gen2 = Tiered((racks, rack, Tier("sled", 4, 512, 0, switches=8)))
+    >>> gen2.chips, gen2.switches
+    (144, 368)
+    """
+
+    tiers: tuple[Tier, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tiers:
+            raise InputError("a tiered shape needs at least one tier")
+        check_chips("tiered shape", self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Chips along each tier, slowest first."""
+        return tuple(tier.size for tier in self.tiers)
+
+    @property
+    def chips(self) -> int:
+        """Chips in all."""
+        return math.prod(self.sizes)
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """Groups of each tier that have a plane of switches; 0 for a direct tier."""
+        return tuple(
+            self.chips // tier.size if tier.switches and tier.size > 1 else 0 for tier in self.tiers
+        )
+
+    @property
+    def switches(self) -> int:
+        """Switches in all."""
+        return sum(
+            planes * tier.switches for planes, tier in zip(self.planes, self.tiers, strict=True)
+        )

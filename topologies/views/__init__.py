@@ -1,0 +1,1 @@
+"""Views of a cluster: networkx graph, tables and graph measures."""

@@ -1,0 +1,166 @@
+"""All edges of a cluster's graph as arrays: scale-up links, adapters, hosts and the Clos above.
+
+Nodes are numbered: chips first, then scale-up switches, then, where there is a scale-out fabric,
+one node a server for its network adapters, one a server for its host, and one a group of each
+layer of the Clos, which stands for the group's parallel switches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from topologies.clusters.cluster import Cluster
+from topologies.routing.scale_out import clos
+from topologies.shapes.links import IntArray, Links, domain_links
+from topologies.shapes.scale_out import Layer, ScaleOut
+from topologies.units import PS_PER_S
+
+
+@dataclass(frozen=True)
+class EdgeKind:
+    """What edges that are alike have in common.
+
+    Attributes
+    ----------
+    tier : str
+        Axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos link.
+    bandwidth_bytes_per_s : int
+        All parallel links together, one direction [B/s].
+    latency_s : float
+        One hop [s].
+    links : int
+        Parallel cables that the edge stands for.
+    lane : int
+        Which of several alike between the same two nodes.
+    """
+
+    tier: str
+    bandwidth_bytes_per_s: int
+    latency_s: float
+    links: int = 1
+    lane: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """Directed edges of a cluster's graph.
+
+    Attributes
+    ----------
+    src, dst : int32 array (edges,)
+        Node numbers.
+    kind : int32 array (edges,)
+        Index into ``kinds``.
+    kinds : tuple of EdgeKind
+    nodes : mapping of str to int
+        How many nodes of each kind there are, in the order of their numbers.
+    """
+
+    src: IntArray
+    dst: IntArray
+    kind: IntArray
+    kinds: tuple[EdgeKind, ...]
+    nodes: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def edge_table(cluster: Cluster) -> EdgeTable:
+    """Return all edges of a cluster's graph.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> table = edge_table(cluster("trn2.48xlarge"))
+    >>> len(table), table.nodes
+    (100, {'chip': 16, 'switch': 0, 'adapters': 1, 'host': 1, 'ToR': 1})
+    """
+    links = domain_links(cluster.shape, fold=False)
+    switches = links.nodes - cluster.chips_per_domain
+    nodes = {"chip": cluster.chips, "switch": switches * cluster.domains}
+    kinds, code = _scale_up_kinds(links)
+    parts = [_scale_up(cluster, links, code)]
+    if cluster.scale_out is not None:
+        fabric, made = clos(cluster)
+        nodes |= {"adapters": cluster.servers, "host": cluster.servers}
+        nodes |= {layer.name: layer.groups for layer in made}
+        parts += _scale_out(cluster, made, nodes, len(kinds))
+        kinds += _scale_out_kinds(cluster, fabric, made)
+    src, dst, kind = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return EdgeTable(src, dst, kind, tuple(kinds), nodes)
+
+
+def _scale_up_kinds(links: Links) -> tuple[list[EdgeKind], IntArray]:
+    """Kinds that occur among the links of a domain, and the kind of each link."""
+    columns = (links.tier, links.bandwidth_bytes_per_s, links.latency_ps, links.links, links.lane)
+    rows, code = np.unique(
+        np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True
+    )
+    kinds = [
+        EdgeKind(links.tiers[tier], rate, latency_ps / PS_PER_S, cables, lane)
+        for tier, rate, latency_ps, cables, lane in rows.T.tolist()
+    ]
+    return kinds, code.ravel().astype(np.int32)
+
+
+def _scale_up(
+    cluster: Cluster, links: Links, code: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Links of all domains, domain after domain."""
+    own = cluster.chips_per_domain
+    domain = np.arange(cluster.domains, dtype=np.int32)[:, None]
+
+    def number(local: IntArray) -> IntArray:
+        switch = cluster.chips + domain * (links.nodes - own) + local - own
+        return np.where(local < own, domain * own + local, switch).ravel().astype(np.int32)
+
+    return number(links.src), number(links.dst), np.tile(code, cluster.domains)
+
+
+def _scale_out(
+    cluster: Cluster, made: tuple[Layer, ...], nodes: dict[str, int], first_kind: int
+) -> list[tuple[IntArray, IntArray, IntArray]]:
+    """Edges from chips to adapters, to hosts, and up from layer to layer, each both ways."""
+    begin = dict(zip(nodes, np.cumsum([0, *nodes.values()]).tolist(), strict=False))
+    chip = np.arange(cluster.chips)
+    server = np.arange(cluster.servers)
+    adapters = begin["adapters"] + server
+    tor = begin[made[0].name] + server * cluster.chips_per_server // made[0].chips
+    pairs = [(chip, begin["adapters"] + chip // cluster.chips_per_server)]
+    pairs += [(adapters, begin["host"] + server), (adapters, tor)]
+    for lower, upper in pairwise(made):
+        group = np.arange(lower.groups)
+        above = begin[upper.name] + group * lower.chips // upper.chips
+        pairs.append((begin[lower.name] + group, above))
+    return [_both_ways(low, high, first_kind + kind) for kind, (low, high) in enumerate(pairs)]
+
+
+def _both_ways(low: IntArray, high: IntArray, kind: int) -> tuple[IntArray, IntArray, IntArray]:
+    src = np.concatenate([low, high]).astype(np.int32)
+    dst = np.concatenate([high, low]).astype(np.int32)
+    return src, dst, np.full(len(src), kind, np.int32)
+
+
+def _scale_out_kinds(cluster: Cluster, fabric: ScaleOut, made: tuple[Layer, ...]) -> list[EdgeKind]:
+    """Kinds of :func:`_scale_out`; latencies along a path add up to its step from end to end.
+
+    A host reaches its adapters at their rate: each sits on a slot that is at least as fast.
+    """
+    climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(made))]
+    rate = fabric.bandwidth_bytes_per_s
+    server_rate = rate * cluster.chips_per_server
+    ports = max(1, round(server_rate / fabric.port_bytes_per_s))
+    half = 2 * PS_PER_S  # a path goes up and down the same layers
+    kinds = [
+        EdgeKind("adapter", rate, fabric.latency_ps / half),
+        EdgeKind("host", server_rate, 0.0, fabric.adapters_per_server),
+        EdgeKind("server", server_rate, climb_ps[0] / half, ports),
+    ]
+    for number, layer in enumerate(made[:-1]):
+        step_ps = climb_ps[number + 1] - climb_ps[number]
+        kinds.append(EdgeKind(layer.name, layer.up_bytes_per_s, step_ps / half, layer.up_links))
+    return kinds

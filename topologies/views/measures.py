@@ -1,0 +1,196 @@
+"""What a cluster comes to: hops, cuts, rates, memory and FLOP/s, in closed form at any scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topologies.clusters.cluster import Cluster
+from topologies.routing.scale_out import clos
+from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
+from topologies.shapes.measures import (
+    all_to_all_bytes_per_s,
+    bisection,
+    bisections,
+    diameter_hops,
+    links_per_chip,
+    mean_hops,
+    scale_up_bytes_per_s,
+    switch_hops,
+)
+from topologies.shapes.tiered import Tiered
+
+_PEAK = "_peak"
+_NOT_COUNTED = ("sparse", "vector", "int8")
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Sizes and rates of a cluster; every rate is one direction.
+
+    Hops, cuts, degree and the all-to-all rate are those of one scale-up domain, counts and totals
+    those of the whole cluster.
+
+    Attributes
+    ----------
+    cluster : str
+    chips, domains, servers : int
+    nodes : int
+        Chips and scale-up switches.
+    links : int
+        Directed scale-up links between them.
+    diameter_hops : int
+        Most links between two chips of a domain.
+    mean_hops : float
+        Over all ordered pairs of two different chips of a domain.
+    switch_hops : dict of str to int
+        Most switches and forwarding chips between two chips, by how far apart they are.
+    links_per_chip : float
+    bisection_bytes_per_s : int
+        Smallest cut of a domain into halves.
+    bisections_bytes_per_s : dict of str to int
+        Cut through the middle of each axis or tier.
+    all_to_all_bytes_per_s_per_chip : float or None
+        Uniform all-to-all inside a domain that the busiest links allow.
+    scale_up_bytes_per_s_per_chip : int
+    scale_out_bytes_per_s_per_chip : int
+        0 without a scale-out fabric.
+    scale_out_bisection_bytes_per_s : int
+        Between two halves of the servers, by adapters and oversubscription.
+    scale_out_links : int
+        Directed edges of adapters, hosts and Clos, parallel links between two nodes counted once.
+    nics, hosts : int
+        Network adapters; servers that hold them.
+    hbm_bytes, hbm_bytes_per_s : int or None
+        Of all chips; None for plain shapes.
+    hbm_bytes_per_chip, hbm_bytes_per_s_per_chip : int or None
+    flops_per_s, flops_per_s_per_chip : dict of str to float
+        Dense headline by precision, of all chips and of one; empty for plain shapes.
+    """
+
+    cluster: str
+    chips: int
+    domains: int
+    servers: int
+    nodes: int
+    links: int
+    diameter_hops: int
+    mean_hops: float
+    switch_hops: dict[str, int]
+    links_per_chip: float
+    bisection_bytes_per_s: int
+    bisections_bytes_per_s: dict[str, int]
+    all_to_all_bytes_per_s_per_chip: float | None
+    scale_up_bytes_per_s_per_chip: int
+    scale_out_bytes_per_s_per_chip: int
+    scale_out_bisection_bytes_per_s: int
+    scale_out_links: int
+    nics: int
+    hosts: int
+    hbm_bytes: int | None
+    hbm_bytes_per_s: int | None
+    hbm_bytes_per_chip: int | None
+    hbm_bytes_per_s_per_chip: int | None
+    flops_per_s: dict[str, float]
+    flops_per_s_per_chip: dict[str, float]
+
+
+def measure(cluster: Cluster) -> Measures:
+    """Measure a cluster without making its graph.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> server = measure(cluster("trn2.48xlarge"))
+    >>> server.links, server.diameter_hops, round(server.mean_hops, 2)
+    (64, 4, 2.13)
+    >>> server.bisection_bytes_per_s
+    1024000000000
+    """
+    shape, fabric = cluster.shape, cluster.scale_out
+    switches, links = _counts(shape)
+    memory, rate = _hbm(cluster)
+    flops = _flops_per_s(cluster)
+    return Measures(
+        cluster=cluster.name,
+        chips=cluster.chips,
+        domains=cluster.domains,
+        servers=cluster.servers,
+        nodes=cluster.domains * (shape.chips + switches),
+        links=cluster.domains * links,
+        diameter_hops=diameter_hops(shape),
+        mean_hops=mean_hops(shape),
+        switch_hops=switch_hops(shape),
+        links_per_chip=links_per_chip(shape),
+        bisection_bytes_per_s=bisection(shape),
+        bisections_bytes_per_s=bisections(shape),
+        all_to_all_bytes_per_s_per_chip=all_to_all_bytes_per_s(shape),
+        scale_up_bytes_per_s_per_chip=scale_up_bytes_per_s(shape),
+        scale_out_bytes_per_s_per_chip=fabric.bandwidth_bytes_per_s if fabric else 0,
+        scale_out_bisection_bytes_per_s=_scale_out_bisection(cluster),
+        scale_out_links=_scale_out_links(cluster),
+        nics=fabric.adapters_per_server * cluster.servers if fabric else 0,
+        hosts=cluster.servers if fabric else 0,
+        hbm_bytes=memory and memory * cluster.chips,
+        hbm_bytes_per_s=rate and rate * cluster.chips,
+        hbm_bytes_per_chip=memory,
+        hbm_bytes_per_s_per_chip=rate,
+        flops_per_s={precision: peak * cluster.chips for precision, peak in flops.items()},
+        flops_per_s_per_chip=flops,
+    )
+
+
+def _counts(shape: Shape) -> tuple[int, int]:
+    """Switches and directed links of one domain."""
+    if isinstance(shape, Torus):
+        lines = [(axis.cables, shape.chips // axis.size) for axis in shape.axes]
+        return 0, 2 * sum(cables * count for cables, count in lines)
+    if isinstance(shape, FullMesh):
+        return 0, shape.size * (shape.size - 1)
+    if isinstance(shape, Switch):
+        return 1, 2 * shape.size
+    if isinstance(shape, Tiered):
+        ways = [tier.fan * (2 if tier.switches else 1) for tier in shape.tiers]
+        return shape.switches, shape.chips * sum(ways)
+    counts = (*shape.switches, 0, 0)
+    uplinks = shape.size
+    uplinks += counts[0] * shape.up * (shape.layers > 1)
+    uplinks += counts[1] * (shape.radix // 2) * (shape.layers > 2)
+    return sum(shape.switches), 2 * uplinks
+
+
+def _scale_out_links(cluster: Cluster) -> int:
+    """Chips to adapters, adapters to hosts and to the first layer, then layer to layer."""
+    if cluster.scale_out is None:
+        return 0
+    _, made = clos(cluster)
+    return 2 * (cluster.chips + 2 * cluster.servers + sum(layer.groups for layer in made[:-1]))
+
+
+def _scale_out_bisection(cluster: Cluster) -> int:
+    """Half of the chips' adapters, less by the oversubscription where that lies between."""
+    if cluster.scale_out is None:
+        return 0
+    fabric, made = clos(cluster)
+    half = cluster.chips // 2 * fabric.bandwidth_bytes_per_s
+    return half if len(made) == 1 else int(half / fabric.oversubscription)
+
+
+def _hbm(cluster: Cluster) -> tuple[int | None, int | None]:
+    if not cluster.chip or cluster.catalogue is None:
+        return None, None
+    numbers = cluster.catalogue
+    return (
+        numbers.integer(cluster.chip, "hbm_bytes"),
+        numbers.integer(cluster.chip, "hbm_bandwidth"),
+    )
+
+
+def _flops_per_s(cluster: Cluster) -> dict[str, float]:
+    """Dense headline rates of one chip by precision [FLOP/s]."""
+    if not cluster.chip or cluster.catalogue is None:
+        return {}
+    return {
+        quantity.removesuffix(_PEAK): cluster.catalogue.value(cluster.chip, quantity)
+        for quantity in cluster.catalogue.quantities(cluster.chip)
+        if quantity.endswith(_PEAK) and quantity.removesuffix(_PEAK) not in _NOT_COUNTED
+    }

@@ -1,0 +1,1 @@
+"""Inputs of the fleet: jobs, prices, costs of role changes."""

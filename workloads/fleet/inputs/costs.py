@@ -1,0 +1,179 @@
+"""What a change of role costs, from the catalogue or set by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+
+SOURCES = ("store", "nvme", "host", "peer")
+"""Where weights come from: shared storage, local NVMe, the host's page cache, other units."""
+
+
+@dataclass(frozen=True)
+class ChangeCosts:
+    """Durations [s] and rates [B/s] of role changes; part ``fleet.change`` of the catalogue.
+
+    Attributes
+    ----------
+    drain_s : float
+        From serving or evaluation: stop admission and finish what runs.
+    mode_switch_s, runtime_start_s : float
+        Joining or splitting the servers of a unit; starting the runtime.
+    compile_hit_s, compile_miss_s, miss_share : float
+        Fetching a compiled model from the cache, compiling it, and how often the latter happens.
+    warm_up_s : float
+        First requests are slow; the unit counts as capacity after this.
+    pause_s, restore_s : float
+        Training state from HBM to host memory and back.
+    resize_s, restart_s : float
+        Whole-gang stall when replicas join or leave, and at a start from a checkpoint.
+    checkpoint_stall_s, snooze_s : float
+        Stall of the gang at a periodic checkpoint; least time between growths of an elastic job.
+    source : str
+        One of ``SOURCES``.
+    load_bytes_per_s : float
+        What one unit draws from that source [B/s].
+    store_bytes_per_s : float
+        What the shared store gives to all units together [B/s].
+    store_client_bytes_per_s : float
+        What one unit can draw from, or write to, the shared store [B/s].
+    """
+
+    drain_s: float
+    mode_switch_s: float
+    runtime_start_s: float
+    compile_hit_s: float
+    compile_miss_s: float
+    warm_up_s: float
+    pause_s: float
+    restore_s: float
+    resize_s: float
+    restart_s: float
+    checkpoint_stall_s: float
+    snooze_s: float
+    source: str
+    load_bytes_per_s: float
+    store_bytes_per_s: float
+    store_client_bytes_per_s: float
+    miss_share: float = 0.0
+
+    @classmethod
+    def from_catalogue(
+        cls, servers: int = 4, *, source: str = "nvme", parts: Catalogue | None = None
+    ) -> Self:
+        """Read the costs for units of so many servers, each of which loads its own weights.
+
+        Raises
+        ------
+        InputError
+            For an unknown source.
+        """
+        if source not in SOURCES:
+            raise InputError(
+                f"unknown weight source {source!r}; choose from {', '.join(SOURCES)}."
+                + suggestion(source, SOURCES)
+            )
+        book = parts or catalogue()
+        client = servers * book.value("fleet.load", "store_client")
+        rate = client if source == "store" else servers * book.value("fleet.load", source)
+
+        def change(quantity: str) -> float:
+            return book.value("fleet.change", quantity)
+
+        return cls(
+            drain_s=change("drain"),
+            mode_switch_s=change("mode_switch") if servers > 1 else 0.0,
+            runtime_start_s=change("runtime_start"),
+            compile_hit_s=book.value("neuron-runtime", "compile_cached"),
+            compile_miss_s=book.value("neuron-runtime", "compile"),
+            warm_up_s=change("warm_up"),
+            pause_s=change("pause"),
+            restore_s=change("restore"),
+            resize_s=change("resize"),
+            restart_s=change("restart"),
+            checkpoint_stall_s=book.value("fleet.training", "checkpoint_stall"),
+            snooze_s=book.value("fleet.training", "snooze"),
+            source=source,
+            load_bytes_per_s=rate,
+            store_bytes_per_s=book.value("fleet.store", "bandwidth"),
+            store_client_bytes_per_s=client,
+        )
+
+    @classmethod
+    def of(cls, cluster: Cluster, *, source: str = "nvme") -> Self:
+        """Costs of units that are scale-up domains of a cluster."""
+        servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+        return cls.from_catalogue(servers, source=source, parts=cluster.catalogue)
+
+    @classmethod
+    def fixed(cls, seconds: float) -> Self:
+        """Every change takes so many seconds of loading, in either direction, and nothing else.
+
+        Zero makes changes free; infinity forbids them.
+        """
+        if math.isnan(seconds) or seconds < 0:
+            raise InputError(f"a change time of {seconds} s is below 0; give 0 or more.")
+        return cls(
+            drain_s=0.0,
+            mode_switch_s=0.0,
+            runtime_start_s=seconds,
+            compile_hit_s=0.0,
+            compile_miss_s=0.0,
+            warm_up_s=0.0,
+            pause_s=0.0,
+            restore_s=0.0,
+            resize_s=0.0,
+            restart_s=0.0,
+            checkpoint_stall_s=0.0,
+            snooze_s=0.0,
+            source="host",
+            load_bytes_per_s=math.inf,
+            store_bytes_per_s=math.inf,
+            store_client_bytes_per_s=math.inf,
+        )
+
+    @property
+    def join_s(self) -> float:
+        """Time until a unit that served can be part of a training job [s]."""
+        return self.mode_switch_s + self.runtime_start_s
+
+    def to_serving_s(self, weights_bytes: float, units: int = 1) -> float:
+        """Time until so many units, changed at once from training, serve [s]."""
+        return (
+            self.pause_s
+            + self.mode_switch_s
+            + self.runtime_start_s
+            + self.load_s(weights_bytes, units)
+            + self.compile_hit_s
+            + self.warm_up_s
+        )
+
+    def load_s(self, weights_bytes: float, units: int = 1) -> float:
+        """Time to load weights on so many units at once [s].
+
+        Examples
+        --------
+        A thousand UltraServers of four instances, 0.75 TB each, from a store of 1 TB/s:
+
+        >>> costs = ChangeCosts.from_catalogue(4, source="store")
+        >>> round(costs.load_s(4 * 0.75e12, 1000) / 60)
+        50
+        """
+        rate = self.load_bytes_per_s
+        if self.source == "store":
+            rate = min(rate, self.store_bytes_per_s / units)
+        return weights_bytes / rate
+
+    def scaled(self, factor: float) -> Self:
+        """Multiply every duration, and divide the loading rates, by one factor."""
+        durations = {
+            name: getattr(self, name) * factor
+            for name in self.__dataclass_fields__
+            if name.endswith("_s") and "bytes" not in name
+        }
+        return replace(self, load_bytes_per_s=self.load_bytes_per_s / factor, **durations)

@@ -1,0 +1,125 @@
+"""Training jobs from a CSV file, one row a job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from topologies.errors import InputError, suggestion
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.table_file import read_table
+
+MAX_JOBS = 1000
+MAX_BYTES = 5 * 10**6
+
+COLUMNS = (
+    "name",
+    "units",
+    "min_units",
+    "step_units",
+    "count",
+    "tokens_per_s",
+    "iteration_s",
+    "step_tokens",
+    "reclaim",
+    "priority",
+    "checkpoint_every_s",
+    "state_bytes",
+    "peer_recovery",
+    "evaluation",
+)
+
+
+def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
+    """Read jobs from a CSV file, with the fields of
+    :class:`workloads.fleet.inputs.jobs.TrainingJob`.
+
+    ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
+    ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
+    ``units``. ``count`` repeats a row.
+
+    Raises
+    ------
+    InputError
+        For a missing file, unknown columns, bad values; names the row.
+    """
+    file = Path(path)
+    table = read_table(
+        file,
+        "training",
+        remedy="give a CSV file, or leave --training out",
+        limit_bytes=MAX_BYTES,
+        dtype=str,
+        keep_default_na=False,
+    )
+    for column in table.columns:
+        if column not in COLUMNS:
+            raise InputError(
+                f"{file}: unknown column {column!r}; it may have {', '.join(COLUMNS)}."
+                + suggestion(str(column), COLUMNS)
+            )
+    missing = [name for name in ("name", "units") if name not in table]
+    if missing:
+        raise InputError(f"{file}: no column {missing[0]!r}; name and units are required.")
+    jobs: list[TrainingJob] = []
+    for row, cells in enumerate(table.to_dict("records")):
+        jobs += _jobs(
+            {str(key): str(value) for key, value in cells.items()}, f"{file}, row {row + 2}"
+        )
+        if len(jobs) > MAX_JOBS:
+            raise InputError(f"{file}: more than {MAX_JOBS:,} jobs; join the small ones.")
+    return tuple(jobs)
+
+
+def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
+    """The job of one row, as often as it counts."""
+    units = _whole(cells, "units", 0, where)
+    evaluation = _switch(cells, "evaluation", where)
+    step_tokens = _number(cells, "step_tokens", 1.0, where)
+    iteration_s = _number(cells, "iteration_s", 0.0, where)
+    rate = _number(cells, "tokens_per_s", float(units), where)
+    count = _whole(cells, "count", 1, where)
+    name = cells["name"].strip() or "job"
+    return [
+        TrainingJob(
+            name if count == 1 else f"{name}-{copy + 1}",
+            units=units,
+            min_units=_whole(cells, "min_units", 1 if evaluation else units, where),
+            step_units=_whole(cells, "step_units", 1, where),
+            tokens_per_s=((max(units, 1), step_tokens / iteration_s if iteration_s else rate),),
+            step_tokens=step_tokens,
+            reclaim=cells.get("reclaim", "").strip() or ("drain" if evaluation else "checkpoint"),
+            priority=_whole(cells, "priority", 0, where),
+            checkpoint_every_s=_number(cells, "checkpoint_every_s", 1800.0, where),
+            state_bytes=_number(cells, "state_bytes", 0.0, where),
+            peer_recovery=_switch(cells, "peer_recovery", where),
+            evaluation=evaluation,
+        )
+        for copy in range(min(count, MAX_JOBS + 1))
+    ]
+
+
+def _number(cells: Mapping[str, str], name: str, default: float, where: str) -> float:
+    text = cells.get(name, "").strip()
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InputError(f"{where}: {name} is {text!r}; it must be a number of at least 0.")
+    return value
+
+
+def _whole(cells: Mapping[str, str], name: str, default: int, where: str) -> int:
+    value = _number(cells, name, default, where)
+    if value != int(value):
+        raise InputError(f"{where}: {name} is {cells[name].strip()!r}; it must be a whole number.")
+    return int(value)
+
+
+def _switch(cells: Mapping[str, str], name: str, where: str) -> bool:
+    value = _number(cells, name, 0, where)
+    if value not in (0, 1):
+        raise InputError(f"{where}: {name} is {cells[name].strip()!r}; write 1 or 0.")
+    return value == 1

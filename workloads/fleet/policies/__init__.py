@@ -1,0 +1,1 @@
+"""Policies that decide how many units serve."""

@@ -1,0 +1,64 @@
+"""How much capacity can be lent when it takes a lead time to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from workloads.demand.trace import period_means
+from workloads.fleet.policies.forecast import DAY, recent, same_time, smoothed
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def ideal_freed(load: FloatArray, *, minutes: int = 60) -> float:
+    """Share of peak-sized capacity that free switching with foresight frees: 1 − mean / peak.
+
+    Parameters
+    ----------
+    load : float array (minutes,)
+    minutes : int
+        The load is averaged over such periods first.
+    """
+    means = period_means(load, minutes)
+    return float(1 - means.mean() / means.max())
+
+
+def lendable(
+    load: FloatArray,
+    *,
+    lead_minutes: Sequence[int] = (5, 15, 30, 60),
+    every: int = 15,
+    exceeded: float = 0.001,
+) -> pd.DataFrame:
+    """Headroom and freed capacity against lead time, for two controllers.
+
+    Capacity is decided every ``every`` minutes and counts ``lead`` minutes later. ``reactive``
+    expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the larger of
+    that and of the same interval 24 hours ago. The multiplier is the smallest on that expectation
+    so that the load exceeds capacity in at most a share ``exceeded`` of the minutes; the first day
+    is history only.
+
+    Returns
+    -------
+    DataFrame
+        ``lead_minutes, controller, headroom, freed`` (share of the peak capacity).
+    """
+    smooth = smoothed(np.asarray(load, float))
+    rows = []
+    for lead in lead_minutes:
+        at = np.arange(DAY, len(smooth) - lead, every)
+        begin = at + lead
+        now = recent(smooth, at)
+        yesterday = same_time(smooth, begin, np.full(len(begin), DAY), every)
+        for name, expected in (("reactive", now), ("with yesterday", np.fmax(now, yesterday))):
+            minute = (begin[:, None] + np.arange(every)).ravel()
+            capacity = np.repeat(expected, every)[minute < len(smooth)]
+            came = smooth[minute[minute < len(smooth)]]
+            headroom = float(np.quantile(came / capacity, 1 - exceeded))
+            kept = np.minimum(headroom * capacity, smooth.max()).mean() / smooth.max()
+            rows.append((lead, name, headroom, float(1 - kept)))
+    return pd.DataFrame(rows, columns=["lead_minutes", "controller", "headroom", "freed"])

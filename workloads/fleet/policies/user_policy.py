@@ -1,0 +1,63 @@
+"""A user's own policy: a function ``policy`` in a Python file that the user names."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy.typing as npt
+
+from topologies.errors import InputError
+from workloads.fleet.policies.view import Policy, View
+
+MAX_BYTES = 10**6
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Load ``policy`` from a file; this runs the file's code, so name only files that you trust.
+
+    The file defines ``def policy(view)``, where ``view`` is a
+    :class:`workloads.fleet.policies.view.View`, and returns the units that should serve, one number
+    for each service (or a single number), or None to leave things as they are::
+
+        def policy(view):
+            return 1.2 * view.load[:, -15:].max(axis=1)
+
+    Raises
+    ------
+    InputError
+        For a missing file, a file that does not load, or one without the function.
+    """
+    file = Path(path)
+    if file.suffix != ".py" or not file.is_file():
+        raise InputError(f"policy file {file} is not an existing .py file.")
+    if file.stat().st_size > MAX_BYTES:
+        raise InputError(
+            f"policy file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
+        )
+    spec = importlib.util.spec_from_file_location(f"user_policy_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"policy file {file} cannot be loaded as Python.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as fault:
+        raise InputError(f"policy file {file}: {type(fault).__name__}: {fault}.") from fault
+    policy = getattr(module, "policy", None)
+    if not callable(policy):
+        raise InputError(f"policy file {file} defines no function policy(view); add one.")
+    return _guarded(policy, file)
+
+
+def _guarded(policy: Policy, file: Path) -> Policy:
+    """Turn an error of the user's function into one line that names the file and the minute."""
+
+    def guarded(view: View) -> npt.ArrayLike | None:
+        try:
+            return policy(view)
+        except Exception as fault:
+            raise InputError(
+                f"policy file {file}, minute {view.minute}: {type(fault).__name__}: {fault}."
+            ) from fault
+
+    return guarded

@@ -1,0 +1,1 @@
+"""SimPy processes of the fleet: control, moves, failures."""

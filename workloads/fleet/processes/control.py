@@ -1,0 +1,148 @@
+"""The control loop: once a minute, end the minute, ask the policy, order role changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.fleet.policies.view import Policy, View, answer
+from workloads.fleet.processes.moves import Phase, Process, dispatch, release, to_serving
+from workloads.fleet.processes.reclaim import reclaim, stop_training
+from workloads.fleet.state.ledger import MS, milliseconds
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.world import World, lead_s
+
+FloatArray = npt.NDArray[np.float64]
+MINUTE_MS = 60 * MS
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What the control loop reads, by the minute.
+
+    Attributes
+    ----------
+    load : float array (services, history + minutes)
+        Units needed at the rate under the SLO.
+    rate_max_per_s : float array (services, minutes)
+        Requests that one unit serves at saturation, with that minute's lengths [1/s].
+    history : int
+        Minutes of ``load`` before the run.
+    first_minute_of_week : int
+        0 is Monday 00:00 UTC.
+    held : bool array (minutes,)
+        Minutes in which nothing trains or evaluates.
+    """
+
+    load: FloatArray
+    rate_max_per_s: FloatArray
+    history: int
+    first_minute_of_week: int
+    held: npt.NDArray[np.bool_]
+
+
+def controlling(
+    world: World, inputs: Inputs, policy: Policy, spent: npt.NDArray[np.int64]
+) -> Process:
+    """Run the fleet, minute after minute; ``spent`` takes the server-time at each minute's end."""
+    minutes = inputs.rate_max_per_s.shape[1]
+    wanted = np.zeros(len(world.services))
+    wanted = answer(policy, view_at(world, inputs, 0), wanted)
+    place(world, world.limits.quantised(wanted, len(world.ledger)))
+    carry = np.zeros(len(world.services))
+    for minute in range(minutes):
+        if minute:
+            wanted = answer(policy, view_at(world, inputs, minute), wanted)
+            order(world, world.limits.quantised(wanted, len(world.ledger)))
+        world.held = bool(inputs.held[minute])
+        if world.held:
+            stop_training(world)
+        dispatch(world)
+        yield world.env.timeout(MINUTE_MS)
+        world.ledger.advance(world.now)
+        spent[minute + 1] = world.ledger.spent_server_ms
+        for number, queue in enumerate(world.queues):
+            account = len(Role) + number
+            server_ms = spent[minute + 1, account] - spent[minute, account]
+            unit_s = server_ms / (world.ledger.servers * MS)
+            possible = unit_s * inputs.rate_max_per_s[number, minute] + carry[number]
+            queue.finish(minute, int(possible))
+            carry[number] = possible % 1.0 if queue.waiting else 0.0
+
+
+def view_at(world: World, inputs: Inputs, minute: int) -> View:
+    """Everything that an operator knows at the start of this minute."""
+    clock = (inputs.first_minute_of_week + minute) % (7 * 1440)
+    known = inputs.history + max(minute, 1)
+    rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
+    waiting = np.array([queue.waiting for queue in world.queues], float)
+    return View(
+        minute=minute,
+        weekday=clock // 1440,
+        hour=(clock % 1440) / 60.0,
+        load=inputs.load[:, :known],
+        history=inputs.history,
+        serving=world.serving(),
+        coming=world.coming(),
+        backlog=waiting / (rates * 60.0),
+        units=len(world.ledger),
+        broken=world.ledger.broken_units(),
+        lead_s=lead_s(world.costs, world.services),
+    )
+
+
+def place(world: World, target: npt.NDArray[np.int64]) -> None:
+    """Give every unit its first role at no cost: how the fleet stood before the run."""
+    begin = 0
+    for service, count in enumerate(target.tolist()):
+        units = np.arange(begin, begin + count)
+        world.ledger.loaded[units] = service
+        world.ledger.put(units, Role.SERVING, 0, service)
+        begin += count
+    rest = np.arange(begin, max(begin, len(world.ledger) - world.limits.reserve))
+    for gang in world.gangs:
+        size = gang.job.fits(len(rest))
+        if size:
+            gang.place(rest[:size])
+            world.ledger.put(rest[:size], Role.TRAINING, 0, gang.number)
+            rest = rest[size:]
+    if world.evaluation is not None:
+        units = rest[: world.evaluation.units]
+        world.ledger.loaded[units] = 0
+        world.ledger.put(units, Role.EVALUATION, 0)
+
+
+def order(world: World, target: npt.NDArray[np.int64]) -> None:
+    """Order the role changes that lead to the target, within the control plane's limit."""
+    if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
+        return
+    lost = [world.ledger.lost_units(service) for service in range(len(world.services))]
+    have = world.serving() + world.coming() - np.array(lost)
+    missing = target - have
+    budget = world.limits.changes_per_minute or len(world.ledger)
+    for service in np.flatnonzero(missing < 0).tolist():
+        surplus = min(-int(missing[service]), world.ledger.serving(service), budget)
+        if surplus > 0:
+            budget -= surplus
+            _give(world, service, surplus, missing)
+    for service in np.flatnonzero(missing > 0).tolist():
+        count = min(int(missing[service]), budget)
+        if count > 0:
+            for units, before in reclaim(world, count, service):
+                budget -= len(units)
+                to_serving(world, units, service, before)
+
+
+def _give(world: World, service: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
+    """Drain units of one service, for another that misses some, else to be lent."""
+    units = world.ledger.of(Role.SERVING, service)[-surplus:]
+    drain = [Phase(Role.DRAINING, world.costs.drain_s)]
+    for other in np.flatnonzero(missing > 0).tolist():
+        moved = min(int(missing[other]), len(units))
+        if moved:
+            to_serving(world, units[:moved], other, drain)
+            missing[other] -= moved
+            units = units[moved:]
+    release(world, units, drain)

@@ -1,0 +1,181 @@
+"""Role changes: SimPy processes that lead a cohort of units through phases to its new role."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simpy
+
+from workloads.fleet.state.gangs import Gang
+from workloads.fleet.state.ledger import NOBODY, IntArray, milliseconds
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.world import Change, World
+
+Process = Generator[simpy.Event, Any, None]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Time in one role: a duration [s], then bytes for each unit, from the shared store or not."""
+
+    role: Role
+    seconds: float = 0.0
+    bytes_per_unit: float = 0.0
+    shared: bool = False
+
+
+def walk(
+    world: World, units: IntArray, ticket: int, phases: Iterable[Phase]
+) -> Generator[simpy.Event, Any, None]:
+    """Lead a cohort through phases; units that break on the way drop out."""
+    for phase in phases:
+        units = world.still(units, ticket)
+        if not len(units):
+            return
+        world.ledger.put(units, phase.role, world.now)
+        seconds = phase.seconds
+        if phase.bytes_per_unit and not phase.shared:
+            seconds += phase.bytes_per_unit / world.costs.load_bytes_per_s
+        wait_ms = milliseconds(seconds, world.horizon_ms)
+        if wait_ms:
+            yield world.env.timeout(wait_ms)
+        if phase.bytes_per_unit and phase.shared:
+            yield world.store.load(
+                units=len(units),
+                bytes_per_unit=phase.bytes_per_unit,
+                cap_bytes_per_s=world.costs.store_client_bytes_per_s,
+            )
+
+
+def load_phases(world: World, service: int, *, compiled: bool) -> list[Phase]:
+    """Phases from a unit without weights to one that can serve, before the warm-up."""
+    costs = world.costs
+    compile_s = costs.compile_hit_s if compiled else costs.compile_miss_s
+    return [
+        Phase(
+            Role.LOADING,
+            costs.mode_switch_s + costs.runtime_start_s,
+            world.services[service].weights_bytes,
+            costs.source == "store",
+        ),
+        Phase(Role.COMPILING, compile_s),
+        Phase(Role.WARMING, costs.warm_up_s),
+    ]
+
+
+def to_serving(world: World, units: IntArray, service: int, before: list[Phase]) -> None:
+    """Order units to serve; those that still hold the service's weights skip the loading."""
+    resident = world.ledger.loaded[units] == service
+    missed = world.rng.random(len(units)) < world.costs.miss_share
+    cold = ~resident & ~missed
+    for chosen, phases in (
+        (resident, []),
+        (cold, load_phases(world, service, compiled=True)),
+        (~resident & missed, load_phases(world, service, compiled=False)),
+    ):
+        if chosen.any():
+            cohort = units[chosen]
+            ticket = world.take_ticket(cohort, heading=service)
+            world.env.process(_to_serving(world, cohort, ticket, service, [*before, *phases]))
+
+
+def _to_serving(
+    world: World, units: IntArray, ticket: int, service: int, phases: list[Phase]
+) -> Process:
+    source = Role(int(world.ledger.role[units[0]])).name.lower()
+    change = Change(world.now, len(units), source, world.services[service].name)
+    world.changes.append(change)
+    yield from walk(world, units, ticket, phases)
+    left = world.arrive(units, ticket)
+    world.ledger.loaded[left] = service
+    world.ledger.put(left, Role.SERVING, world.now, service)
+    change.ready_ms, change.arrived = world.now, len(left)
+
+
+def release(world: World, units: IntArray, phases: list[Phase]) -> None:
+    """Order units to become spare, through these phases, and then to be lent."""
+    if len(units):
+        world.env.process(_release(world, units, world.take_ticket(units), phases))
+
+
+def _release(world: World, units: IntArray, ticket: int, phases: list[Phase]) -> Process:
+    source = Role(int(world.ledger.role[units[0]]))
+    if source is Role.SERVING:
+        change = Change(world.now, len(units), "serving", "lent")
+        world.changes.append(change)
+        world.ledger.lent_ms[units] = world.now
+    yield from walk(world, units, ticket, phases)
+    left = world.arrive(units, ticket)
+    world.ledger.put(left, Role.SPARE, world.now)
+    if source is Role.SERVING:
+        change.ready_ms, change.arrived = world.now, len(left)
+    dispatch(world)
+
+
+def dispatch(world: World) -> None:
+    """Lend spare units: start or grow gangs in the order of priority, evaluate with the rest."""
+    if world.held:
+        return
+    for gang in world.gangs:
+        _offer(world, gang)
+    if world.evaluation is not None:
+        free = _lendable(world)
+        room = world.evaluation.units - world.ledger.count(Role.EVALUATION)
+        _to_evaluation(world, free[: max(0, room)])
+
+
+def _lendable(world: World) -> IntArray:
+    free = world.free()
+    return free[: max(0, len(free) - world.limits.reserve)]
+
+
+def _offer(world: World, gang: Gang) -> None:
+    job = gang.job
+    snoozing = world.now - gang.changed_ms < milliseconds(world.costs.snooze_s, world.horizon_ms)
+    have = gang.size + len(gang.paused)
+    room = world.ledger.count(Role.SPARE) + world.ledger.count(Role.EVALUATION)
+    too_few = have + room < job.min_units or (gang.size > 0 and room < job.step_units)
+    if gang.joining or snoozing or too_few or gang.size >= job.units:
+        return
+    free = world.whole(_lendable(world))
+    evaluating = world.whole(world.evaluating())
+    more = job.fits(have + len(free) + len(evaluating)) - have
+    least = job.step_units if gang.size else max(0, job.min_units - have)
+    if more < least or have + more < job.min_units:
+        return
+    units = np.concatenate([free, evaluating])[:more]
+    draining = Phase(Role.DRAINING, world.costs.drain_s if more > len(free) else 0.0)
+    gang.joining = more
+    world.env.process(_join(world, gang, units, world.take_ticket(units), draining))
+
+
+def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phase) -> Process:
+    served = bool(np.any(world.ledger.loaded[units] != NOBODY))
+    start_s = world.costs.join_s if served else world.costs.runtime_start_s
+    phases = [draining] if draining.seconds else []
+    yield from walk(world, units, ticket, [*phases, Phase(Role.LOADING, start_s)])
+    left = world.arrive(units, ticket)
+    world.ledger.loaded[left] = NOBODY
+    gang.joining = 0
+    if gang.size + len(gang.paused) + len(left) >= gang.job.min_units:
+        gang.admit(left)
+    else:
+        release(world, left, [])
+
+
+def _to_evaluation(world: World, units: IntArray) -> None:
+    resident = world.ledger.loaded[units] != NOBODY
+    world.ledger.put(units[resident], Role.EVALUATION, world.now)
+    if not resident.all():
+        cold = units[~resident]
+        world.env.process(_load_evaluation(world, cold, world.take_ticket(cold)))
+
+
+def _load_evaluation(world: World, units: IntArray, ticket: int) -> Process:
+    yield from walk(world, units, ticket, load_phases(world, 0, compiled=True)[:2])
+    left = world.arrive(units, ticket)
+    world.ledger.loaded[left] = 0
+    world.ledger.put(left, Role.EVALUATION, world.now)

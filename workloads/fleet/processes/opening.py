@@ -1,0 +1,125 @@
+"""A fleet before its first minute: whole requests, what the control loop reads, and the world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import simpy
+
+from topologies.errors import InputError
+from workloads.demand.trace import Demand, whole_requests
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.policies.view import Limits
+from workloads.fleet.processes.control import MINUTE_MS, Inputs
+from workloads.fleet.state.gangs import Gang
+from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
+from workloads.fleet.state.needs import rates_max, units_needed
+from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.store import Store
+from workloads.fleet.state.world import Service, World, lead_s
+
+MAX_UNITS = 1_000_000
+
+
+def in_whole_requests(demand: Demand) -> Demand:
+    """The demand with whole numbers of requests in every minute."""
+    counts = whole_requests(demand).astype(float)
+    lengths = demand.prompt_tokens, demand.output_tokens
+    return Demand(demand.services, demand.start, counts, *lengths)
+
+
+def inputs_of(
+    demand: Demand,
+    history: Demand | None,
+    services: Sequence[Service],
+    held: npt.NDArray[np.bool_] | None,
+) -> Inputs:
+    """What the control loop reads, the history in front."""
+    load = units_needed(demand, services)
+    past = units_needed(history, services) if history is not None else load[:, :0]
+    start = pd.Timestamp(demand.start)
+    return Inputs(
+        load=np.concatenate([past, load], axis=1),
+        rate_max_per_s=rates_max(demand, services),
+        history=past.shape[1],
+        first_minute_of_week=start.weekday() * 1440 + start.hour * 60 + start.minute,
+        held=np.zeros(demand.minutes, bool) if held is None else held,
+    )
+
+
+def opened(
+    demand: Demand,
+    services: Sequence[Service],
+    jobs: Sequence[TrainingJob],
+    ledger: Ledger,
+    *,
+    limits: Limits,
+    costs: ChangeCosts,
+    rng: np.random.Generator,
+) -> World:
+    """Make the world of a run; every unit is spare, every job waits.
+
+    Raises
+    ------
+    InputError
+        For limits or a job that the fleet is too small for, and for two evaluation jobs.
+    """
+    limits.check(len(ledger))
+    evaluations = [job for job in jobs if job.evaluation]
+    if len(evaluations) > 1:
+        raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
+    env = simpy.Environment()
+    horizon_ms = demand.minutes * MINUTE_MS
+    ordered = sorted((job for job in jobs if not job.evaluation), key=lambda job: job.priority)
+    _refuse_too_large(ordered, len(ledger))
+    return World(
+        env=env,
+        ledger=ledger,
+        store=Store(env, costs.store_bytes_per_s),
+        costs=costs,
+        limits=limits,
+        services=tuple(services),
+        queues=tuple(
+            Queue(row, service.patience_s / 60.0)
+            for row, service in zip(demand.requests.astype(np.int64), services, strict=True)
+        ),
+        gangs=tuple(
+            Gang(number, job, env, ledger, costs, horizon_ms) for number, job in enumerate(ordered)
+        ),
+        evaluation=evaluations[0] if evaluations else None,
+        rng=rng,
+        horizon_ms=horizon_ms,
+        heading=np.full(len(ledger), NOBODY, np.int16),
+    )
+
+
+def new_ledger(units: int, services: int, servers: int) -> Ledger:
+    """A ledger of spare units.
+
+    Raises
+    ------
+    InputError
+        For no units, or more than the arrays are laid out for.
+    """
+    if not 1 <= units <= MAX_UNITS:
+        raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
+    return Ledger(units, services, servers)
+
+
+def never_changes(world: World) -> bool:
+    """Whether a change of role takes longer than the whole run."""
+    horizon_ms = world.horizon_ms
+    return milliseconds(lead_s(world.costs, world.services), horizon_ms) > horizon_ms
+
+
+def _refuse_too_large(jobs: Sequence[TrainingJob], units: int) -> None:
+    for job in jobs:
+        if job.min_units > units:
+            raise InputError(
+                f"job {job.name} needs {job.min_units:,} units, the fleet has {units:,}; "
+                "make the job smaller."
+            )

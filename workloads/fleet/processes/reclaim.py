@@ -1,0 +1,127 @@
+"""Taking lent units back: the cheapest first, each in the way its job gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from workloads.fleet.processes.moves import Phase, release
+from workloads.fleet.state.gangs import NONE, Gang
+from workloads.fleet.state.ledger import IntArray, milliseconds
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.world import World
+
+Part = tuple[IntArray, list[Phase]]
+
+
+def reclaim(world: World, count: int, service: int) -> list[Part]:
+    """Take up to ``count`` units for a service, with the phases that they must go through first.
+
+    Spare units come first, then those paused in place, then evaluation, then replicas of elastic
+    jobs, then whole gangs; among gangs the lowest priority first, and among equals the one that
+    loses least.
+    """
+    parts: list[Part] = []
+    for units, phases in _offers(world, service, count):
+        taken = units[: count - sum(len(part) for part, _ in parts)]
+        if len(taken):
+            parts.append((taken, phases))
+        if sum(len(part) for part, _ in parts) >= count:
+            break
+    return parts
+
+
+def stop_training(world: World) -> None:
+    """Stop every gang in the way its job gives back, and evaluation; nobody gets the units."""
+    for gang in world.gangs:
+        if gang.size:
+            _stop(world, gang, 0)
+    release(world, world.evaluating(), [Phase(Role.DRAINING, world.costs.drain_s)])
+
+
+def _offers(world: World, service: int, count: int) -> Iterator[Part]:
+    """Yield offers lazily: a gang is shrunk or stopped only when its turn comes."""
+    free = world.free()
+    taken = min(count, len(free))
+    yield _resident_first(world, free, service), []
+    for gang in world.gangs:
+        if taken < count and len(gang.paused):
+            units, gang.paused = gang.paused[: count - taken], gang.paused[count - taken :]
+            taken += len(units)
+            yield units, []
+    evaluating = _out_of_lease(world, world.evaluating())
+    taken += min(count - taken, len(evaluating))
+    yield (
+        _resident_first(world, evaluating, service),
+        [Phase(Role.DRAINING, world.costs.drain_s)],
+    )
+    for gang in _victims(world):
+        if taken < count and gang.job.reclaim == "shrink":
+            units = _shrink(world, gang, count - taken)
+            taken += len(units)
+            yield units, []
+    for gang in _victims(world):
+        if taken < count:
+            units, phases = _stop(world, gang, count - taken)
+            taken += len(units)
+            yield units, phases
+
+
+def _resident_first(world: World, units: IntArray, service: int) -> IntArray:
+    order = np.argsort(world.ledger.loaded[units] != service, kind="stable")
+    return units[order]
+
+
+def _out_of_lease(world: World, units: IntArray) -> IntArray:
+    lease_ms = milliseconds(world.limits.min_lease_s, world.horizon_ms)
+    return units[world.now - world.ledger.lent_ms[units] >= lease_ms]
+
+
+def _victims(world: World) -> list[Gang]:
+    able = [
+        gang
+        for gang in world.gangs
+        if gang.size and len(_out_of_lease(world, gang.units)) == gang.size
+    ]
+    return sorted(able, key=lambda gang: (-gang.job.priority, gang.unsaved_unit_ms()))
+
+
+def _shrink(world: World, gang: Gang, count: int) -> IntArray:
+    """Drop whole replicas; what is not needed of the last one becomes spare."""
+    job = gang.job
+    steps = min(-(-count // job.step_units), (gang.size - job.min_units) // job.step_units)
+    if steps <= 0:
+        return NONE
+    gang.tally.reclaims += 1
+    units = gang.shrink(steps * job.step_units)
+    release(world, units[count:], [])
+    return units[:count]
+
+
+def _stop(world: World, gang: Gang, count: int) -> Part:
+    """End a whole gang; what is not needed of it becomes spare, or stays paused in place."""
+    job = gang.job
+    gang.tally.reclaims += 1
+    if job.reclaim == "pause":
+        units = gang.stop(keep=True, in_host=True)
+        phases = [Phase(Role.CHECKPOINTING, world.costs.pause_s)]
+        gang.paused = units[count:]
+        world.ledger.put(gang.paused, Role.PAUSED, world.now, gang.number)
+        return units[:count], phases
+    if job.reclaim == "preempt":
+        units, phases = gang.stop(keep=False), []
+    else:
+        units, phases = _checkpoint(world, gang)
+    release(world, units[count:], phases)
+    return units[:count], phases
+
+
+def _checkpoint(world: World, gang: Gang) -> Part:
+    """Save first; a save that takes longer than the notice is cut off, and its work lost."""
+    share = gang.job.state_bytes / gang.size
+    rate = min(world.costs.store_client_bytes_per_s, world.costs.store_bytes_per_s / gang.size)
+    if share / rate > world.limits.notice_s:
+        phases = [Phase(Role.CHECKPOINTING, world.limits.notice_s)]
+        return gang.stop(keep=False), phases
+    return gang.stop(keep=True), [Phase(Role.CHECKPOINTING, 0.0, share, shared=True)]

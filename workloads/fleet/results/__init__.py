@@ -1,0 +1,1 @@
+"""Results of a fleet run: summary and timeline."""

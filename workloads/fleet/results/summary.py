@@ -1,0 +1,229 @@
+"""A run in numbers: chip-hours that sum, SLO attainment, training, energy, cost, regret."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workloads.fleet.inputs.economics import Economics
+from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.results.timeline import (
+    attainment,
+    power_w,
+    role_server_ms,
+    service_minutes,
+    worst_window,
+)
+from workloads.fleet.simulate import FleetRun
+from workloads.fleet.state.ledger import MS
+from workloads.fleet.state.roles import GROUPS, ROLES, Role
+
+HOUR_MS = 3600 * MS
+RAMP_MINUTES = 15
+
+
+def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -> dict[str, Any]:
+    """Every headline number of a run, by its key in the command line's JSON.
+
+    The five ``…_chip_hours`` of the groups sum to ``chip_hours``; offered tokens are served, queued
+    at the end, or shed. Chip-hours of moving, idle and broken units are shared between inference
+    and training in proportion before tokens and steps are priced.
+    """
+    told = {
+        **_sizes(run),
+        **_chip_hours(run),
+        **_service(run),
+        **_training(run),
+        **_changes(run),
+        **_power(run, economics, prices),
+    }
+    return {**told, **_money(told, economics)}
+
+
+def chip_hours(run: FleetRun) -> dict[str, float]:
+    """Chip-hours by role."""
+    total = role_server_ms(run)[-1]
+    return {
+        role: float(total[number]) * run.chips_per_server / HOUR_MS
+        for number, role in enumerate(ROLES)
+    }
+
+
+def jobs_frame(run: FleetRun) -> pd.DataFrame:
+    """Return what each training job did, one row a job."""
+    rows = [
+        {
+            "job": job.name,
+            "tokens": tally.tokens,
+            "steps": tally.tokens / job.step_tokens,
+            "lost_tokens": tally.lost_tokens,
+            "goodput": tally.useful_unit_ms / tally.held_unit_ms if tally.held_unit_ms else 0.0,
+            "chip_hours": tally.held_unit_ms * run.chips_per_unit / HOUR_MS,
+            "starts": tally.starts,
+            "resizes": tally.resizes,
+            "reclaims": tally.reclaims,
+            "failures": tally.failures,
+        }
+        for job, tally in run.jobs
+    ]
+    return pd.DataFrame(rows)
+
+
+def changes_frame(run: FleetRun) -> pd.DataFrame:
+    """Return the ordered role changes, one row a cohort; ``latency_s`` is NaN while under way."""
+    rows = [
+        {
+            "ordered_s": change.ordered_ms / MS,
+            "units": change.units,
+            "from": change.source,
+            "to": change.target,
+            "latency_s": (change.ready_ms - change.ordered_ms) / MS
+            if change.ready_ms >= 0
+            else np.nan,
+            "arrived": change.arrived,
+        }
+        for change in run.changes
+    ]
+    return pd.DataFrame(rows, columns=["ordered_s", "units", "from", "to", "latency_s", "arrived"])
+
+
+def regret(
+    own: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
+) -> dict[str, float]:
+    """Compare with foresight under the same costs, and with a split that never changes.
+
+    ``captured`` is the share of the training chip-hours between static and oracle that the policy
+    gets.
+    """
+    gain = own["training_chip_hours"] - static["training_chip_hours"]
+    best = oracle["training_chip_hours"] - static["training_chip_hours"]
+    return {
+        "regret_training_chip_hours": oracle["training_chip_hours"] - own["training_chip_hours"],
+        "gain_over_static_chip_hours": gain,
+        "captured": gain / best if best else 0.0,
+        "slo_attainment_oracle": oracle["slo_attainment"],
+        "slo_attainment_static": static["slo_attainment"],
+    }
+
+
+def _sizes(run: FleetRun) -> dict[str, Any]:
+    chips = run.units * run.chips_per_unit
+    return {
+        "chips": chips,
+        "units": run.units,
+        "minutes": run.minutes,
+        "chip_hours": chips * run.minutes / 60.0,
+    }
+
+
+def _chip_hours(run: FleetRun) -> dict[str, Any]:
+    total = role_server_ms(run)[-1]
+    groups: dict[str, Any] = {}
+    # Every group is a whole number of the last place of the sum, and rounded as the difference of
+    # two running sums: so the floats add up to all chip-hours without an error, in any order.
+    place = Fraction(math.ulp(run.units * run.chips_per_unit * run.minutes / 60.0))
+    chip_ms, before = 0, 0
+    for name, roles in GROUPS.items():
+        chip_ms += sum(int(total[role]) for role in roles) * run.chips_per_server
+        after = round(Fraction(chip_ms, HOUR_MS) / place)
+        groups[f"{name}_chip_hours"] = float((after - before) * place)
+        before = after
+    return {**groups, "chip_hours_by_role": chip_hours(run)}
+
+
+def _service(run: FleetRun) -> dict[str, Any]:
+    each = [service_minutes(run, number) for number in range(len(run.services))]
+    kept = attainment(each)
+    offered = sum(int(minutes.offered_requests.sum()) for minutes in each)
+    good = sum(float((minutes.offered_requests * minutes.attainment).sum()) for minutes in each)
+    waits = np.concatenate([minutes.wait_s for minutes in each])
+    tokens = {
+        f"{kind}_tokens": sum(int(getattr(minutes, f"{kind}_tokens").sum()) for minutes in each)
+        for kind in ("offered", "served", "shed")
+    }
+    return {
+        "slo_attainment": good / offered if offered else 1.0,
+        "slo_attainment_worst_15min": worst_window(run.queues, kept),
+        "slo_attainment_by_service": {
+            minutes.name: _weighted(minutes.attainment, minutes.offered_requests)
+            for minutes in each
+        },
+        **tokens,
+        "queued_tokens": sum(int(minutes.queued_tokens[-1]) for minutes in each),
+        "served_output_tokens": sum(int(minutes.output_tokens.sum()) for minutes in each),
+        "longest_wait_s": float(waits.max(initial=0.0)),
+    }
+
+
+def _weighted(values: Any, weights: Any) -> float:
+    return float((values * weights).sum() / weights.sum()) if weights.sum() else 1.0
+
+
+def _training(run: FleetRun) -> dict[str, Any]:
+    held = sum(tally.held_unit_ms for _, tally in run.jobs)
+    useful = sum(tally.useful_unit_ms for _, tally in run.jobs)
+    evaluated_s = int(role_server_ms(run)[-1, Role.EVALUATION]) / (MS * run.servers)
+    rate = run.evaluation.rate(1) if run.evaluation is not None else 0.0
+    return {
+        "training_goodput": useful / held if held else None,
+        "training_tokens": sum(tally.tokens for _, tally in run.jobs),
+        "training_steps": sum(tally.tokens / job.step_tokens for job, tally in run.jobs),
+        "lost_training_tokens": sum(tally.lost_tokens for _, tally in run.jobs),
+        "training_restarts": sum(tally.starts for _, tally in run.jobs),
+        "evaluation_tokens": evaluated_s * rate,
+    }
+
+
+def _changes(run: FleetRun) -> dict[str, Any]:
+    frame = changes_frame(run)
+    back = frame[(frame["to"] != "lent") & frame["latency_s"].notna()]
+    latency = np.repeat(back["latency_s"].to_numpy(float), back["units"].to_numpy(np.int64))
+    quantiles = {
+        f"p{level}": float(np.quantile(latency, level / 100)) if len(latency) else None
+        for level in (50, 90, 99)
+    }
+    return {
+        "role_changes": int(frame["units"].sum()),
+        "role_change_orders": len(frame),
+        "reclaim_latency_s": {
+            **quantiles,
+            "max": float(latency.max()) if len(latency) else None,
+            "n": len(latency),
+        },
+        "failures": run.failures,
+        "store_bytes": run.loaded_bytes,
+    }
+
+
+def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[str, Any]:
+    draw = power_w(run, economics)
+    energy = float(draw.sum() * 60.0)
+    lag = min(RAMP_MINUTES, len(draw) - 1)
+    ramp = np.abs(draw[lag:] - draw[:-lag]).max() if lag else 0.0
+    return {
+        "energy_joules": energy,
+        "power_mean_w": float(draw.mean()),
+        "power_peak_w": float(draw.max()),
+        "power_ramp_15min_w": float(ramp),
+        "carbon_kg": energy * economics.carbon_kg_per_j or None,
+        "electricity_usd": None if prices is None else prices.cost_usd(draw),
+        "held_minutes": 0 if prices is None else int(prices.dear.sum()),
+    }
+
+
+def _money(told: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
+    cost = told["chip_hours"] * 3600.0 * economics.usd_per_chip_s
+    served, trained = told["inference_chip_hours"], told["training_chip_hours"]
+    share = served / (served + trained) if served + trained else 0.0
+    tokens, steps = told["served_tokens"], told["training_steps"]
+    known = cost > 0
+    return {
+        "cost_usd": cost if known else None,
+        "usd_per_million_tokens": cost * share / tokens * 1e6 if known and tokens else None,
+        "usd_per_training_step": cost * (1 - share) / steps if known and steps else None,
+    }

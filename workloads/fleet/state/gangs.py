@@ -1,0 +1,195 @@
+"""Training jobs as gangs of whole units: a SimPy process for each job that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simpy
+
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.state.ledger import MS, IntArray, Ledger, milliseconds
+from workloads.fleet.state.roles import Role
+
+if TYPE_CHECKING:
+    from workloads.fleet.inputs.costs import ChangeCosts
+
+NONE = np.empty(0, np.int64)
+
+
+@dataclass
+class Tally:
+    """What a job did: tokens kept and lost, unit-time held and of use, how often it stopped."""
+
+    tokens: float = 0.0
+    lost_tokens: float = 0.0
+    useful_unit_ms: float = 0.0
+    held_unit_ms: int = 0
+    starts: int = 0
+    failures: int = 0
+    reclaims: int = 0
+    resizes: int = 0
+
+
+class Gang:
+    """One job: its units, its progress since the last checkpoint, its process.
+
+    All units of a gang compute in step: a checkpoint, a resize or a restart stalls all of them,
+    and the loss of one unit stops all. Progress that is not in a checkpoint, in host memory or
+    with a peer is lost with it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        job: TrainingJob,
+        env: simpy.Environment,
+        ledger: Ledger,
+        costs: ChangeCosts,
+        horizon_ms: int,
+    ) -> None:
+        self.number, self.job, self.env, self.ledger, self.costs = number, job, env, ledger, costs
+        self.horizon_ms = horizon_ms
+        self.units: IntArray = NONE
+        self.paused: IntArray = NONE
+        self.joining = 0
+        self.tally = Tally()
+        self.changed_ms = -(2**62)
+        self._saved = 0.0
+        self._state_in_host = False
+        self._stall_ms, self._stall_role = 0, Role.LOADING
+        self._since_ms = 0
+        self._running = False
+        self._process: simpy.Process | None = None
+
+    @property
+    def size(self) -> int:
+        """Units that compute for the job."""
+        return len(self.units)
+
+    def unsaved_unit_ms(self) -> float:
+        """Unit-time that a stop without notice would lose; what reclaiming this gang costs."""
+        self._settle()
+        rate = self.job.rate(self.size)
+        return (self.tally.tokens - self._saved) / rate * self.size * MS if rate else 0.0
+
+    def admit(self, units: IntArray) -> None:
+        """Take in units that are ready; start, or resize, the job."""
+        self._settle()
+        new = np.concatenate([self.paused, units])
+        was_running = self.size > 0
+        self.paused = NONE
+        self.units = np.concatenate([self.units, new])
+        self.changed_ms = int(self.env.now)
+        if was_running:
+            self.tally.resizes += 1
+            self._stall(self.costs.resize_s, Role.LOADING)
+        else:
+            self.tally.starts += 1
+            cost = self.costs.restore_s if self._state_in_host else self.costs.restart_s
+            self._state_in_host = False
+            self._stall(cost, Role.LOADING)
+            self._process = self.env.process(self._live())
+
+    def shrink(self, count: int) -> IntArray:
+        """Drop the last ``count`` units: one step is lost, the rest carries on after a resize."""
+        self._settle()
+        self._lose(min(self.job.step_tokens, self.tally.tokens - self._saved))
+        left, self.units = self.units[-count:], self.units[:-count]
+        self.tally.resizes += 1
+        self.changed_ms = int(self.env.now)
+        self._stall(self.costs.resize_s, Role.LOADING)
+        return left
+
+    def stop(self, *, keep: bool, in_host: bool = False) -> IntArray:
+        """End the gang and return its units; what is not kept since the checkpoint is lost."""
+        self._settle()
+        if keep:
+            self._saved = self.tally.tokens
+        else:
+            self._lose(self.tally.tokens - self._saved)
+        self._state_in_host = in_host
+        left, self.units = self.units, NONE
+        self.changed_ms = int(self.env.now)
+        self._interrupt()
+        return left
+
+    def place(self, units: IntArray) -> None:
+        """Run on units from the very start, at no cost: how the fleet stood before the run."""
+        self.units = units
+        self._process = self.env.process(self._live())
+
+    def fail(self, unit: int, replacement: IntArray) -> IntArray:
+        """Lose one unit, perhaps replace it; returns the units that it can no longer use."""
+        self._settle()
+        self.tally.failures += 1
+        step = self.job.step_tokens if self.job.peer_recovery else float("inf")
+        self._lose(min(step, self.tally.tokens - self._saved))
+        rest = np.concatenate([self.units[self.units != unit], replacement])
+        size = self.job.fits(len(rest))
+        self.units, left = rest[:size], rest[size:]
+        cost = self.costs.resize_s if self.job.peer_recovery else self.costs.restart_s
+        self._stall(cost, Role.LOADING)
+        return left
+
+    def _live(self) -> Generator[simpy.Event, Any, None]:
+        while self.size:
+            try:
+                if self._stall_ms > 0:
+                    self._begin(self._stall_role)
+                    yield self.env.timeout(self._stall_ms)
+                    self._settle()
+                    self._stall_ms = 0
+                else:
+                    self._begin(Role.TRAINING)
+                    yield self.env.timeout(self._checkpoint_ms())
+                    self._settle()
+                    self._saved = self.tally.tokens
+                    self._stall_ms = milliseconds(self.costs.checkpoint_stall_s, self.horizon_ms)
+                    self._stall_role = Role.CHECKPOINTING
+            except simpy.Interrupt:
+                pass
+
+    def _checkpoint_ms(self) -> int:
+        return max(1, milliseconds(self.job.checkpoint_every_s, self.horizon_ms))
+
+    def _begin(self, role: Role) -> None:
+        self.ledger.put(self.units, role, int(self.env.now), self.number)
+        self._running = role is Role.TRAINING
+        self._since_ms = int(self.env.now)
+
+    def _settle(self) -> None:
+        """Book progress, or the part of a stall that is over, up to this instant."""
+        elapsed_ms = int(self.env.now) - self._since_ms
+        self._since_ms = int(self.env.now)
+        self.tally.held_unit_ms += self.size * elapsed_ms
+        if self._running:
+            self.tally.tokens += self.job.rate(self.size) * elapsed_ms / MS
+            self.tally.useful_unit_ms += self.size * elapsed_ms
+        elif self.size:
+            self._stall_ms = max(0, self._stall_ms - elapsed_ms)
+
+    def _lose(self, tokens: float) -> None:
+        rate = self.job.rate(self.size)
+        self.tally.tokens -= tokens
+        self.tally.lost_tokens += tokens
+        if rate:
+            self.tally.useful_unit_ms -= tokens / rate * self.size * MS
+
+    def _stall(self, seconds: float, role: Role) -> None:
+        longest = max(self._stall_ms, milliseconds(seconds, self.horizon_ms))
+        self._stall_ms, self._stall_role = longest, role
+        self.ledger.put(self.units, role, int(self.env.now), self.number)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._running = False
+        if self._process is not None and self._process.is_alive:
+            self._process.interrupt()
+
+    def finish(self) -> Tally:
+        """Book everything up to the end of the run."""
+        self._settle()
+        return self.tally

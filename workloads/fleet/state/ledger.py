@@ -1,0 +1,126 @@
+"""Who does what: role, owner and resident weights of every unit, and exact server-time by role.
+
+Time is in integer milliseconds, so that the server-milliseconds of all roles sum to servers × time.
+A server that is down while the rest of its unit works on counts as broken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.fleet.state.roles import Role
+
+IntArray = npt.NDArray[np.integer[Any]]
+NOBODY = -1
+MS = 1000
+
+
+class Ledger:
+    """Arrays over all units; an account is a role, or one service's share of the serving role.
+
+    Attributes
+    ----------
+    role, owner, loaded : int array (units,)
+        Role; the service or job that the unit works for; the service whose weights are resident.
+    ticket : int64 array (units,)
+        The role change that the unit is in, 0 for none: a unit that breaks loses its ticket.
+    lent_ms : int64 array (units,)
+        When it last left the serving role.
+    lost : int8 array (units,)
+        Servers that are down in a unit that works on without them.
+    counts, down : int64 array (accounts,)
+        Units now in each account, and the servers that these have lost.
+    spent_server_ms : int64 array (accounts,)
+        Server-time up to ``at_ms``.
+    """
+
+    def __init__(self, units: int, services: int, servers: int = 1) -> None:
+        self.servers = servers
+        self.lost = np.zeros(units, np.int8)
+        self.role = np.full(units, Role.SPARE, np.int8)
+        self.owner = np.full(units, NOBODY, np.int32)
+        self.loaded = np.full(units, NOBODY, np.int16)
+        self.ticket = np.zeros(units, np.int64)
+        self.lent_ms = np.full(units, -(2**62), np.int64)
+        self.accounts = len(Role) + services
+        self._account = self.role.astype(np.int16)
+        self.counts = np.bincount(self._account, minlength=self.accounts).astype(np.int64)
+        self.down = np.zeros(self.accounts, np.int64)
+        self.spent_server_ms = np.zeros(self.accounts, np.int64)
+        self.at_ms = 0
+
+    def __len__(self) -> int:
+        return len(self.role)
+
+    def advance(self, now_ms: int) -> None:
+        """Book the time since the last booking."""
+        if now_ms != self.at_ms:
+            elapsed_ms = now_ms - self.at_ms
+            self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
+            self.spent_server_ms[Role.BROKEN] += int(self.down.sum()) * elapsed_ms
+            self.at_ms = now_ms
+
+    def put(self, units: IntArray, role: Role, now_ms: int, owner: int = NOBODY) -> None:
+        """Give units a role and an owner at this instant."""
+        if not len(units):
+            return
+        self.advance(now_ms)
+        account = len(Role) + owner if role is Role.SERVING else int(role)
+        self.counts -= np.bincount(self._account[units], minlength=self.accounts)
+        self.counts[account] += len(units)
+        if self.down.any():
+            lost = self.lost[units]
+            np.subtract.at(self.down, self._account[units], lost)
+            self.down[account] += int(lost.sum())
+        self._account[units] = account
+        self.role[units] = role
+        self.owner[units] = owner
+
+    def lose(self, unit: int, now_ms: int, servers: int = 1) -> None:
+        """Take servers out of a unit that works on, or give them back if negative."""
+        self.advance(now_ms)
+        self.lost[unit] += servers
+        self.down[self._account[unit]] += servers
+
+    def lost_units(self, service: int) -> int:
+        """Whole units that the servers lost by a service's units come to."""
+        return int(self.down[len(Role) + service]) // self.servers
+
+    def broken_units(self) -> int:
+        """Units under repair, and whole ones that the servers lost by others come to."""
+        broken = int(self.counts[Role.BROKEN])
+        elsewhere = int(self.down.sum() - self.down[Role.BROKEN])
+        return broken + elsewhere // self.servers
+
+    def count(self, role: Role) -> int:
+        """Units in a role."""
+        if role is Role.SERVING:
+            return int(self.counts[len(Role) :].sum())
+        return int(self.counts[role])
+
+    def serving(self, service: int) -> int:
+        """Units that serve this service."""
+        return int(self.counts[len(Role) + service])
+
+    def of(self, role: Role, owner: int | None = None) -> IntArray:
+        """Units in a role, in number order; of one owner if given."""
+        chosen = self.role == role
+        if owner is not None:
+            chosen &= self.owner == owner
+        return np.flatnonzero(chosen)
+
+
+def milliseconds(seconds: float, horizon_ms: int) -> int:
+    """Whole milliseconds, cut at just past the horizon so that infinity stays an integer.
+
+    Examples
+    --------
+    >>> milliseconds(1.5, 10_000), milliseconds(float("inf"), 10_000)
+    (1500, 10001)
+    """
+    if seconds * MS > horizon_ms:
+        return horizon_ms + 1
+    return round(seconds * MS)

@@ -1,0 +1,129 @@
+"""The state that the processes of a run share, and its records."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import simpy
+
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.policies.view import Limits
+from workloads.fleet.state.gangs import Gang
+from workloads.fleet.state.ledger import NOBODY, IntArray, Ledger
+from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.store import Store
+from workloads.serving.capacity import Capacity
+
+
+@dataclass(frozen=True, eq=False)
+class Service:
+    """One model in service on the fleet.
+
+    Attributes
+    ----------
+    name : str
+    capacity : Capacity
+        Of one unit.
+    weights_bytes : float
+        What a unit loads before it can serve, all its replicas together [B].
+    patience_s : float
+        The queue holds at most so much work; what comes on top is shed [s].
+    replicas : int
+        In a unit. Where each lies within a server, a unit works on without one of its servers.
+    """
+
+    name: str
+    capacity: Capacity
+    weights_bytes: float = 0.0
+    patience_s: float = 600.0
+    replicas: int = 1
+
+
+def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
+    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
+    return costs.to_serving_s(max((service.weights_bytes for service in services), default=0.0))
+
+
+@dataclass
+class Change:
+    """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way."""
+
+    ordered_ms: int
+    units: int
+    source: str
+    target: str
+    ready_ms: int = -1
+    arrived: int = 0
+
+
+@dataclass
+class World:
+    """A running fleet; while it is held, nothing trains or evaluates."""
+
+    env: simpy.Environment
+    ledger: Ledger
+    store: Store
+    costs: ChangeCosts
+    limits: Limits
+    services: tuple[Service, ...]
+    queues: tuple[Queue, ...]
+    gangs: tuple[Gang, ...]
+    evaluation: TrainingJob | None
+    rng: np.random.Generator
+    horizon_ms: int
+    heading: npt.NDArray[np.int16]
+    changes: list[Change] = field(default_factory=list)
+    failures: int = 0
+    held: bool = False
+    tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def now(self) -> int:
+        """Milliseconds since the start."""
+        return int(self.env.now)
+
+    def free(self) -> IntArray:
+        """Spare units that are in no role change."""
+        return np.flatnonzero((self.ledger.role == Role.SPARE) & (self.ledger.ticket == 0))
+
+    def evaluating(self) -> IntArray:
+        """Units that evaluate and are in no role change."""
+        return np.flatnonzero((self.ledger.role == Role.EVALUATION) & (self.ledger.ticket == 0))
+
+    def whole(self, units: IntArray) -> IntArray:
+        """Those of the units that have all their servers: only such can be in a gang."""
+        return np.asarray(units[self.ledger.lost[units] == 0])
+
+    def serving(self) -> npt.NDArray[np.int64]:
+        """Units that serve, by service."""
+        return self.ledger.counts[len(Role) :].copy()
+
+    def coming(self) -> npt.NDArray[np.int64]:
+        """Units on their way to each service."""
+        return np.array(
+            [np.count_nonzero(self.heading == number) for number in range(len(self.services))]
+        )
+
+    def take_ticket(self, units: IntArray, heading: int = NOBODY) -> int:
+        """Mark units as under way in one role change."""
+        ticket = next(self.tickets)
+        self.ledger.ticket[units] = ticket
+        self.heading[units] = heading
+        return ticket
+
+    def still(self, units: IntArray, ticket: int) -> IntArray:
+        """Those of the units that have not broken on the way."""
+        return np.asarray(units[self.ledger.ticket[units] == ticket])
+
+    def arrive(self, units: IntArray, ticket: int) -> IntArray:
+        """End a role change: the units that are left, free of their ticket."""
+        left = self.still(units, ticket)
+        self.ledger.ticket[left] = 0
+        self.heading[left] = NOBODY
+        return left

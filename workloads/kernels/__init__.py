@@ -1,0 +1,1 @@
+"""Kernel times: matrix products, attention and streaming operations by shape."""

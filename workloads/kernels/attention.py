@@ -1,0 +1,138 @@
+"""Time of the attention core on one rank: fused (flash) kernels, or one kernel for each step."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.catalogue.catalogue import Catalogue
+from workloads.kernels.chip_share import Rank, Timing, plain, rank_of, worst
+from workloads.kernels.gemm import gemm
+from workloads.kernels.gemm_table import FloatArray
+
+Direction = Literal["forward", "backward"]
+
+BLOCK = 128
+"""Queries that one block of a fused kernel works on; also the head dimension of the fits."""
+BACKWARD_FLOPS = 2.5
+"""Of fused attention over forward: five products instead of two (arXiv 2307.08691)."""
+FORWARD_PASSES, BACKWARD_PASSES = 9, 11
+"""Bytes a score that softmax and dropout move when every step is its own kernel: read and write
+of each in two bytes, and one byte of mask (arXiv 2205.05198, section 4.1)."""
+
+
+def attention(
+    chip: str,
+    batch: npt.ArrayLike,
+    seq: npt.ArrayLike,
+    heads: npt.ArrayLike,
+    kv_heads: npt.ArrayLike,
+    head_dim: npt.ArrayLike,
+    causal: bool = True,
+    direction: Direction = "forward",
+    *,
+    kv_seq: npt.ArrayLike | None = None,
+    writes_cache: bool = False,
+    ranks_per_chip: int = 1,
+    parts: Catalogue | None = None,
+) -> Timing:
+    """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16.
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue.
+    batch, seq, heads, kv_heads, head_dim : int or int array
+        Sequences, queries of each, query heads and key-value heads of this rank, head width.
+    causal : bool
+        Whether only the scores at and below the diagonal are needed.
+    direction : str
+        ``forward`` or ``backward``.
+    kv_seq : int or int array, optional
+        Keys of each sequence, ``seq`` by default.
+    writes_cache : bool
+        Serving: keys and values are also written to a cache, as in the measured kernels.
+    ranks_per_chip, parts
+        As for :func:`workloads.kernels.gemm.gemm`.
+
+    Examples
+    --------
+    >>> short, long = attention("a100-80gb", 1, [2048, 4096], 32, 8, 128).seconds
+    >>> bool(3.0 < long / short < 4.0)
+    True
+    """
+    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    keys = seq if kv_seq is None else kv_seq
+    sides = (np.asarray(side, float) for side in (batch, seq, keys, heads, kv_heads, head_dim))
+    b, s, t, h, g, d = np.broadcast_arrays(*sides)
+    compute_s = _compute_s(rank, b * h, s, t, d, causal)
+    moved = 2 * d * b * (2 * h * s + 2 * g * t)
+    if direction == "backward":
+        compute_s = compute_s * BACKWARD_FLOPS / rank.constant("attention_backward_efficiency")
+        moved = moved * 2
+    if writes_cache:
+        stored = 4 * d * b * g * t
+        moved = rank.constant("attention_io") * moved
+        moved = moved + rank.constant("attention_cache_io") * stored
+    seconds = rank.constant("attention_launch") + compute_s + moved / rank.hbm_bytes_per_s
+    fitted = direction == "forward" and bool((d == BLOCK).all())
+    graded = rank.grade("attention_efficiency") != "assumed"
+    best = "interpolated" if fitted and graded else "assumed"
+    return Timing(plain(seconds), worst(rank.kin.provenance, best))
+
+
+def _compute_s(
+    rank: Rank,
+    heads: FloatArray,
+    seq: FloatArray,
+    keys: FloatArray,
+    width: FloatArray,
+    causal: bool,
+) -> FloatArray:
+    """Arithmetic of the forward kernel [s].
+
+    FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width): six constants
+    a family, fitted to measured context attention (median error 3 % over A100 and H100).
+    """
+    flops = 4 * width * heads * seq * keys
+    if causal:
+        flops = flops / 2 * (1 + rank.constant("attention_diagonal") * BLOCK / keys)
+    waves = heads * np.ceil(seq / BLOCK) / rank.constant("processors")
+    filling = waves / (waves + rank.constant("attention_tail"))
+    half = rank.constant("attention_head_dim_half")
+    wide = np.minimum(1.0, width / (width + half) * (BLOCK + half) / BLOCK)
+    rate = rank.peak_flops_per_s * rank.constant("attention_efficiency")
+    seconds: FloatArray = flops / (rate * filling * wide)
+    return seconds
+
+
+def unfused_attention(
+    chip: str,
+    batch: int,
+    seq: int,
+    heads: int,
+    head_dim: int,
+    direction: Direction = "forward",
+    *,
+    ranks_per_chip: int = 1,
+    parts: Catalogue | None = None,
+) -> Timing:
+    """Time of attention as separate kernels: two batched products, softmax, dropout.
+
+    The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
+    attention (arXiv 2205.05198). Parameters as for :func:`attention`.
+    """
+    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    product = partial(gemm, chip, batch=batch * heads, ranks_per_chip=ranks_per_chip, parts=parts)
+    score, value = product(seq, seq, head_dim), product(seq, head_dim, seq)
+    scores = batch * heads * seq * seq
+    rate = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
+    forward = direction == "forward"
+    passes = FORWARD_PASSES if forward else BACKWARD_PASSES
+    products = score.seconds + value.seconds
+    seconds = (1 if forward else 2) * products + passes * scores / rate
+    seconds += 2 * rank.constant("launch")
+    return Timing(seconds, worst(score.provenance, value.provenance))

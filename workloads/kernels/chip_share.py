@@ -1,0 +1,163 @@
+"""What a kernel time is made of: the rank's share of its chip, the constants, the result."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.errors import InputError
+
+RANKING = ("measured", "interpolated", "extrapolated", "assumed")
+"""Provenance from best to worst."""
+
+ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "mxfp8": 1.0, "fp4": 0.5, "mxfp4": 0.5}
+"""Size of a GEMM's input element [B]; two where nothing else stands."""
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Time of a kernel, or of an array of them.
+
+    Attributes
+    ----------
+    seconds : float or float array
+        Of one call of the kernel [s].
+    provenance : str
+        The worst of its inputs: ``measured``, ``interpolated``, ``extrapolated``, ``assumed``.
+    size_bytes : int
+        What one call reads and writes in memory at least [B]; 0 where nobody has counted.
+    """
+
+    seconds: Any
+    provenance: str
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Family:
+    """Chips that run the same kernels.
+
+    Attributes
+    ----------
+    name : str
+        ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``.
+    measured_on : str
+        The chip of the catalogue that its tables were measured on.
+    provenance : str
+        Best that can be said of a time taken from its tables.
+    """
+
+    name: str
+    measured_on: str
+    provenance: str
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one rank has of its chip.
+
+    Attributes
+    ----------
+    chip : str
+        Part of the catalogue.
+    kin : Family
+        Whose kernels it runs.
+    peak_flops_per_s, hbm_bytes_per_s : float
+        Its part of the matrix peak in the precision asked for, and of the memory bandwidth.
+    element_bytes : float
+        Of a GEMM's inputs.
+    parts : Catalogue
+        Where the constants are.
+    """
+
+    chip: str
+    kin: Family
+    peak_flops_per_s: float
+    hbm_bytes_per_s: float
+    element_bytes: float
+    parts: Catalogue
+
+    def own(self, quantity: str) -> float:
+        """One quantity of the chip itself, in SI units."""
+        return self.parts.value(self.chip, quantity)
+
+    def constant(self, quantity: str) -> float:
+        """One constant of the family's kernels, in SI units."""
+        return self.parts.value(f"kernels.{self.kin.name}", quantity)
+
+    def knows(self, quantity: str) -> bool:
+        """Whether the family has such a constant."""
+        return self.parts.has(f"kernels.{self.kin.name}", quantity)
+
+    def grade(self, quantity: str) -> str:
+        """Grade of that constant."""
+        return self.parts.entry(f"kernels.{self.kin.name}", quantity).grade
+
+
+@cache
+def family(chip: str) -> Family:
+    """Family whose kernels a chip runs, by the longest prefix of its catalogue name.
+
+    Examples
+    --------
+    >>> family("h200")
+    Family(name='h100', measured_on='h100', provenance='interpolated')
+    >>> family("trn2").name
+    'trainium'
+    """
+    text = (files("workloads") / "kernels" / "data" / "families.csv").read_text(encoding="utf-8")
+    rows = [row for row in csv.DictReader(text.splitlines()) if chip.startswith(row["prefix"])]
+    best = max(rows, key=lambda row: len(row["prefix"]))
+    return Family(best["family"], best["measured_on"], best["provenance"])
+
+
+@cache
+def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | None) -> Rank:
+    """Divide a chip of the catalogue between its ranks.
+
+    Raises
+    ------
+    InputError
+        For a chip that the catalogue does not have, or a precision that the chip does not.
+    """
+    if ranks_per_chip < 1:
+        raise InputError(f"ranks per chip is {ranks_per_chip}, the least is 1.")
+    found = catalogue() if parts is None else parts
+    return Rank(
+        chip=chip,
+        kin=family(chip),
+        peak_flops_per_s=_peak(found, chip, precision) / ranks_per_chip,
+        hbm_bytes_per_s=found.value(chip, "hbm_bandwidth") / ranks_per_chip,
+        element_bytes=ELEMENT_BYTES.get(precision, 2.0),
+        parts=found,
+    )
+
+
+def _peak(parts: Catalogue, chip: str, precision: str) -> float:
+    """Matrix peak of a chip [FLOP/s]: the tensor engine's own where stated, else the headline."""
+    own = f"{precision}_matmul"
+    return parts.value(chip, own if parts.has(chip, own) else f"{precision}_peak")
+
+
+def worst(*provenances: str) -> str:
+    """Return the least trustworthy of some provenances.
+
+    Examples
+    --------
+    >>> worst("measured", "assumed", "interpolated")
+    'assumed'
+    """
+    return max(provenances, key=RANKING.index)
+
+
+def plain(seconds: npt.ArrayLike) -> Any:
+    """Return a float for one shape and an array for many."""
+    array = np.asarray(seconds)
+    return float(array) if array.ndim == 0 else array

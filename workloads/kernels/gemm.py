@@ -1,0 +1,146 @@
+"""Time of a matrix product on one rank: a roofline times a measured factor, or a systolic array.
+
+The measured factor already holds what a table's chip did in a burst; ``gemm_sustained`` is the part
+of that compute rate which a run of hours keeps under its power limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.catalogue.catalogue import Catalogue
+from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
+from workloads.kernels.gemm_table import FloatArray, GemmTable, fill, gemm_table, interpolate, place
+
+
+def gemm(
+    chip: str,
+    m: npt.ArrayLike,
+    n: npt.ArrayLike,
+    k: npt.ArrayLike,
+    precision: str = "bf16",
+    *,
+    batch: npt.ArrayLike = 1,
+    ranks_per_chip: int = 1,
+    parts: Catalogue | None = None,
+) -> Timing:
+    """Time of ``batch`` products (m, k) × (k, n) in one kernel.
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue.
+    m, n, k : int or int array
+        Rows, columns and length of the inner sums.
+    precision : str
+        Of the inputs: ``bf16``, ``fp8``, …; results are written in two bytes.
+    batch : int or int array
+        Independent products of one shape: a batched or grouped GEMM.
+    ranks_per_chip : int
+        Ranks that share the chip.
+    parts : Catalogue, optional
+        With overlays or variants; the shipped one by default.
+
+    Returns
+    -------
+    Timing
+        Seconds of the shape that the arguments broadcast to, and their provenance.
+
+    Examples
+    --------
+    A large product on an H100 reaches some three quarters of its peak:
+
+    >>> seconds = gemm("h100", 8192, 8192, 8192).seconds
+    >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
+    True
+    """
+    given = (batch, m, n, k)
+    how = (chip, precision, ranks_per_chip, parts)
+    if all(isinstance(side, int) for side in given):
+        return _one(cast(tuple[int, ...], given), how)
+    return _many(given, how)
+
+
+def _many(given: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | None]) -> Timing:
+    """Products of shapes that broadcast: batch, m, n and k."""
+    precision = how[1]
+    rank = rank_of(*how)
+    sides = np.broadcast_arrays(*(np.asarray(side, float) for side in given))
+    if rank.kin.name == "trainium":
+        return Timing(plain(systolic_s(rank, *sides)), "assumed")
+    grid, factors, known = _factors(rank.kin, precision)
+    at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
+    factor = np.exp(interpolate(grid, factors, *at))
+    seconds = factor * roofline_s(rank, *sides, sustained=_sustained(rank, precision))
+    return Timing(plain(seconds), worst(rank.kin.provenance, known, place(grid, *at)))
+
+
+@lru_cache(maxsize=2**16)
+def _one(given: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) -> Timing:
+    """Product of one shape: a training iteration asks for few, many times over."""
+    return _many(given, how)
+
+
+def _sustained(rank: Rank, precision: str) -> float:
+    """Share of the compute rate that a run of hours keeps, by precision or chip where known."""
+    names = [f"gemm_sustained_{own}" for own in (precision.removeprefix("mx"), rank.chip)]
+    known = [name for name in names if rank.knows(name)]
+    return rank.constant(known[0] if known else "gemm_sustained")
+
+
+def roofline_s(
+    rank: Rank,
+    batch: FloatArray,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    *,
+    sustained: float = 1.0,
+) -> FloatArray:
+    """Launch + the longer of arithmetic and memory traffic, each operand once [s]."""
+    compute_s = 2 * batch * m * n * k / (rank.peak_flops_per_s * sustained)
+    traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
+    slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
+    return slower + rank.constant("launch")
+
+
+@cache
+def _factors(kin: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
+    """Grid, logs of measured time over roofline, and what that is worth for this precision."""
+    table, known = gemm_table(kin.name, precision), "measured"
+    if table is None:
+        table, known, precision = gemm_table(kin.name, "bf16"), "assumed", "bf16"
+    if table is None:
+        raise LookupError(f"no measured GEMMs of {kin.name}")
+    mesh = np.meshgrid(table.m, table.n, table.k, indexing="ij")
+    measured_on = rank_of(kin.measured_on, precision, 1, None)
+    modelled = roofline_s(measured_on, np.ones(()), *mesh)
+    return table, fill(np.log(table.seconds / modelled)), known
+
+
+def systolic_s(
+    rank: Rank, batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray
+) -> FloatArray:
+    """Time on the tensor engine of one NeuronCore, from its stated behaviour [s].
+
+    Inner and output columns fill a square array in whole tiles; rows stream through in tiles, each
+    losing some columns' time to its issue; a burst starts at part of the rate.
+    """
+    rows, columns = rank.own("array_rows"), rank.own("array_columns")
+    padded = np.ceil(k / rows) * rows * np.ceil(n / columns) * columns
+    streamed = m + rank.constant("issue_columns") * np.ceil(m / rank.constant("moving_rows"))
+    rate = rank.peak_flops_per_s * _sustained(rank, "bf16")
+    lost_s = rank.own("throttle_ramp") * (1 - rank.own("throttle_start")) if _ramps(rank) else 0.0
+    compute_s = 2 * batch * padded * streamed / rate + lost_s
+    traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
+    slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
+    return slower + rank.constant("launch")
+
+
+def _ramps(rank: Rank) -> bool:
+    return rank.parts.has(rank.chip, "throttle_ramp")

@@ -1,0 +1,132 @@
+"""How long one kernel takes on one rank: GEMMs, attention, element-wise work, look-ups.
+
+Every function takes a chip's catalogue name and shapes (integers, or arrays that broadcast) and
+returns a :class:`Timing`, seconds and where they come from; the names that end in ``_s`` return
+the seconds alone. Backward GEMMs are GEMMs of their own shapes: for ``y = x w`` with x (m, k) and
+w (k, n), the data gradient is the product (m, n=k, k=n) and the weight gradient (m=k, n, k=m).
+
+``ranks_per_chip`` divides a chip between ranks (NeuronCores of Trainium): each has its part of the
+peak and of the memory bandwidth.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.catalogue.catalogue import Catalogue
+from workloads.kernels.attention import attention, unfused_attention
+from workloads.kernels.chip_share import Timing, plain, rank_of, worst
+from workloads.kernels.gemm import gemm
+
+__all__ = [
+    "Timing",
+    "attention",
+    "attention_s",
+    "elementwise",
+    "elementwise_s",
+    "gather",
+    "gemm",
+    "gemm_s",
+    "host_dispatch_s",
+    "launch_s",
+    "passes",
+    "step_overhead_s",
+    "unfused_attention",
+    "worst",
+]
+
+
+def elementwise(
+    chip: str, size_bytes: npt.ArrayLike, *, ranks_per_chip: int = 1, parts: Catalogue | None = None
+) -> Timing:
+    """Time of one kernel that only streams memory: norms, activations, residuals, optimizers.
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue.
+    size_bytes : int or int array
+        All bytes read and written [B].
+    ranks_per_chip, parts
+        As for :func:`gemm`.
+
+    Examples
+    --------
+    >>> elementwise("a100-80gb", 10**9).provenance
+    'measured'
+    """
+    return _streamed("elementwise_efficiency", chip, size_bytes, ranks_per_chip, parts)
+
+
+def passes(
+    chip: str, size_bytes: npt.ArrayLike, *, ranks_per_chip: int = 1, parts: Catalogue | None = None
+) -> Timing:
+    """Time of kernels whose every pass over memory is counted in the bytes; as `elementwise`.
+
+    A framework that does not fuse moves more than `elementwise` is told of; here nothing is left
+    out, so the plain share of the bandwidth holds.
+    """
+    share = "pass_efficiency"
+    known = rank_of(chip, "bf16", ranks_per_chip, parts).knows(share)
+    used = share if known else "elementwise_efficiency"
+    return _streamed(used, chip, size_bytes, ranks_per_chip, parts)
+
+
+def gather(
+    chip: str, size_bytes: npt.ArrayLike, *, ranks_per_chip: int = 1, parts: Catalogue | None = None
+) -> Timing:
+    """Time of an embedding look-up, or of its scattered gradient; parameters as `elementwise`."""
+    return _streamed("gather_efficiency", chip, size_bytes, ranks_per_chip, parts)
+
+
+def _streamed(
+    share: str, chip: str, size_bytes: npt.ArrayLike, ranks: int, parts: Catalogue | None
+) -> Timing:
+    rank = rank_of(chip, "bf16", ranks, parts)
+    rate = rank.hbm_bytes_per_s * rank.constant(share)
+    seconds = rank.constant("launch") + np.asarray(size_bytes, float) / rate
+    grade = rank.grade(share)
+    best = "measured" if grade == "measured" else "assumed"
+    return Timing(plain(seconds), worst(rank.kin.provenance, best))
+
+
+def gemm_s(chip: str, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, **how: Any) -> Any:
+    """Seconds of :func:`gemm`, same parameters."""
+    return gemm(chip, m, n, k, **how).seconds
+
+
+def attention_s(chip: str, *shape: npt.ArrayLike, **how: Any) -> Any:
+    """Seconds of :func:`attention`, same parameters."""
+    return attention(chip, *shape, **how).seconds  # type: ignore[arg-type]
+
+
+def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:
+    """Seconds of :func:`elementwise`, same parameters."""
+    return elementwise(chip, size_bytes, **how).seconds
+
+
+def launch_s(chip: str, *, parts: Catalogue | None = None) -> float:
+    """Device time that the shortest kernel takes [s]; already part of every time above."""
+    return rank_of(chip, "bf16", 1, parts).constant("launch")
+
+
+def host_dispatch_s(chip: str, *, parts: Catalogue | None = None) -> float:
+    """Time in which the host issues one step of a layer, a few kernels, in an eager framework [s].
+
+    The host runs ahead of the chip: a layer takes as long as its kernels, or as the host takes to
+    issue its steps, whichever is longer. A captured graph or a compiled program does not wait.
+    """
+    return rank_of(chip, "bf16", 1, parts).constant("host_dispatch")
+
+
+def step_overhead_s(chip: str, *, parts: Catalogue | None = None) -> float:
+    """Time that the end of a step with a sharded optimizer takes besides its kernels [s].
+
+    Gradient norm, update and reading the loss are programs of their own on some stacks, which the
+    host starts one after the other and nothing runs beside. 0 where nothing is known of it.
+    """
+    rank, name = rank_of(chip, "bf16", 1, parts), f"step_overhead_{chip}"
+    return rank.constant(name) if rank.knows(name) else 0.0

@@ -1,0 +1,155 @@
+"""Times of communications in closed form, from a few small runs of each geometry.
+
+Within a scale-up domain the time of a collective is interpolated between runs at a few sizes. A
+ring over domains takes as many rounds as it has further ranks, each as long as one block between
+two domains, and stages of rings follow one another; a collective within domains and between them
+takes the longer of the two and, because slices follow one another, little of the shorter. Nothing
+is run on more than one domain and two chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.collectives.algorithms.hierarchical import radices
+from cluster_sim.collectives.algorithms.registry import MOST_SLICES
+from cluster_sim.collectives.duration.nccl.times import covers
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import IntArray
+from topologies.clusters.cluster import Cluster
+from workloads.training.program.program import exchange_ps, group_of
+
+FloatArray = npt.NDArray[np.float64]
+
+SIZES = (2**18, 2**21, 2**24, 2**27, 2**30)
+"""Buffers that a collective within a domain is run at [B]; beyond, its rate stays."""
+BLOCKS = (2**12, 2**16, 2**20, 2**25)
+"""Blocks that are sent from one domain to another [B]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Time against size, straight between runs and beyond the last.
+
+    Attributes
+    ----------
+    size_bytes : int64 array (runs,)
+        Ascending [B].
+    seconds : float64 array (runs,)
+        [s].
+    """
+
+    size_bytes: IntArray
+    seconds: FloatArray
+
+    def at(self, size_bytes: npt.ArrayLike) -> FloatArray:
+        """Time of buffers of these sizes [s].
+
+        Examples
+        --------
+        >>> Curve(np.array([10, 20]), np.array([1.0, 3.0])).at([5, 15, 40]).tolist()
+        [1.0, 2.0, 7.0]
+        """
+        size = np.asarray(size_bytes, float)
+        rate = (self.seconds[-1] - self.seconds[-2]) / (self.size_bytes[-1] - self.size_bytes[-2])
+        beyond = np.maximum(0.0, size - self.size_bytes[-1]) * rate
+        inside: FloatArray = np.interp(size, self.size_bytes, self.seconds) + beyond
+        return inside
+
+
+def talk_s(cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike) -> FloatArray:
+    """Estimated time of a communication among the ranks on these chips [s].
+
+    Parameters
+    ----------
+    cluster : Cluster
+    chips : int64 array (ranks,)
+        Chip of each rank of one group.
+    op : str
+        ``all-reduce``, ``all-gather``, ``reduce-scatter``, or ``send``.
+    size_bytes : int or int array
+        As nccl-tests count it [B].
+
+    Returns
+    -------
+    float64 array
+        Of the shape of ``size_bytes``.
+    """
+    sizes = np.asarray(size_bytes, np.int64)
+    if len(chips) == 1:
+        return np.zeros(sizes.shape)
+    if covers(cluster):
+        # There the simulated time is a closed form itself.
+        return _each(lambda size: exchange_ps(cluster, chips, op, size) / PS_PER_S, sizes)
+    domains, ranks = np.unique(chips // cluster.chips_per_domain, return_counts=True)
+    if len(domains) == 1:
+        return _curve(cluster, _key(cluster, chips), op).at(sizes)
+    if op == "send":
+        return _hop(cluster).at(sizes)
+    if op == "all-reduce":
+        return sum(
+            (talk_s(cluster, chips, half, sizes) for half in ("reduce-scatter", "all-gather")),
+            np.zeros(sizes.shape),
+        )
+    return _across(cluster, chips, op, sizes, ranks)
+
+
+def _across(
+    cluster: Cluster, chips: IntArray, op: str, sizes: IntArray, ranks: IntArray
+) -> FloatArray:
+    """A collective over several domains, with the same number of ranks in each or in one ring."""
+    even = bool(ranks.min() == ranks.max())
+    each = int(ranks.min()) if even else 1
+    if op == "all-to-all":
+        # A rank has something of its own for each rank of the other domains.
+        between = (len(chips) - each) * _hop(cluster).at(sizes // len(chips))
+    else:
+        stages = radices(group_of(cluster, chips)) if even else [len(chips)]
+        between = _staged(cluster, stages, sizes // each)
+    if each == 1:
+        return between
+    domain = chips // cluster.chips_per_domain
+    within = talk_s(cluster, chips[domain == domain[0]], op, sizes)
+    both: FloatArray = np.maximum(between, within) + np.minimum(between, within) / MOST_SLICES
+    return both
+
+
+def _staged(cluster: Cluster, stages: Sequence[int], sizes: IntArray) -> FloatArray:
+    """Rings over so many domains one after the other, each on a block of the one before."""
+    between = np.zeros(sizes.shape)
+    for domains in stages:
+        sizes = sizes // domains
+        between += (domains - 1) * _hop(cluster).at(sizes)
+    return between
+
+
+def _each(time: Callable[[int], float], sizes: IntArray) -> FloatArray:
+    """A function of one size over an array of them, each different one once."""
+    different, where = np.unique(sizes, return_inverse=True)
+    found = np.array([time(int(size)) for size in different], float)
+    return found[where].reshape(sizes.shape)
+
+
+def _key(cluster: Cluster, chips: IntArray) -> tuple[int, ...]:
+    return tuple((chips % cluster.chips_per_domain).tolist())
+
+
+@cache
+def _curve(cluster: Cluster, chips: tuple[int, ...], op: str) -> Curve:
+    """Runs of a group within a domain."""
+    where = np.array(chips, np.int64)
+    seconds = [exchange_ps(cluster, where, op, size) / PS_PER_S for size in SIZES]
+    return Curve(np.array(SIZES), np.array(seconds))
+
+
+@cache
+def _hop(cluster: Cluster) -> Curve:
+    """Runs of one block from a domain to the next."""
+    two = np.array([0, cluster.chips_per_domain], np.int64)
+    seconds = [exchange_ps(cluster, two, "send", size) / PS_PER_S for size in BLOCKS]
+    return Curve(np.array(BLOCKS), np.array(seconds))

@@ -1,0 +1,99 @@
+"""How long one microbatch takes a stage in each phase, as a straight line in its layers.
+
+The blocks of the simulated iteration are laid out for a stage of one layer and of two, and timed
+by following what waits for what; all further layers are as the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from topologies.catalogue.catalogue import Catalogue
+from workloads.models.model import Model
+from workloads.search.communication import FloatArray
+from workloads.training.layers.layer import Shapes
+from workloads.training.layers.steps import Step
+from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.ops import Catalog, Ops
+from workloads.training.program.stage import Builder
+
+Talk = Callable[[Step], float]
+"""Time of a communication [s]."""
+FIRST, MIDDLE, LAST = range(3)
+"""Stages that are timed."""
+INSIDE = ("tp", "cp", "ep", "etp")
+"""Axes that communicate within a pass; what goes between stages is counted with the pipeline, and
+what goes between replicas beside it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What passes are timed for: a plan whose number of stages and replicas do not matter.
+
+    Attributes
+    ----------
+    model : Model
+    plan : ParallelPlan
+    chip : str
+        Catalogue part.
+    parts : Catalogue
+    talk : function of a step
+        Time of its communication [s]; only those of ``INSIDE`` are asked for.
+    """
+
+    model: Model
+    plan: ParallelPlan
+    chip: str
+    parts: Catalogue
+    talk: Talk
+
+
+def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
+    """One layer, dense or with experts, by phase, float64 (3,) [s]."""
+    return _through(stage, 2, MIDDLE, moe=moe) - _through(stage, 1, MIDDLE, moe=moe)
+
+
+def ends_s(stage: Stage) -> FloatArray:
+    """What the first and the last chunk do besides layers, by phase, float64 (2, 3) [s]."""
+    middle = _through(stage, 1, MIDDLE, moe=False)
+    return np.stack([_through(stage, 1, end, moe=False) - middle for end in (FIRST, LAST)])
+
+
+def _through(one: Stage, layers: int, stage: int, *, moe: bool) -> FloatArray:
+    """A stage of so many layers by phase: forward, backward, gradients of weights if split [s]."""
+    plan, splits = one.plan, one.plan.schedule == "zero-bubble"
+    alone = replace(
+        plan, pp=3, vpp=1, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=(),
+        schedule="zero-bubble" if splits else "1f1b",
+    )  # fmt: skip
+    shapes = Shapes(_of_one_kind(one.model, 3 * layers, moe=moe), alone, one.chip, one.parts)
+    make, found = Builder(shapes, stage, Catalog()), np.zeros(3)
+    for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
+        found[phase] = span(make.one(phase, 0, False), make.catalog.steps, one.talk)
+    return found
+
+
+def _of_one_kind(model: Model, layers: int, *, moe: bool) -> Model:
+    """The model with so many layers, all with experts or none."""
+    some = model.experts
+    return replace(
+        model, layers=layers, experts=some and replace(some, dense_layers=0 if moe else layers)
+    )
+
+
+def span(ops: Ops, steps: list[Step], talk: Talk) -> float:
+    """Follow a block: an op starts when its stream is free and what it waits for has ended [s]."""
+    free: dict[int, float] = {}
+    ends: list[float] = []
+    for number, back in zip(ops.step.tolist(), ops.back.tolist(), strict=True):
+        step = steps[number]
+        ready = ends[-back] if 0 < back <= len(ends) else 0.0
+        length = step.seconds if not step.axis else talk(step) if step.axis in INSIDE else 0.0
+        end = max(ready, free.get(step.stream, 0.0)) + length
+        free[step.stream] = end
+        ends.append(end)
+    return float(np.max(ends, initial=0.0))

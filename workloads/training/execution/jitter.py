@@ -1,0 +1,221 @@
+"""Disturbances: kernels that take a little longer or shorter each time, and chips that are slow.
+
+A jittered duration is d + ((d · k) >> 20) (rule 6), with k from a table of quantiles of the normal
+distribution by a hash of (seed, rank, op). The same integers come out one by one, compiled, and
+by array arithmetic, so every level of detail sees the same durations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.engine.jit import inlined
+from cluster_sim.schedule.table import FLOW, IntArray, Schedule
+from topologies.errors import InputError
+from workloads.training.program.program import Program
+
+UNIT = 20
+"""Durations are scaled by parts of 2^20."""
+TABLE_BITS = 10
+"""The table has 2^10 quantiles; the outermost are 3.3 standard deviations away."""
+LARGEST_JITTER = 0.25
+"""Spread up to which the shortest kernel keeps a sixth of its time."""
+LARGEST_FACTOR = 1000.0
+"""How many times slower than its peers a rank may be."""
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
+
+KeyArray = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """How kernels differ from their undisturbed times; communication follows from them.
+
+    Attributes
+    ----------
+    jitter : float
+        Standard deviation of a kernel's time over its mean.
+    seed : int
+    stragglers : tuple of (rank, factor)
+        Ranks all of whose kernels take ``factor`` times as long, to a millionth.
+    """
+
+    jitter: float = 0.0
+    seed: int = 0
+    stragglers: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.jitter <= LARGEST_JITTER:
+            raise InputError(
+                f"jitter {self.jitter:g} is outside 0 to {LARGEST_JITTER}: a standard deviation "
+                "over the mean, such as 0.01."
+            )
+        for rank, factor in self.stragglers:
+            if not 1 <= factor <= LARGEST_FACTOR:
+                raise InputError(
+                    f"straggler {rank}:{factor:g}: the factor is outside 1 to "
+                    f"{LARGEST_FACTOR:g}; 1.2 makes its kernels take 1.2 times as long."
+                )
+
+    def __bool__(self) -> bool:
+        return self.jitter > 0 or any(factor != 1 for _, factor in self.stragglers)
+
+    @property
+    def table(self) -> IntArray:
+        """Quantiles of the jitter in parts of 2^20, int64 (1024,)."""
+        return _scaled(round(self.jitter * 2**UNIT))
+
+    def keys(self, ranks: IntArray) -> KeyArray:
+        """What the hash of each rank's ops starts from, uint64 (ranks,)."""
+        mixed = mix_array(np.array([self.seed % 2**64], np.uint64) + GOLDEN)
+        return mix_array(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+
+    def slowness(self, ranks: IntArray) -> IntArray:
+        """Excess of each rank's kernel times in parts of 2^20, int64 (ranks,).
+
+        Raises
+        ------
+        InputError
+            For a straggler that is none of the ranks.
+        """
+        found = np.zeros(len(ranks), np.int64)
+        for rank, factor in self.stragglers:
+            here = ranks == rank
+            if not here.any():
+                raise InputError(
+                    f"straggler {rank} is no rank of the plan: ranks are 0 to {ranks.max()}."
+                )
+            found[here] = round((factor - 1) * 2**UNIT)
+        return found
+
+
+def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
+    """Read what the command line says.
+
+    Examples
+    --------
+    >>> disturbance(0.01, 0, ["17:1.25"]).stragglers
+    ((17, 1.25),)
+    """
+    return Disturbance(jitter, seed, tuple(_straggler(text) for text in stragglers))
+
+
+def _straggler(text: str) -> tuple[int, float]:
+    rank, _, factor = text.partition(":")
+    try:
+        return int(rank), float(factor)
+    except ValueError:
+        raise InputError(f"straggler {text!r} is no RANK:FACTOR; write 17:1.25.") from None
+
+
+@cache
+def normal_quantiles() -> tuple[int, ...]:
+    """Quantiles of the standard normal distribution in parts of 2^20, symmetric about 0."""
+    size = 2**TABLE_BITS
+    upper = [NormalDist().inv_cdf((i + 0.5) / size) for i in range(size // 2, size)]
+    positive = [round(one * 2**UNIT) for one in upper]
+    return (*(-one for one in reversed(positive)), *positive)
+
+
+def _scaled(sigma: int) -> IntArray:
+    quantiles = np.array(normal_quantiles(), np.int64)
+    scaled: IntArray = np.sign(quantiles) * ((np.abs(quantiles) * sigma + 2 ** (UNIT - 1)) >> UNIT)
+    return scaled
+
+
+def mix_array(values: KeyArray) -> KeyArray:
+    """Finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    x = values ^ (values >> np.uint64(30))
+    x = x * MIX_1
+    x = (x ^ (x >> np.uint64(27))) * MIX_2
+    mixed: KeyArray = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def disturbed_array(
+    duration_ps: IntArray, key: KeyArray, op: IntArray, slow: IntArray, table: IntArray
+) -> IntArray:
+    """Durations [ps] of ops of ranks, all broadcast against each other.
+
+    Examples
+    --------
+    >>> how = Disturbance(stragglers=((0, 1.5),))
+    >>> rank = np.array([0, 1])
+    >>> disturbed_array(np.int64(1000), how.keys(rank), np.int64(7), how.slowness(rank), how.table)
+    array([1500, 1000])
+    """
+    slowed = _scale_array(duration_ps, slow)
+    code = mix_array(key + np.atleast_1d(op).astype(np.uint64) * GOLDEN) >> np.uint64(
+        64 - TABLE_BITS
+    )
+    return np.maximum(1, _scale_array(slowed, table[code.astype(np.int64)]))
+
+
+def _scale_array(duration_ps: IntArray, k: IntArray) -> IntArray:
+    """d + ((d · k) >> 20), the product in two parts so that it fits."""
+    high, low = duration_ps >> UNIT, duration_ps & (2**UNIT - 1)
+    scaled: IntArray = duration_ps + high * k + ((low * k) >> UNIT)
+    return scaled
+
+
+@inlined
+def scale(duration_ps: int, k: int) -> int:
+    """One duration as :func:`disturbed_array` scales it."""
+    low = duration_ps & 0xFFFFF
+    return duration_ps + (duration_ps >> 20) * k + ((low * k) >> 20)
+
+
+@inlined
+def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
+    """Place in the table by the hash of rank and op."""
+    x = key + op_key
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x ^ (x >> np.uint64(31))) >> np.uint64(54)
+
+
+def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
+    """Return the schedule of a program with disturbed kernels; flows are so much slower or faster.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        As :func:`workloads.training.execution.lower.lower` makes it: ops rank by rank, then joins.
+    program : Program
+    how : Disturbance
+    """
+    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
+    first = np.cumsum(length) - length
+    duration, rate = schedule.duration_ps.copy(), schedule.flows.cap_bytes_per_s.copy()
+    keys, slow, table = how.keys(program.rank), how.slowness(program.rank), how.table
+    for stage in range(len(program.streams)):
+        rows = np.flatnonzero(program.stage == stage)
+        alone = np.flatnonzero(~meeting(program, stage))
+        at = first[rows][:, None] + alone
+        usual_ps = program.step_ps[program.streams[stage].ops.step[alone]]
+        lasts_ps = disturbed_array(usual_ps, keys[rows][:, None], alone, slow[rows][:, None], table)
+        flows = schedule.kind[at] == FLOW
+        duration[at] = np.where(flows, 0, lasts_ps)
+        changed = np.searchsorted(schedule.flows.op, at[flows])
+        part = (usual_ps / lasts_ps)[flows]
+        rate[changed] = np.maximum(1, rate[changed] * part).astype(np.int64)
+    flows_now = replace(schedule.flows, cap_bytes_per_s=rate)
+    return replace(schedule, duration_ps=duration, flows=flows_now)
+
+
+def meeting(program: Program, stage: int) -> npt.NDArray[np.bool_]:
+    """Which ops of a stage are communication, bool (ops,)."""
+    found = np.zeros(len(program.streams[stage].ops), np.bool_)
+    for exchange in program.exchanges:
+        for role in program.roles(exchange):
+            if role.stage == stage:
+                found[role.ops] = True
+    return found

@@ -1,0 +1,97 @@
+"""Levels of detail: a program made ready for one of them, and run there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster_sim.engine.faults import Faults
+from cluster_sim.schedule.table import Schedule
+from cluster_sim.trace.trace import Trace, run
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.training.execution.chunk_level import Expanded, expand, project
+from workloads.training.execution.faults import Fault, table
+from workloads.training.execution.jitter import Disturbance, disturb
+from workloads.training.execution.lower import lower
+from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
+from workloads.training.program.program import Program
+
+LARGEST_ENGINE_RANKS = 1024
+"""Ranks up to which the engine follows every op; beyond, the rank vector sums them up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """What is run.
+
+    Attributes
+    ----------
+    program : Program
+    disturbed : Disturbance or None
+    schedule : Schedule or Expanded or None
+        For the engine; None at the level of the rank vector.
+    faults : Faults or None
+    calm : Schedule or Expanded or None
+        The same undisturbed and without faults, to compare with.
+    """
+
+    program: Program
+    disturbed: Disturbance | None
+    schedule: Schedule | Expanded | None = None
+    faults: Faults | None = None
+    calm: Schedule | Expanded | None = None
+
+    def run(
+        self, engine: str, progress: Progress | None = None
+    ) -> tuple[Trace | RankVector, Trace | None]:
+        """The run, and the calm one where that differs."""
+        if self.schedule is None:
+            return evaluate(self.program, self.disturbed, progress=progress), None
+        calm = None if self.calm is None else _run(self.calm, engine)
+        return _run(self.schedule, engine, self.faults), calm
+
+    def ops(self, trace: Trace | RankVector) -> int:
+        """Ops that were run; a trace of chunks is told on fewer."""
+        made = self.schedule
+        return len(made.schedule) if isinstance(made, Expanded) else len(trace)
+
+
+def ready(
+    program: Program,
+    cluster: Cluster,
+    level: str,
+    faults: Sequence[Fault],
+    disturbed: Disturbance | None,
+) -> Ready:
+    """Make a program ready for a level; see :func:`workloads.training.iteration.iteration`.
+
+    Raises
+    ------
+    InputError
+        For faults at a level that follows none.
+    """
+    if level != "collective" and faults:
+        raise InputError(f"--level {level} follows no faults. Use --level collective.")
+    if level == "rank-vector":
+        return Ready(program, disturbed)
+    calm = lower(program, memory=level == "collective")
+    schedule = disturb(calm, program, disturbed) if disturbed else calm
+    beside = calm if disturbed or faults else None
+    if level == "collective":
+        strikes = table(schedule, faults) if faults else None
+        return Ready(program, disturbed, schedule, strikes, beside)
+    expanded = expand(program, schedule, cluster)
+    return Ready(program, disturbed, expanded, None, beside and expand(program, beside, cluster))
+
+
+def automatic(program: Program, faults: Sequence[Fault]) -> str:
+    """Level that is taken unasked."""
+    many = len(program) > LARGEST_ENGINE_RANKS and not faults
+    return "rank-vector" if many else "collective"
+
+
+def _run(made: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:
+    if isinstance(made, Schedule):
+        return run(made, engine=engine, faults=faults)
+    return project(run(made.schedule, engine=engine), made)

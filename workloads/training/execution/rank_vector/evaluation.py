@@ -1,0 +1,137 @@
+"""Times of all ranks of a program at once, and where they go.
+
+Where nothing contends but for a stream, and the order on every stream is fixed, the start of an
+op is the latest end of what it waits for. So each clock is computed once, in an order in which
+nothing waits for what comes later; no queue of events is needed, and no table of ops is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import HORIZON_PS, IntArray, ScheduleError
+from workloads.training.execution.jitter import Disturbance
+from workloads.training.execution.rank_vector.cover import COMPARE, IGNORE, RECORD, Usual
+from workloads.training.execution.rank_vector.machine import Followed, Machine, follow, meet
+from workloads.training.execution.rank_vector.nodes import Nodes, nodes
+from workloads.training.execution.rank_vector.over_blocks import Progress
+from workloads.training.program.breakdown import ORDER, PARTS
+from workloads.training.program.fold import equal_ranks, keep
+from workloads.training.program.program import Program
+
+
+@dataclass(frozen=True, eq=False)
+class RankVector:
+    """Times of all ranks, summed up while they were computed.
+
+    Attributes
+    ----------
+    total_ps : int
+        Length of the iteration [ps].
+    ops : int
+        Ops of all ranks, joins not counted.
+    ranks : DataFrame
+        As :func:`workloads.training.program.breakdown.breakdown` returns it.
+    overlapped_s : float
+        Communication hidden behind something that goes first, mean over all ranks [s].
+    """
+
+    total_ps: int
+    ops: int
+    ranks: pd.DataFrame
+    overlapped_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Length of the iteration [s]."""
+        return self.total_ps / PS_PER_S
+
+    def __len__(self) -> int:
+        return self.ops
+
+
+def evaluate(
+    program: Program,
+    how: Disturbance | None = None,
+    *,
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> RankVector:
+    """Evaluate a program for all its ranks.
+
+    Parameters
+    ----------
+    program : Program
+        Folded or not; one that is to be disturbed must not be folded.
+    how : Disturbance, optional
+    progress : function of (str, int, int), optional
+    threads : int, optional
+        That work on blocks of ranks side by side, one for each core by default. The times are the
+        same for any number.
+
+    Raises
+    ------
+    ScheduleError
+        When ops wait for each other in a cycle, or the run may pass the horizon.
+    """
+    how = how or Disturbance()
+    if how and (program.count > 1).any():
+        raise ScheduleError("a folded program cannot be disturbed: its ranks stand for others")
+    threads = threads or len(os.sched_getaffinity(0))
+    made = nodes(program)
+    _check_horizon(made, how)
+    machine = Machine(program, made, how, threads)
+    meet(machine, progress)
+    if not how:
+        return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
+    classes = equal_ranks(program)
+    calm = Machine(keep(program, classes), made, Disturbance(), 1)
+    meet(calm)
+    idle = np.zeros((len(calm.program), int(np.diff(made.base).max()) + 1), np.int64)
+    noted = Usual(idle, calm.layout.order)
+    until = follow(calm, RECORD, noted).until
+    idle[noted.like, -1] = until.max() - until
+    usual = Usual(idle, classes[machine.layout.order])
+    return _summed(machine, follow(machine, COMPARE, usual, progress), usual)
+
+
+def _nothing_usual(program: Program) -> Usual:
+    return Usual(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
+
+
+def _check_horizon(made: Nodes, how: Disturbance) -> None:
+    factor = 2 * max((factor for _, factor in how.stragglers), default=1.0)
+    if float(made.run_ps.sum()) * factor > HORIZON_PS:
+        raise ScheduleError("the kernels of an iteration together last longer than the horizon")
+
+
+def _summed(machine: Machine, found: Followed, usual: Usual | None = None) -> RankVector:
+    """Sum up; what is idle after a rank's last op counts like what is idle before one."""
+    total = int(found.until.max())
+    tail = total - found.until
+    late = found.late if usual is None else _late(found, usual, tail)
+    spent = machine.unions.spent(found.covered, found.spent)
+    active = machine.unions.active(found.covered, found.spent)
+    order = machine.layout.order
+    count = machine.program.count[order]
+    columns = {f"{name}_ps": spent[code] for code, name in enumerate(ORDER)}
+    columns["bubble_ps"] = found.until - spent.sum(axis=0) + tail - late
+    columns["straggler_ps"] = late
+    frame = pd.DataFrame({"count": count, **columns})
+    frame.index = pd.Index(machine.program.rank[order], name="rank")
+    talks = [code for code, name in enumerate(ORDER) if name.startswith("exposed")]
+    hidden = (active[talks] - spent[talks]).sum(axis=0)
+    hidden_s = float(np.average(hidden / PS_PER_S, weights=count))
+    ops = int((np.diff(machine.nodes.base) * machine.layout.ranks).sum())
+    parts = frame.sort_index()[["count", *(f"{part}_ps" for part in PARTS)]]
+    return RankVector(total, ops, parts, hidden_s)
+
+
+def _late(found: Followed, usual: Usual, tail: IntArray) -> IntArray:
+    late: IntArray = found.late + np.maximum(0, tail - usual.idle[usual.like, -1])
+    return late

@@ -1,0 +1,242 @@
+"""Which ranks are worked on together: blocks of whole components, a stretch of each stage.
+
+Ranks that meet in all but the widest exchanges form components, usually a replica of the model.
+Ranks of a stage are put in order of component, so that a block is a stretch of every stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cluster_sim.schedule.table import BoolArray, IntArray
+from workloads.training.program.program import Exchange, Program
+
+BLOCK_RANKS = 2048
+"""Ranks of a block at least, if there are as many: long enough for vectors, short for caches."""
+LARGEST_COMPONENT = 4096
+"""Ranks that may be joined to one component; exchanges that would join more are wide."""
+
+
+class Layout(NamedTuple):
+    """Where ranks, groups and call times are.
+
+    A rank's row is its place in the arrays of its block: stage after stage, with room for the
+    widest stretch of each.
+
+    Attributes
+    ----------
+    order : int64 array (ranks,)
+        Rows of the program, stage by stage, each in order of component.
+    stage_at : int64 array (stages + 1,)
+        First place of each stage in ``order``.
+    low : int64 array (blocks + 1, stages)
+        First rank of each block among those of each stage.
+    row_at : int64 array (stages + 1,)
+        First row of each stage, and their number.
+    wide : bool array (exchanges,)
+    group_low : int64 array (exchanges, blocks + 1)
+        First group of each block; of wide exchanges, 0.
+    width, role_ptr : int64 arrays (exchanges,), (exchanges, roles + 1)
+        Members of a group, and the first of each role.
+    member_at, group_at, time_at, calls, groups : int64 array (exchanges,)
+        Where an exchange begins in ``member``, ``kind`` and ``duration_ps``; its sizes.
+    member : int64 array
+        Of narrow exchanges: each member by its rank in the block's stretch of its stage, group by
+        group.
+    kind : int64 array
+    duration_ps : int64 array
+    group_of, own_at : int64 arrays
+        Of wide exchanges: group of each rank of each role's stage, from ``own_at[exchange, role]``.
+    """
+
+    order: IntArray
+    stage_at: IntArray
+    low: IntArray
+    row_at: IntArray
+    wide: BoolArray
+    group_low: IntArray
+    width: IntArray
+    role_ptr: IntArray
+    member_at: IntArray
+    group_at: IntArray
+    time_at: IntArray
+    calls: IntArray
+    groups: IntArray
+    member: IntArray
+    kind: IntArray
+    duration_ps: IntArray
+    group_of: IntArray
+    own_at: IntArray
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of ranks."""
+        return len(self.low) - 1
+
+    @property
+    def ranks(self) -> IntArray:
+        """Ranks of each stage."""
+        return np.diff(self.stage_at)
+
+    @property
+    def widest(self) -> IntArray:
+        """Ranks of each stage in the block that has most of them."""
+        return np.diff(self.row_at)
+
+
+class _Blocks(NamedTuple):
+    """What the tables of exchanges are made from.
+
+    Attributes
+    ----------
+    component : int64 array (ranks,)
+    first : int64 array (blocks + 1,)
+        First component of each block.
+    low : int64 array (blocks + 1, stages)
+    place : int64 array (ranks,)
+        Of a rank among those of its stage.
+    """
+
+    component: IntArray
+    first: IntArray
+    low: IntArray
+    place: IntArray
+
+
+def layout(program: Program) -> Layout:
+    """Return the blocks of a program's ranks."""
+    component, wide = _components(program)
+    stages = len(program.streams)
+    order = np.lexsort((component, program.stage))
+    stage_at = np.searchsorted(program.stage[order], np.arange(stages + 1))
+    place = np.empty(len(program), np.int64)
+    place[order] = np.arange(len(program))
+    place -= stage_at[program.stage]
+    first = _first_components(component)
+    of_stage = [component[order[stage_at[s] : stage_at[s + 1]]] for s in range(stages)]
+    low = np.stack([np.searchsorted(one, first) for one in of_stage], axis=1)
+    row_at = np.concatenate([[0], np.cumsum(np.diff(low, axis=0).max(axis=0))])
+    blocks = _Blocks(component, first, low, place)
+    tables = _exchanges(program, wide, blocks)
+    own = _own_groups(program, wide, place, np.diff(stage_at))
+    return Layout(order, stage_at, low, row_at, wide, **tables, **own)
+
+
+def _components(program: Program) -> tuple[IntArray, BoolArray]:
+    """Component of each rank, numbered by first rank, and which exchanges join several."""
+    component: IntArray = np.arange(len(program))
+    wide = np.zeros(len(program.exchanges), np.bool_)
+    calls: dict[str, int] = {}
+    for exchange in program.exchanges:
+        calls[exchange.axis] = max(calls.get(exchange.axis, 0), exchange.calls)
+    for axis in sorted(calls, key=lambda one: -calls[one]):
+        among = [number for number, one in enumerate(program.exchanges) if one.axis == axis]
+        joined = _joined(component, [program.exchanges[number] for number in among])
+        if np.bincount(joined).max() <= max(LARGEST_COMPONENT, np.bincount(component).max()):
+            component = joined
+        else:
+            wide[among] = True
+    return component, wide
+
+
+def _joined(component: IntArray, exchanges: list[Exchange]) -> IntArray:
+    """Components after all members of each group are joined."""
+    from scipy.sparse import coo_array  # for large runs alone: slow to import
+    from scipy.sparse.csgraph import connected_components
+
+    pairs = [
+        (component[one.members[:, :1]].repeat(one.members.shape[1] - 1, 1), one.members[:, 1:])
+        for one in exchanges
+    ]
+    src = np.concatenate([a.reshape(-1) for a, _ in pairs])
+    dst = component[np.concatenate([b.reshape(-1) for _, b in pairs])]
+    size = len(component)
+    graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
+    found = connected_components(graph, directed=False)[1][component]
+    _, first, code = np.unique(found, return_index=True, return_inverse=True)
+    numbered = np.empty(len(first), np.int64)
+    numbered[np.argsort(first)] = np.arange(len(first))
+    joined: IntArray = numbered[code]
+    return joined
+
+
+def _first_components(component: IntArray) -> IntArray:
+    """First component of each block, and one past the last."""
+    sizes = np.bincount(component)
+    block = (np.cumsum(sizes) - sizes) // BLOCK_RANKS
+    first = np.flatnonzero(np.diff(block, prepend=-1))
+    return np.append(first, len(sizes))
+
+
+def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, Any]:
+    """Groups of all exchanges; of narrow ones, in order of block."""
+    exchanges = program.exchanges
+    member, kind, group_low = [], [], []
+    roles = max((len(one.ops) for one in exchanges), default=1)
+    role_ptr = np.zeros((len(exchanges), roles + 1), np.int64)
+    for number, one in enumerate(exchanges):
+        role_ptr[number] = np.searchsorted(np.sort(one.role), np.arange(roles + 1))
+        of = blocks.component[one.members[:, 0]] * (not wide[number])
+        by_block = np.argsort(of, kind="stable")
+        kind.append(one.kind[by_block])
+        group_low.append(np.searchsorted(of[by_block], blocks.first) * (not wide[number]))
+        local = _local(program, one, of[by_block], by_block, blocks)
+        member.append(local[: 0 if wide[number] else None].reshape(-1))
+    duration = [one.duration_ps.reshape(-1) for one in exchanges]
+    return {
+        "group_low": np.array(group_low, np.int64).reshape(len(exchanges), len(blocks.first)),
+        "width": np.array([one.members.shape[1] for one in exchanges], np.int64),
+        "role_ptr": role_ptr,
+        "member_at": _begins(member),
+        "group_at": _begins(kind),
+        "time_at": _begins(duration),
+        "calls": np.array([one.calls for one in exchanges], np.int64),
+        "groups": np.array([len(one.members) for one in exchanges], np.int64),
+        "member": _concatenated(member),
+        "kind": _concatenated(kind),
+        "duration_ps": _concatenated(duration),
+    }
+
+
+def _local(
+    program: Program, one: Exchange, of: IntArray, by_block: IntArray, blocks: _Blocks
+) -> IntArray:
+    """Members in order of role, each by its rank in the block's stretch of its stage."""
+    ranks = one.members[by_block][:, np.argsort(one.role, kind="stable")]
+    block = np.searchsorted(blocks.first, of, side="right") - 1
+    low = blocks.low[block][:, program.stage[ranks[0]]]
+    local: IntArray = blocks.place[ranks] - low
+    return local
+
+
+def _own_groups(
+    program: Program, wide: BoolArray, place: IntArray, ranks: IntArray
+) -> dict[str, Any]:
+    """Group of each rank in each role of the wide exchanges."""
+    roles = max((len(one.ops) for one in program.exchanges), default=1)
+    own_at = np.zeros((len(program.exchanges), roles), np.int64)
+    found: list[IntArray] = []
+    at = 0
+    for number in np.flatnonzero(wide).tolist():
+        one = program.exchanges[number]
+        for role in range(len(one.ops)):
+            members = one.members[:, one.role == role]
+            group = np.full(int(ranks[program.stage[members[0, 0]]]), -1, np.int64)
+            group[place[members]] = np.arange(len(members))[:, None]
+            own_at[number, role] = at
+            at += len(group)
+            found.append(group)
+    return {"group_of": _concatenated(found), "own_at": own_at}
+
+
+def _begins(parts: Sequence[IntArray]) -> IntArray:
+    lengths = np.array([len(part) for part in parts], np.int64)
+    begins: IntArray = np.cumsum(lengths) - lengths
+    return begins
+
+
+def _concatenated(parts: Sequence[IntArray]) -> IntArray:
+    return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)

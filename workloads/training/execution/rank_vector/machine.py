@@ -1,0 +1,213 @@
+"""A program laid out for evaluation, and the passes over its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from cluster_sim.engine.jit import version
+from cluster_sim.schedule.table import HORIZON_PS, IntArray
+from workloads.training.execution import jitter
+from workloads.training.execution.jitter import GOLDEN, Disturbance
+from workloads.training.execution.rank_vector.cover import (
+    NOTHING,
+    ROOM,
+    STARTS,
+    Cover,
+    Usual,
+    new_cover,
+)
+from workloads.training.execution.rank_vector.layout import Layout, layout
+from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
+from workloads.training.execution.rank_vector.over_blocks import Progress, over_blocks
+from workloads.training.execution.rank_vector.run import Clocks, Kernels, Notes, Work, carry_out
+from workloads.training.execution.rank_vector.tape import Tape, phases_tape, timed_tape
+from workloads.training.execution.rank_vector.unions import unions
+from workloads.training.program.program import Program
+
+SOURCES = (Path(__file__).parent, Path(jitter.__file__))
+"""What the compiled passes are made of, beside the engine's own instructions."""
+
+
+class Machine:
+    """A program laid out for evaluation.
+
+    Attributes
+    ----------
+    program : Program
+    nodes : Nodes
+    layout : Layout
+    tape : Tape
+        On which calls of wide exchanges meet in phases.
+    unions : Unions
+    work, kernels
+        Columns of nodes and ranks.
+    meet_at, meet_ps : int64 array
+        Calls of wide exchanges: where those of an exchange begin, and when each starts [ps].
+    threads : int
+    """
+
+    def __init__(self, program: Program, made: Nodes, how: Disturbance, threads: int):
+        self.program = program
+        self.nodes = made
+        self.layout = layout(program)
+        self.tape = phases_tape(made, self.layout.wide, self.layout.widest)
+        self.unions = unions(made)
+        self.work = _work(made)
+        self.kernels = _kernels(program, made, self.layout, how)
+        sizes = np.where(self.layout.wide, self.layout.groups * self.layout.calls, 0)
+        self.meet_at = np.cumsum(sizes) - sizes
+        self.meet_ps = np.zeros(int(sizes.sum()), np.int64)
+        self.threads = min(threads, self.layout.blocks)
+
+    def clocks(self, end: IntArray, stride: int) -> Clocks:
+        """Clocks for a thread; ``end`` may be all threads' own."""
+        roles, widest = int(np.diff(self.nodes.part_ptr).max()), int(self.layout.widest.max())
+        start, drawn = np.zeros((roles, widest), np.int64), np.zeros(widest, np.int64)
+        place, ready = np.zeros(widest, np.uint64), np.zeros_like(self.meet_ps)
+        return Clocks(end, stride, ready, self.meet_ps, self.meet_at, start, place, drawn)
+
+    def cover(self, room: int) -> Cover:
+        """Room for what the unions of a block cover."""
+        rows, stages = int(self.layout.row_at[-1]), len(self.layout.widest)
+        return new_cover(self.unions.followed, IDLE, stages, rows, room)
+
+    def quiet(self) -> Notes:
+        """Nothing to be noted."""
+        flat, none = np.zeros((0, 0), np.int64), np.zeros(0, np.int64)
+        return Notes(
+            NOTHING, new_cover(0, 0, 0, 0, 0), self.unions.ptr, self.unions.union,
+            Usual(flat, none), none, flat, flat, none, none,
+        )  # fmt: skip
+
+    def carry_out(
+        self, tape: Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
+    ) -> None:
+        """Carry out instructions for some blocks."""
+        carry_out(
+            version(*SOURCES), self.work, tape, self.layout, self.kernels, state.clocks,
+            state.notes, blocks, instructions,
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class State:
+    """What one thread changes."""
+
+    clocks: Clocks
+    notes: Notes
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """Where time went, by place in the layout; see :class:`Notes`."""
+
+    covered: IntArray
+    spent: IntArray
+    late: IntArray
+    until: IntArray
+
+
+def meet(machine: Machine, progress: Progress | None = None) -> None:
+    """Find when the groups of wide exchanges meet: all phases but the last, one by one."""
+    size, blocks = machine.tape.size, machine.layout.blocks
+    phases = list(pairwise(machine.tape.bounds.tolist()))[:-1]
+    end = np.zeros(size * blocks if phases else 0, np.int64)
+    notes = machine.quiet()
+    states = [State(machine.clocks(end, size), notes) for _ in range(machine.threads)]
+    done = _Counter(len(phases) * blocks, _telling(progress, "clocks"))
+    for instructions in phases:
+        work = partial(machine.carry_out, machine.tape, instructions)
+        over_blocks(blocks, states, work, done.more)
+        for state in states:
+            np.maximum(machine.meet_ps, state.clocks.ready, out=machine.meet_ps)
+
+
+def first_starts(machine: Machine) -> IntArray:
+    """Earliest start of each node [ps] on the first ranks of every stage, by which to order them.
+
+    What starts in another order on other ranks comes a little late for them.
+    """
+    when = np.full(len(machine.nodes), HORIZON_PS, np.int64)
+    notes = machine.quiet()._replace(mode=STARTS, first_start=when)
+    blocks = int(np.argmax((machine.layout.low > 0).all(axis=1)))
+    end = np.zeros(machine.tape.size * blocks, np.int64)
+    state = State(machine.clocks(end, machine.tape.size), notes)
+    for instructions in pairwise(machine.tape.bounds.tolist()):
+        machine.carry_out(machine.tape, instructions, state, (0, blocks))
+    return when
+
+
+def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Followed:
+    """Go through all blocks, each from beginning to end, and note where time goes."""
+    ranks = len(machine.program)
+    found = Followed(
+        np.zeros((machine.unions.followed, ranks), np.int64),
+        np.zeros((IDLE, ranks), np.int64),
+        *np.zeros((2, ranks), np.int64),
+    )
+    tape = timed_tape(machine.nodes, first_starts(machine), machine.layout.widest)
+    none, given = np.zeros(0, np.int64), (machine.unions.ptr, machine.unions.union, usual)
+    results = (found.covered, found.spent, found.late, found.until)
+    states = [
+        State(
+            machine.clocks(np.zeros(tape.size, np.int64), 0),
+            Notes(mode, machine.cover(ROOM), *given, none, *results),
+        )
+        for _ in range(machine.threads)
+    ]
+    done = _Counter(machine.layout.blocks, _telling(progress, "breakdown"))
+    over_blocks(machine.layout.blocks, states, partial(_follow, machine, tape), done.more)
+    return found
+
+
+def _follow(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
+    """Follow blocks, with more room for what they remember when it was too little."""
+    while True:
+        machine.carry_out(tape, (0, len(tape.node)), state, blocks)
+        if not state.notes.cover.lost[0]:
+            return
+        room = state.notes.cover.gap_start.shape[1]
+        state.notes = state.notes._replace(cover=machine.cover(4 * room))
+
+
+Telling = Callable[[int, int], None]
+
+
+def _telling(progress: Progress | None, what: str) -> Telling | None:
+    return partial(progress, what) if progress else None
+
+
+class _Counter:
+    """Tells how much is done of some whole."""
+
+    def __init__(self, whole: int, told: Telling | None):
+        self.whole = whole
+        self.done = 0
+        self.told = told
+
+    def more(self, count: int) -> None:
+        """So much more is done."""
+        self.done += count
+        if self.told:
+            self.told(self.done, self.whole)
+
+
+def _work(made: Nodes) -> Work:
+    total = np.concatenate([[0], np.cumsum(made.run_ps)])
+    return Work(
+        made.exchange, made.call, made.part_ptr, made.stage, made.category, made.first,
+        made.run_ptr, made.run_op, made.run_ps, np.diff(total[made.run_ptr]), made.wait_ptr,
+    )  # fmt: skip
+
+
+def _kernels(program: Program, made: Nodes, where: Layout, how: Disturbance) -> Kernels:
+    ranks = program.rank[where.order]
+    longest = int(np.diff(made.base).max())
+    op_key = np.arange(longest).astype(np.uint64) * GOLDEN
+    return Kernels(how.keys(ranks), how.slowness(ranks), how.table, op_key, bool(how))

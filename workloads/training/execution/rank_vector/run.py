@@ -1,0 +1,329 @@
+"""Clocks of all ranks, instruction by instruction and block by block, compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cluster_sim.engine.jit import compiled, internal
+from cluster_sim.schedule.table import IntArray
+from workloads.training.execution.jitter import KeyArray, draw, scale
+from workloads.training.execution.rank_vector.cover import (
+    IGNORE,
+    NOTHING,
+    STARTS,
+    Cover,
+    Stretch,
+    Usual,
+    clear,
+    put,
+    settle_all,
+)
+from workloads.training.execution.rank_vector.layout import Layout
+from workloads.training.execution.rank_vector.tape import Tape
+
+
+class Work(NamedTuple):
+    """Columns of the nodes, see :class:`workloads.training.execution.rank_vector.nodes.Nodes`."""
+
+    exchange: IntArray
+    call: IntArray
+    part_ptr: IntArray
+    stage: IntArray
+    category: IntArray
+    first: IntArray
+    run_ptr: IntArray
+    run_op: IntArray
+    run_ps: IntArray
+    run_sum_ps: IntArray
+    wait_ptr: IntArray
+
+
+class Kernels(NamedTuple):
+    """How kernels are disturbed: columns by place of the rank, stage after stage.
+
+    Attributes
+    ----------
+    key : uint64 array (ranks,)
+    slow : int64 array (ranks,)
+    table : int64 array
+    op_key : uint64 array (longest stream,)
+        What the hash adds for each op.
+    disturbed : bool
+    """
+
+    key: KeyArray
+    slow: IntArray
+    table: IntArray
+    op_key: KeyArray
+    disturbed: bool
+
+
+class Clocks(NamedTuple):
+    """What changes as instructions are carried out.
+
+    Attributes
+    ----------
+    end : int64 array
+        Clocks of a block, where the tape has them, or of all blocks one after the other [ps].
+    stride : int
+        From one block's clocks to the next; 0 where all use the same.
+    ready, meet : int64 array
+        When the ranks seen so far are ready for each call of each group of wide exchanges, and
+        when it starts as all are, from ``meet_at`` [ps].
+    meet_at : int64 array (exchanges,)
+    start : int64 array (roles, widest stage of a block)
+        Of the latest instruction [ps].
+    place : uint64 array (widest stage of a block,)
+    drawn : int64 array (widest stage of a block,)
+        Of the latest kernel: where in the table of jitter, and what is there.
+    """
+
+    end: IntArray
+    stride: int
+    ready: IntArray
+    meet: IntArray
+    meet_at: IntArray
+    start: IntArray
+    place: KeyArray
+    drawn: IntArray
+
+
+class Notes(NamedTuple):
+    """What is noted while clocks go on.
+
+    Attributes
+    ----------
+    mode : int
+    cover : Cover
+    union_ptr, union : int64 arrays
+        Unions that each category belongs to.
+    usual : Usual
+    first_start : int64 array (nodes,)
+        Earliest start of a node on any rank [ps].
+    covered : int64 array (unions, ranks)
+        Time covered by each union [ps].
+    spent : int64 array (categories, ranks)
+        Sum of the intervals of each category [ps].
+    late, until : int64 array (ranks,)
+        Waiting beyond the usual, and end of the last op [ps].
+    """
+
+    mode: int
+    cover: Cover
+    union_ptr: IntArray
+    union: IntArray
+    usual: Usual
+    first_start: IntArray
+    covered: IntArray
+    spent: IntArray
+    late: IntArray
+    until: IntArray
+
+
+@compiled
+def carry_out(
+    _version: Any,
+    work: Work,
+    tape: Tape,
+    layout: Layout,
+    kernels: Kernels,
+    clocks: Clocks,
+    notes: Notes,
+    blocks: tuple[int, int],
+    instructions: tuple[int, int],
+) -> None:
+    """Carry out a range of instructions for a range of blocks, and note what is asked for.
+
+    The first argument names the present source, see :func:`cluster_sim.engine.jit.version`.
+    """
+    for block in range(blocks[0], blocks[1]):
+        if notes.mode >= IGNORE:
+            clear(notes.cover)
+        base = block * clocks.stride
+        for i in range(instructions[0], instructions[1]):
+            node = tape.node[i]
+            if work.exchange[node] < 0:
+                _run(work, tape, layout, kernels, clocks, block, base, node)
+            elif not layout.wide[work.exchange[node]]:
+                _meet(work, tape, layout, clocks, block, base, node)
+            elif tape.only_meets[i]:
+                _ready(work, tape, layout, clocks, block, base, node)
+            else:
+                _go_on(work, tape, layout, clocks, block, base, node)
+            if notes.mode != NOTHING and not tape.only_meets[i]:
+                _note(work, tape, layout, clocks, notes, block, base, node)
+        if notes.mode >= IGNORE:
+            _gather(layout, notes, block)
+
+
+@internal
+def _stretch(layout: Layout, block: int, stage: int) -> Stretch:
+    low = layout.low[block, stage]
+    ranks = layout.low[block + 1, stage] - low
+    return Stretch(stage, ranks, layout.row_at[stage], layout.stage_at[stage] + low)
+
+
+@internal
+def _run(
+    work: Work,
+    tape: Tape,
+    layout: Layout,
+    kernels: Kernels,
+    clocks: Clocks,
+    block: int,
+    base: int,
+    node: int,
+) -> None:
+    """A run of kernels on the ranks of a block."""
+    part = work.part_ptr[node]
+    on = _stretch(layout, block, work.stage[part])
+    at = base + tape.out[part]
+    end, begin = clocks.end[at : at + on.ranks], clocks.start[0, : on.ranks]
+    for c in range(on.ranks):
+        begin[c] = 0
+    for k in range(work.wait_ptr[part], work.wait_ptr[part + 1]):
+        at = base + tape.wait_at[k]
+        waits = clocks.end[at : at + on.ranks]
+        for c in range(on.ranks):
+            begin[c] = max(begin[c], waits[c])
+    if not kernels.disturbed:
+        for c in range(on.ranks):
+            end[c] = begin[c] + work.run_sum_ps[part]
+        return
+    for c in range(on.ranks):
+        end[c] = begin[c]
+    for k in range(work.run_ptr[part], work.run_ptr[part + 1]):
+        _add(end, work.run_ps[k], kernels, kernels.op_key[work.run_op[k]], clocks, on)
+
+
+@internal
+def _add(
+    end: IntArray,
+    duration: int,
+    kernels: Kernels,
+    op_key: np.uint64,
+    clocks: Clocks,
+    on: Stretch,
+) -> None:
+    """Add the disturbed time of one kernel on each rank; three loops, two of them for vectors."""
+    key = kernels.key[on.place : on.place + on.ranks]
+    slow = kernels.slow[on.place : on.place + on.ranks]
+    place, drawn = clocks.place[: on.ranks], clocks.drawn[: on.ranks]
+    for c in range(on.ranks):
+        place[c] = draw(key[c], op_key)
+    for c in range(on.ranks):
+        drawn[c] = kernels.table[place[c]]
+    for c in range(on.ranks):
+        end[c] += max(1, scale(scale(duration, slow[c]), drawn[c]))
+
+
+@internal
+def _meet(
+    work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
+) -> None:
+    """A call of every group that lies in a block."""
+    exchange, call, parts = work.exchange[node], work.call[node], work.part_ptr[node]
+    width, roles = layout.width[exchange], work.part_ptr[node + 1] - work.part_ptr[node]
+    for g in range(layout.group_low[exchange, block], layout.group_low[exchange, block + 1]):
+        at = layout.member_at[exchange] + g * width
+        start = 0
+        for role in range(roles):
+            low, high = layout.role_ptr[exchange, role], layout.role_ptr[exchange, role + 1]
+            for k in range(work.wait_ptr[parts + role], work.wait_ptr[parts + role + 1]):
+                waits = base + tape.wait_at[k]
+                for m in range(at + low, at + high):
+                    start = max(start, clocks.end[waits + layout.member[m]])
+        kind = layout.kind[layout.group_at[exchange] + g]
+        took = layout.duration_ps[layout.time_at[exchange] + kind * layout.calls[exchange] + call]
+        for role in range(roles):
+            low, high = layout.role_ptr[exchange, role], layout.role_ptr[exchange, role + 1]
+            out = base + tape.out[parts + role]
+            for m in range(at + low, at + high):
+                clocks.start[role, layout.member[m]] = start
+                clocks.end[out + layout.member[m]] = start + took
+
+
+@internal
+def _ready(
+    work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
+) -> None:
+    """Ranks of a block say when they are ready for a call of a wide exchange."""
+    exchange = work.exchange[node]
+    meets = clocks.meet_at[exchange] + work.call[node] * layout.groups[exchange]
+    for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
+        stage = work.stage[part]
+        low = layout.low[block, stage]
+        own = layout.own_at[exchange, part - work.part_ptr[node]] + low
+        for k in range(work.wait_ptr[part], work.wait_ptr[part + 1]):
+            for c in range(layout.low[block + 1, stage] - low):
+                g = meets + layout.group_of[own + c]
+                clocks.ready[g] = max(clocks.ready[g], clocks.end[base + tape.wait_at[k] + c])
+
+
+@internal
+def _go_on(
+    work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
+) -> None:
+    """Ranks of a block go on from a call of a wide exchange."""
+    exchange, call = work.exchange[node], work.call[node]
+    meets = clocks.meet_at[exchange] + call * layout.groups[exchange]
+    times = layout.time_at[exchange] + call
+    for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
+        role, stage = part - work.part_ptr[node], work.stage[part]
+        low = layout.low[block, stage]
+        for c in range(layout.low[block + 1, stage] - low):
+            g = layout.group_of[layout.own_at[exchange, role] + low + c]
+            kind = layout.kind[layout.group_at[exchange] + g]
+            start = clocks.meet[meets + g]
+            clocks.start[role, c] = start
+            took = layout.duration_ps[times + kind * layout.calls[exchange]]
+            clocks.end[base + tape.out[part] + c] = start + took
+
+
+@internal
+def _note(
+    work: Work,
+    tape: Tape,
+    layout: Layout,
+    clocks: Clocks,
+    notes: Notes,
+    block: int,
+    base: int,
+    node: int,
+) -> None:
+    """Note what each rank of a block just did."""
+    for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
+        on, code = _stretch(layout, block, work.stage[part]), work.category[part]
+        start = clocks.start[part - work.part_ptr[node], : on.ranks]
+        end = clocks.end[base + tape.out[part] : base + tape.out[part] + on.ranks]
+        if notes.mode == STARTS:
+            for c in range(on.ranks):
+                notes.first_start[node] = min(notes.first_start[node], start[c])
+            continue
+        spent = notes.cover.spent[code, on.row : on.row + on.ranks]
+        for c in range(on.ranks):
+            spent[c] += end[c] - start[c]
+        for k in range(notes.union_ptr[code], notes.union_ptr[code + 1]):
+            put(
+                notes.cover, notes.union[k], on, start, end, work.first[part], notes.usual,
+                notes.mode,
+            )  # fmt: skip
+
+
+@internal
+def _gather(layout: Layout, notes: Notes, block: int) -> None:
+    """Keep what the unions of a block cover."""
+    cover = notes.cover
+    for stage in range(layout.low.shape[1]):
+        on = _stretch(layout, block, stage)
+        settle_all(cover, on, notes.usual, notes.mode)
+        for c in range(on.ranks):
+            row, place = on.row + c, on.place + c
+            for union in range(cover.until.shape[0]):
+                notes.covered[union, place] = cover.until[union, row] - cover.idle[union, row]
+            for code in range(cover.spent.shape[0]):
+                notes.spent[code, place] = cover.spent[code, row]
+            notes.late[place] = cover.late[row]
+            notes.until[place] = cover.until[0, row]

@@ -1,0 +1,106 @@
+"""Which unions of categories must be followed to tell whose every picosecond is.
+
+Time belongs to the first category that is on. So what a category gets is by how much it widens the
+union of those before it. Where all of these come one after the other on every rank, as a chain of
+waits, the union is the sum of their intervals, and need not be followed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster_sim.schedule.table import BoolArray, IntArray
+from workloads.training.execution.rank_vector.cover import ALL
+from workloads.training.execution.rank_vector.nodes import IDLE, Nodes, allocating
+
+SUMMED = -1
+"""In place of a union: the sum of the intervals."""
+
+
+class Unions(NamedTuple):
+    """Unions to follow; the first is that of all categories.
+
+    Attributes
+    ----------
+    first : int64 array (categories,)
+        Union of a category and all before it, or ``SUMMED``.
+    alone : int64 array (categories,)
+        Union of a category by itself, or ``SUMMED``.
+    ptr, union : int64 arrays
+        Unions that each category belongs to.
+    followed : int
+        How many there are.
+    """
+
+    first: IntArray
+    alone: IntArray
+    ptr: IntArray
+    union: IntArray
+    followed: int
+
+    def spent(self, covered: IntArray, summed: IntArray) -> IntArray:
+        """What each category gets, int64 (categories, ranks).
+
+        Parameters
+        ----------
+        covered : int64 array (unions, ranks)
+        summed : int64 array (categories, ranks)
+            Sum of the intervals of each category.
+        """
+        sums = np.cumsum(summed, axis=0)
+        upto = np.where((self.first == SUMMED)[:, None], sums, covered[self.first])
+        return np.diff(upto, axis=0, prepend=0)
+
+    def active(self, covered: IntArray, summed: IntArray) -> IntArray:
+        """Time in which something of each category is on, int64 (categories, ranks)."""
+        return np.where((self.alone == SUMMED)[:, None], summed, covered[self.alone])
+
+
+def unions(nodes: Nodes) -> Unions:
+    """Return the unions to follow for a program's nodes."""
+    present = np.unique(nodes.category).tolist()
+    first, alone = np.full((2, IDLE), SUMMED)
+    belongs: list[list[int]] = [[] for _ in range(IDLE)]
+    count = ALL + 1
+    for code in range(IDLE):
+        if code >= present[-1]:
+            first[code] = ALL
+        elif code not in present:
+            first[code] = first[code - 1] if code else SUMMED
+        elif not in_a_row(nodes, nodes.category <= code):
+            first[code], count = count, count + 1
+        if code in present and not in_a_row(nodes, nodes.category == code):
+            alone[code], count = count, count + 1
+    for code in present:
+        cumulative = {int(union) for union in first[code:] if union != SUMMED}
+        own = {int(alone[code])} - {SUMMED}
+        belongs[code] = sorted(cumulative | own)
+    ptr = np.cumsum([0, *(len(one) for one in belongs)])
+    return Unions(first, alone, ptr, np.concatenate(belongs).astype(np.int64), count)
+
+
+def in_a_row(nodes: Nodes, chosen: BoolArray) -> bool:
+    """Whether the chosen parts of every rank wait for each other, one after the other."""
+    part_of = np.zeros(nodes.base[-1], np.int64)
+    part_of[nodes.value] = np.arange(len(nodes.value))
+    stages = len(nodes.base) - 1
+    return bool(_in_a_row(nodes.stage, nodes.wait_ptr, part_of[nodes.wait], chosen, stages))
+
+
+@allocating
+def _in_a_row(
+    stage: IntArray, wait_ptr: IntArray, wait_part: IntArray, chosen: BoolArray, stages: int
+) -> bool:
+    """Follow for each part, in an order of waiting, the latest chosen one that it comes after."""
+    after = np.full(len(stage), -1, np.int64)
+    latest = np.full(stages, -1, np.int64)
+    for part in range(len(stage)):
+        for k in range(wait_ptr[part], wait_ptr[part + 1]):
+            after[part] = max(after[part], after[wait_part[k]])
+        if chosen[part]:
+            if after[part] != latest[stage[part]]:
+                return False
+            after[part] = latest[stage[part]] = part
+    return True

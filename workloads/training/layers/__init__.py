@@ -1,0 +1,1 @@
+"""Layers of a model as operations of one rank."""

@@ -1,0 +1,166 @@
+"""The steps of attention in one layer: projections, the core, and context parallelism.
+
+With context parallelism each rank has two pieces of every sequence, one from either end, so that
+all have equal work under a causal mask (arXiv 2407.21783, section 3.3.2). Keys and values go round
+in a ring beside the core (arXiv 2310.01889), or are gathered before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from workloads.kernels import times as kernel_times
+from workloads.kernels.chip_share import Timing
+from workloads.models.flops import keys_seen
+from workloads.training.layers.shapes import TWO, Shapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, Step, collective, kernel, prefixed
+from workloads.training.layers.tensor_parallel import (
+    column_backward,
+    gathered_product,
+    norm,
+    product_scattered,
+    residual,
+)
+
+
+def attention_forward(shapes: Shapes) -> list[Step]:
+    """Steps of one layer's attention forward over one microbatch."""
+    h = shapes.model.hidden
+    return [
+        norm(shapes, "attention.norm"),
+        *gathered_product(shapes, "attention", "attention.qkv", _columns(shapes), h),
+        *_rotate(shapes),
+        *core_forward(shapes),
+        *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
+        residual(shapes, "attention.residual"),
+    ]
+
+
+def attention_backward(shapes: Shapes) -> list[Step]:
+    """Steps of one layer's attention backward."""
+    return [
+        *out_backward(shapes),
+        *core_backward(shapes),
+        *prefixed(_rotate(shapes), "gradient."),
+        *column_backward(shapes, "attention", "attention.qkv", _columns(shapes)),
+    ]
+
+
+def out_backward(shapes: Shapes) -> list[Step]:
+    """Both gradients of the output projection."""
+    t, h = shapes.tokens, shapes.model.hidden
+    return [
+        *gathered_product(shapes, "attention.gradient", "attention.out.data", shapes.values, h),
+        kernel("attention.out.weight", shapes.gemm(shapes.values, h, t)),
+    ]
+
+
+def _columns(shapes: Shapes) -> int:
+    """Columns of queries, keys and values on one rank."""
+    return (shapes.heads + 2 * shapes.kv_heads) * shapes.model.head_dim
+
+
+def _rotate(shapes: Shapes) -> list[Step]:
+    """Rotate queries and keys, and normalise them where the model does; read and written."""
+    if shapes.model.positions:
+        return []
+    width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
+    passes = 4 if shapes.model.qk_norm else 2
+    return [kernel("attention.rotate", shapes.stream(passes * TWO * shapes.tokens * width))]
+
+
+def core_forward(shapes: Shapes) -> list[Step]:
+    """Scores, softmax and weighted sums."""
+    if shapes.plan.cp == 1:
+        return [kernel("attention.core", _whole(shapes, "forward"))]
+    if shapes.plan.cp_exchange == "all-gather":
+        gathered = collective("attention.keys", "cp", "all-gather", shapes.plan.cp * keys(shapes))
+        return [gathered, kernel("attention.core", _gathered(shapes, "forward"))]
+    return _ring(shapes, "forward", "attention.core")
+
+
+def core_backward(shapes: Shapes) -> list[Step]:
+    """Gradients of queries, keys and values, with scores that are computed again before."""
+    plan, name = shapes.plan, "attention.core.data"
+    if plan.cp == 1:
+        again = []
+        if plan.recompute == "selective" and plan.attention == "unfused":
+            again = [kernel("again.attention.core", _whole(shapes, "forward"))]
+        return [*again, kernel(name, _whole(shapes, "backward"))]
+    if plan.cp_exchange == "all-gather":
+        size = plan.cp * keys(shapes)
+        return [
+            collective("attention.keys", "cp", "all-gather", size),
+            kernel(name, _gathered(shapes, "backward")),
+            collective("attention.keys.gradient", "cp", "reduce-scatter", size),
+        ]
+    return _ring(shapes, "backward", name)
+
+
+def keys(shapes: Shapes) -> int:
+    """Keys and values of one rank's part of the sequences [B]."""
+    model = shapes.model
+    width = 2 * shapes.kv_heads * model.head_dim
+    if model.latent:
+        width = shapes.heads * (model.head_dim + model.latent.value_dim)
+    return TWO * shapes.tokens * width
+
+
+def _ring(shapes: Shapes, direction: str, name: str) -> list[Step]:
+    """Work on one rank's keys while those of the next come in; gradients of keys travel along.
+
+    A rank's own keys need half of the square of scores, those of every other rank one half too:
+    all of its queries and half of the keys, or the other way round.
+    """
+    plan, local = shapes.plan, shapes.plan.local_seq
+    seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
+    others = max(1, round(seen / (plan.cp - 1)))
+    own_s = _core(shapes, direction, local, causal=True)
+    other_s = _core(shapes, direction, others, causal=False)
+    steps = []
+    for turn in range(plan.cp):
+        here = f"attention.keys.{turn}" if turn else NOTHING
+        if turn < plan.cp - 1:
+            sent = f"attention.keys.{turn + 1}"
+            before = here if turn else PREVIOUS
+            steps.append(collective(sent, "cp", "permute", keys(shapes), after=before))
+        steps.append(kernel(name, other_s if turn else own_s, after=here))
+        if direction == "backward":
+            steps.append(collective(f"{name}.home", "cp", "permute", keys(shapes)))
+    return steps
+
+
+def _whole(shapes: Shapes, direction: str) -> Timing:
+    """The core on whole sequences."""
+    model, plan = shapes.model, shapes.plan
+    if plan.attention == "unfused":
+        how = {"ranks_per_chip": plan.ranks_per_chip, "parts": shapes.parts}
+        run = partial(kernel_times.unfused_attention, shapes.chip, plan.microbatch, plan.seq)
+        return run(shapes.heads, _width(shapes), direction, **how)  # type: ignore[arg-type]
+    window = min(plan.seq, model.window or plan.seq)
+    return _core(shapes, direction, window, causal=window == plan.seq)
+
+
+def _gathered(shapes: Shapes, direction: str) -> Timing:
+    """The core on a rank's queries and all keys, of which a query sees half in the mean."""
+    seen = round(keys_seen(shapes.model, shapes.plan.seq))
+    return _core(shapes, direction, seen, causal=False)
+
+
+def _core(shapes: Shapes, direction: str, key_count: int, *, causal: bool) -> Timing:
+    plan = shapes.plan
+    run = partial(kernel_times.attention, shapes.chip, plan.microbatch, plan.local_seq)
+    sides = (shapes.heads, shapes.kv_heads, _width(shapes), causal, direction)
+    how = {"kv_seq": key_count, "ranks_per_chip": plan.ranks_per_chip, "parts": shapes.parts}
+    # Queries and results, keys and values; backward these and the gradients of each.
+    rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count
+    moved = 2 * TWO * plan.microbatch * rows * _width(shapes) * (1 + (direction == "backward"))
+    return replace(run(*sides, **how), size_bytes=moved)  # type: ignore[arg-type]
+
+
+def _width(shapes: Shapes) -> int:
+    """Width of a head: in the mean of keys and values where they differ."""
+    latent = shapes.model.latent
+    width = shapes.model.head_dim
+    return (width + latent.value_dim) // 2 if latent else width

@@ -1,0 +1,64 @@
+"""The steps at both ends of a model: the embedding, and the output layer with the loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.steps import Step, collective, kernel
+from workloads.training.layers.tensor_parallel import column_backward, enter, leave, norm
+
+LOSS_PASSES = 7
+"""Over the logits in fp32, one kernel a step: written by the cast, read for the maximum, read and
+written by the difference and the exponential, read for the sum (Megatron-LM's cross entropy)."""
+LOSS_GRADIENT_BYTES = 22
+"""A logit: the division and the target's difference read and written in fp32, read by the cast,
+written in bf16."""
+
+
+def _in_bf16(shapes: Shapes) -> Shapes:
+    """The same ranks without fp8, which frameworks keep from the output layer.
+
+    Megatron-LM's is none of Transformer Engine's layers; torchtitan leaves it out by name.
+    """
+    return replace(shapes, plan=replace(shapes.plan, precision="bf16"))
+
+
+def _vocabulary(shapes: Shapes) -> int:
+    return -(-shapes.model.vocab // shapes.plan.tp)
+
+
+def embedding(shapes: Shapes) -> list[Step]:
+    """Look up; ranks of a tensor-parallel group hold parts of the vocabulary."""
+    return [
+        kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes)),
+        *leave(shapes, "embedding"),
+    ]
+
+
+def embedding_backward(shapes: Shapes) -> list[Step]:
+    """Scatter the gradient of what was looked up."""
+    return [
+        *enter(shapes, "embedding.gradient"),
+        kernel("embedding.add", shapes.gather(2 * shapes.wide_bytes)),
+    ]
+
+
+def output(shapes: Shapes) -> list[Step]:
+    """Final norm, logits of this rank's part of the vocabulary, and the loss."""
+    t, h, columns = shapes.tokens, shapes.model.hidden, _vocabulary(shapes)
+    sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
+    return [
+        norm(shapes, "output.norm"),
+        *enter(shapes, "output"),
+        kernel("output.logits", _in_bf16(shapes).gemm(t, columns, h)),
+        kernel("loss", shapes.passes(LOSS_PASSES * 4 * t * columns)),
+        *sums,
+    ]
+
+
+def output_backward(shapes: Shapes) -> list[Step]:
+    """Gradients of the loss, the output layer and the norm before it."""
+    columns = _vocabulary(shapes)
+    gradient = [kernel("loss.data", shapes.passes(LOSS_GRADIENT_BYTES * shapes.tokens * columns))]
+    return [*gradient, *column_backward(_in_bf16(shapes), "output", "output.logits", columns)]

@@ -1,0 +1,179 @@
+"""The steps of a layer with experts: routing, all-to-alls, grouped products, shared experts.
+
+Each rank routes its own part of the tokens, sends every copy to the rank that holds the expert,
+and gets it back after (GShard, arXiv 2006.16668; Megatron-LM's all-to-all dispatcher). A skew says
+how many tokens the busiest rank gets over the mean; as everybody waits for it in the exchange
+after, all are given its load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+from workloads.kernels.chip_share import Timing
+from workloads.models.model import Experts
+from workloads.training.layers.mlp import products, products_backward, up_width
+from workloads.training.layers.shapes import TWO, Shapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, Step, collective, kernel
+from workloads.training.layers.tensor_parallel import norm, residual
+
+ROUTER_PASSES = 4
+"""Over the router's scores in fp32: written, softmax read and written, read for the best."""
+
+
+class Load(NamedTuple):
+    """What one rank's experts work on.
+
+    ``rows``: tokens that the rank routes; ``copies``: those that it sends, one for each visit;
+    ``local``: experts of the rank; ``each``: tokens of one of them; ``inner``: its columns.
+    """
+
+    rows: int
+    copies: int
+    local: int
+    each: int
+    inner: int
+
+
+def load(shapes: Shapes) -> Load:
+    """Tokens and experts of a rank."""
+    plan, some = shapes.plan, _experts(shapes)
+    rows = -(-shapes.tokens // plan.tp)
+    copies = rows * some.per_token
+    local = some.count // plan.ep
+    busy = copies * plan.expert_tp * (plan.routing_skew if plan.ep > 1 else 1.0)
+    return Load(rows, copies, local, max(1, math.ceil(busy / local)), some.ffn // plan.expert_tp)
+
+
+def experts_forward(shapes: Shapes) -> list[Step]:
+    """Steps of one layer's experts over one microbatch."""
+    some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
+    wide = up_width(shapes, has.inner)
+    shared = products(shapes, some.shared_ffn, "shared") if some.shared_ffn else []
+    there, home = _there(shapes, "experts"), _home(shapes, "experts")
+    before, after = [], []
+    if _beside(shapes):
+        before, after, shared = _apart(shared[:2]), _apart(shared[2:]), []
+    return [
+        norm(shapes, "mlp.norm"),
+        kernel("router.logits", shapes.gemm(has.rows, some.count, h)),
+        kernel("router.choice", shapes.stream(ROUTER_PASSES * 4 * has.rows * some.count)),
+        _move(shapes, "experts.permute"),
+        *there,
+        *before,
+        kernel("experts.up", shapes.gemm(has.each, wide, h, has.local), after=_end(there)),
+        kernel("experts.activation", _activation(shapes, wide + has.inner)),
+        kernel("experts.down", shapes.gemm(has.each, h, has.inner, has.local)),
+        *home,
+        *after,
+        replace(_move(shapes, "experts.sum"), after=_end(home)),
+        *shared,
+        *_whole(shapes, "experts.output"),
+        residual(shapes, "mlp.residual"),
+    ]
+
+
+def experts_backward(shapes: Shapes) -> list[Step]:
+    """Steps of the same backward."""
+    some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
+    wide = up_width(shapes, has.inner)
+    shared = products_backward(shapes, some.shared_ffn, "shared") if some.shared_ffn else []
+    there, home = _there(shapes, "experts.gradient"), _home(shapes, "experts.gradient")
+    before, after, last = [], [], [] if shared else [norm(shapes, "mlp.norm.data", passes=4)]
+    if _beside(shapes):
+        before, after, shared = _apart(shared[:3]), _apart(shared[3:-1]), shared[-1:]
+    return [
+        _move(shapes, "experts.sum.data"),
+        *there,
+        *before,
+        kernel(
+            "experts.down.data",
+            shapes.gemm(has.each, has.inner, h, has.local),
+            after=_end(there),
+        ),
+        kernel("experts.down.weight", shapes.gemm(has.inner, h, has.each, has.local)),
+        kernel("experts.activation.data", _activation(shapes, 2 * wide + has.inner)),
+        kernel("experts.up.data", shapes.gemm(has.each, h, wide, has.local)),
+        kernel("experts.up.weight", shapes.gemm(h, wide, has.each, has.local)),
+        *home,
+        *after,
+        replace(_move(shapes, "experts.permute.data"), after=_end(home)),
+        kernel("router.logits.data", shapes.gemm(has.rows, h, some.count)),
+        kernel("router.logits.weight", shapes.gemm(h, some.count, has.rows)),
+        *shared,
+        *_whole(shapes, "experts.hidden"),
+        *last,
+    ]
+
+
+def _beside(shapes: Shapes) -> bool:
+    """Whether shared experts work while copies are on their way (Megatron-LM does with tp 1)."""
+    plan = shapes.plan
+    return plan.overlap == "all" and plan.ep > 1 == plan.tp and bool(_experts(shapes).shared_ffn)
+
+
+def _apart(steps: Sequence[Step]) -> list[Step]:
+    """Kernels that do not wait for the communication before them."""
+    return [replace(step, after=NOTHING) for step in steps]
+
+
+def _end(talks: Sequence[Step]) -> str:
+    """What waits for all of these communications waits for."""
+    return talks[-1].name if talks else PREVIOUS
+
+
+def _experts(shapes: Shapes) -> Experts:
+    return cast("Experts", shapes.model.experts)
+
+
+def _move(shapes: Shapes, name: str) -> Step:
+    """Read tokens and write the copies sorted by expert, or the other way round.
+
+    Rows are picked by index, by the kernels that look up an embedding.
+    """
+    has, per_token = load(shapes), _experts(shapes).per_token
+    read = TWO * has.rows * shapes.model.hidden
+    return kernel(name, shapes.gather(read * (1 + per_token)))
+
+
+def _activation(shapes: Shapes, width: int) -> Timing:
+    has = load(shapes)
+    return shapes.stream(TWO * has.each * has.local * width)
+
+
+def _there(shapes: Shapes, name: str) -> list[Step]:
+    """Send copies to the ranks of their experts, and to all that share an expert."""
+    plan, size = shapes.plan, _sent(shapes)
+    steps = []
+    if plan.ep > 1:
+        steps.append(collective(f"{name}.dispatch", "ep", "all-to-all", size))
+    if plan.expert_tp > 1:
+        steps.append(collective(f"{name}.gather", "etp", "all-gather", size * plan.expert_tp))
+    return steps
+
+
+def _home(shapes: Shapes, name: str) -> list[Step]:
+    """Sum the parts of those that share an expert, and send copies back."""
+    plan, size = shapes.plan, _sent(shapes)
+    steps = []
+    if plan.expert_tp > 1:
+        steps.append(collective(f"{name}.scatter", "etp", "reduce-scatter", size * plan.expert_tp))
+    if plan.ep > 1:
+        steps.append(collective(f"{name}.combine", "ep", "all-to-all", size))
+    return steps
+
+
+def _sent(shapes: Shapes) -> int:
+    """Copies that the busiest rank gets from its own kind [B]."""
+    skew = shapes.plan.routing_skew if shapes.plan.ep > 1 else 1.0
+    return math.ceil(TWO * load(shapes).copies * shapes.model.hidden * skew)
+
+
+def _whole(shapes: Shapes, name: str) -> list[Step]:
+    """Without sequence parallelism: gather the parts that the ranks of a group have routed."""
+    if shapes.plan.tp == 1 or shapes.plan.sequence_parallel:
+        return []
+    return [collective(f"{name}.gather", "tp", "all-gather", shapes.wide_bytes)]

@@ -1,0 +1,112 @@
+"""The steps of multi-head latent attention in one layer (arXiv 2405.04434, section 2.1).
+
+Down-projections are on every rank of a tensor-parallel group and work on its part of the sequence;
+what is gathered before the up-projections is the narrow compressed state, as Megatron-LM does it.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from workloads.kernels.chip_share import Timing
+from workloads.models.model import LatentAttention
+from workloads.training.layers.attention import core_backward, core_forward, out_backward
+from workloads.training.layers.shapes import TWO, Shapes
+from workloads.training.layers.steps import Step, collective, kernel, prefixed
+from workloads.training.layers.tensor_parallel import norm, product_scattered, residual
+
+
+def latent_forward(shapes: Shapes) -> list[Step]:
+    """Steps of one layer's latent attention forward over one microbatch."""
+    t, h = shapes.tokens, shapes.model.hidden
+    return [
+        norm(shapes, "attention.norm"),
+        kernel("attention.down", shapes.gemm(t // shapes.plan.sp, _down(shapes), h)),
+        kernel("attention.compressed.norm", _compressed(shapes, passes=2)),
+        *_gather(shapes, "attention.compressed"),
+        *_up(shapes),
+        *_rotate(shapes),
+        *core_forward(shapes),
+        *product_scattered(shapes, "attention", "attention.out", h, shapes.values),
+        residual(shapes, "attention.residual"),
+    ]
+
+
+def latent_backward(shapes: Shapes) -> list[Step]:
+    """Steps of one layer's latent attention backward."""
+    h, down, local = shapes.model.hidden, _down(shapes), shapes.tokens // shapes.plan.sp
+    return [
+        *out_backward(shapes),
+        *core_backward(shapes),
+        *prefixed(_rotate(shapes), "gradient."),
+        *_gather(shapes, "attention.compressed.input"),
+        *_up_backward(shapes),
+        *_sum(shapes),
+        kernel("attention.compressed.norm.data", _compressed(shapes, passes=4)),
+        kernel("attention.down.data", shapes.gemm(local, h, down)),
+        kernel("attention.down.weight", shapes.gemm(h, down, local)),
+        norm(shapes, "attention.norm.data", passes=4),
+    ]
+
+
+def _latent(shapes: Shapes) -> LatentAttention:
+    return cast("LatentAttention", shapes.model.latent)
+
+
+def _down(shapes: Shapes) -> int:
+    """Columns of the compressed queries, keys and values, and of the shared position."""
+    mla = _latent(shapes)
+    return mla.query_rank + mla.kv_rank + mla.rope_dim
+
+
+def _products(shapes: Shapes) -> list[tuple[str, int, int]]:
+    """Up-projections: name, columns on this rank, rows."""
+    mla, h = _latent(shapes), shapes.model.hidden
+    return [
+        ("attention.queries", shapes.heads * shapes.model.head_dim, mla.query_rank or h),
+        ("attention.keys-values", shapes.heads * (mla.nope_dim + mla.value_dim), mla.kv_rank),
+    ]
+
+
+def _up(shapes: Shapes) -> list[Step]:
+    products = _products(shapes)
+    return [kernel(name, shapes.gemm(shapes.tokens, n, k)) for name, n, k in products]
+
+
+def _up_backward(shapes: Shapes) -> list[Step]:
+    t = shapes.tokens
+    steps = []
+    for name, columns, rows in _products(shapes):
+        steps.append(kernel(f"{name}.data", shapes.gemm(t, rows, columns)))
+        steps.append(kernel(f"{name}.weight", shapes.gemm(rows, columns, t)))
+    return steps
+
+
+def _compressed(shapes: Shapes, *, passes: int) -> Timing:
+    return shapes.stream(passes * _compressed_bytes(shapes) // shapes.plan.sp)
+
+
+def _compressed_bytes(shapes: Shapes) -> int:
+    """What every rank of a tensor-parallel group needs of the whole sequence [B]."""
+    uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
+    return TWO * shapes.tokens * (_down(shapes) + uncompressed)
+
+
+def _gather(shapes: Shapes, name: str) -> list[Step]:
+    if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
+        return []
+    return [collective(f"{name}.gather", "tp", "all-gather", _compressed_bytes(shapes))]
+
+
+def _sum(shapes: Shapes) -> list[Step]:
+    """Sum the gradient of the compressed state over the heads of all ranks."""
+    if shapes.plan.tp == 1:
+        return []
+    op = "reduce-scatter" if shapes.plan.sequence_parallel else "all-reduce"
+    return [collective("attention.compressed.sum", "tp", op, _compressed_bytes(shapes))]
+
+
+def _rotate(shapes: Shapes) -> list[Step]:
+    """Rotate the part of queries and keys with position; keys are written for every head."""
+    width = shapes.heads * (2 * _latent(shapes).rope_dim + shapes.model.head_dim)
+    return [kernel("attention.rotate", shapes.stream(2 * TWO * shapes.tokens * width))]

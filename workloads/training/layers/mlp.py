@@ -1,0 +1,55 @@
+"""The steps of a feed-forward part that every token visits: a dense layer's, or shared experts."""
+
+from __future__ import annotations
+
+from workloads.training.layers.shapes import TWO, Shapes
+from workloads.training.layers.steps import Step, kernel
+from workloads.training.layers.tensor_parallel import (
+    column_backward,
+    gathered_product,
+    norm,
+    product_scattered,
+    residual,
+)
+
+
+def mlp_forward(shapes: Shapes) -> list[Step]:
+    """Steps of one layer's dense feed-forward part over one microbatch."""
+    return [
+        norm(shapes, "mlp.norm"),
+        *products(shapes, shapes.model.ffn, "mlp"),
+        residual(shapes, "mlp.residual"),
+    ]
+
+
+def mlp_backward(shapes: Shapes) -> list[Step]:
+    """Steps of the same backward."""
+    return products_backward(shapes, shapes.model.ffn, "mlp")
+
+
+def products(shapes: Shapes, ffn: int, name: str) -> list[Step]:
+    """Up, activation, down of an inner width that tp divides."""
+    t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
+    wide = up_width(shapes, inner)
+    return [
+        *gathered_product(shapes, name, f"{name}.up", wide, h),
+        kernel(f"{name}.activation", shapes.stream(TWO * t * (wide + inner))),
+        *product_scattered(shapes, name, f"{name}.down", h, inner),
+    ]
+
+
+def products_backward(shapes: Shapes, ffn: int, name: str) -> list[Step]:
+    """Gradients of the same, and of the norm before."""
+    t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
+    wide = up_width(shapes, inner)
+    return [
+        *gathered_product(shapes, f"{name}.gradient", f"{name}.down.data", inner, h),
+        kernel(f"{name}.down.weight", shapes.gemm(inner, h, t)),
+        kernel(f"{name}.activation.data", shapes.stream(TWO * t * (2 * wide + inner))),
+        *column_backward(shapes, name, f"{name}.up", wide),
+    ]
+
+
+def up_width(shapes: Shapes, inner: int) -> int:
+    """Columns of the up-projection: a gated one has two halves."""
+    return 2 * inner if shapes.model.gated_mlp else inner

@@ -1,0 +1,98 @@
+"""Shapes: what one rank of a plan works on, and how long its kernels take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from topologies.catalogue.catalogue import Catalogue
+from workloads.kernels import times as kernel_times
+from workloads.kernels.chip_share import ELEMENT_BYTES, Timing, family
+from workloads.models.model import Model
+from workloads.training.plan.plan import ParallelPlan
+
+TWO = 2
+"""Bytes of an activation in bf16."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What one rank of a plan works on, and with which kernels.
+
+    Attributes
+    ----------
+    model : Model
+    plan : ParallelPlan
+    chip : str
+    parts : Catalogue
+    """
+
+    model: Model
+    plan: ParallelPlan
+    chip: str
+    parts: Catalogue
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a microbatch on this rank, before sequence parallelism."""
+        return self.plan.microbatch * self.plan.local_seq
+
+    @property
+    def wide_bytes(self) -> int:
+        """A microbatch's activations of the whole hidden width [B]."""
+        return TWO * self.tokens * self.model.hidden
+
+    @property
+    def heads(self) -> int:
+        """Query heads of this rank."""
+        return self.model.heads // self.plan.tp
+
+    @property
+    def kv_heads(self) -> int:
+        """Key-value heads of this rank; each rank has one at least, and latent attention all."""
+        if self.model.latent:
+            return self.heads
+        return max(1, self.model.kv_heads // self.plan.tp)
+
+    @property
+    def values(self) -> int:
+        """Columns of what attention leaves on this rank, before its output projection."""
+        return self.model.value_width // self.plan.tp
+
+    def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
+        """Time of matrix products in the plan's precision."""
+        per, precision = self.plan.ranks_per_chip, self.plan.precision
+        how = {"batch": batch, "ranks_per_chip": per, "parts": self.parts}
+        made = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
+        inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
+        return replace(made, size_bytes=round(batch * (inputs + TWO * m * n)))
+
+    def beside(self, made: Timing) -> Timing:
+        """Time of a product beside a reduction, which on NVIDIA's chips takes processors from it.
+
+        What is only gathered is moved by copy engines (Transformer Engine's user buffers);
+        Trainium's collectives have cores of their own.
+        """
+        part, taken = f"kernels.{family(self.chip).name}", "communication_processors"
+        if not self.parts.has(part, taken):
+            return made
+        processors = self.parts.value(part, "processors")
+        left = processors - self.parts.value(part, taken)
+        return replace(made, seconds=made.seconds * processors / left)
+
+    def stream(self, size_bytes: int) -> Timing:
+        """Time of an element-wise kernel over these bytes, reads and writes."""
+        per = self.plan.ranks_per_chip
+        made = kernel_times.elementwise(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        return replace(made, size_bytes=size_bytes)
+
+    def passes(self, size_bytes: int) -> Timing:
+        """Time of kernels over these bytes, every pass of each counted, fused or not."""
+        per = self.plan.ranks_per_chip
+        made = kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        return replace(made, size_bytes=size_bytes)
+
+    def gather(self, size_bytes: int) -> Timing:
+        """Time of a look-up over these bytes."""
+        per = self.plan.ranks_per_chip
+        made = kernel_times.gather(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        return replace(made, size_bytes=size_bytes)

@@ -1,0 +1,109 @@
+"""Steps: what one rank does for a layer, an embedding or an output layer, in program order.
+
+A step is a kernel on the chip's engine or a communication on one of its streams. ``after`` names
+what it waits for besides the step before it on its own stream: the step just before it unless
+said otherwise, which makes a chain; a step that waits for an earlier one only leaves those in
+between to run beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workloads.kernels.chip_share import Timing
+
+ENGINE, CC, CC_DP, SEND, RECEIVE, RECEIVE_BACK, HOST = range(7)
+"""Streams of a rank: its compute engine, collectives of the model and of dp, sending to other
+stages, receiving from the stage before and from the stage after, and the host that issues."""
+
+STREAM_KINDS = (
+    ("engine", 0),
+    ("cc", 0),
+    ("cc", 1),
+    ("send", 0),
+    ("receive", 0),
+    ("receive", 1),
+    ("host", 0),
+)
+"""Kind of resource of each stream, and its number among those of a kind."""
+TOLD_AS = {"etp": "tp", "edp": "dp"}
+"""Category of communication in groups of experts that have a counterpart outside of them."""
+PREVIOUS = "previous"
+NOTHING = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op of a rank.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``attention.qkv``.
+    what : str
+        Category: ``compute``, ``optimizer``, ``host``, or the axis that communicates.
+    stream : int
+    seconds : float
+        Of a kernel [s]; communication is timed on the group that does it.
+    size_bytes : int
+        Of a communication as nccl-tests count it; of a kernel what it reads and writes [B].
+    axis : str
+        Exchange that a communication belongs to, ``""`` for a kernel.
+    collective : str
+        Operation of a communication.
+    after : str
+        ``PREVIOUS``, ``NOTHING``, or the name of an earlier step of the same block.
+    provenance : str
+        Worst input of the time of a kernel.
+    issued : bool
+        Whether the host issues it by itself, not together with an earlier step.
+    """
+
+    name: str
+    what: str
+    stream: int
+    seconds: float = 0.0
+    size_bytes: int = 0
+    axis: str = ""
+    collective: str = ""
+    after: str = PREVIOUS
+    provenance: str = ""
+    issued: bool = True
+
+
+def kernel(name: str, timing: Timing, what: str = "compute", after: str = PREVIOUS) -> Step:
+    """Return a step on the engine."""
+    seconds, size_bytes, provenance = timing.seconds, timing.size_bytes, timing.provenance
+    return Step(name, what, ENGINE, seconds, size_bytes, after=after, provenance=provenance)
+
+
+def collective(
+    name: str, axis: str, op: str, size_bytes: int, *, after: str = PREVIOUS, stream: int = CC
+) -> Step:
+    """Return a step in which all ranks of the axis' group take part."""
+    return Step(name, TOLD_AS.get(axis, axis), stream, 0.0, size_bytes, axis, op, after)
+
+
+def prefixed(steps: Sequence[Step], prefix: str) -> list[Step]:
+    """The same steps under longer names."""
+    return [
+        replace(step, name=prefix + step.name, after=_renamed(step.after, prefix)) for step in steps
+    ]
+
+
+def _renamed(after: str, prefix: str) -> str:
+    return after if after in (PREVIOUS, NOTHING) else prefix + after
+
+
+def back(steps: Sequence[Step]) -> list[int]:
+    """How many steps back each one's ``after`` is; 0 for nothing."""
+    place: dict[str, int] = {}
+    found = []
+    for number, step in enumerate(steps):
+        if step.after == PREVIOUS:
+            found.append(1)
+        else:
+            found.append(number - place[step.after] if step.after else 0)
+        place[step.name] = number
+    return found

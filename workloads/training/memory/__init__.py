@@ -1,0 +1,1 @@
+"""Memory of a training plan, by part."""

@@ -1,0 +1,128 @@
+"""Activations: what the backward pass needs of a layer, and how much of it a stage holds at once.
+
+They are counted tensor by tensor; for a GPT layer with dropout their sum is ``s b h (34 + 5 a s /
+h)`` bytes, formula (1) of arXiv 2205.05198, and with tensor and sequence parallelism that over t
+(formula 4). Context parallelism divides the sequence before all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from workloads.models.model import Model
+from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT, order
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import chunk_layers, is_kept, is_moe
+
+ELEMENT_BYTES = 2
+"""Of an activation."""
+GATED_KEPT = 3
+"""Columns kept of a gated feed-forward part: both inputs of the activation, and its output."""
+
+
+def tokens_of(plan: ParallelPlan) -> int:
+    """Tokens of a microbatch on one rank, before sequence parallelism."""
+    return plan.microbatch * plan.local_seq
+
+
+def layer_activations(
+    model: Model, plan: ParallelPlan, *, moe: bool = False, gated: int = GATED_KEPT
+) -> int:
+    """What the backward pass needs of one layer and one microbatch, on one rank [B].
+
+    Under full recomputation only the layer's input is kept. ``gated`` is how many tensors are kept
+    of a gated feed-forward part's columns.
+    """
+    tokens = tokens_of(plan)
+    wide = ELEMENT_BYTES * tokens * model.hidden // plan.sp
+    if plan.recompute == "full":
+        return wide
+    masks = tokens * model.hidden // plan.sp if model.dropout else 0
+    # Inputs of both norms and of the projections of attention and of the feed-forward part.
+    kept = 4 * wide + 2 * masks + _heads(model, plan, tokens) + _scores(model, plan, tokens)
+    if moe:
+        return kept + _experts(model, plan, gated)
+    return kept + _inner(model, tokens * model.ffn // plan.tp, gated)
+
+
+def _heads(model: Model, plan: ParallelPlan, tokens: int) -> int:
+    """Queries, keys, values and the output of attention [B]."""
+    queries, values = model.query_width // plan.tp, model.value_width // plan.tp
+    if model.latent:
+        mla = model.latent
+        compressed = mla.query_rank + mla.kv_rank + mla.rope_dim
+        return ELEMENT_BYTES * (tokens * (2 * queries + 2 * values) + tokens * compressed)
+    kv = max(model.kv_heads // plan.tp, 1) * model.head_dim
+    return ELEMENT_BYTES * tokens * (queries + 2 * kv + values)
+
+
+def _inner(model: Model, elements: int, gated: int) -> int:
+    """Inputs and output of an activation over so many elements [B]."""
+    return ELEMENT_BYTES * elements * (gated if model.gated_mlp else 2)
+
+
+def _experts(model: Model, plan: ParallelPlan, gated: int) -> int:
+    """Of a layer's experts: sorted copies before and after, inner columns, shared experts [B]."""
+    if model.experts is None:
+        return 0
+    some, rows = model.experts, -(-tokens_of(plan) // plan.tp)
+    skew = plan.routing_skew if plan.ep > 1 else 1.0
+    copies = math.ceil(rows * some.per_token * skew)
+    moved = 2 * ELEMENT_BYTES * copies * model.hidden * plan.expert_tp
+    scores = 2 * 4 * rows * some.count
+    shared = _inner(model, tokens_of(plan) * some.shared_ffn // plan.tp, gated)
+    return moved + scores + shared + _inner(model, copies * some.ffn, gated)
+
+
+def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
+    """Softmax and dropout of every score [B], or, of a fused kernel, one sum a query."""
+    heads = model.heads // plan.tp
+    if plan.attention == "fused" or plan.recompute != "none":
+        return 4 * tokens * heads
+    each = 2 * ELEMENT_BYTES + 1 if model.dropout else 2 * ELEMENT_BYTES
+    return each * heads * tokens * plan.seq
+
+
+def held_activations(
+    model: Model, plan: ParallelPlan, stage: int, *, gated: int = GATED_KEPT
+) -> int:
+    """Most that a stage holds at once, by its order of passes [B]; ``gated`` as of a layer."""
+    each = np.array([_chunk(model, plan, stage, chunk, gated) for chunk in range(plan.vpp)])
+    return int(_most_held(plan, stage, each))
+
+
+def in_flight(plan: ParallelPlan, stage: int) -> int:
+    """Microbatches whose activations a stage holds at once, counted over its chunks.
+
+    GPipe keeps all; 1F1B as many as there are stages from this one on (arXiv 2104.04473).
+    """
+    return int(_most_held(plan, stage, np.ones(plan.vpp, np.int64)))
+
+
+def _most_held(plan: ParallelPlan, stage: int, each: np.typing.NDArray[np.int64]) -> int:
+    """Peak of a running sum: a forward pass keeps its chunk's, the last pass over it drops them."""
+    if plan.schedule == "gpipe":
+        return int(each[0]) * plan.microbatches
+    if plan.vpp == 1 and plan.schedule != "zero-bubble":
+        return int(each[0]) * min(plan.microbatches, plan.pp - stage)
+    count = min(plan.microbatches, 4 * plan.pp)
+    made = order(plan.schedule, plan.pp, stage, count, plan.vpp)
+    drops = WEIGHT if plan.schedule == "zero-bubble" else BACKWARD
+    change = (made.phase == FORWARD).astype(np.int64) - (made.phase == drops)
+    return int(np.cumsum(change * each[made.chunk]).max())
+
+
+def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:
+    """Of one microbatch in one chunk of a stage [B]."""
+    layers = chunk_layers(model, plan, stage)[chunk]
+    kinds, counts = np.unique(2 * is_moe(model, layers) + is_kept(plan, layers), return_counts=True)
+    kept = 0
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        how = replace(plan, recompute="selective") if kind % 2 else plan
+        kept += count * layer_activations(model, how, moe=kind > 1, gated=gated)
+    last = stage == plan.pp - 1 and chunk == plan.vpp - 1
+    # Input and output of the final norm.
+    return kept + 2 * last * ELEMENT_BYTES * tokens_of(plan) * model.hidden // plan.sp

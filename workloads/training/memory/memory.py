@@ -1,0 +1,198 @@
+"""Memory of one rank by part, and the refusal of a plan that does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from topologies.catalogue.catalogue import Catalogue
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.layers.data_parallel import sharded
+from workloads.training.memory.activations import (
+    ELEMENT_BYTES,
+    held_activations,
+    layer_activations,
+    tokens_of,
+)
+from workloads.training.plan.parameters import (
+    GRADIENT_BYTES,
+    OPTIMIZER_BYTES,
+    WEIGHT_BYTES,
+    edge_share,
+    layer_share,
+    part,
+    stage_share,
+)
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import chunk_layers, is_moe, stage_layers
+
+__all__ = ["Memory", "check_memory", "memory", "stage_layers", "worst"]
+
+GATHERED_LAYERS = 2
+"""Under ZeRO-3 the layer at work and the next."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank's share of its chip.
+
+    Attributes
+    ----------
+    weights, gradients, optimizer, activations : int
+        What the step keeps, and what its backward pass needs at the worst moment.
+    buffers : int
+        Alive for a moment at that time: gathered inputs, logits, gradients on their way.
+    fragments : int
+        What the framework's allocator holds besides, in pieces too small to use.
+    runtime : int
+        Outside of that allocator: context, program code, buffers of communicators.
+    capacity : int
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    buffers: int
+    fragments: int
+    runtime: int
+    capacity: int
+
+    @property
+    def total(self) -> int:
+        """Sum of the parts, which must fit in the capacity [B]."""
+        return sum(self.parts().values())
+
+    @property
+    def reserved(self) -> int:
+        """What the framework's allocator holds, such as ``max_memory_reserved`` of PyTorch [B]."""
+        return self.total - self.runtime
+
+    @property
+    def allocated(self) -> int:
+        """Tensors alive at the worst moment, such as ``max_memory_allocated`` of PyTorch [B]."""
+        return self.reserved - self.fragments
+
+    def parts(self) -> dict[str, int]:
+        """The parts by name [B]."""
+        return {name: size for name, size in asdict(self).items() if name != "capacity"}
+
+
+def memory(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue, chip: str) -> Memory:
+    """Memory of a rank of one stage.
+
+    Parameters
+    ----------
+    model : Model
+    plan : ParallelPlan
+    stage : int
+    parts : Catalogue
+        Its part ``training`` tells what the framework keeps.
+    chip : str
+        Catalogue part.
+    """
+    owned = stage_share(model, plan, stage)
+    kept = [
+        sharded(plan.sharding >= level, owned, plan.replicas, plan.expert_replicas)
+        for level in (3, 2, 1)
+    ]
+    gated = parts.integer("training", "gated_kept")
+    activations = held_activations(model, plan, stage, gated=gated)
+    copies = parts.integer("training", "gradient_copy_bytes")
+    buffers = copies * kept[1] + _gathered(model, plan, stage) + _work(model, plan, stage, parts)
+    usable = "hbm_usable_bytes" if parts.has(chip, "hbm_usable_bytes") else "hbm_bytes"
+    return Memory(
+        weights=WEIGHT_BYTES * kept[0],
+        gradients=GRADIENT_BYTES * kept[1],
+        optimizer=OPTIMIZER_BYTES * kept[2],
+        activations=activations,
+        buffers=buffers,
+        fragments=int(parts.value("training", "fragmentation") * (activations + buffers)),
+        runtime=parts.integer("training", "runtime_bytes") // plan.ranks_per_chip,
+        capacity=parts.integer(chip, usable) // plan.ranks_per_chip,
+    )
+
+
+def _work(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue) -> int:
+    """Most that a kernel and its neighbours need, within a layer or at the loss [B].
+
+    A layer: a gathered input and its gradient, the layer itself where it is computed again, and
+    gradients on their way to where they are kept.
+    """
+    tokens = tokens_of(plan)
+    layer = 2 * ELEMENT_BYTES * tokens * model.hidden + _gradients(model, plan, stage)
+    if plan.recompute == "full":
+        kept = replace(plan, recompute="selective")
+        gated = parts.integer("training", "gated_kept")
+        layer += layer_activations(model, kept, moe=_sparse(model, plan, stage), gated=gated)
+    if stage < plan.pp - 1:
+        return layer
+    vocabulary = part(model.vocab, plan.tp)
+    logits = parts.integer("training", "loss_bytes") * tokens * vocabulary
+    return max(layer, logits + WEIGHT_BYTES * vocabulary * model.hidden)
+
+
+def _gradients(model: Model, plan: ParallelPlan, stage: int) -> int:
+    """Gradients of the layer at work before they are kept [B].
+
+    Those of its widest product in bf16, until they are added to the others; the whole layer's in
+    the precision of the sum where ranks keep only parts.
+    """
+    if plan.sharding >= 2:
+        return GRADIENT_BYTES * layer_share(model, plan, moe=_sparse(model, plan, stage)).total
+    inner = model.ffn * (2 if model.gated_mlp else 1)
+    outer = model.query_width + 2 * model.kv_heads * model.head_dim
+    return WEIGHT_BYTES * model.hidden * part(max(inner, outer), plan.tp)
+
+
+def _gathered(model: Model, plan: ParallelPlan, stage: int) -> int:
+    """Whole parameters of the layers at work and of both ends where ranks keep only parts [B]."""
+    if plan.sharding < 3:
+        return 0
+    layer = layer_share(model, plan, moe=_sparse(model, plan, stage)).total
+    return WEIGHT_BYTES * (GATHERED_LAYERS * layer + edge_share(model, plan, stage))
+
+
+def _sparse(model: Model, plan: ParallelPlan, stage: int) -> bool:
+    """Whether a stage has a layer with experts."""
+    return any(is_moe(model, layers).any() for layers in chunk_layers(model, plan, stage))
+
+
+def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memory:
+    """Memory of the stage that needs most.
+
+    Of stages that hold alike layers and neither end of the model the first one has the most
+    activations in every schedule.
+    """
+    kinds: dict[tuple[object, ...], int] = {}
+    for stage in range(plan.pp):
+        chunks = chunk_layers(model, plan, stage)
+        alike = tuple((len(layers), int(is_moe(model, layers).sum())) for layers in chunks)
+        kinds.setdefault((stage == 0, stage == plan.pp - 1, alike), stage)
+    found = (memory(model, plan, stage, parts, chip) for stage in kinds.values())
+    return max(found, key=lambda one: one.total)
+
+
+def check_memory(found: Memory, plan: ParallelPlan) -> None:
+    """Refuse what does not fit.
+
+    Raises
+    ------
+    InputError
+        With the numbers by part.
+    """
+    if found.total <= found.capacity:
+        return
+    numbers = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in found.parts().items())
+    raise InputError(
+        f"the plan needs {found.total / 1e9:.1f} GB a rank ({numbers}), but a rank has "
+        f"{found.capacity / 1e9:.1f} GB. {_remedy(found, plan)}"
+    )
+
+
+def _remedy(found: Memory, plan: ParallelPlan) -> str:
+    if plan.zero == 0 and plan.dp > 1 and found.optimizer > found.activations:
+        return "Use --zero 1, or more tp or pp."
+    if found.activations > found.weights + found.gradients and plan.recompute != "full":
+        return "Use --recompute full, a smaller --microbatch, or more tp."
+    return "Use more tp or pp, or --allow-oversized to run it all the same."

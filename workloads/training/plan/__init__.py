@@ -1,0 +1,1 @@
+"""Parallel plans: degrees, placement, pipeline order and which rank holds what."""

@@ -1,0 +1,96 @@
+"""Shares: how many parameters of a model one rank holds, experts apart from the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from workloads.models.model import Model, expert_parameters, layer_parameters
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import chunk_layers, is_moe
+
+WEIGHT_BYTES = 2
+"""Of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
+GRADIENT_BYTES = 4
+"""Of a gradient, accumulated in fp32."""
+OPTIMIZER_BYTES = 12
+"""Of Adam's master copy, mean and variance in fp32 (arXiv 1910.02054, section 3.1)."""
+
+
+class Share(NamedTuple):
+    """Parameters of a rank: those that dp and cp replicate, and routed experts."""
+
+    dense: int
+    experts: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.dense + self.experts
+
+
+def total(shares: Sequence[Share]) -> Share:
+    """Shares together.
+
+    Examples
+    --------
+    >>> total([Share(1, 2), Share(3, 4)])
+    Share(dense=4, experts=6)
+    """
+    return Share(sum(one.dense for one in shares), sum(one.experts for one in shares))
+
+
+def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share:
+    """Parameters of one layer on one rank.
+
+    Norms, routers and the down-projections of latent attention are on every rank of a
+    tensor-parallel group, and so are key-value heads where tp exceeds them.
+    """
+    experts = model.experts.count * expert_parameters(model) if moe and model.experts else 0
+    whole = _whole(model, moe=moe)
+    split = part(layer_parameters(model, moe=moe) - experts - whole, plan.tp)
+    replicated = 0
+    if not model.latent:
+        copies = max(0, plan.tp - model.kv_heads)
+        replicated = 2 * copies * model.head_dim * model.hidden // plan.tp
+    return Share(split + whole + replicated, part(experts, plan.ep * plan.expert_tp))
+
+
+def _whole(model: Model, *, moe: bool) -> int:
+    """Parameters of a layer that tensor parallelism does not divide."""
+    whole = 2 * model.norm_parameters
+    if model.latent:
+        mla = model.latent
+        whole += mla.query_rank * (model.hidden + 1) + mla.kv_rank
+        whole += model.hidden * (mla.kv_rank + mla.rope_dim)
+    if moe and model.experts:
+        some = model.experts
+        whole += some.count * (model.hidden + some.router_bias) + model.hidden * some.shared_gate
+    return whole
+
+
+def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
+    """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer."""
+    edges = 0
+    if stage == 0:
+        edges += part(model.embedding_parameters, plan.tp)
+    if stage == plan.pp - 1:
+        own = not model.tied_embeddings
+        copied = model.tied_embeddings and plan.pp > 1
+        edges += model.norm_parameters
+        edges += part(model.vocab * model.hidden, plan.tp) * (own or copied)
+    return edges
+
+
+def stage_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
+    """Parameters that a rank of a stage holds."""
+    sparse = [int(is_moe(model, layers).sum()) for layers in chunk_layers(model, plan, stage)]
+    count = sum(len(layers) for layers in chunk_layers(model, plan, stage))
+    dense_layer, moe_layer = (layer_share(model, plan, moe=moe) for moe in (False, True))
+    dense = (count - sum(sparse)) * dense_layer.dense + sum(sparse) * moe_layer.dense
+    return Share(dense + edge_share(model, plan, stage), sum(sparse) * moe_layer.experts)
+
+
+def part(size: int, parts: int) -> int:
+    """The larger part of a size that is divided."""
+    return -(-size // parts)

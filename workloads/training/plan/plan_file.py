@@ -1,0 +1,155 @@
+"""A plan from what a user stated: options over a YAML file over defaults that fit the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster_sim.files import whole_file
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from topologies.files import read_text
+from topologies.units import parse_bytes
+from workloads.models.model import Model
+from workloads.training.plan.plan import ParallelPlan, check_ranks, filling_dp
+
+LARGEST_FILE_BYTES = 2**16
+USUAL_SEQ = 4096
+USUAL_MICROBATCHES = 16
+"""Microbatches where no global batch is stated."""
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """Fields of a plan from a YAML file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is not a mapping, or has an unknown key.
+    """
+    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as mistake:
+        why = " ".join(str(mistake).split())[:100]
+        raise InputError(f"{path} is not YAML ({why}). Write one field a line, as tp: 8.") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path} holds no fields. Write one a line, as tp: 8.")
+    return {_known(str(key), path): value for key, value in document.items()}
+
+
+def plan_yaml(plan: ParallelPlan) -> str:
+    """A plan as the YAML that :func:`read_plan` reads, one field a line.
+
+    Examples
+    --------
+    >>> plan_yaml(ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))).splitlines()[:2]
+    ['tp: 4', 'pp: 2']
+    """
+    told: dict[str, Any] = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    told["order"] = "-".join(plan.order)
+    told["stage_layers"] = "-".join(map(str, plan.stage_layers))
+    whole = {name: value for name, value in told.items() if value != ""}
+    return str(yaml.safe_dump(whole, sort_keys=False))
+
+
+def write_plan(plan: ParallelPlan, path: Path) -> None:
+    """Write a plan as YAML, atomically."""
+    with whole_file(path) as part:
+        part.write_text(plan_yaml(plan))
+
+
+def _known(key: str, path: Path) -> str:
+    names = [field.name for field in fields(ParallelPlan)]
+    name = key.replace("-", "_")
+    if name not in names:
+        near = suggestion(name, names)
+        raise InputError(f"{path}: a plan has no {key[:40]!r}.{near} It has {', '.join(names)}.")
+    return name
+
+
+def complete(
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+) -> ParallelPlan:
+    """Return the plan with what was not stated filled in.
+
+    Parameters
+    ----------
+    stated : mapping
+        Fields of :class:`ParallelPlan`; None counts as not stated.
+    model : Model
+    cluster : Cluster
+        ``dp`` becomes what fills it.
+    lnc : int, optional
+        Physical cores of a logical one, which says how many ranks a chip has.
+
+    Raises
+    ------
+    InputError
+    """
+    known = {name: value for name, value in stated.items() if value is not None}
+    if not isinstance(known.get("order", ()), list | tuple):
+        known["order"] = tuple(str(known["order"]).split("-"))
+    if isinstance(known.get("stage_layers"), str):
+        known["stage_layers"] = _layers(known["stage_layers"])
+    if isinstance(known.get("stage_layers"), int):
+        known["stage_layers"] = (known["stage_layers"],)
+    if isinstance(known.get("stage_layers"), list):
+        known["stage_layers"] = tuple(known["stage_layers"])
+    if isinstance(known.get("bucket_bytes"), str):
+        known["bucket_bytes"] = parse_bytes(known["bucket_bytes"])
+    known.setdefault("ranks_per_chip", _ranks_per_chip(cluster, lnc))
+    usual, told = _ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
+    if lnc is not None and told != usual:
+        raise InputError(
+            f"--lnc {lnc} makes {usual} ranks a chip, but ranks_per_chip is {told}. "
+            "State one of them."
+        )
+    known.setdefault("seq", min(USUAL_SEQ, model.positions or USUAL_SEQ))
+    sizes = [_size(known, name) for name in ("tp", "pp", "cp", "ranks_per_chip", "microbatch")]
+    if "dp" not in known:
+        tp, pp, cp, per_chip, _ = sizes
+        known["dp"] = filling_dp(tp, pp, cp, cluster.chips, per_chip)
+    dp = _size(known, "dp")
+    probe = {**known, "global_batch": dp * sizes[-1]}
+    check_ranks(ParallelPlan(**probe), cluster.chips)
+    known.setdefault("global_batch", dp * sizes[-1] * USUAL_MICROBATCHES)
+    tp, _, cp, *_ = sizes
+    known.setdefault("sequence_parallel", tp > 1 and known["seq"] % (cp * tp) == 0)
+    return ParallelPlan(**known)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """Layers of each chunk, written as 9-9-8-6."""
+    parts = text.replace(",", "-").split("-")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(f"stage layers {text!r} are not numbers. Write them as 9-9-8-6.")
+    return tuple(int(part) for part in parts)
+
+
+def _size(known: Mapping[str, Any], name: str) -> int:
+    value = known.get(name, 1)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+    return value
+
+
+def _ranks_per_chip(cluster: Cluster, lnc: int | None) -> int:
+    """Ranks of a chip: its cores over ``lnc``; without it one, or on Trainium1 its two cores."""
+    numbers, chip = cluster.catalogue, cluster.chip
+    if numbers is None or not chip:
+        return 1
+    neuron = numbers.has(chip, "lnc_default")
+    if lnc is None:
+        fixed = neuron and len(numbers.variants(chip, "lnc_default")) == 1
+        return numbers.integer(chip, "ranks_per_chip") if fixed else 1
+    if not neuron:
+        raise InputError(f"--lnc is for Trainium, not for {chip}. Leave it out.")
+    cores = numbers.integer(chip, "cores")
+    if lnc < 1 or cores % lnc:
+        raise InputError(f"--lnc {lnc} does not divide the {cores} cores of {chip}. Use 1 or 2.")
+    return cores // lnc

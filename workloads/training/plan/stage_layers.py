@@ -1,0 +1,65 @@
+"""Chunks: which layers of the model each pipeline stage holds.
+
+With ``vpp`` chunks a stage, chunk c of stage s is number c · pp + s in order of the model. Layers
+that do not divide evenly are spread so that chunks differ by one at most. The fewer go to the last
+chunk, which has the output layer besides, then to the first, which has the embedding, and on from
+there, as early stages hold the most activations. So 126 layers in 64 chunks are 1, 2, …, 2, 1, as
+Megatron-LM has them when it counts the embedding and the output as a layer each.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from cluster_sim.schedule.table import IntArray
+from workloads.models.model import Model
+from workloads.training.plan.plan import ParallelPlan
+
+
+@lru_cache(maxsize=1024)
+def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk, as even as possible.
+
+    Examples
+    --------
+    >>> layer_counts(6, 4), layer_counts(5, 4)
+    ((1, 2, 2, 1), (1, 1, 2, 1))
+    """
+    most = -(-layers // chunks)
+    fewer = [chunks - 1, *range(chunks - 1)][: chunks * most - layers]
+    return tuple(most - (chunk in fewer) for chunk in range(chunks))
+
+
+def chunk_layers(model: Model, plan: ParallelPlan, stage: int) -> list[IntArray]:
+    """Numbers of the layers of each chunk of a stage."""
+    counts = plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
+    return list(_numbers(counts, plan.pp, stage))
+
+
+@lru_cache(maxsize=4096)
+def _numbers(counts: tuple[int, ...], pp: int, stage: int) -> tuple[IntArray, ...]:
+    end = np.cumsum(counts)
+    return tuple(
+        np.arange(end[number] - counts[number], end[number])
+        for number in range(stage, len(counts), pp)
+    )
+
+
+def is_moe(model: Model, layers: IntArray) -> IntArray:
+    """1 for each layer that has experts, else 0."""
+    dense = model.experts.dense_layers if model.experts else model.layers
+    return (np.asarray(layers) >= dense).astype(np.int64)
+
+
+def is_kept(plan: ParallelPlan, layers: IntArray) -> IntArray:
+    """1 for each layer whose activations are kept where others are computed again, else 0."""
+    late = np.asarray(layers) % plan.recompute_every > 0
+    return (late & (plan.recompute == "full")).astype(np.int64)
+
+
+def stage_layers(model: Model, plan: ParallelPlan) -> int:
+    """Layers of the pipeline stage that has the most."""
+    counts = plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
+    return int(np.reshape(counts, (plan.vpp, plan.pp)).sum(axis=0).max())

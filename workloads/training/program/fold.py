@@ -1,0 +1,120 @@
+"""Folding: of ranks that do the same at the same time only one is kept, and counted.
+
+Ranks are equal when they are of one stage, take part in exchanges of the same duration, and meet
+ranks that are equal to one another in turn. That is the coarsest partition which refines itself
+no more, so the folded run has the times of the whole one, to the picosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cluster_sim.schedule.table import IntArray
+from workloads.training.plan.placement import distinct_rows
+from workloads.training.program.program import Exchange, Program
+
+
+def fold(program: Program, apart: IntArray | None = None) -> Program:
+    """Return the program with one row for each kind of equal ranks.
+
+    Parameters
+    ----------
+    program : Program
+    apart : int array, optional
+        Rows that are equal to no other, as a fault strikes them.
+    """
+    return keep(program, equal_ranks(program, apart))
+
+
+def keep(program: Program, classes: IntArray) -> Program:
+    """Return the program with the first rank of each class, see :func:`equal_ranks`."""
+    first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
+    first[classes[::-1]] = np.arange(len(classes))[::-1]
+    count = np.bincount(classes, weights=program.count).astype(np.int64)
+    exchanges = [_fold_exchange(exchange, classes) for exchange in program.exchanges]
+    kept = {name: getattr(program, name)[first] for name in ("stage", "rank", "chip", "core")}
+    return replace(program, count=count, exchanges=tuple(exchanges), **kept)
+
+
+def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
+    """Class of each rank, numbered by first rank, int64 (ranks,)."""
+    begun = np.asarray(program.stage, np.int64).copy()
+    if apart is not None and len(apart):
+        begun[apart] = len(program.streams) + np.arange(len(apart))
+    classes = _numbered(begun)
+    while True:
+        finer = classes
+        for exchange in program.exchanges:
+            finer = _refined(finer, classes, exchange)
+        finer = _numbered(finer)
+        if finer.max(initial=0) == classes.max(initial=0):
+            return classes
+        classes = finer
+
+
+def _refined(finer: IntArray, classes: IntArray, exchange: Exchange) -> IntArray:
+    """Split classes by the role in an exchange, its duration and the classes met there."""
+    met = distinct_rows(_signature(exchange, classes))[1]
+    roles = int(exchange.role.max()) + 1
+    mark = 1 + met[:, None] * roles + exchange.role
+    if _alike(mark, classes[exchange.members], np.bincount(classes)):
+        return finer
+    of_all = np.zeros(len(classes), np.int64)
+    of_all[exchange.members] = mark
+    return _numbered(finer * (int(mark.max()) + 1) + of_all)
+
+
+def _alike(mark: IntArray, met: IntArray, sizes: IntArray) -> bool:
+    """Whether all ranks of each class are marked alike, or none of them is."""
+    of_class = np.zeros(len(sizes), np.int64)
+    of_class[met] = mark
+    marked = np.bincount(met.reshape(-1), minlength=len(sizes))
+    return bool((mark == of_class[met]).all() and ((marked == 0) | (marked == sizes)).all())
+
+
+def _signature(exchange: Exchange, classes: IntArray) -> IntArray:
+    """Cost and the set of (role, class) of each group; repetitions are blanked."""
+    span = int(classes.max()) + 1
+    costs = np.concatenate([exchange.duration_ps, exchange.draws.size_bytes], axis=1)
+    duration = distinct_rows(costs)[1]
+    met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
+    met[:, 1:][met[:, 1:] == met[:, :-1]] = -1
+    met.sort(axis=1)
+    return np.concatenate([duration[exchange.kind][:, None], met], axis=1)
+
+
+def _numbered(values: IntArray) -> IntArray:
+    """Small numbers for values, in order of first appearance."""
+    _, first, code = np.unique(values, return_index=True, return_inverse=True)
+    place = np.empty(len(first), np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    return place[code]
+
+
+def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
+    """One group for each choice of classes that meet, a set of them in each role."""
+    met = classes[exchange.members]
+    sets = [_sets(met[:, exchange.role == role]) for role in range(len(exchange.ops))]
+    role = np.repeat(np.arange(len(sets)), [some.shape[1] for some in sets])
+    members = np.concatenate(sets, axis=1)
+    first = distinct_rows(members)[0]
+    return replace(exchange, members=members[first], role=role, kind=exchange.kind[first])
+
+
+def _sets(rows: IntArray) -> IntArray:
+    """The different values of each row, ascending; shorter rows name their last again.
+
+    Examples
+    --------
+    >>> _sets(np.array([[7, 3, 7], [5, 5, 5]]))
+    array([[3, 7],
+           [5, 5]])
+    """
+    found = np.sort(rows, axis=1)
+    found[:, :-1][found[:, :-1] == found[:, 1:]] = -1
+    found.sort(axis=1)
+    widest = int((found >= 0).sum(axis=1).max())
+    kept = found[:, -widest:]
+    return np.where(kept < 0, kept[:, -1:], kept)

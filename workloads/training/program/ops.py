@@ -1,0 +1,137 @@
+"""Ops: a rank's steps as a table of columns, which repeats and concatenates by array arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import BoolArray, IntArray
+from workloads.training.layers.steps import Step, back
+
+NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Ops:
+    """Steps of one rank in program order; each column has one element a step.
+
+    Attributes
+    ----------
+    step : int32 array
+        Number of the step among all different ones (``Catalog.steps``).
+    back : int32 array
+        How many ops before it the op is that it waits for; 0 for none.
+    layer, microbatch : int32 array
+        -1 where it belongs to none.
+    """
+
+    step: IntArray
+    back: IntArray
+    layer: IntArray
+    microbatch: IntArray
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def of_microbatch(self, number: int) -> Ops:
+        """The same ops for a microbatch."""
+        return Ops(self.step, self.back, self.layer, np.full_like(self.step, number))
+
+
+class Catalog:
+    """The different steps of all stages, numbered as they come; equal ones have one number.
+
+    Attributes
+    ----------
+    steps : list of Step
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._number: dict[Step, int] = {}
+
+    def ops(self, steps: Sequence[Step]) -> Ops:
+        """Ops of a block of steps."""
+        numbers = [self._of(step) for step in steps]
+        empty = np.full(len(steps), NONE, np.int32)
+        return Ops(np.array(numbers, np.int32), np.array(back(steps), np.int32), empty, empty)
+
+    def _of(self, step: Step) -> int:
+        if step not in self._number:
+            self._number[step] = len(self.steps)
+            self.steps.append(step)
+        return self._number[step]
+
+    def column(self, name: str) -> IntArray:
+        """One attribute of all steps as integers; times in picoseconds."""
+        if name == "duration_ps":
+            values = [max(1, round(step.seconds * PS_PER_S)) for step in self.steps]
+        else:
+            values = [getattr(step, name) for step in self.steps]
+        return np.array(values, np.int64)
+
+
+def join(parts: Sequence[Ops]) -> Ops:
+    """One table after the other; of none, an empty one."""
+    return Ops(
+        *(
+            np.concatenate([np.zeros(0, np.int32), *(getattr(part, name) for part in parts)])
+            for name in ("step", "back", "layer", "microbatch")
+        )
+    )
+
+
+def repeat(block: Ops, layers: Sequence[int] | IntArray) -> Ops:
+    """A block once for each of these layers, in that order."""
+    count = len(layers)
+    return Ops(
+        step=np.tile(block.step, count),
+        back=np.tile(block.back, count),
+        layer=np.repeat(np.asarray(layers, np.int32), len(block)),
+        microbatch=np.tile(block.microbatch, count),
+    )
+
+
+def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
+    """Ops that wait for the one just before them, and that runs beside: wait for the one before it.
+
+    Parameters
+    ----------
+    ops : Ops
+    asynchronous : bool array (ops,)
+        Ops that those after them do not wait for.
+    """
+    at = np.arange(len(ops))
+    latest = np.maximum.accumulate(np.where(asynchronous, NONE, at))
+    before = np.concatenate([[NONE], latest[:-1]])
+    distance = np.where(before < 0, 0, at - before)
+    return replace(ops, back=np.where(ops.back == 1, distance, ops.back).astype(np.int32))
+
+
+def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:
+    """What waits for what within a rank: data, and the order of every stream.
+
+    Parameters
+    ----------
+    ops : Ops
+    stream : int array (ops,)
+
+    Returns
+    -------
+    src, dst : int64 array (edges,)
+        In order of ``dst``. An edge of stream order that a chain of waits implies is left out.
+    """
+    at = np.arange(len(ops))
+    waits = ops.back > 0
+    chain = np.cumsum(ops.back != 1)
+    order = np.argsort(stream, kind="stable")
+    same = stream[order[1:]] == stream[order[:-1]]
+    before, after = order[:-1][same], order[1:][same]
+    needed = (chain[before] != chain[after]) & (after - ops.back[after] != before)
+    src = np.concatenate([at[waits] - ops.back[waits], before[needed]])
+    dst = np.concatenate([at[waits], after[needed]])
+    by_dst = np.argsort(dst, kind="stable")
+    return src[by_dst], dst[by_dst]

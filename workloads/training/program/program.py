@@ -1,0 +1,372 @@
+"""The program of an iteration: one stream of ops a pipeline stage, and the exchanges of ranks.
+
+It is the whole iteration in a few tables: what a rank of each stage does, which ranks meet in each
+communication, and how long that takes them. :mod:`workloads.training.execution.lower` tiles it over
+ranks to a Schedule; :mod:`workloads.training.program.fold` keeps one of each kind of equal ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster_sim.collectives import Group, hbm_bytes
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.clusters.cluster import Cluster
+from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.steps import CC_DP, ENGINE, Step
+from workloads.training.plan.placement import Placement, geometries
+from workloads.training.program.ops import Catalog, Ops, edges
+from workloads.training.program.shared_memory import (
+    Draws,
+    contending,
+    draws,
+    memory_bytes_per_s,
+    overlaps,
+)
+from workloads.training.program.stage import stage_ops
+
+LOCAL_ACCESSES = 2
+"""Of what ranks of one chip tell each other: once through its memory and back."""
+WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
+"""Axes whose groups lie within one stage."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """What every rank of one stage does.
+
+    Attributes
+    ----------
+    ops : Ops
+    src, dst : int64 array (edges,)
+        Op ``dst`` waits for op ``src``; in order of ``dst``.
+    contends : bool array (ops,)
+        Which may ask for more than the rank's memory gives, with what runs beside them.
+    """
+
+    ops: Ops
+    src: IntArray
+    dst: IntArray
+    contends: BoolArray
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """A communication of many groups of ranks: each call starts when all who must are ready.
+
+    Attributes
+    ----------
+    axis : str
+    members : int64 array (groups, members)
+        Ranks, by their row in the program.
+    role : int64 array (members,)
+        Which of ``ops`` each member does.
+    ops : tuple of int64 array (calls,)
+        For each role, its op of every call, in the stream of its stage.
+    kind : int64 array (groups,)
+        Row of ``duration_ps`` of each group.
+    duration_ps : int64 array (kinds, calls)
+    draws : Draws
+        What each call draws from the memory of a member, arrays (kinds, calls).
+    """
+
+    axis: str
+    members: IntArray
+    role: IntArray
+    ops: tuple[IntArray, ...]
+    kind: IntArray
+    duration_ps: IntArray
+    draws: Draws
+
+    @property
+    def calls(self) -> int:
+        """Communications of each group."""
+        return len(self.ops[0])
+
+
+class Role(NamedTuple):
+    """What some members of an exchange do alike.
+
+    Attributes
+    ----------
+    stage : int
+        Of all of them.
+    ops : int64 array (calls,)
+        Op of each call, in the stream of that stage.
+    places : int64 array
+        Columns of ``Exchange.members``.
+    """
+
+    stage: int
+    ops: IntArray
+    places: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """An iteration before it is tiled over ranks.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    step_ps : int64 array (steps,)
+        Time of each step's kernel [ps].
+    streams : tuple of Stream
+        One a stage.
+    stage, rank, chip, core, count : int64 array (rows,)
+        Of each row of ranks: its stage, number, chip, place on the chip, and how many equal ranks
+        it stands for.
+    exchanges : tuple of Exchange
+    draws : Draws
+        What each step's kernel draws from the memory of its rank, arrays (steps,).
+    memory_bytes_per_s : int
+        What a rank's kernels and collectives can draw together [B/s]; 0 where that is left out.
+    facts : tuple of (str, value)
+    """
+
+    steps: tuple[Step, ...]
+    step_ps: IntArray
+    streams: tuple[Stream, ...]
+    stage: IntArray
+    rank: IntArray
+    chip: IntArray
+    core: IntArray
+    count: IntArray
+    exchanges: tuple[Exchange, ...]
+    draws: Draws
+    memory_bytes_per_s: int
+    facts: tuple[tuple[str, str | int], ...]
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def roles(self, exchange: Exchange) -> Iterator[Role]:
+        """The roles of an exchange, in order."""
+        for role, ops in enumerate(exchange.ops):
+            places = np.flatnonzero(exchange.role == role)
+            yield Role(int(self.stage[exchange.members[0, places[0]]]), ops, places)
+
+
+def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Program:
+    """Return the program of one iteration, or of several in a row, on placed ranks."""
+    plan, catalog = shapes.plan, Catalog()
+    all_ops = [stage_ops(shapes, stage, catalog, iterations) for stage in range(plan.pp)]
+    stream_of = catalog.column("stream")
+    streams = tuple(_stream(ops, stream_of, catalog) for ops in all_ops)
+    memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
+    found = _Exchanges(placement, catalog, streams, memory)
+    kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
+    drawn, step_ps = draws(size_bytes, kernel_ps, memory)
+    ranks = np.arange(plan.ranks)
+    made = Program(
+        steps=tuple(catalog.steps),
+        step_ps=step_ps,
+        streams=streams,
+        stage=placement.stage,
+        rank=ranks,
+        chip=placement.chip,
+        core=ranks % plan.ranks_per_chip,
+        count=np.ones(plan.ranks, np.int64),
+        exchanges=tuple(found.all()),
+        draws=drawn,
+        memory_bytes_per_s=memory,
+        facts=(("model", shapes.model.name), ("cluster", placement.cluster.name)),
+    )
+    return sharing(made, memory) if memory else made
+
+
+def sharing(program: Program, memory_bytes_per_s: int) -> Program:
+    """Return the program on memories of this rate, with what contends for them marked."""
+    stream_of = np.array([step.stream for step in program.steps])
+    rates = [program.draws.rate_bytes_per_s[one.ops.step] for one in program.streams]
+    for exchange in program.exchanges:
+        most = exchange.draws.rate_bytes_per_s.max(axis=0)
+        for role in program.roles(exchange):
+            rates[role.stage][role.ops] = most
+    streams = [
+        replace(
+            one,
+            contends=contending(
+                stream_of[one.ops.step], one.src, one.dst, rate, memory_bytes_per_s
+            ),
+        )
+        for one, rate in zip(program.streams, rates, strict=True)
+    ]
+    return replace(program, streams=tuple(streams), memory_bytes_per_s=memory_bytes_per_s)
+
+
+def _stream(ops: Ops, stream_of: IntArray, catalog: Catalog) -> Stream:
+    src, dst = edges(ops, stream_of[ops.step])
+    more_src, more_dst = _awaited(ops, stream_of, catalog)
+    src, dst = np.concatenate([src, more_src]), np.concatenate([dst, more_dst])
+    _, unique = np.unique(dst * len(ops) + src, return_index=True)
+    src, dst = src[unique], dst[unique]
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_))
+
+
+def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray, IntArray]:
+    """What runs beside and is needed later: gathered parameters, and all gradients.
+
+    An update waits for the last reduction before it, as the stream is in order; gathered parameters
+    are needed by the next kernel of their layer, those outside of layers by the next of no layer.
+    """
+    stream = stream_of[ops.step]
+    replicas = np.flatnonzero(stream == CC_DP)
+    updates = np.flatnonzero(_is(catalog, ops, lambda step: step.what == "optimizer"))
+    before = np.searchsorted(replicas, updates)
+    late = before > 0
+    gathers = _is(catalog, ops, lambda step: step.name.startswith("parameters."))
+    gathered, kernels = np.flatnonzero(gathers), np.flatnonzero(stream == ENGINE)
+    span = np.int64(len(ops))
+    layer = ops.layer.astype(np.int64) + 1
+    users = np.sort(layer[kernels] * span + kernels)
+    at = np.searchsorted(users, layer[gathered] * span + gathered)
+    user = users[np.minimum(at, len(users) - 1)]
+    used = (at < len(users)) & (user // span == layer[gathered])
+    src = [replicas[before[late] - 1], gathered[used]]
+    return np.concatenate(src), np.concatenate([updates[late], user[used] % span])
+
+
+def _is(catalog: Catalog, ops: Ops, what: Callable[[Step], bool]) -> BoolArray:
+    """Which ops are of steps that are so."""
+    known: BoolArray = np.array([what(step) for step in catalog.steps], np.bool_)[ops.step]
+    return known
+
+
+class _Exchanges:
+    """Finds which ranks meet in which op, axis by axis and stage by stage."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        catalog: Catalog,
+        streams: tuple[Stream, ...],
+        memory_bytes_per_s: int,
+    ):
+        self.placement = placement
+        self.steps = catalog.steps
+        self.streams = streams
+        self.memory_bytes_per_s = memory_bytes_per_s
+
+    def all(self) -> Iterator[Exchange]:
+        """Every exchange that has a call."""
+        stages = len(self.streams)
+        for axis in WITHIN:
+            if any(step.axis == axis for step in self.steps):
+                groups = self.placement.groups(axis)
+                stage = self.placement.stage[groups[:, 0]]
+                for s in range(stages):
+                    yield from self._within(axis, groups[stage == s], s)
+        if stages > 1:
+            yield from self._pipeline(stages)
+        yield from self._whole(stages)
+
+    def _pipeline(self, stages: int) -> Iterator[Exchange]:
+        """What stages tell the next and the one before; with several chunks it goes round."""
+        pipes = self.placement.groups("pp")
+        round_about = stages if self.placement.plan.vpp > 1 else stages - 1
+        for s in range(round_about):
+            after = (s + 1) % stages
+            yield from self._between("forward", pipes[:, [s, after]], (s, after))
+            yield from self._between("backward", pipes[:, [after, s]], (after, s))
+        yield from self._between("tie", pipes[:, [0, -1]], (0, stages - 1))
+
+    def _whole(self, stages: int) -> Iterator[Exchange]:
+        """What ranks of all stages tell each other: a role for each stage."""
+        ops = tuple(self._ops("norm", stage) for stage in range(stages))
+        if len(ops[0]):
+            groups = self.placement.groups("norm")
+            yield self._exchange("norm", groups, self.placement.stage[groups[0]], ops, 0)
+
+    def _within(self, axis: str, groups: IntArray, stage: int) -> Iterator[Exchange]:
+        op = self._ops(axis, stage)
+        if len(op):
+            role = np.zeros(groups.shape[1], np.int64)
+            yield self._exchange(axis, groups, role, (op,), stage)
+
+    def _between(self, axis: str, pairs: IntArray, stages: tuple[int, int]) -> Iterator[Exchange]:
+        away = "receive" if axis != "tie" else "tie"
+        sent = self._ops(axis, stages[0], "send" if axis != "tie" else "tie")
+        taken = self._ops(axis, stages[1], away)
+        if len(sent):
+            yield self._exchange(axis, pairs, np.arange(2), (sent, taken), stages[0])
+
+    def _ops(self, axis: str, stage: int, ending: str = "") -> IntArray:
+        """Ops of an axis in a stage; of the pipeline by microbatch.
+
+        Of one microbatch a stage takes its chunks in the same order as its neighbours do.
+        """
+        step = np.array([one.axis == axis and one.name.endswith(ending) for one in self.steps])
+        ops = self.streams[stage].ops
+        found = np.flatnonzero(step[ops.step])
+        by_microbatch = np.argsort(ops.microbatch[found], kind="stable")
+        return found[by_microbatch] if axis in ("forward", "backward") else found
+
+    def _exchange(
+        self,
+        axis: str,
+        groups: IntArray,
+        role: IntArray,
+        ops: tuple[IntArray, ...],
+        stage: int,
+    ) -> Exchange:
+        chips = self.placement.chip[groups]
+        first, kind = geometries(self.placement.cluster, chips)
+        step = self.streams[stage].ops.step[ops[0]]
+        used, where = np.unique(step, return_inverse=True)
+        steps = [self.steps[number] for number in used.tolist()]
+        met = [group_of(self.placement.cluster, chips[g]) for g in first]
+        times = [[group_ps(one, step.collective, step.size_bytes) for step in steps] for one in met]
+        sizes = [[self._drawn(one, step) for step in steps] for one in met]
+        drawn, lasts = draws(np.array(sizes), np.array(times), self.memory_bytes_per_s)
+        of_calls = Draws(*(column[:, where] for column in drawn))
+        return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
+
+    def _drawn(self, group: Group, step: Step) -> int:
+        """Bytes that one member of a collective reads and writes; see ``contending`` for sends."""
+        if not self.memory_bytes_per_s or step.collective == "send":
+            return 0
+        return group_bytes(group, step.collective, step.size_bytes)
+
+
+def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
+    """Time of one communication of the ranks on these chips [ps], see :func:`group_ps`."""
+    return group_ps(group_of(cluster, chips), op, size_bytes)
+
+
+def group_ps(group: Group, op: str, size_bytes: int) -> int:
+    """Time of one communication of a group [ps], by a run of its chunks on an idle fabric.
+
+    What one chip sends to another takes as long as a step in which two exchange as much.
+    """
+    if len(group.chips) == 1:
+        return _local_ps(group.cluster, size_bytes)
+    return max(1, duration_ps("permute" if op == "send" else op, group, size_bytes))
+
+
+def group_bytes(group: Group, op: str, size_bytes: int) -> int:
+    """What one rank's part of a communication reads and writes in memory [B]."""
+    if len(group.chips) == 1:
+        return LOCAL_ACCESSES * size_bytes
+    return hbm_bytes(op, group, size_bytes) // group.ranks
+
+
+def group_of(cluster: Cluster, chips: IntArray) -> Group:
+    """Group of ranks on these chips, one after the other; a chip is named by each of its ranks."""
+    _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
+    return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
+
+
+@cache
+def _local_ps(cluster: Cluster, size_bytes: int) -> int:
+    """Between the ranks of one chip: once through its memory and back."""
+    if cluster.catalogue is None:
+        return 1
+    rate = cluster.catalogue.value(cluster.chip, "hbm_bandwidth")
+    return max(1, round(LOCAL_ACCESSES * size_bytes / rate * 10**12))

@@ -1,0 +1,50 @@
+"""Where the times of an iteration come from, the worst input of each kind."""
+
+from __future__ import annotations
+
+from topologies.catalogue.catalogue import Catalogue
+from workloads.kernels.chip_share import worst
+from workloads.training.program.program import Program
+
+KERNELS = {
+    "gemm": (
+        "attention.qkv", "attention.out", "mlp.up", "mlp.down", "output.logits", "attention.down",
+        "attention.queries", "attention.keys-values", "experts.up", "experts.down", "shared.up",
+        "shared.down", "router.logits",
+    ),
+    "attention": ("attention.core",),
+    "elementwise": (
+        "attention.norm", "attention.residual", "attention.rotate", "attention.compressed.norm",
+        "mlp.norm", "mlp.residual", "mlp.activation", "experts.activation", "shared.activation",
+        "router.choice", "output.norm", "loss",
+    ),
+    "optimizer": ("norm.squares", "optimizer.step"),
+}  # fmt: skip
+"""How the names of kernels of each kind begin; backward ones are called like those forward."""
+AGAIN = ("again.", "gradient.")
+LINKS = {"measured": "measured", "derived": "extrapolated"}
+"""What the grade of a chip's links makes of the times of collectives; any other is assumed."""
+
+
+def provenance(made: Program, parts: Catalogue, chip: str) -> dict[str, str]:
+    """Provenance of the times of kernels by kind, and of the links' efficiency."""
+    found = {kind: _worst(made, names) for kind, names in KERNELS.items()}
+    known = parts.has(chip, "collective_efficiency")
+    grade = parts.entry(chip, "collective_efficiency").grade if known else "assumed"
+    return {**found, "collectives": LINKS.get(grade, "assumed")}
+
+
+def _worst(made: Program, names: tuple[str, ...]) -> str:
+    """The worst of the kernels whose names begin so; assumed where there is none."""
+    graded = [
+        step.provenance
+        for step in made.steps
+        if step.provenance and _plain(step.name).startswith(names)
+    ]
+    return worst(*graded) if graded else "assumed"
+
+
+def _plain(name: str) -> str:
+    for prefix in AGAIN:
+        name = name.removeprefix(prefix)
+    return name

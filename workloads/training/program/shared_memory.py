@@ -1,0 +1,180 @@
+"""What ops of a rank draw from its memory, and which may contend for it.
+
+A kernel and a collective that run beside each other are flows on their rank's part of the chip's
+memory, each at the mean rate at which it reads and writes when alone, if these together may exceed
+what the memory gives: all are then slowed, max-min fair. Every other op keeps its time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster_sim.engine.jit import compiled
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import BoolArray, IntArray
+from workloads.kernels.chip_share import family
+from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.steps import CC, CC_DP, ENGINE
+from workloads.training.plan.plan import ParallelPlan
+
+LEAST_BYTES_PER_S = 10**9
+"""Mean rate below which an op is taken to draw nothing [B/s]: a thousandth of any memory's, and
+whole bytes a second would round its time by more than a part in 10⁹."""
+
+
+class Draws(NamedTuple):
+    """What ops draw from memory, arrays of one shape; 0 where nothing.
+
+    Attributes
+    ----------
+    size_bytes : int64 array
+        Read and written in all [B].
+    rate_bytes_per_s : int64 array
+        Mean rate when alone [B/s].
+    """
+
+    size_bytes: IntArray
+    rate_bytes_per_s: IntArray
+
+
+def overlaps(plan: ParallelPlan) -> bool:
+    """Whether a plan has communication run beside compute; without, memory is left out."""
+    return plan.overlap != "none" or plan.cp > 1
+
+
+def memory_bytes_per_s(shapes: Shapes) -> int:
+    """What kernels and collectives together can draw from one rank's part of a memory [B/s].
+
+    The share of the stated bandwidth that the better of them reaches alone; 0 where nobody knows
+    what collectives draw.
+    """
+    chip, parts = shapes.chip, shapes.parts
+    if not parts.has(chip, "hbm_in_collectives"):
+        return 0
+    kernels = parts.value(f"kernels.{family(chip).name}", "elementwise_efficiency")
+    share = max(kernels, parts.value(chip, "hbm_in_collectives"))
+    return int(share * parts.value(chip, "hbm_bandwidth")) // shapes.plan.ranks_per_chip
+
+
+def draws(
+    size_bytes: IntArray, duration_ps: IntArray, most_bytes_per_s: int
+) -> tuple[Draws, IntArray]:
+    """Draws of ops of these bytes and times, and their times as whole bytes a second make them.
+
+    Examples
+    --------
+    >>> found, lasts = draws(np.array([10**9, 7]), np.array([3 * 10**9, 10**12]), 2 * 10**12)
+    >>> found.rate_bytes_per_s.tolist(), lasts.tolist()
+    ([333333333334, 0], [3000000000, 1000000000000])
+    """
+    made = [
+        _draw(int(size), int(lasts), most_bytes_per_s)
+        for size, lasts in zip(size_bytes.ravel(), duration_ps.ravel(), strict=True)
+    ]
+    size, rate, lasts = np.array(made, np.int64).reshape(-1, 3).T
+    shape = duration_ps.shape
+    return Draws(size.reshape(shape), rate.reshape(shape)), lasts.reshape(shape)
+
+
+def _draw(size: int, lasts: int, most: int) -> tuple[int, int, int]:
+    size = min(size, lasts * most // PS_PER_S)
+    rate = -(-size * PS_PER_S // lasts)
+    if rate < LEAST_BYTES_PER_S:
+        return 0, 0, lasts
+    return size, rate, max(1, -(-size * PS_PER_S // rate))
+
+
+def contending(
+    stream: IntArray,
+    src: IntArray,
+    dst: IntArray,
+    rate_bytes_per_s: IntArray,
+    most_bytes_per_s: int,
+) -> BoolArray:
+    """Which ops of a rank may ask for more than the memory gives, with what may run beside them.
+
+    A communication may run from the last kernel before it to the first that waits for it; of each
+    stream one op at a time. What passes between pipeline stages is left out: it is little.
+
+    Parameters
+    ----------
+    stream : int array (ops,)
+    src, dst : int array (edges,)
+        Op ``dst`` waits for op ``src``, in order of ``dst``.
+    rate_bytes_per_s : int array (ops,)
+        What each draws alone [B/s].
+    most_bytes_per_s : int
+        What the memory gives [B/s].
+
+    Returns
+    -------
+    bool array (ops,)
+        The others are never slowed, nor do they slow any.
+    """
+    found = np.zeros(len(stream), np.bool_)
+    talks, low, high = _windows(stream, src, dst)
+    kernels = np.where(stream == ENGINE, rate_bytes_per_s, 0)
+    covers = {}
+    for kind in (CC, CC_DP):
+        of = stream[talks] == kind
+        covers[kind] = cover(len(stream), low[of], high[of], rate_bytes_per_s[talks[of]])
+    asked = kernels + covers[CC] + covers[CC_DP]
+    found |= (kernels > 0) & (asked > kernels) & (asked > most_bytes_per_s)
+    for kind, other in ((CC, CC_DP), (CC_DP, CC)):
+        of = stream[talks] == kind
+        greatest = (most_of(rates, low[of], high[of]) for rates in (kernels, covers[other]))
+        found[talks[of]] = sum(greatest, rate_bytes_per_s[talks[of]]) > most_bytes_per_s
+    return found & (rate_bytes_per_s > 0)
+
+
+def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Communications with kernels beside them, and the first and last but one op of these."""
+    count, kernel = len(stream), stream == ENGINE
+    before, after = np.full(count, -1, np.int64), np.full(count, count, np.int64)
+    by_src = np.argsort(src, kind="stable")[::-1]
+    _nearest(src.astype(np.int64), dst.astype(np.int64), kernel, before, 1)
+    _nearest(dst[by_src].astype(np.int64), src[by_src].astype(np.int64), kernel, after, -1)
+    talks = np.flatnonzero((stream == CC) | (stream == CC_DP))
+    kernels = np.concatenate([[0], np.cumsum(kernel)])
+    among = kernels[after[talks]] > kernels[before[talks] + 1]
+    return talks[among], before[talks][among] + 1, after[talks][among]
+
+
+def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
+    """Of each place the greatest value of the stretches ``low:high`` that it lies in, 0 for none.
+
+    Stretches are two powers of two, which are halved until they are single places.
+    """
+    found = np.zeros(count, np.int64)
+    level = np.frexp(high - low)[1] - 1
+    for k in range(int(level.max(initial=0)), -1, -1):
+        at = level == k
+        np.maximum.at(found, low[at], value[at])
+        np.maximum.at(found, high[at] - 2**k, value[at])
+        half = 2**k // 2
+        if half:
+            found[half:] = np.maximum(found[half:], found[:-half])
+    return found
+
+
+def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """Greatest of the values in each stretch ``low:high``."""
+    found = np.zeros(len(low), np.int64)
+    level = np.frexp(high - low)[1] - 1
+    table = values.astype(np.int64)
+    for k in range(int(level.max(initial=0)) + 1):
+        at = level == k
+        found[at] = np.maximum(table[low[at]], table[high[at] - 2**k])
+        table = np.maximum(table, np.concatenate([table[2**k :], table[-(2**k) :]]))
+    return found
+
+
+@compiled
+def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray, sign: int) -> None:
+    """Of each op the latest kernel that it comes after; with sign -1 the earliest after it."""
+    for k in range(len(src)):
+        found = src[k] if kernel[src[k]] else nearest[src[k]]
+        if sign * found > sign * nearest[dst[k]]:
+            nearest[dst[k]] = found

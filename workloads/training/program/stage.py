@@ -1,0 +1,301 @@
+"""All that one rank of a pipeline stage does in an iteration, in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+import numpy as np
+
+from cluster_sim.schedule.table import IntArray
+from workloads.kernels.chip_share import Timing
+from workloads.kernels.times import host_dispatch_s
+from workloads.training.layers.data_parallel import (
+    bucket_parameters,
+    buckets,
+    clip,
+    edges_of,
+    gather_parameters,
+    reduce_gradients,
+    tie,
+    update,
+)
+from workloads.training.layers.embedding import (
+    embedding,
+    embedding_backward,
+    output,
+    output_backward,
+)
+from workloads.training.layers.layer import Shapes, data_half, forward, weight_half
+from workloads.training.layers.layer import backward as layer_backward
+from workloads.training.layers.steps import (
+    CC,
+    CC_DP,
+    ENGINE,
+    HOST,
+    NOTHING,
+    RECEIVE,
+    RECEIVE_BACK,
+    SEND,
+    Step,
+    kernel,
+)
+from workloads.training.plan.parameters import Share, layer_share, stage_share, total
+from workloads.training.plan.pipeline_order import FORWARD, WEIGHT, order
+from workloads.training.plan.stage_layers import chunk_layers, is_kept, is_moe
+from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, repeat
+
+Blocks = Sequence[Sequence[Sequence[Step]]]
+"""Steps of a layer: without experts and with, whose activations are dropped or kept."""
+LEAST_HOST_S = 1e-6
+"""Time to issue a step below which a host never holds a chip up [s]."""
+
+
+def stage_ops(shapes: Shapes, stage: int, catalog: Catalog, iterations: int = 1) -> Ops:
+    """Ops of a rank of a stage, gradients and optimizer included.
+
+    Microbatches number on from one iteration to the next.
+    """
+    plan = shapes.plan
+    make = Builder(shapes, stage, catalog)
+    made = order(plan.schedule, plan.pp, stage, plan.microbatches, plan.vpp)
+    passes = list(zip(*(column.tolist() for column in made), strict=True))
+    blocks: dict[tuple[int, int, bool], Ops] = {}
+    parts = []
+    for iteration in range(iterations):
+        parts.append(make.start())
+        for phase, number, chunk in passes:
+            key = (phase, chunk, number == plan.microbatches - 1)
+            if key not in blocks:
+                blocks[key] = make.one(*key)
+            parts.append(blocks[key].of_microbatch(iteration * plan.microbatches + number))
+        parts.append(make.finish())
+    ops = join(parts)
+    beside = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
+    return past_asynchronous(ops, np.isin(catalog.column("stream")[ops.step], beside))
+
+
+class Builder:
+    """Makes the blocks of one stage.
+
+    Attributes
+    ----------
+    shapes : Shapes
+    stage : int
+    catalog : Catalog
+        Numbers the steps.
+    chunks : list of int64 array
+        Layers of each of the stage's chunks.
+    """
+
+    def __init__(self, shapes: Shapes, stage: int, catalog: Catalog):
+        self.shapes = shapes
+        self.stage = stage
+        self.catalog = catalog
+        self.chunks = chunk_layers(shapes.model, shapes.plan, stage)
+        self.splits = shapes.plan.schedule == "zero-bubble"
+
+    def one(self, phase: int, chunk: int, last: bool) -> Ops:
+        """One microbatch through a chunk in a phase; ``last`` is the last microbatch."""
+        if phase == FORWARD:
+            return self.forward(chunk)
+        if phase == WEIGHT:
+            return self._weights(self._reduces(last))
+        return self.backward(chunk, self._reduces(last) and not self.splits)
+
+    def forward(self, chunk: int = 0) -> Ops:
+        """One microbatch forward."""
+        s, first, last = self.shapes, self._first(chunk), self._last(chunk)
+        begin = embedding(s) if first else [self._receive("forward", RECEIVE)]
+        end = output(s) if last else [self._send("forward")]
+        blocks = [[forward(s, moe=moe)] * 2 for moe in (False, True)]
+        layers = self.chunks[chunk]
+        worked, _ = self._layers(blocks, layers)
+        return self._pass(begin, layers, worked, end, rest=first or last)
+
+    def backward(self, chunk: int = 0, reduces: bool = False) -> Ops:
+        """One microbatch backward; gradients leave as soon as a bucket of them is whole."""
+        s, first, last = self.shapes, self._first(chunk), self._last(chunk)
+        begin = output_backward(s) if last else [self._receive("backward", RECEIVE_BACK)]
+        blocks = self._backwards()
+        if self.splits:
+            begin = data_half(begin)
+            blocks = [[data_half(block) for block in kind] for kind in blocks]
+        layers = self.chunks[chunk][::-1]
+        worked, left = self._layers(blocks, layers, reduces)
+        end = embedding_backward(s) if first else []
+        edges = edges_of(s, self.stage) if first or last else Share(0, 0)
+        if reduces:
+            end = [*end, *self._reduced(total([left, edges]))]
+        if not first:
+            end = [*end, self._send("backward")]
+        return self._pass(begin, layers, worked, end)
+
+    def last_backward(self) -> Ops:
+        """The last microbatch of the first chunk backward, gradients leaving beside."""
+        return self.backward(0, reduces=True)
+
+    def _weights(self, reduces: bool) -> Ops:
+        """Gradients of weights of one microbatch, where the backward pass is split."""
+        s = self.shapes
+        begin = weight_half(output_backward(s)) if self._last(0) else []
+        blocks = [[weight_half(block) for block in kind] for kind in self._backwards()]
+        worked, left = self._layers(blocks, self.chunks[0][::-1], reduces)
+        rest = total([left, edges_of(s, self.stage)])
+        end = self._reduced(rest) if reduces else []
+        return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
+
+    def _reduced(self, left: Share) -> list[Step]:
+        """Gradients that no bucket has taken; without overlap the next pass waits for them."""
+        steps = reduce_gradients(self.shapes, "bucket", left)
+        waits = steps and self.shapes.plan.overlap == "none"
+        return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
+
+    def _first(self, chunk: int) -> bool:
+        return self.stage == 0 and chunk == 0
+
+    def _last(self, chunk: int) -> bool:
+        plan = self.shapes.plan
+        return self.stage == plan.pp - 1 and chunk == plan.vpp - 1
+
+    def _reduces(self, last: bool) -> bool:
+        """Whether gradients leave during a backward pass: always under ZeRO-2 and 3."""
+        plan = self.shapes.plan
+        return plan.sharding >= 2 or (last and plan.overlap != "none")
+
+    def _pass(
+        self,
+        begin: Sequence[Step],
+        layers: IntArray,
+        worked: Sequence[Ops],
+        end: Sequence[Step],
+        *,
+        rest: bool = False,
+    ) -> Ops:
+        """Begin, layers and end; under ZeRO-3 each layer is gathered beside the one before it.
+
+        Embedding and output layer are gathered before the forward pass and kept for the backward.
+        """
+        before = []
+        if self.shapes.plan.sharding == 3:
+            edges = self.catalog.ops(self._gather_rest() if rest else [])
+            first, *nexts = self._gathered([layers[k : k + 1] for k in range(len(layers))])
+            before = [edges, first]
+            pairs = zip_longest(nexts, worked, fillvalue=self.catalog.ops([]))
+            worked = [part for pair in pairs for part in pair]
+        begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
+        return join([*before, begun, self._issued(join(worked)), ended])
+
+    def _layers(
+        self, blocks: Blocks, layers: IntArray, reduces: bool = False
+    ) -> tuple[list[Ops], Share]:
+        """Layers in stretches that end with a bucket of gradients, and what no bucket has taken.
+
+        Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
+        """
+        plan, shares = self.shapes.plan, self._shares(layers)
+        least = 1 if plan.sharding >= 2 else bucket_parameters(self.shapes)
+        runs = [range(len(layers))]
+        if reduces or plan.sharding == 3:
+            runs = buckets([share.total for share in shares], least)
+        made, left = [], Share(0, 0)
+        for run in runs:
+            made.append(self._repeated(blocks, layers[run.start : run.stop]))
+            own = total(shares[run.start : run.stop])
+            if reduces and own.total >= least:
+                leave = self.catalog.ops(reduce_gradients(self.shapes, "bucket", own))
+                made[-1] = join([made[-1], leave])
+            else:
+                left = own
+        return made, left
+
+    def _backwards(self) -> Blocks:
+        """Steps of a layer's backward pass, by whether it has experts and is kept."""
+        return [
+            [layer_backward(self.shapes, moe=moe, again=again) for again in (True, False)]
+            for moe in (False, True)
+        ]
+
+    def _repeated(self, blocks: Blocks, layers: IntArray) -> Ops:
+        """The block of each layer, by whether it has experts and whether it is kept."""
+        made = [[self.catalog.ops(block) for block in kind] for kind in blocks]
+        moe, kept = is_moe(self.shapes.model, layers), is_kept(self.shapes.plan, layers)
+        runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * moe + kept)) + 1)
+        worked = [run for run in runs if len(run)]
+        return join([repeat(made[moe[run[0]]][kept[run[0]]], layers[run]) for run in worked])
+
+    def _shares(self, layers: IntArray) -> list[Share]:
+        """Parameters of each of these layers on a rank."""
+        model, plan = self.shapes.model, self.shapes.plan
+        kinds = [layer_share(model, plan, moe=moe) for moe in (False, True)]
+        return [kinds[kind] for kind in is_moe(model, layers).tolist()]
+
+    def _gathered(self, runs: Sequence[IntArray]) -> list[Ops]:
+        """Gather the parameters of each of these stretches of layers, before the first of them."""
+        return [
+            repeat(
+                self.catalog.ops(
+                    gather_parameters(self.shapes, "bucket", total(self._shares(layers)))
+                ),
+                layers[:1],
+            )
+            for layers in runs
+        ]
+
+    def _gather_rest(self) -> list[Step]:
+        return gather_parameters(self.shapes, "rest", edges_of(self.shapes, self.stage))
+
+    def _issued(self, layers: Ops) -> Ops:
+        """Let a pass over the layers end no sooner than an eager host has issued its kernels.
+
+        The host runs ahead of the chip within a pass and waits for what the pass begins with.
+        """
+        dispatch_s = host_dispatch_s(self.shapes.chip, parts=self.shapes.parts)
+        if dispatch_s < LEAST_HOST_S or not len(layers):
+            return layers
+        stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
+        kernels = int((np.isin(stream, (ENGINE, CC)) & (issued > 0))[layers.step].sum())
+        issue = self.catalog.ops([Step("host.issue", "host", HOST, kernels * dispatch_s)])
+        taken_up = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
+        beside = layers.back.copy()
+        beside[:1] += beside[:1] == 1  # the first kernel waits for what the pass begins with
+        back = np.array([len(layers) + 1], np.int32)
+        return join([issue, replace(layers, back=beside), replace(taken_up, back=back)])
+
+    def start(self) -> Ops:
+        """With overlap and ZeRO-1 or 2: gather what the step before has updated, by buckets."""
+        plan, least = self.shapes.plan, bucket_parameters(self.shapes)
+        if plan.overlap == "none" or plan.sharding not in (1, 2):
+            return self.catalog.ops([])
+        runs = [
+            layers[run.start : run.stop]
+            for layers in self.chunks
+            for run in buckets([one.total for one in self._shares(layers)], least)
+        ]
+        return join([self.catalog.ops(self._gather_rest()), *self._gathered(runs)])
+
+    def finish(self) -> Ops:
+        """Reduce gradients, update parameters, gather them where the update was sharded."""
+        plan = self.shapes.plan
+        owned = stage_share(self.shapes.model, plan, self.stage)
+        tied = tie(self.shapes, self.stage)
+        updated = [*clip(self.shapes, self.stage), update(self.shapes, self.stage)]
+        reduced, gathered = [], []
+        if plan.overlap == "none" and plan.sharding < 2:
+            reduced = reduce_gradients(self.shapes, "all", owned)
+        if plan.overlap == "none" and plan.sharding < 3:
+            gathered = gather_parameters(self.shapes, "all", owned)
+        return self.catalog.ops([*tied, *reduced, *updated, *gathered])
+
+    def _send(self, way: str) -> Step:
+        return Step(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")
+
+    def _receive(self, way: str, stream: int) -> Step:
+        return Step(
+            f"{way}.receive", "pp", stream, 0.0, self._carried(), way, "send", after=NOTHING
+        )
+
+    def _carried(self) -> int:
+        """Activations between stages; with sequence parallelism each rank sends its part."""
+        return self.shapes.wide_bytes // self.shapes.plan.sp
