@@ -75,14 +75,14 @@ def made(cluster: str, **asked: Any) -> Program:
     from topologies.catalogue.catalogue import catalogue
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import named
-    from workloads.training.layers.shapes import Shapes
+    from workloads.training.layers.shapes import RankShapes
     from workloads.training.plan.placement import place
     from workloads.training.plan.plan_file import complete
     from workloads.training.program.program import program
 
     model, fabric = named("llama-3.1-405b"), machine(cluster)
     plan = complete({"tp": 32, "seq": 8192, **asked}, model, fabric)
-    shapes = Shapes(model, plan, fabric.chip, fabric.catalogue or catalogue())
+    shapes = RankShapes(model, plan, fabric.chip, fabric.catalogue or catalogue())
     return program(shapes, place(plan, fabric))
 
 

@@ -57,9 +57,9 @@ def _run(chosen: Experiment, arguments: Sequence[str]) -> None:
     given = vars(_parser(chosen).parse_args(list(arguments)))
     out, as_json = given.pop("out"), given.pop("json")
     if out is not None:
-        from experiments.reports.run_directory import refuse_foreign
+        from experiments.reports.run_directory import check_foreign
 
-        refuse_foreign(out)
+        check_foreign(out)
     module = chosen.load()
     frame = module.run(**given)
     if out is not None:

@@ -1,4 +1,4 @@
-"""Sends: a collective between its algorithm and its ops.
+"""Messages: a collective between its algorithm and its ops.
 
 An algorithm is a table of sends, each one message from rank to rank over a channel, with edges
 from the arrival of one send to the start of another. How a channel runs over links, and what a
@@ -67,7 +67,7 @@ class Channels:
 
 
 @dataclass(frozen=True, eq=False)
-class Sends:
+class Messages:
     """Messages in program order; columns are arrays, one element a send.
 
     Attributes
@@ -127,7 +127,7 @@ def sends(
     reduce: npt.ArrayLike = False,
     step: npt.ArrayLike = 0,
     priority: npt.ArrayLike = 0,
-) -> Sends:
+) -> Messages:
     """Make a table of sends; columns broadcast against the shape of ``channel``."""
     shape = np.shape(channel)
 
@@ -137,7 +137,7 @@ def sends(
             return np.broadcast_to(array, int(np.prod(shape)))  # one value takes no memory
         return np.ravel(np.broadcast_to(array, shape))
 
-    return Sends(
+    return Messages(
         channel=column(channel, np.int32),
         first=column(first, np.int32),
         count=column(count, np.int32),
@@ -151,7 +151,7 @@ def sends(
     )
 
 
-def no_sends(chunks: Chunks, ranks: int) -> Sends:
+def no_sends(chunks: Chunks, ranks: int) -> Messages:
     """A collective in which nothing has to move."""
     none = np.empty(0, np.int32)
     return sends(
@@ -164,7 +164,7 @@ def no_sends(chunks: Chunks, ranks: int) -> Sends:
     )
 
 
-def side_by_side(tables: Sequence[Sends]) -> Sends:
+def side_by_side(tables: Sequence[Messages]) -> Messages:
     """Several groups' collectives at once: ranks, chunks and channels are numbered on."""
     if len(tables) == 1:
         return tables[0]
@@ -178,7 +178,7 @@ def side_by_side(tables: Sequence[Sends]) -> Sends:
             columns = [column + by for column, by in zip(columns, shift.tolist(), strict=True)]
         return np.concatenate(columns)
 
-    return Sends(
+    return Messages(
         channel=joined("channel", before.channels).astype(np.int32),
         first=joined("first", before.chunks).astype(np.int32),
         count=joined("count"),
@@ -202,7 +202,7 @@ class _Counts:
     ranks: IntArray
 
     @classmethod
-    def before(cls, tables: Sequence[Sends]) -> _Counts:
+    def before(cls, tables: Sequence[Messages]) -> _Counts:
         """Count the rows of all tables that stand before each."""
 
         def starts(lengths: list[int]) -> IntArray:
@@ -267,7 +267,7 @@ def _join_content(tables: Sequence[Chunks]) -> IntArray | None:
     return np.concatenate([one + by for one, by in zip(lists, before, strict=False)])
 
 
-def _listed(table: Sends) -> Sends:
+def _listed(table: Messages) -> Messages:
     """The same with its chunks listed."""
     chunks = table.chunks
     content = np.arange(len(chunks)) if chunks.content is None else chunks.content

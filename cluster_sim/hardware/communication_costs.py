@@ -17,7 +17,7 @@ PACKET_BYTES = 2**16
 
 
 @dataclass(frozen=True)
-class Wire:
+class CommunicationCosts:
     """Costs of communication on one kind of chip; all neutral on plain shapes and ``ideal``.
 
     Attributes
@@ -83,7 +83,7 @@ class Wire:
         return np.array(usable, np.int64)[where]
 
 
-def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Wire:
+def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> CommunicationCosts:
     """Look up what communication costs on the chips of a cluster.
 
     Parameters
@@ -97,14 +97,14 @@ def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Wire:
     scale_out, chip, numbers = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
     if cluster.plain or ideal or numbers is None or not chip:
-        return Wire(scale_out_bytes_per_s=rate, stores=cluster.plain)
+        return CommunicationCosts(scale_out_bytes_per_s=rate, stores=cluster.plain)
 
     def known_ps(quantity: str, otherwise: int = 0) -> int:
         return numbers.ps(chip, quantity) if numbers.has(chip, quantity) else otherwise
 
     step = known_ps("collective_step")
     outside = scale_out.name if scale_out else ""
-    made = Wire(
+    made = CommunicationCosts(
         efficiency=_efficiency(numbers, chip, "collective_efficiency"),
         scale_out_bytes_per_s=max(1, int(rate * _efficiency(numbers, outside, "efficiency"))),
         issue_ps=min(step, known_ps("collective_issue", step)),
@@ -119,7 +119,7 @@ def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Wire:
     return _without_accesses(made) if sbuf else made
 
 
-def _with_memory(costs: Wire, numbers: Catalogue, chip: str) -> Wire:
+def _with_memory(costs: CommunicationCosts, numbers: Catalogue, chip: str) -> CommunicationCosts:
     """Accesses of a message, from those of a chunk and two ranks that the vendor states."""
     if not numbers.has(chip, "hbm_in_collectives") or not numbers.has(chip, "collective_copy"):
         return costs
@@ -147,7 +147,7 @@ def _with_memory(costs: Wire, numbers: Catalogue, chip: str) -> Wire:
     )
 
 
-def _without_accesses(costs: Wire) -> Wire:
+def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:
     return replace(
         costs,
         copy_accesses=0,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.hardware.communication_costs import Wire, wire
+from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.hardware.uplinks import Uplinks, uplinks
 from cluster_sim.schedule.table import NO_RESOURCE, BoolArray, IntArray, Resources
 from topologies.clusters.cluster import Cluster
@@ -87,7 +87,7 @@ class Fabric:
         Global numbers of the domains covered, ascending.
     links : Links
         Of one domain.
-    wire : Wire
+    wire : CommunicationCosts
         Efficiencies and the costs of a step.
     rate : int64 array (resources,)
         Usable rate of links and adapters [B/s]; 0 of the others.
@@ -103,7 +103,7 @@ class Fabric:
     cluster: Cluster
     domains: IntArray
     links: Links
-    wire: Wire
+    wire: CommunicationCosts
     rate: IntArray
     latency_ps: IntArray
     forwards: BoolArray
@@ -204,7 +204,7 @@ def fabric(
     domains: npt.ArrayLike | None = None,
     *,
     ideal: bool = False,
-    costs: Wire | None = None,
+    costs: CommunicationCosts | None = None,
 ) -> Fabric:
     """Number the resources of these domains of a cluster, all of them by default.
 
@@ -215,7 +215,7 @@ def fabric(
         Global numbers of scale-up domains.
     ideal : bool
         Link rates and latencies only: no efficiencies and no cost of a step.
-    costs : Wire, optional
+    costs : CommunicationCosts, optional
         In place of those of the cluster.
     """
     picked = np.unique(np.arange(cluster.domains) if domains is None else np.asarray(domains))

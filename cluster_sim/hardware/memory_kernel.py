@@ -1,4 +1,4 @@
-"""Kernels that are bound by memory, as ops: what compute beside a collective draws on."""
+"""Kernels that are bound by memory, as ops: the memory traffic of compute beside a collective."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def memory_kernel(
 
     Examples
     --------
-    >>> from cluster_sim.schedule.merge import beside
+    >>> from cluster_sim.schedule.merge import merge
     >>> from cluster_sim.collectives import build, whole
     >>> from cluster_sim.trace.trace import run
     >>> from topologies.clusters.names import cluster
@@ -47,7 +47,7 @@ def memory_kernel(
     >>> gathered = build("all-gather", whole(node, 4), 2**29, contended=True)
     >>> [round(run(one).total_s * 1e3, 2) for one in (kernel, gathered)]
     [0.88, 2.27]
-    >>> run(beside(kernel, gathered)).total_s < (0.88 + 2.27) * 1e-3
+    >>> run(merge(kernel, gathered)).total_s < (0.88 + 2.27) * 1e-3
     True
     """
     on = np.unique(np.asarray(chips, np.int64))

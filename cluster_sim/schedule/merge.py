@@ -13,7 +13,7 @@ from topologies.errors import InputError
 ROW = ("owner", "peer", "lane", "slots", "capacity")
 
 
-def beside(*parts: Schedule) -> Schedule:
+def merge(*parts: Schedule) -> Schedule:
     """Run schedules side by side: they start together, and resources of one name are one.
 
     Parameters
@@ -39,7 +39,7 @@ def beside(*parts: Schedule) -> Schedule:
     >>> from topologies.clusters.names import cluster
     >>> chips = whole(cluster("ring:4", bandwidth="1GB/s", latency="1us"))
     >>> one = build("all-gather", chips, 4_000_000, "ring")
-    >>> [round(run(made).total_s * 1e3, 3) for made in (one, beside(one, one))]
+    >>> [round(run(made).total_s * 1e3, 3) for made in (one, merge(one, one))]
     [3.003, 6.001]
     """
     resources, numbers = _common([part.resources for part in parts])

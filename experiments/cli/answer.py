@@ -75,7 +75,7 @@ def request(command: str, given: Mapping[str, Any]) -> Request:
         When the directory of ``--out`` holds something else.
     """
     if given["out"] is not None:
-        from experiments.reports.run_directory import refuse_foreign
+        from experiments.reports.run_directory import check_foreign
 
-        refuse_foreign(given["out"])
+        check_foreign(given["out"])
     return Request(command, dict(given))

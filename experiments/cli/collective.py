@@ -133,7 +133,7 @@ def collective(
     asked = request("collective", locals())
     import pandas as pd
 
-    from cluster_sim.collectives.verify.neuron_limits import along_ring, refuse_restricted
+    from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
     from experiments.cli.collective_groups import check_op, groups_for, how_to_measure
     from experiments.validation.compare_collectives import agreement, beside
     from topologies.catalogue.catalogue import choose
@@ -145,7 +145,7 @@ def collective(
     groups = groups_for(machine, ranks, ranks_per_chip, group, order)
     if not unrestricted:
         groups = [along_ring(one) for one in groups] if op == "permute" else groups
-        refuse_restricted(op, groups)
+        check_restrictions(op, groups)
     measured = _read(compare, op, groups[0].ranks)
     sizes, measure = how_to_measure(
         op, groups, algorithm, matrix=matrix, skew=skew, ideal=ideal, sbuf=sbuf, engine=engine

@@ -85,7 +85,7 @@ def how_to_measure(
     engine: str,
 ) -> tuple[list[int], Measure]:
     """What measures one size; and the sizes, where a byte matrix and not ``--size`` gives them."""
-    from cluster_sim.collectives.algorithms.scratchpad import refuse_large
+    from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
     from cluster_sim.collectives.measure import measure
     from cluster_sim.collectives.measure_all_to_all_v import (
         OP,
@@ -103,7 +103,7 @@ def how_to_measure(
         raise InputError(f"{OP} runs in one group, --group names {len(groups)}; give one")
     group = groups[0]
     if sbuf:
-        refuse_large(op, group, 0)
+        check_scratchpad(op, group, 0)
     given = None if matrix is None else read_matrix(matrix)
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:

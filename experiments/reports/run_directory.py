@@ -152,7 +152,7 @@ def run_directory(
         When ``path`` holds something else.
     """
     target = Path(path).resolve()
-    refuse_foreign(target)
+    check_foreign(target)
     record = new_record(command, inputs, seed)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     with _termination_as_exit(), _parents(target):
@@ -161,20 +161,20 @@ def run_directory(
             run = Run(part, record)
             yield run
             run.finish()
-            refuse_foreign(target)
+            check_foreign(target)
             _put_in_place(part, target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def refuse_foreign(path: Path) -> None:
+def check_foreign(path: Path) -> None:
     """Refuse a path that holds anything but an earlier run; call it before a long computation.
 
     Raises
     ------
     InputError
     """
-    refuse_unwritable(path)
+    check_writable(path)
     if not path.exists():
         return
     found = sorted(entry.name for entry in path.iterdir())
@@ -192,7 +192,7 @@ def refuse_foreign(path: Path) -> None:
         )
 
 
-def refuse_unwritable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Refuse a path below which nothing can be written, as far as the system tells beforehand.
 
     Raises

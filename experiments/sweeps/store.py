@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_sim.files import whole_file
-from experiments.reports.run_directory import refuse_unwritable
+from experiments.reports.run_directory import check_writable
 from experiments.sweeps.study import Row
 from topologies.errors import InputError
 
@@ -84,7 +84,7 @@ def _claim(file: int, folder: Path) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    refuse_unwritable(folder)
+    check_writable(folder)
     if not folder.exists():
         return
     found = {entry.name for entry in folder.iterdir() if entry.suffix != ".part"}

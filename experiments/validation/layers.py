@@ -16,8 +16,8 @@ from experiments.validation.training import model_of, plan_of
 from topologies.clusters.cluster import Cluster
 from workloads.kernels.chip_share import worst
 from workloads.training.layers.layer import backward, forward
-from workloads.training.layers.shapes import Shapes
-from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, Step
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
 from workloads.training.program.program import exchange_ps
 
 
@@ -28,7 +28,7 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     if plan.cp > 1 or model.experts:
         return unsupported("a layer with context parallelism or experts. Use iteration_s.")
     machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
-    shapes = Shapes(model, plan, machine.chip, used.numbers())
+    shapes = RankShapes(model, plan, machine.chip, used.numbers())
     there, back = forward(shapes), backward(shapes)
     known = {
         "kernels": worst(*(step.provenance for step in there if step.provenance)),
@@ -40,7 +40,7 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=known)
 
 
-def length_s(steps: Sequence[Step], machine: Cluster, tp: int) -> float:
+def length_s(steps: Sequence[LayerOp], machine: Cluster, tp: int) -> float:
     """When the last of some steps ends [s], each after those before it on its stream.
 
     The ranks, on the first ``tp`` chips, are alike, so all start a communication at once.
@@ -54,7 +54,7 @@ def length_s(steps: Sequence[Step], machine: Cluster, tp: int) -> float:
     return max(free.values(), default=0.0)
 
 
-def _step_s(step: Step, machine: Cluster, tp: int) -> float:
+def _step_s(step: LayerOp, machine: Cluster, tp: int) -> float:
     if step.stream == ENGINE:
         return step.seconds
     return exchange_ps(machine, np.arange(tp), step.collective, step.size_bytes) / PS_PER_S

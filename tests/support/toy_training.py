@@ -8,7 +8,7 @@ from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Experts, LatentAttention, Model
-from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.program import Program, program
@@ -40,5 +40,5 @@ def toy_program(
     how: ParallelPlan, made: Cluster, model: Model = TOY, chips: Any = None, iterations: int = 1
 ) -> Program:
     """The program of an iteration of the toy model."""
-    shapes = Shapes(model, how, made.chip, made.catalogue or catalogue())
+    shapes = RankShapes(model, how, made.chip, made.catalogue or catalogue())
     return program(shapes, place(how, made, chips), iterations)

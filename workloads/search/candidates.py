@@ -18,7 +18,7 @@ from topologies.errors import InputError
 from workloads.models.flops import layer_flops
 from workloads.models.model import Model
 from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
-from workloads.search.refusals import no_batch, no_degrees, refuse_alone
+from workloads.search.refusals import check_alone, no_batch, no_degrees
 from workloads.search.rules import Frame, sieve
 from workloads.training.plan.plan import (
     ORDER,
@@ -124,7 +124,7 @@ def candidates(
     if isinstance(known.get("order"), str):
         known["order"] = tuple(known["order"].split("-"))
     base = _base(model, cluster, global_batch, known, lnc)
-    refuse_alone(model, cluster, base, known)
+    check_alone(model, cluster, base, known)
     grid = _overlaps(_grid(model, cluster, base, known), base, compared="overlap" in spared)
     left, pruned = sieve(grid, Frame(model, cluster, base), {*known, *spared})
     plans = _plans(model, base, left, known)

@@ -18,7 +18,7 @@ ALONE = (
 REPLICA = ("tp", "pp", "dp", "cp")
 
 
-def refuse_alone(
+def check_alone(
     model: Model, cluster: Cluster, base: ParallelPlan, known: Mapping[str, Any]
 ) -> None:
     """Refuse a stated field that is wrong whatever the others are.

@@ -21,8 +21,8 @@ from workloads.training.layers.data_parallel import (
     gather_parameters,
     reduce_gradients,
 )
-from workloads.training.layers.layer import Shapes
-from workloads.training.layers.steps import Step
+from workloads.training.layers.layer import RankShapes
+from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.parameters import Share, layer_share, total
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers, is_moe
@@ -59,7 +59,7 @@ class Replicas:
 
 def replicas(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk: Talk) -> Replicas:
     """Time what the stages of a plan do besides their passes; parameters as for ``passes``."""
-    shapes = Shapes(model, plan, chip, parts)
+    shapes = RankShapes(model, plan, chip, parts)
     finished = _finished(shapes, talk)
     times = _Times(
         gather_s=cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), talk)),
@@ -91,7 +91,7 @@ class _Times(NamedTuple):
     reduce_s: Callable[[Share], float]
 
 
-def _fill(found: Replicas, shapes: Shapes, layers: IntArray, times: _Times) -> Share:
+def _fill(found: Replicas, shapes: RankShapes, layers: IntArray, times: _Times) -> Share:
     """Put the times of a chunk's buckets where its layers are; gradients that no bucket takes."""
     model, plan = shapes.model, shapes.plan
     kinds = [layer_share(model, plan, moe=moe) for moe in (False, True)]
@@ -109,7 +109,7 @@ def _fill(found: Replicas, shapes: Shapes, layers: IntArray, times: _Times) -> S
     return left
 
 
-def _finished(shapes: Shapes, talk: Talk) -> FloatArray:
+def _finished(shapes: RankShapes, talk: Talk) -> FloatArray:
     """After the last pass of each stage: all but tied embeddings, and these (stages, 2) [s].
 
     Stages that hold as many layers of each kind and neither end are alike.
@@ -135,5 +135,5 @@ def _finish(make: Builder, talk: Talk) -> tuple[float, float]:
     return kernels_s + _sum([step for step in after if step.axis], talk), _sum(tied, talk)
 
 
-def _sum(steps: list[Step], talk: Talk) -> float:
+def _sum(steps: list[LayerOp], talk: Talk) -> float:
     return float(sum(talk(step) for step in steps))

@@ -14,14 +14,14 @@ import numpy as np
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
 from workloads.search.communication import FloatArray
-from workloads.training.layers.layer import Shapes
-from workloads.training.layers.steps import Step
+from workloads.training.layers.layer import RankShapes
+from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.ops import Catalog, Ops
 from workloads.training.program.stage import Builder
 
-Talk = Callable[[Step], float]
+Talk = Callable[[LayerOp], float]
 """Time of a communication [s]."""
 FIRST, MIDDLE, LAST = range(3)
 """Stages that are timed."""
@@ -70,7 +70,7 @@ def _through(one: Stage, layers: int, stage: int, *, moe: bool) -> FloatArray:
         plan, pp=3, vpp=1, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=(),
         schedule="zero-bubble" if splits else "1f1b",
     )  # fmt: skip
-    shapes = Shapes(_of_one_kind(one.model, 3 * layers, moe=moe), alone, one.chip, one.parts)
+    shapes = RankShapes(_of_one_kind(one.model, 3 * layers, moe=moe), alone, one.chip, one.parts)
     make, found = Builder(shapes, stage, Catalog()), np.zeros(3)
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
         found[phase] = span(make.one(phase, 0, False), make.catalog.steps, one.talk)
@@ -85,7 +85,7 @@ def _of_one_kind(model: Model, layers: int, *, moe: bool) -> Model:
     )
 
 
-def span(ops: Ops, steps: list[Step], talk: Talk) -> float:
+def span(ops: Ops, steps: list[LayerOp], talk: Talk) -> float:
     """Follow a block: an op starts when its stream is free and what it waits for has ended [s]."""
     free: dict[int, float] = {}
     ends: list[float] = []

@@ -11,7 +11,7 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
-from workloads.training.layers.steps import Step
+from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
 
 
@@ -37,7 +37,7 @@ def steps(run: Iteration) -> pd.DataFrame:
     return found.sort_values("total_s", ascending=False, ignore_index=True)
 
 
-def _row(run: Iteration, stage: int, step: Step, calls: int, each: float) -> dict[str, Any]:
+def _row(run: Iteration, stage: int, step: LayerOp, calls: int, each: float) -> dict[str, Any]:
     return {
         "stage": stage,
         "step": step.name,
@@ -52,7 +52,7 @@ def _row(run: Iteration, stage: int, step: Step, calls: int, each: float) -> dic
     }
 
 
-def _ranks(plan: ParallelPlan, step: Step) -> int:
+def _ranks(plan: ParallelPlan, step: LayerOp) -> int:
     """Ranks that meet in a step."""
     if step.collective in ("", "send"):
         return 1

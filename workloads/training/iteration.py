@@ -16,11 +16,11 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.flops import attention_flops, forward_flops, training_flops
 from workloads.models.model import Model
-from workloads.training.execution.faults import Fault, struck
+from workloads.training.execution.faults import Fault, affected_ranks
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.levels import automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
-from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory, check_memory, worst
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan, check_model, check_ranks
@@ -208,10 +208,10 @@ def iteration(
     peak = _peak(parts, cluster.chip, plan.precision)
     needed = _checked(model, cluster, plan, partial=partial, oversized=allow_oversized)
     begun = time.perf_counter()
-    shapes = Shapes(model, plan, cluster.chip, parts)
+    shapes = RankShapes(model, plan, cluster.chip, parts)
     made = program(shapes, place(plan, cluster, chips), iterations)
     if folded and not disturbed and level != "chunk":
-        made = fold(made, struck(made, faults))
+        made = fold(made, affected_ranks(made, faults))
     level = automatic(made, faults) if level == "auto" else level
     what = ready(made, cluster, level, faults, disturbed)
     built = time.perf_counter()

@@ -12,14 +12,14 @@ import numpy as np
 from cluster_sim.collectives.algorithms.hierarchical import rank_table
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.schedule.table import BoolArray, Edges, IntArray
 from topologies.routing.domain import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
 
 
-def direct(group: Group, size_bytes: int | IntArray) -> Sends:
+def direct(group: Group, size_bytes: int | IntArray) -> Messages:
     """One message from each rank to each other, nearest number first.
 
     Parameters
@@ -45,7 +45,7 @@ def direct(group: Group, size_bytes: int | IntArray) -> Sends:
     )
 
 
-def dimension_ordered(group: Group, found: Box, size_bytes: int | IntArray) -> Sends:
+def dimension_ordered(group: Group, found: Box, size_bytes: int | IntArray) -> Messages:
     """Messages that travel axis by axis, hop by hop, without a barrier between the axes.
 
     Parameters
@@ -90,7 +90,7 @@ def _messages(
     pair: IntArray,
     size: IntArray,
     legs: list[Routes],
-) -> Sends:
+) -> Messages:
     """One send a message over its own route, in the order of the pairs' steps."""
     hops = np.concatenate([leg.hops for leg in legs])
     begin = np.cumsum(hops) - hops

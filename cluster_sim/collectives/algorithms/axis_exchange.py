@@ -14,7 +14,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms.stages import COLUMNS, Table, gathered
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Sends, no_sends
+from cluster_sim.collectives.messages import Channels, Messages, no_sends
 from cluster_sim.schedule.table import IntArray
 
 LISTED_RANKS = 256
@@ -22,7 +22,7 @@ LISTED_RANKS = 256
 each message is one chunk."""
 
 
-def axis_exchange(group: Group, found: Box, size_bytes: int) -> Sends:
+def axis_exchange(group: Group, found: Box, size_bytes: int) -> Messages:
     """All-to-all axis by axis on the box that a group fills.
 
     Parameters
@@ -153,7 +153,7 @@ class _Plan:
         sources = int(np.prod([self.sizes[axis] for axis in came], dtype=np.int64))
         return np.asarray(np.broadcast_to(grid[place], len(dst)) * sources)
 
-    def finish(self) -> Sends:
+    def finish(self) -> Messages:
         """The sends, with the chunks that they speak of."""
         channels = Channels.table(np.concatenate(self.src), np.concatenate(self.dst))
         if self.listed:

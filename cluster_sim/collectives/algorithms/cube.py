@@ -15,11 +15,11 @@ import numpy as np
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.messages import Sends
+from cluster_sim.collectives.messages import Messages
 from cluster_sim.schedule.table import IntArray
 
 
-def halving_doubling(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
+def halving_doubling(op: str, group: Group, size_bytes: int, slices: int) -> Messages:
     """All-reduce, all-gather or reduce-scatter on a power of two of ranks.
 
     A ring of four is a 2-cube, so a 4x4 torus is a 4-cube and 4x4x4 a 6-cube, and every exchange is
@@ -73,7 +73,7 @@ def _pairs(at: IntArray, bit: int) -> IntArray:
     return np.stack([at[low], at[low | 1 << bit]], axis=1).astype(np.int32)
 
 
-def kangaring(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
+def kangaring(op: str, group: Group, size_bytes: int, slices: int) -> Messages:
     """All-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
     return sharing(staged(op, group.ranks, kangaring_parts(group), size_bytes, slices))
 
@@ -92,7 +92,7 @@ def kangaring_parts(group: Group) -> list[Part]:
     return made
 
 
-def sharing(sends: Sends) -> Sends:
+def sharing(sends: Messages) -> Messages:
     """The same sends where the two ranks of a pair share what one of them received."""
     ends = sends.channels
     return replace(sends, channels=replace(ends, fused=ends.src // 2 == ends.dst // 2))

@@ -8,7 +8,7 @@ import resource
 import numpy as np
 
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.hardware.communication_costs import Wire
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 from topologies.errors import InputError
 from topologies.routing.domain import routes
 from topologies.shapes.basic import Torus
@@ -21,7 +21,7 @@ SAMPLED_PAIRS = 1024
 """Pairs of chips whose mean distance stands for that of all."""
 
 
-def refuse_huge(op: str, algorithm: str, ranks: int, ops: int) -> None:
+def check_op_count(op: str, algorithm: str, ranks: int, ops: int) -> None:
     """Refuse a collective whose schedule would take more memory than the machine has."""
     if not fits(ops):
         raise InputError(
@@ -43,7 +43,7 @@ def machine_bytes() -> int:
     return physical if soft == resource.RLIM_INFINITY else min(physical, soft)
 
 
-def ops_of(op: str, group: Group, algorithm: str, costs: Wire, slices: int) -> int:
+def ops_of(op: str, group: Group, algorithm: str, costs: CommunicationCosts, slices: int) -> int:
     """Roughly how many ops a collective has, within a factor of two.
 
     Parameters
@@ -51,7 +51,7 @@ def ops_of(op: str, group: Group, algorithm: str, costs: Wire, slices: int) -> i
     op : str
     group : Group
     algorithm : str
-    costs : Wire
+    costs : CommunicationCosts
     slices : int
         Of an algorithm in stages, or of a broadcast along a chain.
 
@@ -76,8 +76,10 @@ FAR = ("mesh", "single-step-mesh", "direct", "dimension-ordered")
 STAGED = ("torus", "hierarchical")
 
 
-def _messages(op: str, group: Group, algorithm: str, costs: Wire, slices: int) -> float:
-    """Sends, and the joins between stages."""
+def _messages(
+    op: str, group: Group, algorithm: str, costs: CommunicationCosts, slices: int
+) -> float:
+    """Messages, and the joins between stages."""
     ranks, ways = group.ranks, 2 if op == "all-reduce" else 1
     found = box(group)
     sizes = [size for size in found.sizes if size > 1] if found is not None else []

@@ -19,11 +19,11 @@ from cluster_sim.collectives.algorithms.cycles import one_ring
 from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.algorithms.torus import parts
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.messages import Sends
+from cluster_sim.collectives.messages import Messages
 from cluster_sim.schedule.table import IntArray
 
 
-def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Sends:
+def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Messages:
     """All-reduce, all-gather or reduce-scatter on a group that is symmetric over its domains.
 
     Each chip takes part over all domains with the shard that is its own inside, in as many stages

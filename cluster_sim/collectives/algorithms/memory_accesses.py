@@ -12,19 +12,19 @@ from fractions import Fraction
 from cluster_sim.collectives.algorithms.cube import has_pairs
 from cluster_sim.collectives.algorithms.ring import RING_OPS
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.hardware.communication_costs import Wire
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 
 PAIRED = "kangaring"
 
 
-def accesses(op: str, group: Group, algorithm: str, costs: Wire) -> Fraction:
+def accesses(op: str, group: Group, algorithm: str, costs: CommunicationCosts) -> Fraction:
     """Accesses in all memories for each byte of the buffer.
 
     Parameters
     ----------
     op, algorithm : str
     group : Group
-    costs : Wire
+    costs : CommunicationCosts
 
     Examples
     --------
@@ -56,7 +56,7 @@ def accesses(op: str, group: Group, algorithm: str, costs: Wire) -> Fraction:
     return scatter if op == "reduce-scatter" else gather
 
 
-def fewest_accesses(op: str, group: Group, costs: Wire) -> Fraction:
+def fewest_accesses(op: str, group: Group, costs: CommunicationCosts) -> Fraction:
     """Of all algorithms, for each byte of the buffer: pairs that share, where there are pairs."""
     paired = op in RING_OPS and has_pairs(group)
     return accesses(op, group, PAIRED if paired else "", costs)

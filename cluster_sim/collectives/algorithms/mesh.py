@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
-from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.schedule.table import Edges, IntArray
 
 
-def mesh(op: str, ranks: int, size_bytes: int) -> Sends:
+def mesh(op: str, ranks: int, size_bytes: int) -> Messages:
     """All-reduce, all-gather or reduce-scatter by direct exchange of shards.
 
     A reduce-scatter sends each shard straight to its owner, an all-gather each owner's shard to
@@ -43,7 +43,7 @@ def mesh(op: str, ranks: int, size_bytes: int) -> Sends:
     )
 
 
-def single_step_mesh(ranks: int, size_bytes: int) -> Sends:
+def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
     """All-reduce in which every rank sends its whole buffer to every other: one step."""
     chunks = Chunks.table([size_bytes], EVERY, EVERY)
     if ranks == 1:

@@ -6,11 +6,11 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.cycles import Cycles
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut, share
-from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.schedule.table import Edges, IntArray
 
 
-def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Sends:
+def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
     """Broadcast along cycles from rank 0, slice after slice, each cycle with its share."""
     count, ranks = cycles.order.shape
     start = np.argmax(cycles.order == 0, axis=1)
@@ -37,7 +37,7 @@ def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Sends:
     )
 
 
-def mesh_broadcast(ranks: int, size_bytes: int) -> Sends:
+def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
     """Broadcast in one step: rank 0 sends the whole buffer to each other rank."""
     chunks = Chunks.table([size_bytes], 0, EVERY)
     if ranks == 1:
@@ -53,7 +53,7 @@ def mesh_broadcast(ranks: int, size_bytes: int) -> Sends:
     )
 
 
-def tree_broadcast(at: IntArray, size_bytes: int) -> Sends:
+def tree_broadcast(at: IntArray, size_bytes: int) -> Messages:
     """Broadcast from rank 0 by recursive doubling over the corners of a hypercube."""
     ranks = len(at)
     # Seen from the root's corner all corners are numbered anew; neighbours stay neighbours.
@@ -79,7 +79,7 @@ def tree_broadcast(at: IntArray, size_bytes: int) -> Sends:
     )
 
 
-def permute(ranks: int, size_bytes: int) -> Sends:
+def permute(ranks: int, size_bytes: int) -> Messages:
     """Each rank sends its buffer to the next one of the group, the last to the first."""
     src = np.arange(ranks, dtype=np.int32)
     dst = (src + 1) % np.int32(ranks)

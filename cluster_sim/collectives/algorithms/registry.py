@@ -28,8 +28,8 @@ from cluster_sim.collectives.algorithms.one_to_many import (
 from cluster_sim.collectives.algorithms.ring import RING_OPS, ring
 from cluster_sim.collectives.algorithms.torus import torus
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.collectives.messages import Sends
-from cluster_sim.hardware.communication_costs import Wire, wire
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from topologies.errors import InputError, suggestion
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
@@ -52,14 +52,14 @@ class Algorithm:
 
     ops: tuple[str, ...]
     suits: Callable[[Group], bool]
-    sends: Callable[[str, Group, int, Wire], Sends]
+    sends: Callable[[str, Group, int, CommunicationCosts], Messages]
 
 
-Builder = Callable[[str, Group, int, Wire], Sends]
+Builder = Callable[[str, Group, int, CommunicationCosts], Messages]
 
 
 def _on(rings: Callable[[Group], Cycles]) -> Builder:
-    def made(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+    def made(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Messages:
         if op == "broadcast":
             slices = broadcast_slices(group.ranks, size_bytes, costs)
             return chain_broadcast(rings(group), size_bytes, slices)
@@ -68,30 +68,32 @@ def _on(rings: Callable[[Group], Cycles]) -> Builder:
     return made
 
 
-def _mesh(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+def _mesh(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Messages:
     if op == "broadcast":
         return mesh_broadcast(group.ranks, size_bytes)
     return mesh(op, group.ranks, size_bytes)
 
 
-def _rdh(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+def _rdh(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Messages:
     if op == "broadcast":
         return tree_broadcast(cube(group), size_bytes)
     return halving_doubling(op, group, size_bytes, costs.slices)
 
 
-def _direct(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+def _direct(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Messages:
     return permute(group.ranks, size_bytes) if op == "permute" else direct(group, size_bytes)
 
 
-def _dimension_ordered(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+def _dimension_ordered(
+    op: str, group: Group, size_bytes: int, costs: CommunicationCosts
+) -> Messages:
     found = box(group)
     if found is None:
         raise InputError("dimension-ordered needs a group that fills a box of a torus")
     return dimension_ordered(group, found, size_bytes)
 
 
-def _torus(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+def _torus(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Messages:
     found = box(group)
     if found is None:
         raise InputError("torus needs a group that fills a box of a torus")
@@ -100,21 +102,23 @@ def _torus(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
     return torus(op, group, found, size_bytes, slices_for(group, size_bytes, costs))
 
 
-def _hierarchical(op: str, group: Group, size_bytes: int, costs: Wire) -> Sends:
+def _hierarchical(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Messages:
     return hierarchical(op, group, size_bytes, slices_for(group, size_bytes, costs))
 
 
-def slices_for(group: Group, size_bytes: int, costs: Wire) -> int:
+def slices_for(group: Group, size_bytes: int, costs: CommunicationCosts) -> int:
     """Slices of a collective in stages: as many as leave whole packets, at most ``MOST_SLICES``."""
     return max(1, min(MOST_SLICES, size_bytes // (group.ranks * costs.packet_bytes)))
 
 
-def broadcast_slices(ranks: int, size_bytes: int, costs: Wire) -> int:
+def broadcast_slices(ranks: int, size_bytes: int, costs: CommunicationCosts) -> int:
     """Slices of a pipelined broadcast: enough to fill the chain, of whole packets."""
     return max(1, min(MOST_BROADCAST_SLICES, 4 * ranks, size_bytes // costs.packet_bytes))
 
 
-def ops_foreseen(op: str, groups: Sequence[Group], size_bytes: int, name: str, costs: Wire) -> int:
+def ops_foreseen(
+    op: str, groups: Sequence[Group], size_bytes: int, name: str, costs: CommunicationCosts
+) -> int:
     """Roughly how many ops groups of one size have."""
     first = groups[0]
     slices = (

@@ -11,13 +11,13 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.cycles import Cycles
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards
-from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.schedule.table import Edges, IntArray
 
 RING_OPS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
-def ring(op: str, cycles: Cycles, size_bytes: int, slices: int = 1) -> Sends:
+def ring(op: str, cycles: Cycles, size_bytes: int, slices: int = 1) -> Messages:
     """All-reduce, all-gather or reduce-scatter over weighted directed cycles of the same ranks.
 
     Parameters
@@ -50,7 +50,7 @@ def ring(op: str, cycles: Cycles, size_bytes: int, slices: int = 1) -> Sends:
 
 def ring_rounds(
     cycles: Cycles, slices: int, chunks: Chunks, rounds: int, *, reduces: bool
-) -> Sends:
+) -> Messages:
     """Rounds of rings whose chunks are numbered by cycle, slice and position.
 
     Parameters

@@ -33,7 +33,7 @@ def scratchpad_bytes(group: Group) -> int:
     )
 
 
-def refuse_large(op: str, group: Group, size_bytes: int) -> None:
+def check_scratchpad(op: str, group: Group, size_bytes: int) -> None:
     """Refuse what cannot run in scratchpads: an operation, or a buffer that does not fit in one."""
     room = scratchpad_bytes(group)
     if op in FROM_MEMORY:

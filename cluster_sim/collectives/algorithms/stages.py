@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards, share
-from cluster_sim.collectives.messages import Channels, Sends, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.schedule.table import Edges, IntArray
 
 NO_LINK = -1
@@ -94,7 +94,7 @@ class Table:
         self.count += columns["channel"].size
 
 
-def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: int) -> Sends:
+def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: int) -> Messages:
     """All-reduce, all-gather or reduce-scatter in stages.
 
     Parameters
@@ -134,7 +134,7 @@ def staged_by_few(
     parts: Sequence[tuple[Sequence[Leg], int]],
     size_bytes: int,
     slices: int,
-) -> Sends:
+) -> Messages:
     """The stages of many ranks, all of which do the same, as sends of a few of them.
 
     Parameters
@@ -165,7 +165,7 @@ def staged_by_few(
     return gathered(table, channels.table(), replace(chunks, known=False), ranks)
 
 
-def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
+def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
     """One stage by itself: a reduce-scatter or all-gather in every ring at once.
 
     Parameters
@@ -197,7 +197,7 @@ def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Sends:
     return gathered(table, channels.table(), chunks, ranks)
 
 
-def gathered(table: Table, channels: Channels, chunks: Chunks, ranks: int) -> Sends:
+def gathered(table: Table, channels: Channels, chunks: Chunks, ranks: int) -> Messages:
     """The sends of a table, all blocks one after the other."""
     columns = {name: np.concatenate(blocks) for name, blocks in table.columns.items()}
     return sends(

@@ -15,7 +15,7 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.stages import Part, staged
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Sends
+from cluster_sim.collectives.messages import Messages
 from cluster_sim.schedule.table import IntArray
 
 WHOLE = 1000
@@ -24,7 +24,7 @@ MOST_PERMUTED = 4
 """Axes up to which all orders are considered; beyond, only the cyclic ones."""
 
 
-def torus(op: str, group: Group, found: Box, size_bytes: int, slices: int) -> Sends:
+def torus(op: str, group: Group, found: Box, size_bytes: int, slices: int) -> Messages:
     """All-reduce, all-gather or reduce-scatter, axis by axis, on the box that a group fills."""
     return staged(op, group.ranks, parts(found), size_bytes, slices)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.collectives.algorithms.footprint import refuse_huge
+from cluster_sim.collectives.algorithms.footprint import check_op_count
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.build import schedule
@@ -81,7 +81,7 @@ def exchange(group: Group, size_bytes: int) -> Schedule:
     _, layers = clos(cluster)
     rack_of_chip = group.chips // layers[0].chips
     _, first, chips = np.unique(rack_of_chip, return_index=True, return_counts=True)
-    refuse_huge("all-to-all", "direct", group.ranks, OPS_A_FLOW * len(first) ** 2)
+    check_op_count("all-to-all", "direct", group.ranks, OPS_A_FLOW * len(first) ** 2)
     each = -(-size_bytes // group.ranks) * group.ranks_per_chip**2
     apart = np.outer(chips, chips) - np.diag(_pairs_inside(group, rack_of_chip))
     a, b = np.nonzero(apart)

@@ -28,8 +28,8 @@ from cluster_sim.collectives.algorithms.torus import parts as shared_out
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.lowering.lower import lower
-from cluster_sim.collectives.messages import Sends
-from cluster_sim.hardware.communication_costs import Wire, wire
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.hardware.uplinks import uplinks
 from cluster_sim.schedule.table import IntArray, Schedule
@@ -74,16 +74,16 @@ def folded_ps(
     return None
 
 
-def _thin(group: Group, costs: Wire) -> bool:
+def _thin(group: Group, costs: CommunicationCosts) -> bool:
     return len(uplinks(group.cluster, group.chips, costs.scale_out_bytes_per_s)) > 0
 
 
-def narrowed(costs: Wire, cluster: Cluster, ring: IntArray) -> Wire:
+def narrowed(costs: CommunicationCosts, cluster: Cluster, ring: IntArray) -> CommunicationCosts:
     """Costs with the rate at which chips send to the next ones of a ring when all do at once.
 
     Parameters
     ----------
-    costs : Wire
+    costs : CommunicationCosts
     cluster : Cluster
     ring : int array (domains, …)
         Chips; each sends to the one of the next row.
@@ -98,7 +98,7 @@ def narrowed(costs: Wire, cluster: Cluster, ring: IntArray) -> Wire:
     return replace(costs, scale_out_bytes_per_s=min(costs.scale_out_bytes_per_s, int(rates.min())))
 
 
-def _ring_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+def _ring_ps(op: str, group: Group, slices: int, size_bytes: int, costs: CommunicationCosts) -> int:
     ranks = group.ranks
     ways = 2 if op == "all-reduce" else 1
     blocks = cut(-(-size_bytes // ranks), slices)
@@ -115,7 +115,9 @@ def _ring_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -
     return after_rounds_ps(after, ranks - 1)
 
 
-def _halving_doubling_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+def _halving_doubling_ps(
+    op: str, group: Group, slices: int, size_bytes: int, costs: CommunicationCosts
+) -> int:
     """All pairs of a dimension exchange at once; one pair stands for them."""
     dimensions = group.ranks.bit_length() - 1
     level = levelled(group, group.chips, 1)
@@ -124,7 +126,9 @@ def _halving_doubling_ps(op: str, group: Group, slices: int, size_bytes: int, co
     return run(_lowered(sends, level, level.chips_per_domain * np.arange(FEW), costs)).total_ps
 
 
-def hierarchical_ps(op: str, group: Group, slices: int, size_bytes: int, costs: Wire) -> int:
+def hierarchical_ps(
+    op: str, group: Group, slices: int, size_bytes: int, costs: CommunicationCosts
+) -> int:
     """Time of a hierarchical collective over equal domains, from a few that stand for all [ps]."""
     table = rank_table(group)
     if table is None:
@@ -245,6 +249,8 @@ def _run(made: Schedule) -> tuple[int, IntArray, int]:
     return run(made).total_ps, busy.astype(np.int64) // slots, len(made)
 
 
-def _lowered(sends: Sends, cluster: Cluster, chips: IntArray, costs: Wire) -> Schedule:
+def _lowered(
+    sends: Messages, cluster: Cluster, chips: IntArray, costs: CommunicationCosts
+) -> Schedule:
     domains = np.unique(chips // cluster.chips_per_domain)
     return lower(sends, chips, fabric(cluster, domains, costs=costs), {})

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.footprint import refuse_huge
+from cluster_sim.collectives.algorithms.footprint import check_op_count
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, chosen, ops_foreseen
-from cluster_sim.collectives.algorithms.scratchpad import refuse_large
+from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
@@ -62,13 +62,13 @@ def compose(
     cluster = many[0].cluster
     if sbuf:
         for group in many:
-            refuse_large(op, group, size_bytes)
+            check_scratchpad(op, group, size_bytes)
     name = chosen(op, many[0], size_bytes, algorithm)
     for group in many[1:]:
         chosen(op, group, size_bytes, name)
     costs = wire(cluster, ideal=ideal, sbuf=sbuf)
     ops = ops_foreseen(op, many, size_bytes, name, costs)
-    refuse_huge(op, name, sum(group.ranks for group in many), ops)
+    check_op_count(op, name, sum(group.ranks for group in many), ops)
     sends = side_by_side([ALGORITHMS[name].sends(op, one, size_bytes, costs) for one in many])
     chips = np.concatenate([group.chip_of_rank for group in many])
     domains = np.unique(chips // cluster.chips_per_domain)

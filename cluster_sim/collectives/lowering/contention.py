@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.collectives.messages import Sends
-from cluster_sim.hardware.communication_costs import Wire
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import Fabric, Paths
 from cluster_sim.schedule.table import BoolArray, Flows, IntArray
 
@@ -69,13 +69,13 @@ class Shares:
 
 
 def shares(
-    sends: Sends, chip_of_rank: IntArray, fabric: Fabric, paths: Paths, *, contended: bool
+    sends: Messages, chip_of_rank: IntArray, fabric: Fabric, paths: Paths, *, contended: bool
 ) -> Shares | None:
     """Shared resources behind each channel, or None where none can bind.
 
     Parameters
     ----------
-    sends : Sends
+    sends : Messages
     chip_of_rank : int array (ranks,)
         Global chips.
     fabric : Fabric
@@ -114,7 +114,13 @@ class _Ends:
 
 
 def _memory(
-    chips: _Ends, fused: BoolArray, fabric: Fabric, paths: Paths, sends: Sends, *, contended: bool
+    chips: _Ends,
+    fused: BoolArray,
+    fabric: Fabric,
+    paths: Paths,
+    sends: Messages,
+    *,
+    contended: bool,
 ) -> Iterator[Rows]:
     """Reads and writes of each message, at the chip that it arrives at; and the DMA engines' part.
 
@@ -149,7 +155,7 @@ def _arriving(chips: _Ends, fabric: Fabric, paths: Paths) -> IntArray:
     return rate
 
 
-def _weights(fused: BoolArray, costs: Wire) -> tuple[IntArray, IntArray]:
+def _weights(fused: BoolArray, costs: CommunicationCosts) -> tuple[IntArray, IntArray]:
     """Accesses of a message that replaces, and of one that is added."""
     return (
         np.where(fused, costs.fused_copy_accesses, costs.copy_accesses),

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives.lowering.contention import Shares, shares
-from cluster_sim.collectives.messages import Sends
-from cluster_sim.hardware.communication_costs import Wire
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import Fabric, Paths
 from cluster_sim.schedule.build import schedule
 from cluster_sim.schedule.picoseconds import transfer_ps
@@ -67,13 +67,18 @@ class _Ops:
 
 
 def lower(
-    sends: Sends, chip_of_rank: IntArray, fabric: Fabric, facts: Facts, *, contended: bool = False
+    sends: Messages,
+    chip_of_rank: IntArray,
+    fabric: Fabric,
+    facts: Facts,
+    *,
+    contended: bool = False,
 ) -> Schedule:
     """Turn sends into a schedule on a fabric.
 
     Parameters
     ----------
-    sends : Sends
+    sends : Messages
     chip_of_rank : int array (ranks,)
         Global chips.
     fabric : Fabric
@@ -129,7 +134,7 @@ def lower(
     )
 
 
-def _before_wire_ps(sends: Sends, chip_of_rank: IntArray, costs: Wire) -> IntArray:
+def _before_wire_ps(sends: Messages, chip_of_rank: IntArray, costs: CommunicationCosts) -> IntArray:
     """From the end of the issue of each send until it is on the wire [ps].
 
     The first ones also wait for the start of the collective, and between chips until these know
@@ -159,7 +164,7 @@ def _with_joins(column: IntArray, value: IntArray | int, joins: int) -> IntArray
     return whole
 
 
-def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
+def _paths(sends: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
     """What each channel crosses; between the cores of one chip a hop over nothing."""
     channels = sends.channels
     src, dst = chip_of_rank[channels.src], chip_of_rank[channels.dst]
@@ -172,7 +177,7 @@ def _paths(sends: Sends, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
     return along.or_else(given, fabric.route(src[~given], dst[~given]).never_empty())
 
 
-def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
+def _lay_out(hops: IntArray, sends: Messages, *, issued: bool) -> _Ops:
     if not issued and hops.max(initial=1) == 1:
         each = np.arange(len(sends), dtype=np.int32)
         return _Ops(len(sends), each, each, None, None)
@@ -189,7 +194,7 @@ def _lay_out(hops: IntArray, sends: Sends, *, issued: bool) -> _Ops:
 def _flows(
     drawn: Shares | None,
     ops: _Ops,
-    sends: Sends,
+    sends: Messages,
     size: IntArray,
     resource: IntArray,
     fabric: Fabric,
@@ -204,7 +209,7 @@ def _flows(
     return drawn.flows(op, sends.channel[send], sends.reduce[send], cap.astype(np.int64))
 
 
-def _hops(sends: Sends, paths: Paths, ops: _Ops) -> IntArray:
+def _hops(sends: Messages, paths: Paths, ops: _Ops) -> IntArray:
     """Row of the paths that each op stands for; of an issue the first."""
     first = paths.ptr[:-1].astype(np.int32)[sends.channel]
     if ops.hop is None:
@@ -243,7 +248,7 @@ def _set_durations(
         duration[ops.hop < 0] = fabric.wire.issue_ps
 
 
-def _edges(sends: Sends, ops: _Ops, from_start: BoolArray | None, lag: IntArray) -> Edges:
+def _edges(sends: Messages, ops: _Ops, from_start: BoolArray | None, lag: IntArray) -> Edges:
     """Hop after hop of each send, its arrival to the sends that wait for it or to ``done``."""
     waiting = np.diff(sends.edges.ptr)
     receiver = ops.count + sends.channels.dst
@@ -287,7 +292,7 @@ def _cut_through(
     return passes
 
 
-def _labels(sends: Sends, ops: _Ops) -> dict[str, Label]:
+def _labels(sends: Messages, ops: _Ops) -> dict[str, Label]:
     channels, done = sends.channels, np.arange(sends.ranks)
 
     def label(column: IntArray, joins: IntArray | int, limit: int) -> IntArray:
@@ -308,7 +313,7 @@ def _labels(sends: Sends, ops: _Ops) -> dict[str, Label]:
     }
 
 
-def _what(sends: Sends, ops: _Ops) -> IntArray:
+def _what(sends: Messages, ops: _Ops) -> IntArray:
     """Which kind of hop each op is, uint8 (ops,)."""
     arrives = np.where(sends.reduce, np.uint8(REDUCE), np.uint8(COPY))
     joins = sends.channels.joins

@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.memory_accesses import fewest_accesses
 from cluster_sim.collectives.group import Group
-from cluster_sim.hardware.communication_costs import Wire, wire
+from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import BoolArray, IntArray
 from topologies.routing.domain import routes
@@ -127,7 +127,7 @@ def _injection(op: str, group: Group, size_bytes: int, least: int) -> Bound:
     return Bound("injection", _time(total, int(rates.sum()), least))
 
 
-def _memory(op: str, group: Group, size_bytes: int, costs: Wire) -> Bound:
+def _memory(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Bound:
     """All memories together give what the thriftiest algorithm reads and writes in them."""
     need = size_bytes * fewest_accesses(op, group, costs)
     return Bound("hbm", _time(need, len(group.chips) * costs.hbm_peak_bytes_per_s, 0))

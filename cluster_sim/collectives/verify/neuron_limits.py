@@ -28,7 +28,7 @@ GATHER_V_RANKS = 4
 ALL_THE_SAME = "Or simulate it all the same with --unrestricted."
 
 
-def refuse_restricted(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:
+def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:
     """Refuse what the Neuron runtime would refuse; let everything else pass.
 
     Parameters
@@ -48,8 +48,8 @@ def refuse_restricted(op: str, groups: Group | Sequence[Group], *, streams: int 
     Examples
     --------
     >>> from topologies.clusters.names import cluster
-    >>> refuse_restricted("permute", Group(cluster("trn2.48xlarge"), [0, 1, 5, 4]))
-    >>> refuse_restricted("permute", Group(cluster("trn2.48xlarge"), [0, 5]))
+    >>> check_restrictions("permute", Group(cluster("trn2.48xlarge"), [0, 1, 5, 4]))
+    >>> check_restrictions("permute", Group(cluster("trn2.48xlarge"), [0, 5]))
     Traceback (most recent call last):
     ...
     topologies.errors.InputError: permute from chip 0 to chip 5: no link joins them (2 hops), \

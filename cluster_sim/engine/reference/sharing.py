@@ -22,7 +22,7 @@ PER_MICROBYTE = 10**6
 """Rate [B/s] times duration [ps] that moves one microbyte."""
 
 
-class Stream:
+class Flow:
     """A flow in flight."""
 
     def __init__(self, op: int, number: int, size_bytes: int, now: int, ended: simpy.Event):
@@ -46,9 +46,9 @@ class Sharing:
         self.size = schedule.size_bytes[schedule.flows.op].tolist()
         self.nominal_cap = self.paths.cap.copy()
         self.nominal_capacity = self.paths.capacity.copy()
-        self.members: list[set[Stream]] = [set() for _ in self.slot]
-        self.in_flight: dict[int, Stream] = {}
-        self.fresh: list[Stream] = []
+        self.members: list[set[Flow]] = [set() for _ in self.slot]
+        self.in_flight: dict[int, Flow] = {}
+        self.fresh: list[Flow] = []
         self.solve_planned = False
 
     def path(self, op: int) -> list[int]:
@@ -68,7 +68,7 @@ class Sharing:
         row = self.row[op]
         number = int(self.number[row])
         ended = simpy.Event(self.run.env)
-        stream = Stream(op, number, self.size[row], self.run.env.now, ended)
+        stream = Flow(op, number, self.size[row], self.run.env.now, ended)
         self.in_flight[op] = stream
         self.members[number].add(stream)
         self.fresh.append(stream)
@@ -114,7 +114,7 @@ class Sharing:
         for stream in sorted(moved, key=lambda stream: stream.op):
             self._change_rate(stream, int(self.paths.rate[stream.number]))
 
-    def _change_rate(self, stream: Stream, rate: int) -> None:
+    def _change_rate(self, stream: Flow, rate: int) -> None:
         now = self.run.env.now
         stream.left -= stream.rate * (now - stream.since) // PER_MICROBYTE
         stream.rate, stream.since, stream.timer = rate, now, None
@@ -124,7 +124,7 @@ class Sharing:
                 stream.timer = Phase(self.run.env)
                 stream.timer.plan(ENDS, duration, lambda timer: self._end(stream, timer))
 
-    def _end(self, stream: Stream, timer: simpy.Event) -> None:
+    def _end(self, stream: Flow, timer: simpy.Event) -> None:
         if stream.timer is timer:
             self.remove(stream.op)
             stream.ended.succeed()

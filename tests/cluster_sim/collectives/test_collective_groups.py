@@ -13,7 +13,7 @@ from cluster_sim.collectives.measure_all_to_all_v import (
     lower_bound_v,
     skewed,
 )
-from cluster_sim.collectives.verify.neuron_limits import along_ring, refuse_restricted
+from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
 from cluster_sim.plot.link_map import link_load, link_map
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
@@ -66,24 +66,24 @@ def test_an_order_is_taken_as_it_is(chips):
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "all-to-all", "broadcast", "permute"])
 def test_whole_machines_run_every_operation(op, machine):
     group = whole(cluster(machine))
-    refuse_restricted(op, along_ring(group) if op == "permute" else group)
+    check_restrictions(op, along_ring(group) if op == "permute" else group)
 
 
 def refused(op, machine, chips, ranks_per_chip=1):
     with pytest.raises(InputError) as caught:
-        refuse_restricted(op, Group(cluster(machine), np.array(chips), ranks_per_chip))
+        check_restrictions(op, Group(cluster(machine), np.array(chips), ranks_per_chip))
     assert str(caught.value).endswith("Or simulate it all the same with --unrestricted.")
     return str(caught.value)
 
 
 def test_permute_needs_a_physical_ring():
-    refuse_restricted("permute", Group(SERVER, np.array([0, 4, 8, 12])))
+    check_restrictions("permute", Group(SERVER, np.array([0, 4, 8, 12])))
     assert "chip 2 to chip 0" in refused("permute", "trn2.48xlarge", [0, 1, 2])
     assert "different domains" in refused("permute", "trn2.48xlarge:2", [0, 16])
 
 
 def test_groups_across_nodes_are_symmetric():
-    refuse_restricted("all-reduce", Group(cluster("trn2.48xlarge:2"), np.array([0, 3, 19, 16])))
+    check_restrictions("all-reduce", Group(cluster("trn2.48xlarge:2"), np.array([0, 3, 19, 16])))
     assert "2 chips in domain 0 and 1 in domain 1" in refused(
         "all-reduce", "trn2.48xlarge:2", [0, 1, 16]
     ).replace("1 chips in domain 1 and 2 in domain 0", "2 chips in domain 0 and 1 in domain 1")
@@ -93,24 +93,24 @@ def test_groups_across_nodes_are_symmetric():
 
 
 def test_uneven_collectives_have_rules_of_their_own():
-    refuse_restricted("all-to-all-v", Group(cluster("trn2.48xlarge:3"), np.array([5, 21, 37])))
+    check_restrictions("all-to-all-v", Group(cluster("trn2.48xlarge:3"), np.array([5, 21, 37])))
     assert "same local number" in refused("all-to-all-v", "trn2.48xlarge", [0, 1])
-    refuse_restricted("all-to-all-v", whole(SWITCHED, 4))
+    check_restrictions("all-to-all-v", whole(SWITCHED, 4))
     assert "all 4 ranks of each" in refused("all-to-all-v", "trn3-gen1", [0, 1], 2)
     assert "several chips" in refused("all-to-all-v", "trn3-gen1", [0], 4)
-    refuse_restricted("all-gather-v", Group(SERVER, np.array([7]), 4))
+    check_restrictions("all-gather-v", Group(SERVER, np.array([7]), 4))
     assert "4 ranks of one chip" in refused("all-gather-v", "trn2.48xlarge", [7, 8], 2)
 
 
 def test_a_rank_has_four_streams_and_a_chip_as_many_cores_as_it_has():
     group = Group(SERVER, np.array([0, 1]))
-    refuse_restricted("all-reduce", group, streams=4)
+    check_restrictions("all-reduce", group, streams=4)
     with pytest.raises(InputError, match=r"5 collectives of a rank at once; .* 4 streams"):
-        refuse_restricted("all-reduce", group, streams=5)
+        check_restrictions("all-reduce", group, streams=5)
     with pytest.raises(InputError, match="chip 0 runs 5 groups at once"):
-        refuse_restricted("all-reduce", [Group(SERVER, np.array([0, k])) for k in range(1, 6)])
+        check_restrictions("all-reduce", [Group(SERVER, np.array([0, k])) for k in range(1, 6)])
     with pytest.raises(InputError, match=r"chip 0 is in 17 replica groups; .* 16"):
-        refuse_restricted("all-reduce", [group] * 17)
+        check_restrictions("all-reduce", [group] * 17)
     assert "trn2 has 8 NeuronCores" in refused("all-reduce", "trn2.48xlarge", [0], 9)
 
 
@@ -118,7 +118,7 @@ def test_a_rank_has_four_streams_and_a_chip_as_many_cores_as_it_has():
 def test_other_machines_are_not_restricted(name):
     plain = name == "ring:5"
     machine = RING if plain else cluster(name)
-    refuse_restricted("permute", Group(machine, np.array([0, 2, 1])), streams=99)
+    check_restrictions("permute", Group(machine, np.array([0, 2, 1])), streams=99)
     assert along_ring(whole(machine)).chips.tolist() == list(range(machine.chips))
 
 

@@ -7,7 +7,7 @@ from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import Group, build, whole
 from cluster_sim.engine import simulate
 from cluster_sim.hardware.memory_kernel import memory_kernel
-from cluster_sim.schedule.merge import beside
+from cluster_sim.schedule.merge import merge
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -33,7 +33,7 @@ def ends(trace):
 )
 def test_two_streams_slow_each_other_and_beat_one_after_the_other(machine, cores, size):
     one = build("all-reduce", whole(cluster(machine), cores), size, contended=True)
-    alone, both = run(one).total_ps, run(beside(one, one))
+    alone, both = run(one).total_ps, run(merge(one, one))
     assert alone < both.total_ps < 2 * alone
     assert min(ends(both)) >= alone  # of equal messages those of the first stream go first
     assert not violations(both)
@@ -46,17 +46,17 @@ def test_streams_queue_for_cc_cores_even_where_their_links_are_apart():
         build("all-to-all", group, 4096, "direct", contended=True)
         for group in (rows[0], Group(node, [0, 1, 2, 3]), rows[1])
     )
-    apart, crossing = run(beside(one, mine)), run(beside(one, other))
+    apart, crossing = run(merge(one, mine)), run(merge(one, other))
     assert apart.total_ps == run(one).total_ps
     assert crossing.total_ps == run(one).total_ps  # six messages of chip 0, sixteen CC-Cores
     many = [build("all-to-all", rows[0], 4096, "direct", contended=True) for _ in range(8)]
-    assert run(beside(*many)).total_ps > run(one).total_ps + 800_000
+    assert run(merge(*many)).total_ps > run(one).total_ps + 800_000
 
 
 def test_both_engines_agree_on_streams_and_kernels():
     group = Group(cluster("trn2.48xlarge:2"), [0, 1, 4, 5, 16, 17, 20, 21], 2)
     parts = [build("all-reduce", group, MIB, name, contended=True) for name in ("ring", "mesh")]
-    made = beside(*parts, memory_kernel(group.cluster, group.chips, 64 * MIB))
+    made = merge(*parts, memory_kernel(group.cluster, group.chips, 64 * MIB))
     fast, reference = simulate(made), simulate(made, engine="reference")
     np.testing.assert_array_equal(fast.start_ps, reference.start_ps)
     np.testing.assert_array_equal(fast.end_ps, reference.end_ps)
@@ -74,7 +74,7 @@ def test_a_kernel_and_a_collective_slow_each_other():
     gathered = build("all-gather", whole(node, 4), 2**29, contended=True)
     kernel = memory_kernel(node, range(16), 2 * 10**9)
     alone = run(kernel).total_ps, run(gathered).total_ps
-    both = run(beside(kernel, gathered))
+    both = run(merge(kernel, gathered))
     slower = [end / by for end, by in zip(ends(both), alone, strict=True)]
     assert slower[0] > 2
     assert slower[1] > 1.05
@@ -86,14 +86,14 @@ def test_a_collective_in_scratchpads_leaves_memory_to_the_kernel():
     node = cluster("trn2.48xlarge")
     gathered = build("all-gather", whole(node, 4), 32 * MIB, sbuf=True, contended=True)
     kernel = memory_kernel(node, range(16), 10**8)
-    both = run(beside(kernel, gathered))
+    both = run(merge(kernel, gathered))
     assert ends(both) == [run(kernel).total_ps, run(gathered).total_ps]
 
 
 def test_streams_of_other_domains_and_labels_are_numbered_on():
     two = cluster("trn2.48xlarge:2")
     here, there = (build("all-gather", Group(two, [k, k + 1]), MIB) for k in (0, 16))
-    made = beside(here, there)
+    made = merge(here, there)
     assert run(made).total_ps == run(here).total_ps
     assert len(made.resources) == len(here.resources) + len(there.resources)
     np.testing.assert_array_equal(made.labels["what"].code[: len(here)], here.labels["what"].code)
@@ -104,7 +104,7 @@ def test_schedules_of_different_machines_are_refused():
     one = build("all-gather", Group(cluster("trn2.48xlarge"), ranks), MIB)
     other = build("all-gather", Group(cluster("trn1.32xlarge"), ranks), MIB)
     with pytest.raises(InputError, match=r"cc:0 has slots 16 in one schedule and 6 in another"):
-        beside(one, other)
+        merge(one, other)
 
 
 def test_a_kernel_needs_a_memory_and_bytes():

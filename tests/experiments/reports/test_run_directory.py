@@ -16,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from cluster_sim.trace.trace import load_trace, run
-from experiments.reports.run_directory import refuse_foreign, run_directory
+from experiments.reports.run_directory import check_foreign, run_directory
 from experiments.reports.run_record import digest, read_record
 from tests.support.random_schedules import on_one_link
 from topologies.errors import InputError
@@ -267,7 +267,7 @@ def test_a_path_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> No
         (tmp_path / ("x" * 300), "cannot be a directory: File name too long."),
     ):
         with pytest.raises(InputError) as caught:
-            refuse_foreign(place)
+            check_foreign(place)
         assert said in str(caught.value)
         assert "Errno" not in str(caught.value)
     with pytest.raises(InputError, match=r"cannot be written: No such file or directory\."):
@@ -279,7 +279,7 @@ def test_a_folder_without_permission_is_refused_before_the_run(
 ) -> None:
     monkeypatch.setattr("experiments.reports.run_directory.os.access", lambda path, mode: False)
     with pytest.raises(InputError, match=f"no permission to write in {tmp_path}"):
-        refuse_foreign(tmp_path / "run")
+        check_foreign(tmp_path / "run")
 
 
 def test_a_digest_depends_on_content_not_on_order() -> None:
@@ -288,6 +288,6 @@ def test_a_digest_depends_on_content_not_on_order() -> None:
 
 
 def test_a_new_directory_is_never_refused(tmp_path: Path) -> None:
-    refuse_foreign(tmp_path / "none")
-    refuse_foreign(tmp_path)
+    check_foreign(tmp_path / "none")
+    check_foreign(tmp_path)
     assert list(tmp_path.iterdir()) == []

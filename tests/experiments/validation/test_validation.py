@@ -26,7 +26,7 @@ from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.training.iteration import iteration
-from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, Step
+from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp
 
 COLLECTIVES = "collective,cluster,chips,size_bytes,time_s,mine\n"
 TRAINING = "name,cluster,chips,layers,hidden,heads,seq,tp,pp,dp,global_batch,iteration_s\n"
@@ -431,9 +431,9 @@ def test_a_layer_takes_its_kernels_and_what_is_not_hidden_behind_them():
     machine = cluster("dgx-a100")
 
     def product(name, seconds, after=PREVIOUS):
-        return Step(name, "compute", ENGINE, seconds, after=after)
+        return LayerOp(name, "compute", ENGINE, seconds, after=after)
 
-    gather = Step("gather", "tp", CC, 0.0, 2**26, "tp", "all-gather")
+    gather = LayerOp("gather", "tp", CC, 0.0, 2**26, "tp", "all-gather")
     wire = length_s([gather], machine, 8)
     assert length_s([product("a", 1.0), product("b", 2.0)], machine, 8) == 3.0
     assert length_s([product("a", 1.0), gather, product("b", 2.0)], machine, 8) == 3.0 + wire

@@ -347,9 +347,9 @@ def test_a_spike_at_night_queues_while_units_come_back() -> None:
     flat = constant(60 * 3.5 * 30, minutes=360)
     made = spike(flat, at="02:00", factor=2.0, minutes=30)
     run = simulate(made, [SERVICE], units=100, policy=threshold(), jobs=default_jobs(100))
-    calm = simulate(flat, [SERVICE], units=100, policy=threshold(), jobs=default_jobs(100))
+    undisturbed = simulate(flat, [SERVICE], units=100, policy=threshold(), jobs=default_jobs(100))
     frame = timeline(run, PRICES)
-    assert summary(calm, PRICES)["slo_attainment"] == 1.0
+    assert summary(undisturbed, PRICES)["slo_attainment"] == 1.0
     assert frame["queued_requests"][:120].max() == 0
     assert frame["queued_requests"][120:150].max() > 0
     assert frame["slo_attainment"][120:135].min() < 0.5

@@ -25,7 +25,7 @@ from workloads.search.grid import divisors
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.stage_times import span
 from workloads.training.iteration import iteration
-from workloads.training.layers.steps import CC, ENGINE, NOTHING, Step
+from workloads.training.layers.steps import CC, ENGINE, NOTHING, LayerOp
 from workloads.training.memory.memory import worst
 from workloads.training.plan.pipeline_order import BACKWARD, WEIGHT, bubble_fraction, zero_bubble_s
 from workloads.training.plan.placement import place
@@ -248,10 +248,10 @@ def test_on_nvidia_machines_times_are_those_of_the_simulator() -> None:
 
 def test_a_block_of_ops_is_followed_exactly() -> None:
     steps = [
-        Step("a", "compute", ENGINE, 2.0),
-        Step("b", "tp", CC, axis="tp", collective="all-gather"),
-        Step("c", "compute", ENGINE, 1.0, after=NOTHING),
-        Step("d", "compute", ENGINE, 1.0, after="b"),
+        LayerOp("a", "compute", ENGINE, 2.0),
+        LayerOp("b", "tp", CC, axis="tp", collective="all-gather"),
+        LayerOp("c", "compute", ENGINE, 1.0, after=NOTHING),
+        LayerOp("d", "compute", ENGINE, 1.0, after="b"),
     ]
     catalog = Catalog()
     found = span(catalog.ops(steps), catalog.steps, lambda step: 3.0)

@@ -13,12 +13,12 @@ from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.data_parallel import update
-from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.program.program import exchange_ps
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
-    sharded = Shapes(TOY, plan(dp=4, zero=1), "trn1", catalogue())
+    sharded = RankShapes(TOY, plan(dp=4, zero=1), "trn1", catalogue())
     replicated = replace(sharded, plan=plan(dp=4, zero=0))
     overhead_s = step_overhead_s("trn1")
     assert 0.3 <= overhead_s <= 3.4

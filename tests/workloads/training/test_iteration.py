@@ -85,11 +85,11 @@ def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
     """Rank 0 of four computes twice as long: the others wait, and no longer than that."""
     from cluster_sim.trace.trace import run as simulate
 
-    calm = iteration(TOY, sixteen(), plan(tp=4), folded=False, partial=True).trace
-    made = calm.schedule
+    undisturbed = iteration(TOY, sixteen(), plan(tp=4), folded=False, partial=True).trace
+    made = undisturbed.schedule
     slow = (made.labels["rank"] == 0) & (made.resource >= 0)  # type: ignore[operator]
     late = replace(made, duration_ps=made.duration_ps * (1 + slow))
-    found = breakdown(simulate(late), calm)
+    found = breakdown(simulate(late), undisturbed)
     assert found.loc[0, "straggler_ps"] == 0
     assert (found.loc[[1, 2, 3], "straggler_ps"] > 0).all()
     assert (found.drop(columns="count").sum(axis=1) == simulate(late).total_ps).all()
@@ -106,9 +106,9 @@ def test_both_levels_give_one_iteration_with_jitter_and_a_straggler() -> None:
     assert vector.iteration_s == engine.iteration_s
     assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
     assert engine.breakdown_s["straggler"] > 0
-    calm = iteration(TOY, sixteen(), made)
-    assert calm.breakdown_s["straggler"] == 0
-    assert engine.iteration_s > calm.iteration_s
+    undisturbed = iteration(TOY, sixteen(), made)
+    assert undisturbed.breakdown_s["straggler"] == 0
+    assert engine.iteration_s > undisturbed.iteration_s
     assert not engine.folded
 
 

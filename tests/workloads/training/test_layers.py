@@ -19,15 +19,15 @@ from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.layers.embedding import output, output_backward
 from workloads.training.layers.layer import backward, data_half, forward, weight_half
-from workloads.training.layers.shapes import Shapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, Step
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp
 from workloads.training.plan.parameters import edge_share, layer_share, stage_share
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers, layer_counts, stage_layers
 
 
-class Counted(Shapes):
-    """Shapes whose products take as many seconds as they have FLOPs, and all else none."""
+class Counted(RankShapes):
+    """RankShapes whose products take as many seconds as they have FLOPs, and all else none."""
 
     def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
         return Timing(2.0 * m * n * k * batch, "assumed")
@@ -39,8 +39,8 @@ class Counted(Shapes):
         return Timing(0.0, "assumed")
 
 
-class Undisturbed(Shapes):
-    """Shapes whose products lose nothing to what runs beside them."""
+class Undisturbed(RankShapes):
+    """RankShapes whose products lose nothing to what runs beside them."""
 
     def beside(self, made: Timing) -> Timing:
         return made
@@ -50,7 +50,7 @@ def counted(model: Model, **changes: Any) -> Counted:
     return Counted(model, plan(**changes), "h100", catalogue())
 
 
-def flops(steps: list[Step]) -> float:
+def flops(steps: list[LayerOp]) -> float:
     """Of all products; the attention core apart."""
     return sum(step.seconds for step in steps if ".core" not in step.name)
 
@@ -200,7 +200,7 @@ def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
     """Bytes of communication and steps but for the pieces are those of the plan without overlap."""
     model = SPARSE if moe else TOY
     apart, beside = (
-        Shapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", catalogue())
+        RankShapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", catalogue())
         for kind in ("dp", "all")
     )
     for way in (forward, backward):
@@ -216,14 +216,14 @@ def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
 
 
 def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
-    shapes = Shapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", catalogue())
+    shapes = RankShapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", catalogue())
     steps = {step.name: step for step in forward(shapes)}
     assert steps["mlp.up"].after == "mlp.gather"
     assert steps["mlp.up.3"].after == "mlp.gather.3"
     assert steps["mlp.gather.3"].after == NOTHING
     assert steps["mlp.down.3"].after == NOTHING
     assert steps["mlp.scatter.3"].after == PREVIOUS
-    short = Shapes(TOY, plan(tp=4, overlap="all"), "trn2", catalogue())
+    short = RankShapes(TOY, plan(tp=4, overlap="all"), "trn2", catalogue())
     assert all(step.issued for step in forward(short))
 
 
@@ -239,7 +239,7 @@ def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
 def test_shared_experts_work_while_copies_travel() -> None:
     how = plan(ep=8, dp=16, overlap="all")
     steps = {
-        step.name: step for step in forward(Shapes(SPARSE, how, "trn2", catalogue()), moe=True)
+        step.name: step for step in forward(RankShapes(SPARSE, how, "trn2", catalogue()), moe=True)
     }
     assert steps["shared.up"].after == NOTHING
     assert steps["experts.up"].after == "experts.dispatch"
@@ -257,7 +257,8 @@ def test_the_output_layer_is_not_in_fp8() -> None:
     plain, eight = (
         {step.name: step.seconds for step in (*output(shapes), *output_backward(shapes))}
         for shapes in (
-            Shapes(TOY, plan(tp=2, precision=kind), "h100", catalogue()) for kind in ("bf16", "fp8")
+            RankShapes(TOY, plan(tp=2, precision=kind), "h100", catalogue())
+            for kind in ("bf16", "fp8")
         )
     )
     assert plain == eight
@@ -267,13 +268,13 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
     separate = catalogue().with_variants({"training.accumulation_bytes": "separate"})
     many, one = plan(tp=2), plan(tp=2, global_batch=1)
     fused, summed, first = (
-        backward(Shapes(TOY, how, "h100", parts))
+        backward(RankShapes(TOY, how, "h100", parts))
         for how, parts in ((many, catalogue()), (many, separate), (one, separate))
     )
     assert first == fused
     assert summed[:-1] == fused
     held = layer_share(TOY, many).total
-    assert summed[-1].seconds == Shapes(TOY, many, "h100", separate).passes(6 * held).seconds
+    assert summed[-1].seconds == RankShapes(TOY, many, "h100", separate).passes(6 * held).seconds
     assert weight_half(summed)[-1].name == summed[-1].name
 
 
@@ -282,17 +283,19 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
 )
 def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: float) -> None:
     how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
-    shapes = Shapes(TOY, how, chip, catalogue())
+    shapes = RankShapes(TOY, how, chip, catalogue())
     product = shapes.gemm(4096, 4096, 4096)
     assert shapes.beside(product).seconds == pytest.approx(share * product.seconds)
 
 
 def test_only_reductions_take_processors_from_products() -> None:
     how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
-    slowed, calm = (made(TOY, how, "h100", catalogue()) for made in (Shapes, Undisturbed))
+    slowed, undisturbed = (
+        made(TOY, how, "h100", catalogue()) for made in (RankShapes, Undisturbed)
+    )
     longer = [
         one.name
-        for one, other in zip(backward(slowed), backward(calm), strict=True)
+        for one, other in zip(backward(slowed), backward(undisturbed), strict=True)
         if one.seconds > other.seconds
     ]
     assert longer == ["mlp.up.weight", "attention.qkv.weight"]

@@ -45,18 +45,18 @@ DEGREES = ({"tp": 4, "pp": 2, "dp": 2}, {"tp": 2, "pp": 4, "dp": 2}, {"pp": 4, "
 def agree(program: Program, how: Disturbance) -> None:
     """Compare a program's evaluation with its run by the engine."""
     schedule = lower(program)
-    calm = run(schedule)
-    trace = run(disturb(schedule, program, how)) if how else calm
+    undisturbed = run(schedule)
+    trace = run(disturb(schedule, program, how)) if how else undisturbed
     found = evaluate(program, how)
     assert found.total_ps == trace.total_ps
-    expected = breakdown(trace, calm if how else None)
+    expected = breakdown(trace, undisturbed if how else None)
     pd.testing.assert_frame_equal(found.ranks, expected, check_dtype=False)
     assert (found.ranks.drop(columns="count").sum(axis=1) == found.total_ps).all()
     assert found.overlapped_s == pytest.approx(overlapped_s(trace), rel=1e-12)
     assert found.ops == int((schedule.resource >= 0).sum())
 
 
-@pytest.mark.parametrize("how", [CALM, NOISY, WILD], ids=["calm", "noisy", "wild"])
+@pytest.mark.parametrize("how", [CALM, NOISY, WILD], ids=["undisturbed", "noisy", "wild"])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("overlap", ["none", "dp", "all"])
 def test_it_is_the_run_of_the_engine(how: Disturbance, schedule: str, overlap: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.errors import InputError
-from workloads.training.execution.faults import parse_fault, struck, table
+from workloads.training.execution.faults import affected_ranks, parse_fault, table
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.program.fold import fold
@@ -70,8 +70,8 @@ def test_two_faults_of_a_resource_at_one_instant() -> None:
 def test_ranks_of_a_struck_chip_are_set_apart() -> None:
     made = toy_program(plan(tp=4, pp=2, dp=2), sixteen())
     faults = [parse_fault("engine:5@1ms:dead")]
-    assert struck(made, faults).tolist() == [5]
-    few = fold(made, struck(made, faults))
+    assert affected_ranks(made, faults).tolist() == [5]
+    few = fold(made, affected_ranks(made, faults))
     assert few.count[few.rank == 5].tolist() == [1]
     assert few.count.sum() == 16
     assert table(lower(few), faults).numerator.tolist() == [0]

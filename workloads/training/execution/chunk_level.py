@@ -28,7 +28,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.training.execution.lower import OWN, Layout, lay_out
-from workloads.training.layers.steps import Step
+from workloads.training.layers.steps import LayerOp
 from workloads.training.program.program import Exchange, Program, group_of
 
 MOST_OPS = 10_000_000
@@ -139,7 +139,7 @@ def _on_one_chip(chips: IntArray) -> bool:
     return bool((chips == chips[0]).all())
 
 
-def _calls(program: Program, exchange: Exchange) -> Iterator[tuple[Step, IntArray]]:
+def _calls(program: Program, exchange: Exchange) -> Iterator[tuple[LayerOp, IntArray]]:
     """The different steps of an exchange, and which of its calls are of each."""
     stage = program.stage[exchange.members[0, 0]]
     step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
@@ -147,7 +147,7 @@ def _calls(program: Program, exchange: Exchange) -> Iterator[tuple[Step, IntArra
         yield program.steps[number], np.flatnonzero(step == number)
 
 
-def _schedule(cluster: Cluster, chips: IntArray, step: Step) -> Schedule:
+def _schedule(cluster: Cluster, chips: IntArray, step: LayerOp) -> Schedule:
     group = group_of(cluster, chips)
     if step.collective != "send":
         return compose(step.collective, group, step.size_bytes).schedule

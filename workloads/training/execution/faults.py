@@ -72,7 +72,7 @@ def parse_fault(text: str) -> Fault:
     return Fault(resource, int(chip), time_ps, numerator, denominator)
 
 
-def struck(program: Program, faults: Sequence[Fault]) -> IntArray:
+def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
     """Rows of ranks on chips that a fault strikes, which stand for nobody but themselves."""
     return np.flatnonzero(np.isin(program.chip, [fault.chip for fault in faults]))
 
@@ -83,7 +83,7 @@ def table(made: Schedule, faults: Sequence[Fault]) -> Faults:
     Raises
     ------
     InputError
-        For a resource that the schedule does not have, or one struck twice at an instant.
+        For a resource that the schedule does not have, or one affected_ranks twice at an instant.
     """
     names = made.resources.names()
     number = {name: place for place, name in enumerate(names)}

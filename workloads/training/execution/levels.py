@@ -32,7 +32,7 @@ class Ready:
     schedule : Schedule or Expanded or None
         For the engine; None at the level of the rank vector.
     faults : Faults or None
-    calm : Schedule or Expanded or None
+    undisturbed : Schedule or Expanded or None
         The same undisturbed and without faults, to compare with.
     """
 
@@ -40,16 +40,16 @@ class Ready:
     disturbed: Disturbance | None
     schedule: Schedule | Expanded | None = None
     faults: Faults | None = None
-    calm: Schedule | Expanded | None = None
+    undisturbed: Schedule | Expanded | None = None
 
     def run(
         self, engine: str, progress: Progress | None = None
     ) -> tuple[Trace | RankVector, Trace | None]:
-        """The run, and the calm one where that differs."""
+        """The run, and the undisturbed one where that differs."""
         if self.schedule is None:
             return evaluate(self.program, self.disturbed, progress=progress), None
-        calm = None if self.calm is None else _run(self.calm, engine)
-        return _run(self.schedule, engine, self.faults), calm
+        undisturbed = None if self.undisturbed is None else _run(self.undisturbed, engine)
+        return _run(self.schedule, engine, self.faults), undisturbed
 
     def ops(self, trace: Trace | RankVector) -> int:
         """Ops that were run; a trace of chunks is told on fewer."""
@@ -75,9 +75,9 @@ def ready(
         raise InputError(f"--level {level} follows no faults. Use --level collective.")
     if level == "rank-vector":
         return Ready(program, disturbed)
-    calm = lower(program, memory=level == "collective")
-    schedule = disturb(calm, program, disturbed) if disturbed else calm
-    beside = calm if disturbed or faults else None
+    undisturbed = lower(program, memory=level == "collective")
+    schedule = disturb(undisturbed, program, disturbed) if disturbed else undisturbed
+    beside = undisturbed if disturbed or faults else None
     if level == "collective":
         strikes = table(schedule, faults) if faults else None
         return Ready(program, disturbed, schedule, strikes, beside)

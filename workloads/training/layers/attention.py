@@ -13,8 +13,8 @@ from functools import partial
 from workloads.kernels import times as kernel_times
 from workloads.kernels.chip_share import Timing
 from workloads.models.flops import keys_seen
-from workloads.training.layers.shapes import TWO, Shapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, Step, collective, kernel, prefixed
+from workloads.training.layers.shapes import TWO, RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel, prefixed
 from workloads.training.layers.tensor_parallel import (
     column_backward,
     gathered_product,
@@ -24,7 +24,7 @@ from workloads.training.layers.tensor_parallel import (
 )
 
 
-def attention_forward(shapes: Shapes) -> list[Step]:
+def attention_forward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of one layer's attention forward over one microbatch."""
     h = shapes.model.hidden
     return [
@@ -37,7 +37,7 @@ def attention_forward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def attention_backward(shapes: Shapes) -> list[Step]:
+def attention_backward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of one layer's attention backward."""
     return [
         *out_backward(shapes),
@@ -47,7 +47,7 @@ def attention_backward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def out_backward(shapes: Shapes) -> list[Step]:
+def out_backward(shapes: RankShapes) -> list[LayerOp]:
     """Both gradients of the output projection."""
     t, h = shapes.tokens, shapes.model.hidden
     return [
@@ -56,12 +56,12 @@ def out_backward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def _columns(shapes: Shapes) -> int:
+def _columns(shapes: RankShapes) -> int:
     """Columns of queries, keys and values on one rank."""
     return (shapes.heads + 2 * shapes.kv_heads) * shapes.model.head_dim
 
 
-def _rotate(shapes: Shapes) -> list[Step]:
+def _rotate(shapes: RankShapes) -> list[LayerOp]:
     """Rotate queries and keys, and normalise them where the model does; read and written."""
     if shapes.model.positions:
         return []
@@ -70,7 +70,7 @@ def _rotate(shapes: Shapes) -> list[Step]:
     return [kernel("attention.rotate", shapes.stream(passes * TWO * shapes.tokens * width))]
 
 
-def core_forward(shapes: Shapes) -> list[Step]:
+def core_forward(shapes: RankShapes) -> list[LayerOp]:
     """Scores, softmax and weighted sums."""
     if shapes.plan.cp == 1:
         return [kernel("attention.core", _whole(shapes, "forward"))]
@@ -80,7 +80,7 @@ def core_forward(shapes: Shapes) -> list[Step]:
     return _ring(shapes, "forward", "attention.core")
 
 
-def core_backward(shapes: Shapes) -> list[Step]:
+def core_backward(shapes: RankShapes) -> list[LayerOp]:
     """Gradients of queries, keys and values, with scores that are computed again before."""
     plan, name = shapes.plan, "attention.core.data"
     if plan.cp == 1:
@@ -98,7 +98,7 @@ def core_backward(shapes: Shapes) -> list[Step]:
     return _ring(shapes, "backward", name)
 
 
-def keys(shapes: Shapes) -> int:
+def keys(shapes: RankShapes) -> int:
     """Keys and values of one rank's part of the sequences [B]."""
     model = shapes.model
     width = 2 * shapes.kv_heads * model.head_dim
@@ -107,7 +107,7 @@ def keys(shapes: Shapes) -> int:
     return TWO * shapes.tokens * width
 
 
-def _ring(shapes: Shapes, direction: str, name: str) -> list[Step]:
+def _ring(shapes: RankShapes, direction: str, name: str) -> list[LayerOp]:
     """Work on one rank's keys while those of the next come in; gradients of keys travel along.
 
     A rank's own keys need half of the square of scores, those of every other rank one half too:
@@ -131,7 +131,7 @@ def _ring(shapes: Shapes, direction: str, name: str) -> list[Step]:
     return steps
 
 
-def _whole(shapes: Shapes, direction: str) -> Timing:
+def _whole(shapes: RankShapes, direction: str) -> Timing:
     """The core on whole sequences."""
     model, plan = shapes.model, shapes.plan
     if plan.attention == "unfused":
@@ -142,13 +142,13 @@ def _whole(shapes: Shapes, direction: str) -> Timing:
     return _core(shapes, direction, window, causal=window == plan.seq)
 
 
-def _gathered(shapes: Shapes, direction: str) -> Timing:
+def _gathered(shapes: RankShapes, direction: str) -> Timing:
     """The core on a rank's queries and all keys, of which a query sees half in the mean."""
     seen = round(keys_seen(shapes.model, shapes.plan.seq))
     return _core(shapes, direction, seen, causal=False)
 
 
-def _core(shapes: Shapes, direction: str, key_count: int, *, causal: bool) -> Timing:
+def _core(shapes: RankShapes, direction: str, key_count: int, *, causal: bool) -> Timing:
     plan = shapes.plan
     run = partial(kernel_times.attention, shapes.chip, plan.microbatch, plan.local_seq)
     sides = (shapes.heads, shapes.kv_heads, _width(shapes), causal, direction)
@@ -159,7 +159,7 @@ def _core(shapes: Shapes, direction: str, key_count: int, *, causal: bool) -> Ti
     return replace(run(*sides, **how), size_bytes=moved)  # type: ignore[arg-type]
 
 
-def _width(shapes: Shapes) -> int:
+def _width(shapes: RankShapes) -> int:
     """Width of a head: in the mean of keys and values where they differ."""
     latent = shapes.model.latent
     width = shapes.model.head_dim

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from workloads.kernels.chip_share import family
 from workloads.kernels.times import step_overhead_s
-from workloads.training.layers.shapes import Shapes
-from workloads.training.layers.steps import CC, CC_DP, Step, collective, kernel
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import CC, CC_DP, LayerOp, collective, kernel
 from workloads.training.plan.parameters import (
     GRADIENT_BYTES,
     OPTIMIZER_BYTES,
@@ -36,7 +36,7 @@ NORM_BYTES = 4
 """Of a sum of squares in fp32."""
 
 
-def bucket_parameters(shapes: Shapes) -> int:
+def bucket_parameters(shapes: RankShapes) -> int:
     """Parameters whose gradients are reduced together beside the backward pass, at least.
 
     What the plan states, else the default of the library that trains on the chip: on Trainium
@@ -47,7 +47,8 @@ def bucket_parameters(shapes: Shapes) -> int:
     >>> from topologies.catalogue.catalogue import catalogue
     >>> from workloads.models.huggingface import named
     >>> from workloads.training.plan.plan import ParallelPlan
-    >>> some = Shapes(named("gpt3-175b"), ParallelPlan(dp=64, global_batch=64), "h100", catalogue())
+    >>> plan = ParallelPlan(dp=64, global_batch=64)
+    >>> some = RankShapes(named("gpt3-175b"), plan, "h100", catalogue())
     >>> bucket_parameters(some), bucket_parameters(replace(some, chip="trn2"))
     (64000000, 134217728)
     >>> bucket_parameters(replace(some, plan=ParallelPlan(bucket_bytes=100_000_000)))
@@ -78,20 +79,22 @@ def buckets(sizes: Sequence[int], least: int) -> list[range]:
     return found
 
 
-def reduce_gradients(shapes: Shapes, what: str, share: Share) -> list[Step]:
+def reduce_gradients(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
     """Sum gradients of replicated parameters."""
     op = "reduce-scatter" if shapes.plan.sharding else "all-reduce"
     return _talk(shapes, f"gradients.{what}", share, op, GRADIENT_BYTES)
 
 
-def gather_parameters(shapes: Shapes, what: str, share: Share) -> list[Step]:
+def gather_parameters(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
     """Gather parameters of which each rank has updated, or holds, a part."""
     if not shapes.plan.sharding:
         return []
     return _talk(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
 
 
-def _talk(shapes: Shapes, name: str, share: Share, op: str, element_bytes: int) -> list[Step]:
+def _talk(
+    shapes: RankShapes, name: str, share: Share, op: str, element_bytes: int
+) -> list[LayerOp]:
     groups = (
         (name, "dp", shapes.plan.replicas, share.dense),
         (f"{name}.experts", "edp", shapes.plan.expert_replicas, share.experts),
@@ -103,7 +106,7 @@ def _talk(shapes: Shapes, name: str, share: Share, op: str, element_bytes: int) 
     ]
 
 
-def update(shapes: Shapes, stage: int) -> Step:
+def update(shapes: RankShapes, stage: int) -> LayerOp:
     """Adam: gradient, master copy, mean and variance read, all but the gradient written."""
     plan, owned = shapes.plan, stage_share(shapes.model, shapes.plan, stage)
     updated = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
@@ -115,7 +118,7 @@ def update(shapes: Shapes, stage: int) -> Step:
     return kernel("optimizer.step", made, "optimizer")
 
 
-def clip(shapes: Shapes, stage: int) -> list[Step]:
+def clip(shapes: RankShapes, stage: int) -> list[LayerOp]:
     """The norm of all gradients, which are clipped by it: each rank's own, then the sum.
 
     It is known before any parameter changes (a norm of 1.0 at most: arXiv 1909.08053, section 4.2).
@@ -127,7 +130,7 @@ def clip(shapes: Shapes, stage: int) -> list[Step]:
     if plan.norm_ranks == 1:
         return [own]
     what = "dp" if "dp" in plan.norm_axes else "pp" if plan.pp > 1 else "tp"
-    return [own, Step("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
+    return [own, LayerOp("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
 
 
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
@@ -143,15 +146,15 @@ def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) ->
     return part(share.dense, replicas) + part(share.experts, expert_replicas)
 
 
-def tie(shapes: Shapes, stage: int) -> list[Step]:
+def tie(shapes: RankShapes, stage: int) -> list[LayerOp]:
     """Sum the gradients of an embedding that the first and the last stage both hold."""
     model, plan = shapes.model, shapes.plan
     if not model.tied_embeddings or plan.pp == 1 or stage not in (0, plan.pp - 1):
         return []
     size = GRADIENT_BYTES * part(model.vocab, plan.tp) * model.hidden
-    return [Step("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]
+    return [LayerOp("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]
 
 
-def edges_of(shapes: Shapes, stage: int) -> Share:
+def edges_of(shapes: RankShapes, stage: int) -> Share:
     """Embedding, final norm and output layer of a stage as a share."""
     return Share(edge_share(shapes.model, shapes.plan, stage), 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workloads.training.layers.shapes import Shapes
-from workloads.training.layers.steps import Step, collective, kernel
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import LayerOp, collective, kernel
 from workloads.training.layers.tensor_parallel import column_backward, enter, leave, norm
 
 LOSS_PASSES = 7
@@ -16,7 +16,7 @@ LOSS_GRADIENT_BYTES = 22
 written in bf16."""
 
 
-def _in_bf16(shapes: Shapes) -> Shapes:
+def _in_bf16(shapes: RankShapes) -> RankShapes:
     """The same ranks without fp8, which frameworks keep from the output layer.
 
     Megatron-LM's is none of Transformer Engine's layers; torchtitan leaves it out by name.
@@ -24,11 +24,11 @@ def _in_bf16(shapes: Shapes) -> Shapes:
     return replace(shapes, plan=replace(shapes.plan, precision="bf16"))
 
 
-def _vocabulary(shapes: Shapes) -> int:
+def _vocabulary(shapes: RankShapes) -> int:
     return -(-shapes.model.vocab // shapes.plan.tp)
 
 
-def embedding(shapes: Shapes) -> list[Step]:
+def embedding(shapes: RankShapes) -> list[LayerOp]:
     """Look up; ranks of a tensor-parallel group hold parts of the vocabulary."""
     return [
         kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes)),
@@ -36,7 +36,7 @@ def embedding(shapes: Shapes) -> list[Step]:
     ]
 
 
-def embedding_backward(shapes: Shapes) -> list[Step]:
+def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
     """Scatter the gradient of what was looked up."""
     return [
         *enter(shapes, "embedding.gradient"),
@@ -44,7 +44,7 @@ def embedding_backward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def output(shapes: Shapes) -> list[Step]:
+def output(shapes: RankShapes) -> list[LayerOp]:
     """Final norm, logits of this rank's part of the vocabulary, and the loss."""
     t, h, columns = shapes.tokens, shapes.model.hidden, _vocabulary(shapes)
     sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
@@ -57,7 +57,7 @@ def output(shapes: Shapes) -> list[Step]:
     ]
 
 
-def output_backward(shapes: Shapes) -> list[Step]:
+def output_backward(shapes: RankShapes) -> list[LayerOp]:
     """Gradients of the loss, the output layer and the norm before it."""
     columns = _vocabulary(shapes)
     gradient = [kernel("loss.data", shapes.passes(LOSS_GRADIENT_BYTES * shapes.tokens * columns))]

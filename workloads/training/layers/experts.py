@@ -16,8 +16,8 @@ from typing import NamedTuple, cast
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import Experts
 from workloads.training.layers.mlp import products, products_backward, up_width
-from workloads.training.layers.shapes import TWO, Shapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, Step, collective, kernel
+from workloads.training.layers.shapes import TWO, RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel
 from workloads.training.layers.tensor_parallel import norm, residual
 
 ROUTER_PASSES = 4
@@ -38,7 +38,7 @@ class Load(NamedTuple):
     inner: int
 
 
-def load(shapes: Shapes) -> Load:
+def load(shapes: RankShapes) -> Load:
     """Tokens and experts of a rank."""
     plan, some = shapes.plan, _experts(shapes)
     rows = -(-shapes.tokens // plan.tp)
@@ -48,7 +48,7 @@ def load(shapes: Shapes) -> Load:
     return Load(rows, copies, local, max(1, math.ceil(busy / local)), some.ffn // plan.expert_tp)
 
 
-def experts_forward(shapes: Shapes) -> list[Step]:
+def experts_forward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of one layer's experts over one microbatch."""
     some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
     wide = up_width(shapes, has.inner)
@@ -76,7 +76,7 @@ def experts_forward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def experts_backward(shapes: Shapes) -> list[Step]:
+def experts_backward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of the same backward."""
     some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
     wide = up_width(shapes, has.inner)
@@ -109,27 +109,27 @@ def experts_backward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def _beside(shapes: Shapes) -> bool:
+def _beside(shapes: RankShapes) -> bool:
     """Whether shared experts work while copies are on their way (Megatron-LM does with tp 1)."""
     plan = shapes.plan
     return plan.overlap == "all" and plan.ep > 1 == plan.tp and bool(_experts(shapes).shared_ffn)
 
 
-def _apart(steps: Sequence[Step]) -> list[Step]:
+def _apart(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Kernels that do not wait for the communication before them."""
     return [replace(step, after=NOTHING) for step in steps]
 
 
-def _end(talks: Sequence[Step]) -> str:
+def _end(talks: Sequence[LayerOp]) -> str:
     """What waits for all of these communications waits for."""
     return talks[-1].name if talks else PREVIOUS
 
 
-def _experts(shapes: Shapes) -> Experts:
+def _experts(shapes: RankShapes) -> Experts:
     return cast("Experts", shapes.model.experts)
 
 
-def _move(shapes: Shapes, name: str) -> Step:
+def _move(shapes: RankShapes, name: str) -> LayerOp:
     """Read tokens and write the copies sorted by expert, or the other way round.
 
     Rows are picked by index, by the kernels that look up an embedding.
@@ -139,12 +139,12 @@ def _move(shapes: Shapes, name: str) -> Step:
     return kernel(name, shapes.gather(read * (1 + per_token)))
 
 
-def _activation(shapes: Shapes, width: int) -> Timing:
+def _activation(shapes: RankShapes, width: int) -> Timing:
     has = load(shapes)
     return shapes.stream(TWO * has.each * has.local * width)
 
 
-def _there(shapes: Shapes, name: str) -> list[Step]:
+def _there(shapes: RankShapes, name: str) -> list[LayerOp]:
     """Send copies to the ranks of their experts, and to all that share an expert."""
     plan, size = shapes.plan, _sent(shapes)
     steps = []
@@ -155,7 +155,7 @@ def _there(shapes: Shapes, name: str) -> list[Step]:
     return steps
 
 
-def _home(shapes: Shapes, name: str) -> list[Step]:
+def _home(shapes: RankShapes, name: str) -> list[LayerOp]:
     """Sum the parts of those that share an expert, and send copies back."""
     plan, size = shapes.plan, _sent(shapes)
     steps = []
@@ -166,13 +166,13 @@ def _home(shapes: Shapes, name: str) -> list[Step]:
     return steps
 
 
-def _sent(shapes: Shapes) -> int:
+def _sent(shapes: RankShapes) -> int:
     """Copies that the busiest rank gets from its own kind [B]."""
     skew = shapes.plan.routing_skew if shapes.plan.ep > 1 else 1.0
     return math.ceil(TWO * load(shapes).copies * shapes.model.hidden * skew)
 
 
-def _whole(shapes: Shapes, name: str) -> list[Step]:
+def _whole(shapes: RankShapes, name: str) -> list[LayerOp]:
     """Without sequence parallelism: gather the parts that the ranks of a group have routed."""
     if shapes.plan.tp == 1 or shapes.plan.sequence_parallel:
         return []

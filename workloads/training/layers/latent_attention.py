@@ -11,12 +11,12 @@ from typing import cast
 from workloads.kernels.chip_share import Timing
 from workloads.models.model import LatentAttention
 from workloads.training.layers.attention import core_backward, core_forward, out_backward
-from workloads.training.layers.shapes import TWO, Shapes
-from workloads.training.layers.steps import Step, collective, kernel, prefixed
+from workloads.training.layers.shapes import TWO, RankShapes
+from workloads.training.layers.steps import LayerOp, collective, kernel, prefixed
 from workloads.training.layers.tensor_parallel import norm, product_scattered, residual
 
 
-def latent_forward(shapes: Shapes) -> list[Step]:
+def latent_forward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of one layer's latent attention forward over one microbatch."""
     t, h = shapes.tokens, shapes.model.hidden
     return [
@@ -32,7 +32,7 @@ def latent_forward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def latent_backward(shapes: Shapes) -> list[Step]:
+def latent_backward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of one layer's latent attention backward."""
     h, down, local = shapes.model.hidden, _down(shapes), shapes.tokens // shapes.plan.sp
     return [
@@ -49,17 +49,17 @@ def latent_backward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def _latent(shapes: Shapes) -> LatentAttention:
+def _latent(shapes: RankShapes) -> LatentAttention:
     return cast("LatentAttention", shapes.model.latent)
 
 
-def _down(shapes: Shapes) -> int:
+def _down(shapes: RankShapes) -> int:
     """Columns of the compressed queries, keys and values, and of the shared position."""
     mla = _latent(shapes)
     return mla.query_rank + mla.kv_rank + mla.rope_dim
 
 
-def _products(shapes: Shapes) -> list[tuple[str, int, int]]:
+def _products(shapes: RankShapes) -> list[tuple[str, int, int]]:
     """Up-projections: name, columns on this rank, rows."""
     mla, h = _latent(shapes), shapes.model.hidden
     return [
@@ -68,12 +68,12 @@ def _products(shapes: Shapes) -> list[tuple[str, int, int]]:
     ]
 
 
-def _up(shapes: Shapes) -> list[Step]:
+def _up(shapes: RankShapes) -> list[LayerOp]:
     products = _products(shapes)
     return [kernel(name, shapes.gemm(shapes.tokens, n, k)) for name, n, k in products]
 
 
-def _up_backward(shapes: Shapes) -> list[Step]:
+def _up_backward(shapes: RankShapes) -> list[LayerOp]:
     t = shapes.tokens
     steps = []
     for name, columns, rows in _products(shapes):
@@ -82,23 +82,23 @@ def _up_backward(shapes: Shapes) -> list[Step]:
     return steps
 
 
-def _compressed(shapes: Shapes, *, passes: int) -> Timing:
+def _compressed(shapes: RankShapes, *, passes: int) -> Timing:
     return shapes.stream(passes * _compressed_bytes(shapes) // shapes.plan.sp)
 
 
-def _compressed_bytes(shapes: Shapes) -> int:
+def _compressed_bytes(shapes: RankShapes) -> int:
     """What every rank of a tensor-parallel group needs of the whole sequence [B]."""
     uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
     return TWO * shapes.tokens * (_down(shapes) + uncompressed)
 
 
-def _gather(shapes: Shapes, name: str) -> list[Step]:
+def _gather(shapes: RankShapes, name: str) -> list[LayerOp]:
     if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
         return []
     return [collective(f"{name}.gather", "tp", "all-gather", _compressed_bytes(shapes))]
 
 
-def _sum(shapes: Shapes) -> list[Step]:
+def _sum(shapes: RankShapes) -> list[LayerOp]:
     """Sum the gradient of the compressed state over the heads of all ranks."""
     if shapes.plan.tp == 1:
         return []
@@ -106,7 +106,7 @@ def _sum(shapes: Shapes) -> list[Step]:
     return [collective("attention.compressed.sum", "tp", op, _compressed_bytes(shapes))]
 
 
-def _rotate(shapes: Shapes) -> list[Step]:
+def _rotate(shapes: RankShapes) -> list[LayerOp]:
     """Rotate the part of queries and keys with position; keys are written for every head."""
     width = shapes.heads * (2 * _latent(shapes).rope_dim + shapes.model.head_dim)
     return [kernel("attention.rotate", shapes.stream(2 * TWO * shapes.tokens * width))]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workloads.training.layers.shapes import TWO, Shapes
-from workloads.training.layers.steps import Step, kernel
+from workloads.training.layers.shapes import TWO, RankShapes
+from workloads.training.layers.steps import LayerOp, kernel
 from workloads.training.layers.tensor_parallel import (
     column_backward,
     gathered_product,
@@ -13,7 +13,7 @@ from workloads.training.layers.tensor_parallel import (
 )
 
 
-def mlp_forward(shapes: Shapes) -> list[Step]:
+def mlp_forward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of one layer's dense feed-forward part over one microbatch."""
     return [
         norm(shapes, "mlp.norm"),
@@ -22,12 +22,12 @@ def mlp_forward(shapes: Shapes) -> list[Step]:
     ]
 
 
-def mlp_backward(shapes: Shapes) -> list[Step]:
+def mlp_backward(shapes: RankShapes) -> list[LayerOp]:
     """Steps of the same backward."""
     return products_backward(shapes, shapes.model.ffn, "mlp")
 
 
-def products(shapes: Shapes, ffn: int, name: str) -> list[Step]:
+def products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     """Up, activation, down of an inner width that tp divides."""
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
     wide = up_width(shapes, inner)
@@ -38,7 +38,7 @@ def products(shapes: Shapes, ffn: int, name: str) -> list[Step]:
     ]
 
 
-def products_backward(shapes: Shapes, ffn: int, name: str) -> list[Step]:
+def products_backward(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     """Gradients of the same, and of the norm before."""
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
     wide = up_width(shapes, inner)
@@ -50,6 +50,6 @@ def products_backward(shapes: Shapes, ffn: int, name: str) -> list[Step]:
     ]
 
 
-def up_width(shapes: Shapes, inner: int) -> int:
+def up_width(shapes: RankShapes, inner: int) -> int:
     """Columns of the up-projection: a gated one has two halves."""
     return 2 * inner if shapes.model.gated_mlp else inner

@@ -1,4 +1,4 @@
-"""Shapes: what one rank of a plan works on, and how long its kernels take."""
+"""RankShapes: what one rank of a plan works on, and how long its kernels take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TWO = 2
 
 
 @dataclass(frozen=True)
-class Shapes:
+class RankShapes:
     """What one rank of a plan works on, and with which kernels.
 
     Attributes

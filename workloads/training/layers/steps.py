@@ -34,7 +34,7 @@ NOTHING = ""
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerOp:
     """One op of a rank.
 
     Attributes
@@ -72,20 +72,20 @@ class Step:
     issued: bool = True
 
 
-def kernel(name: str, timing: Timing, what: str = "compute", after: str = PREVIOUS) -> Step:
+def kernel(name: str, timing: Timing, what: str = "compute", after: str = PREVIOUS) -> LayerOp:
     """Return a step on the engine."""
     seconds, size_bytes, provenance = timing.seconds, timing.size_bytes, timing.provenance
-    return Step(name, what, ENGINE, seconds, size_bytes, after=after, provenance=provenance)
+    return LayerOp(name, what, ENGINE, seconds, size_bytes, after=after, provenance=provenance)
 
 
 def collective(
     name: str, axis: str, op: str, size_bytes: int, *, after: str = PREVIOUS, stream: int = CC
-) -> Step:
+) -> LayerOp:
     """Return a step in which all ranks of the axis' group take part."""
-    return Step(name, TOLD_AS.get(axis, axis), stream, 0.0, size_bytes, axis, op, after)
+    return LayerOp(name, TOLD_AS.get(axis, axis), stream, 0.0, size_bytes, axis, op, after)
 
 
-def prefixed(steps: Sequence[Step], prefix: str) -> list[Step]:
+def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
     """The same steps under longer names."""
     return [
         replace(step, name=prefix + step.name, after=_renamed(step.after, prefix)) for step in steps
@@ -96,7 +96,7 @@ def _renamed(after: str, prefix: str) -> str:
     return after if after in (PREVIOUS, NOTHING) else prefix + after
 
 
-def back(steps: Sequence[Step]) -> list[int]:
+def back(steps: Sequence[LayerOp]) -> list[int]:
     """How many steps back each one's ``after`` is; 0 for nothing."""
     place: dict[str, int] = {}
     found = []

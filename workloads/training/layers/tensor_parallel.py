@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from workloads.training.layers.shapes import Shapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, Step, collective, kernel
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel
 from workloads.training.plan.parameters import part
 
 PIECES = 4
@@ -20,14 +20,14 @@ LEAST_PIECE_BYTES = 2**23
 """Piece below which what collectives cost at any size would outweigh what is hidden [B]."""
 
 
-def enter(shapes: Shapes, name: str, after: str = PREVIOUS) -> list[Step]:
+def enter(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]:
     """Gather the sequence before a column-parallel product."""
     if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
         return []
     return [collective(f"{name}.gather", "tp", "all-gather", shapes.wide_bytes, after=after)]
 
 
-def leave(shapes: Shapes, name: str, after: str = PREVIOUS) -> list[Step]:
+def leave(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]:
     """Sum what a row-parallel product leaves in parts."""
     if shapes.plan.tp == 1:
         return []
@@ -38,7 +38,7 @@ def leave(shapes: Shapes, name: str, after: str = PREVIOUS) -> list[Step]:
     return [collective(f"{name}.reduce", "tp", "all-reduce", shapes.wide_bytes, after=after)]
 
 
-def gathered_product(shapes: Shapes, block: str, name: str, n: int, k: int) -> list[Step]:
+def gathered_product(shapes: RankShapes, block: str, name: str, n: int, k: int) -> list[LayerOp]:
     """Gather the sequence and multiply it, (t, k) × (k, n); see ``pieces``."""
     parts = pieces(shapes)
     if parts == 1:
@@ -55,7 +55,7 @@ def gathered_product(shapes: Shapes, block: str, name: str, n: int, k: int) -> l
     return [*_with_first(gathers), *_with_first(products)]
 
 
-def product_scattered(shapes: Shapes, block: str, name: str, n: int, k: int) -> list[Step]:
+def product_scattered(shapes: RankShapes, block: str, name: str, n: int, k: int) -> list[LayerOp]:
     """Multiply, (t, k) × (k, n), and sum what the ranks leave in parts; see ``pieces``."""
     parts = pieces(shapes)
     if parts == 1:
@@ -75,7 +75,7 @@ def product_scattered(shapes: Shapes, block: str, name: str, n: int, k: int) -> 
     return [step for pair in pairs for step in pair]
 
 
-def pieces(shapes: Shapes) -> int:
+def pieces(shapes: RankShapes) -> int:
     """Pieces of the sequence in which a product runs beside its gathering or reduction.
 
     With ``overlap all`` and sequence parallelism all but one of them are hidden (Megatron-LM's
@@ -86,7 +86,7 @@ def pieces(shapes: Shapes) -> int:
     return max(1, min(PIECES, shapes.wide_bytes // LEAST_PIECE_BYTES)) if overlapped else 1
 
 
-def _with_first(steps: Sequence[Step]) -> list[Step]:
+def _with_first(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Pieces of one step, which the host issues together."""
     return [steps[0], *(replace(step, issued=False) for step in steps[1:])]
 
@@ -96,18 +96,18 @@ def _suffixes(parts: int) -> list[str]:
     return ["", *(f".{number}" for number in range(2, parts + 1))]
 
 
-def norm(shapes: Shapes, name: str, *, passes: int = 2) -> Step:
+def norm(shapes: RankShapes, name: str, *, passes: int = 2) -> LayerOp:
     """A norm: so many reads and writes of the hidden state."""
     return kernel(name, shapes.stream(passes * shapes.wide_bytes // shapes.plan.sp))
 
 
-def residual(shapes: Shapes, name: str) -> Step:
+def residual(shapes: RankShapes, name: str) -> LayerOp:
     """Add to the residual, with dropout's mask where there is one."""
     mask = shapes.tokens * shapes.model.hidden if shapes.model.dropout else 0
     return kernel(name, shapes.stream((3 * shapes.wide_bytes + mask) // shapes.plan.sp))
 
 
-def column_backward(shapes: Shapes, block: str, name: str, columns: int) -> list[Step]:
+def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> list[LayerOp]:
     """Both gradients of a column-parallel product, and of the norm before it.
 
     Its input is gathered again for the weight's gradient. With ``overlap all`` the gathering runs

@@ -9,7 +9,7 @@ import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import BoolArray, IntArray
-from workloads.training.layers.steps import Step, back
+from workloads.training.layers.steps import LayerOp, back
 
 NONE = -1
 
@@ -46,20 +46,20 @@ class Catalog:
 
     Attributes
     ----------
-    steps : list of Step
+    steps : list of LayerOp
     """
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self._number: dict[Step, int] = {}
+        self.steps: list[LayerOp] = []
+        self._number: dict[LayerOp, int] = {}
 
-    def ops(self, steps: Sequence[Step]) -> Ops:
+    def ops(self, steps: Sequence[LayerOp]) -> Ops:
         """Ops of a block of steps."""
         numbers = [self._of(step) for step in steps]
         empty = np.full(len(steps), NONE, np.int32)
         return Ops(np.array(numbers, np.int32), np.array(back(steps), np.int32), empty, empty)
 
-    def _of(self, step: Step) -> int:
+    def _of(self, step: LayerOp) -> int:
         if step not in self._number:
             self._number[step] = len(self.steps)
             self.steps.append(step)

@@ -18,8 +18,8 @@ from cluster_sim.collectives import Group, hbm_bytes
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.schedule.table import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
-from workloads.training.layers.shapes import Shapes
-from workloads.training.layers.steps import CC_DP, ENGINE, Step
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import CC_DP, ENGINE, LayerOp
 from workloads.training.plan.placement import Placement, geometries
 from workloads.training.program.ops import Catalog, Ops, edges
 from workloads.training.program.shared_memory import (
@@ -114,7 +114,7 @@ class Program:
 
     Attributes
     ----------
-    steps : tuple of Step
+    steps : tuple of LayerOp
     step_ps : int64 array (steps,)
         Time of each step's kernel [ps].
     streams : tuple of Stream
@@ -130,7 +130,7 @@ class Program:
     facts : tuple of (str, value)
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[LayerOp, ...]
     step_ps: IntArray
     streams: tuple[Stream, ...]
     stage: IntArray
@@ -153,7 +153,7 @@ class Program:
             yield Role(int(self.stage[exchange.members[0, places[0]]]), ops, places)
 
 
-def program(shapes: Shapes, placement: Placement, iterations: int = 1) -> Program:
+def program(shapes: RankShapes, placement: Placement, iterations: int = 1) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
     all_ops = [stage_ops(shapes, stage, catalog, iterations) for stage in range(plan.pp)]
@@ -233,7 +233,7 @@ def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray,
     return np.concatenate(src), np.concatenate([updates[late], user[used] % span])
 
 
-def _is(catalog: Catalog, ops: Ops, what: Callable[[Step], bool]) -> BoolArray:
+def _is(catalog: Catalog, ops: Ops, what: Callable[[LayerOp], bool]) -> BoolArray:
     """Which ops are of steps that are so."""
     known: BoolArray = np.array([what(step) for step in catalog.steps], np.bool_)[ops.step]
     return known
@@ -328,7 +328,7 @@ class _Exchanges:
         of_calls = Draws(*(column[:, where] for column in drawn))
         return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
 
-    def _drawn(self, group: Group, step: Step) -> int:
+    def _drawn(self, group: Group, step: LayerOp) -> int:
         """Bytes that one member of a collective reads and writes; see ``contending`` for sends."""
         if not self.memory_bytes_per_s or step.collective == "send":
             return 0

@@ -15,7 +15,7 @@ from cluster_sim.engine.jit import compiled
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import BoolArray, IntArray
 from workloads.kernels.chip_share import family
-from workloads.training.layers.shapes import Shapes
+from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE
 from workloads.training.plan.plan import ParallelPlan
 
@@ -44,7 +44,7 @@ def overlaps(plan: ParallelPlan) -> bool:
     return plan.overlap != "none" or plan.cp > 1
 
 
-def memory_bytes_per_s(shapes: Shapes) -> int:
+def memory_bytes_per_s(shapes: RankShapes) -> int:
     """What kernels and collectives together can draw from one rank's part of a memory [B/s].
 
     The share of the stated bandwidth that the better of them reaches alone; 0 where nobody knows

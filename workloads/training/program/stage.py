@@ -27,7 +27,7 @@ from workloads.training.layers.embedding import (
     output,
     output_backward,
 )
-from workloads.training.layers.layer import Shapes, data_half, forward, weight_half
+from workloads.training.layers.layer import RankShapes, data_half, forward, weight_half
 from workloads.training.layers.layer import backward as layer_backward
 from workloads.training.layers.steps import (
     CC,
@@ -38,7 +38,7 @@ from workloads.training.layers.steps import (
     RECEIVE,
     RECEIVE_BACK,
     SEND,
-    Step,
+    LayerOp,
     kernel,
 )
 from workloads.training.plan.parameters import Share, layer_share, stage_share, total
@@ -46,13 +46,13 @@ from workloads.training.plan.pipeline_order import FORWARD, WEIGHT, order
 from workloads.training.plan.stage_layers import chunk_layers, is_kept, is_moe
 from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, repeat
 
-Blocks = Sequence[Sequence[Sequence[Step]]]
+Blocks = Sequence[Sequence[Sequence[LayerOp]]]
 """Steps of a layer: without experts and with, whose activations are dropped or kept."""
 LEAST_HOST_S = 1e-6
 """Time to issue a step below which a host never holds a chip up [s]."""
 
 
-def stage_ops(shapes: Shapes, stage: int, catalog: Catalog, iterations: int = 1) -> Ops:
+def stage_ops(shapes: RankShapes, stage: int, catalog: Catalog, iterations: int = 1) -> Ops:
     """Ops of a rank of a stage, gradients and optimizer included.
 
     Microbatches number on from one iteration to the next.
@@ -81,7 +81,7 @@ class Builder:
 
     Attributes
     ----------
-    shapes : Shapes
+    shapes : RankShapes
     stage : int
     catalog : Catalog
         Numbers the steps.
@@ -89,7 +89,7 @@ class Builder:
         Layers of each of the stage's chunks.
     """
 
-    def __init__(self, shapes: Shapes, stage: int, catalog: Catalog):
+    def __init__(self, shapes: RankShapes, stage: int, catalog: Catalog):
         self.shapes = shapes
         self.stage = stage
         self.catalog = catalog
@@ -146,7 +146,7 @@ class Builder:
         end = self._reduced(rest) if reduces else []
         return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
 
-    def _reduced(self, left: Share) -> list[Step]:
+    def _reduced(self, left: Share) -> list[LayerOp]:
         """Gradients that no bucket has taken; without overlap the next pass waits for them."""
         steps = reduce_gradients(self.shapes, "bucket", left)
         waits = steps and self.shapes.plan.overlap == "none"
@@ -166,10 +166,10 @@ class Builder:
 
     def _pass(
         self,
-        begin: Sequence[Step],
+        begin: Sequence[LayerOp],
         layers: IntArray,
         worked: Sequence[Ops],
-        end: Sequence[Step],
+        end: Sequence[LayerOp],
         *,
         rest: bool = False,
     ) -> Ops:
@@ -243,7 +243,7 @@ class Builder:
             for layers in runs
         ]
 
-    def _gather_rest(self) -> list[Step]:
+    def _gather_rest(self) -> list[LayerOp]:
         return gather_parameters(self.shapes, "rest", edges_of(self.shapes, self.stage))
 
     def _issued(self, layers: Ops) -> Ops:
@@ -256,7 +256,7 @@ class Builder:
             return layers
         stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
         kernels = int((np.isin(stream, (ENGINE, CC)) & (issued > 0))[layers.step].sum())
-        issue = self.catalog.ops([Step("host.issue", "host", HOST, kernels * dispatch_s)])
+        issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, kernels * dispatch_s)])
         taken_up = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
         beside = layers.back.copy()
         beside[:1] += beside[:1] == 1  # the first kernel waits for what the pass begins with
@@ -288,11 +288,11 @@ class Builder:
             gathered = gather_parameters(self.shapes, "all", owned)
         return self.catalog.ops([*tied, *reduced, *updated, *gathered])
 
-    def _send(self, way: str) -> Step:
-        return Step(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")
+    def _send(self, way: str) -> LayerOp:
+        return LayerOp(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")
 
-    def _receive(self, way: str, stream: int) -> Step:
-        return Step(
+    def _receive(self, way: str, stream: int) -> LayerOp:
+        return LayerOp(
             f"{way}.receive", "pp", stream, 0.0, self._carried(), way, "send", after=NOTHING
         )
 

@@ -90,11 +90,11 @@ def evaluate(
     if not how:
         return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
     classes = equal_ranks(program)
-    calm = Machine(keep(program, classes), made, Disturbance(), 1)
-    meet(calm)
-    idle = np.zeros((len(calm.program), int(np.diff(made.base).max()) + 1), np.int64)
-    noted = Usual(idle, calm.layout.order)
-    until = follow(calm, RECORD, noted).until
+    undisturbed = Machine(keep(program, classes), made, Disturbance(), 1)
+    meet(undisturbed)
+    idle = np.zeros((len(undisturbed.program), int(np.diff(made.base).max()) + 1), np.int64)
+    noted = Usual(idle, undisturbed.layout.order)
+    until = follow(undisturbed, RECORD, noted).until
     idle[noted.like, -1] = until.max() - until
     usual = Usual(idle, classes[machine.layout.order])
     return _summed(machine, follow(machine, COMPARE, usual, progress), usual)
