@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.main import app
-from experiments.scripts.registry import experiments
+from experiments.cli.commands import COMMANDS
+from experiments.scripts.registry import EXPERIMENTS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 CODE, OUTPUT = re.findall(r"```python\n(.*?)```\n+```\n(.*?)```", README, re.DOTALL)[0]
@@ -24,12 +24,12 @@ def test_the_python_prints_what_the_readme_shows() -> None:
 
 
 def test_commands_and_experiments_of_the_readme_exist() -> None:
-    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    known = {command.name for command in COMMANDS}
     named = set(re.findall(r"^cluster-sim ([a-z]+)", README, re.MULTILINE))
     assert named
     assert named <= known
     asked = set(re.findall(r"python -m experiments ([a-z_]+)", README))
-    assert asked <= {experiment.name for experiment in experiments()}
+    assert asked <= {experiment.name for experiment in EXPERIMENTS}
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)", README))))

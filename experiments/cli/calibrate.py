@@ -2,74 +2,90 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from experiments.cli.common import Json, Overlay, Variant, print_json
+from experiments.cli.inputs import CatalogueInputs
+from experiments.cli.invocation import Invocation
+from topologies.options import option
 
 if TYPE_CHECKING:
     from experiments.calibration.fabric import Fitted
+    from experiments.reports.run_directory import Run
     from experiments.validation.nccl_tests import Measured
 
 
-def calibrate(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What nccl-tests or nccom-test printed.")
-    ],
-    cluster: Annotated[
-        str, typer.Option("--cluster", metavar="NAME", help="The machine, without a count.")
-    ],
-    collective: Annotated[
-        str | None, typer.Option("--collective", help="Where the text does not name it.")
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option("--ranks", min=2, help="Where the text does not tell.")
-    ] = None,
-    chips: Annotated[
-        int | None, typer.Option("--chips", min=1, help="That the ranks run on; as many as ranks.")
-    ] = None,
-    overlay: Annotated[
-        Path | None, typer.Option("--overlay", metavar="OUT.csv", help="Write the overlay there.")
-    ] = None,
-    variant: Variant = None,
-    catalogue: Overlay = None,
-    json: Json = False,
-) -> None:
-    """Fit the step time and the efficiency of a fabric to measured times.
+@dataclass(frozen=True)
+class MeasurementInputs:
+    """Measurements and the machine that they were taken on."""
 
-    Prints the rows of a catalogue overlay, to be used with --catalogue; times are used, never the
-    printed bandwidths, whose GB may be GiB.
+    file: Path = field(
+        metadata=option("Output of nccl-tests or nccom-test", metavar="FILE", argument=True)
+    )
+    cluster: str = field(metadata=option("Machine without a count", metavar="NAME"))
+    collective: str | None = field(
+        default=None, metadata=option("Operation, where the output does not name it")
+    )
+    ranks: int | None = field(
+        default=None, metadata=option("Number of ranks, where the output does not name it", least=2)
+    )
+    chips: int | None = field(
+        default=None, metadata=option("Chips that the ranks run on", least=1, default="one a rank")
+    )
+    overlay: Path | None = field(
+        default=None,
+        metadata=option("Write the fitted rows there", metavar="OUT.csv", recorded=False),
+    )
+
+
+def calibrate(asked: MeasurementInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
+    """Fit a fabric to your own collective measurements.
+
+    Fits the step time and the efficiency of a fabric to measured times, and prints the rows of a
+    catalogue overlay, to be used with --catalogue. Times are used, never the printed bandwidths,
+    whose GB may be GiB.
     """
     from cluster_sim.files import whole_file
     from experiments.calibration.fabric import fit
     from experiments.validation.nccl_tests import read_measured
-    from topologies.catalogue.catalogue import choose
 
-    measured = read_measured(file, collective)
+    measured = read_measured(asked.file, asked.collective)
     fitted = fit(
         measured,
-        cluster,
-        choose(variant or (), catalogue),
-        collective=collective,
-        ranks=ranks,
-        chips=chips,
+        asked.cluster,
+        catalogue.read(),
+        collective=asked.collective,
+        ranks=asked.ranks,
+        chips=asked.chips,
     )
-    if overlay:
-        with whole_file(overlay) as part:
+    if asked.overlay:
+        with whole_file(asked.overlay) as part:
             part.write_text(fitted.csv(), encoding="utf-8")
-    if json:
-        print_json(_document(measured, fitted))
-        return
-    if not overlay:
-        typer.echo(fitted.csv(), nl=False)
-    printed = f", printed in {measured.bandwidth_unit}" if measured.bandwidth_unit else ""
-    typer.echo(
-        f"{len(measured)} measurements{printed}: median error {_median(fitted.before):.1%} before, "
-        f"{_median(fitted.after):.1%} with the fitted rows.",
-        err=True,
+    call.answer(
+        lambda: _document(measured, fitted),
+        lambda: _print(measured, fitted, alone=asked.overlay is None),
+        lambda run: _write(run, measured, fitted),
     )
+
+
+def _print(measured: Measured, fitted: Fitted, *, alone: bool) -> None:
+    if alone:
+        sys.stdout.write(fitted.csv())
+    printed = f", printed in {measured.bandwidth_unit}" if measured.bandwidth_unit else ""
+    sys.stderr.write(
+        f"{len(measured)} measurements{printed}: median error {_median(fitted.before):.1%} before, "
+        f"{_median(fitted.after):.1%} with the fitted rows.\n"
+    )
+
+
+def _write(run: Run, measured: Measured, fitted: Fitted) -> None:
+    import pandas as pd
+
+    document = _document(measured, fitted)
+    run.table("overlay", pd.DataFrame(document.pop("rows")), title="Fitted rows")
+    run.json("summary", document, title="Errors before and after")
 
 
 def _median(errors: Any) -> float:

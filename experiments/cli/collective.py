@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from experiments.cli.answer import request
-from experiments.cli.common import (
-    Bandwidth,
-    ClusterText,
-    Engine,
-    Json,
-    Latency,
-    Out,
-    Overlay,
-    Quiet,
-    Seed,
-    Variant,
-    print_table,
-)
+from experiments.cli.inputs import CatalogueInputs, MachineInputs
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
 from experiments.cli.progress import progress
+from topologies.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,54 +21,101 @@ if TYPE_CHECKING:
 
     from cluster_sim.collectives import Group
     from cluster_sim.trace.trace import Trace
+    from experiments.cli.collective_groups import Measure
     from experiments.reports.run_directory import Run
     from experiments.validation.nccl_tests import Measured
     from topologies.clusters.cluster import Cluster
 
-OPS = "all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, broadcast or permute."
-Op = Annotated[str, typer.Argument(metavar="OP", help=OPS)]
-Size = Annotated[
-    str | None,
-    typer.Option("--size", metavar="SIZE[,SIZE…]", help="1GiB, or 1KiB:1GiB:4 for a range."),
-]
-Algorithm = Annotated[
-    str, typer.Option("--algorithm", help="A name; auto as the runtime does; best of all.")
-]
-Ranks = Annotated[int | None, typer.Option("--ranks", help="The first so many; by default all.")]
-RanksPerChip = Annotated[
-    int, typer.Option("--ranks-per-chip", help="Logical cores that take part on a chip.")
-]
-GroupText = Annotated[
-    str | None,
-    typer.Option(
-        "--group", metavar="CHIPS", help="0-15,32-47; several at once with a semicolon: 0-3;4-7."
-    ),
-]
-Order = Annotated[
-    str | None,
-    typer.Option("--order", metavar="FILE|LIST", help="Chips in the order of their ranks."),
-]
-Compare = Annotated[
-    Path | None,
-    typer.Option("--compare", metavar="FILE", help="What nccom-test or nccl-tests printed."),
-]
-Bytes = Annotated[
-    Path | None,
-    typer.Option("--bytes", metavar="FILE.csv", help="Of all-to-all-v: a row of sizes each rank."),
-]
-Skew = Annotated[
-    float | None,
-    typer.Option("--skew", help="Of all-to-all-v: rank j gets in proportion to (j + 1)^-SKEW."),
-]
-Unrestricted = Annotated[
-    bool, typer.Option("--unrestricted", help="Also run what the Neuron runtime refuses.")
-]
-Ideal = Annotated[
-    bool, typer.Option("--ideal", help="Link rates and latencies only, no efficiencies.")
-]
-Sbuf = Annotated[
-    bool, typer.Option("--sbuf", help="Buffers in the scratchpads of the cores, not in HBM.")
-]
+
+@dataclass(frozen=True)
+class CollectiveInputs:
+    """What is exchanged, and how."""
+
+    op: str = field(
+        metadata=option(
+            "Operation: all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, "
+            "broadcast or permute",
+            metavar="OP",
+            argument=True,
+        )
+    )
+    size: str | None = field(
+        default=None,
+        metadata=option(
+            "Bytes of the buffer as nccl-tests counts them: 1GiB, a list, or 1KiB:1GiB:4 "
+            "for a geometric range",
+            metavar="SIZE[,SIZE…]",
+        ),
+    )
+    algorithm: str = field(
+        default="auto",
+        metadata=option(
+            "Algorithm by name, auto for the runtime's choice, best for the fastest of all "
+            "(`cluster-sim list algorithms`)"
+        ),
+    )
+    matrix: Path | None = field(
+        default=None,
+        metadata=option(
+            "Bytes from each rank (row) to each other of an all-to-all-v",
+            name="bytes",
+            metavar="FILE.csv",
+        ),
+    )
+    skew: float | None = field(
+        default=None,
+        metadata=option(
+            "Skew of an all-to-all-v: rank j receives in proportion to (j + 1)^-SKEW; 0 is even"
+        ),
+    )
+    ideal: bool = field(
+        default=False,
+        metadata=option("Count link rates and latencies only, without efficiencies"),
+    )
+    sbuf: bool = field(
+        default=False,
+        metadata=option("Keep buffers in the cores' scratchpads (SBUF) instead of in HBM"),
+    )
+
+
+@dataclass(frozen=True)
+class RankInputs:
+    """Which ranks take part."""
+
+    ranks: int | None = field(
+        default=None, metadata=option("Number of ranks, from the first", default="all chips")
+    )
+    ranks_per_chip: int = field(
+        default=1, metadata=option("Logical cores of a chip that take part as ranks")
+    )
+    group: str | None = field(
+        default=None,
+        metadata=option(
+            "Chips that take part, such as 0-15,32-47; several groups at once with semicolons: "
+            "0-3;4-7",
+            metavar="CHIPS",
+        ),
+    )
+    order: str | None = field(
+        default=None,
+        metadata=option("Chips in the order of their ranks", metavar="FILE|LIST"),
+    )
+    unrestricted: bool = field(
+        default=False,
+        metadata=option("Run groups, too, that the Neuron runtime refuses"),
+    )
+
+
+@dataclass(frozen=True)
+class CompareInputs:
+    """Measured times beside the simulated ones."""
+
+    compare: Path | None = field(
+        default=None,
+        metadata=option("Output of nccom-test or nccl-tests to compare with", metavar="FILE"),
+    )
+
+
 SHOWN = (
     ("size_bytes", "size"),
     ("algorithm", "algorithm"),
@@ -105,62 +143,70 @@ MEASURED_SHOWN = (
 
 
 def collective(
-    op: Op,
-    cluster: ClusterText,
-    size: Size = None,
-    algorithm: Algorithm = "auto",
-    ranks: Ranks = None,
-    ranks_per_chip: RanksPerChip = 1,
-    group: GroupText = None,
-    order: Order = None,
-    compare: Compare = None,
-    matrix: Bytes = None,
-    skew: Skew = None,
-    unrestricted: Unrestricted = False,
-    ideal: Ideal = False,
-    sbuf: Sbuf = False,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
-    variant: Variant = None,
-    catalogue: Overlay = None,
-    engine: Engine = "fast",
-    seed: Seed = 0,
-    json: Json = False,
-    out: Out = None,
-    quiet: Quiet = False,
+    asked: CollectiveInputs,
+    machine: MachineInputs,
+    ranks: RankInputs,
+    catalogue: CatalogueInputs,
+    compared: CompareInputs,
+    call: Invocation,
 ) -> None:
-    """Simulate a collective chunk by chunk and print it as nccl-tests does."""
-    asked = request("collective", locals())
+    """Simulate a collective at one or many sizes.
+
+    The table has the columns of nccl-tests: time, algorithm and bus bandwidth, beside the lower
+    bound that links and memory set.
+    """
     import pandas as pd
 
-    from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
-    from experiments.cli.collective_groups import check_op, groups_for, how_to_measure
     from experiments.validation.compare_collectives import agreement, beside
-    from topologies.catalogue.catalogue import choose
-    from topologies.clusters.names import cluster as named
 
-    check_op(op, size, matrix, skew)
-    numbers = choose(variant or (), catalogue)
-    machine = named(cluster, bandwidth=bandwidth, latency=latency, catalogue=numbers)
-    groups = groups_for(machine, ranks, ranks_per_chip, group, order)
-    if not unrestricted:
-        groups = [along_ring(one) for one in groups] if op == "permute" else groups
-        check_restrictions(op, groups)
-    measured = _read(compare, op, groups[0].ranks)
-    sizes, measure = how_to_measure(
-        op, groups, algorithm, matrix=matrix, skew=skew, ideal=ideal, sbuf=sbuf, engine=engine
-    )
-    wanted = sizes or _sizes(size, measured)
-    results = [measure(one) for one in progress(wanted, f"{op} on {cluster}", quiet=quiet)]
+    cluster, groups = _groups(asked, machine, ranks, catalogue)
+    measured = _read(compared.compare, asked.op, groups[0].ranks)
+    sizes, measure = _how_to_measure(asked, groups, call.engine)
+    wanted = sizes or _sizes(asked.size, measured)
+    what = f"{asked.op} on {machine.cluster}"
+    results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
     frame = pd.DataFrame([row for row, _ in results])
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     if measured is not None:
-        frame = beside(frame, measured, str(compare))
-        found["summary"] = agreement(frame)
-    asked.answer(
-        lambda: {"rows": frame.to_dict(orient="records"), **found},
-        show=lambda: _print(f"{op} on {cluster}, {_who(groups)}", frame, **found),
-        write=lambda run: _write(run, frame, results[-1][1], machine),
+        frame = beside(frame, measured, str(compared.compare))
+        summary["summary"] = agreement(frame)
+    call.answer(
+        lambda: {"rows": frame.to_dict(orient="records"), **summary},
+        show=lambda: _print(f"{what}, {_who(groups)}", frame, **summary),
+        write=lambda run: _write(run, frame, results[-1][1], cluster),
+    )
+
+
+def _groups(
+    asked: CollectiveInputs, machine: MachineInputs, ranks: RankInputs, catalogue: CatalogueInputs
+) -> tuple[Cluster, list[Group]]:
+    """Cluster and groups that the options name, refused where the runtime refuses them."""
+    from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
+    from experiments.cli.collective_groups import check_op, groups_for
+
+    check_op(asked.op, asked.size, asked.matrix, asked.skew)
+    cluster = machine.read(catalogue.read())
+    groups = groups_for(cluster, ranks.ranks, ranks.ranks_per_chip, ranks.group, ranks.order)
+    if not ranks.unrestricted:
+        groups = [along_ring(one) for one in groups] if asked.op == "permute" else groups
+        check_restrictions(asked.op, groups)
+    return cluster, groups
+
+
+def _how_to_measure(
+    asked: CollectiveInputs, groups: list[Group], engine: str
+) -> tuple[list[int], Measure]:
+    from experiments.cli.collective_groups import how_to_measure
+
+    return how_to_measure(
+        asked.op,
+        groups,
+        asked.algorithm,
+        matrix=asked.matrix,
+        skew=asked.skew,
+        ideal=asked.ideal,
+        sbuf=asked.sbuf,
+        engine=engine,
     )
 
 

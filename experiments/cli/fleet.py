@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli import fleet_options as opt
-from experiments.cli.answer import request
-from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_table
+from experiments.cli.fleet_options import (
+    DemandInputs,
+    FleetInputs,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+    Question,
+)
+from experiments.cli.inputs import CatalogueInputs
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
 from experiments.cli.progress import progress as shown
 
 if TYPE_CHECKING:
@@ -24,92 +33,59 @@ GROUPS = ("inference", "training", "moving", "idle", "broken")
 
 
 def fleet(
-    cluster: opt.Cluster = "rainier",
-    demand: opt.Demand = None,
-    policy: opt.Policy = "forecast",
-    days: opt.Days = None,
-    start_day: opt.StartDay = 0.0,
-    training: opt.Training = None,
-    failures: opt.Failures = "on",
-    model: opt.Model = "llama-3.1-405b",
-    tp: opt.Tp = None,
-    slo: opt.Slo = "ttft=6s,tpot=175ms",
-    chunk: opt.Chunk = 512,
-    unit_rate: opt.UnitRate = None,
-    service: opt.Service = None,
-    weight: opt.Weight = None,
-    average: opt.Average = "1min",
-    noise: opt.Noise = "none",
-    what_if: opt.WhatIf = "",
-    peak: opt.Peak = 1.0,
-    headroom: opt.Headroom = None,
-    hysteresis: opt.Hysteresis = None,
-    hold: opt.Hold = None,
-    quantile: opt.Quantile = 0.999,
-    night: opt.Night = "0-8",
-    night_share: opt.NightShare = 0.5,
-    static_units: opt.StaticUnits = None,
-    change_time: opt.ChangeTime = None,
-    weights: opt.Weights = "nvme",
-    floor: opt.Floor = 0,
-    cap: opt.Cap = 0,
-    block: opt.Block = 1,
-    changes_per_minute: opt.ChangesPerMinute = 0,
-    lease: opt.Lease = "0s",
-    notice: opt.Notice = "inf",
-    reserve: opt.Reserve = 0,
-    price: opt.Price = None,
-    price_cap: opt.PriceCap = None,
-    carbon: opt.Carbon = 0.0,
-    cache: opt.Cache = None,
-    compare: opt.Compare = True,
-    variant: Variant = None,
-    catalogue: Overlay = None,
-    seed: Seed = 0,
-    json: Json = False,
-    out: Out = None,
-    quiet: Quiet = False,
+    fleet: FleetInputs,
+    demand: DemandInputs,
+    policy: PolicyInputs,
+    limits: LimitInputs,
+    money: MoneyInputs,
+    catalogue: CatalogueInputs,
+    call: Invocation,
 ) -> None:
-    """Run a fleet through a demand and account for every chip-hour."""
-    asked = request("fleet", locals())
-    inputs = asked.given
-    made, result, times = _timed(inputs)
-    document = {**_document(made, result, inputs, quiet=quiet), **times}
+    """Run a fleet that serves by day and trains by night.
+
+    Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
+    """
+    asked = Question(fleet, demand, policy, limits, money)
+    scenario, result, times = _timed(asked, catalogue, call.seed)
+    document = {**_document(asked, scenario, result, call), **times}
     for note in document["notes"]:
         sys.stderr.write(f"{note}\n")
-    asked.answer(
+    call.answer(
         lambda: document,
         lambda: _print(document),
-        lambda run: _write(run, document, result, made),
+        lambda run: _write(run, document, result, scenario),
     )
 
 
-def _timed(inputs: Mapping[str, Any]) -> tuple[Scenario, FleetRun, dict[str, float]]:
+def _timed(
+    asked: Question, catalogue: CatalogueInputs, seed: int
+) -> tuple[Scenario, FleetRun, dict[str, float]]:
     from experiments.cli.fleet_inputs import run_under, scenario_of
 
     begun = time.perf_counter()
-    made = scenario_of(inputs)
+    scenario = scenario_of(asked, catalogue.read(), seed)
     built = time.perf_counter()
-    result = run_under(made, inputs["policy"], inputs)
+    result = run_under(scenario, asked.policy.policy, asked.policy, seed)
     ended = time.perf_counter()
-    return made, result, {"build_s": built - begun, "simulate_s": ended - built}
+    return scenario, result, {"build_s": built - begun, "simulate_s": ended - built}
 
 
 def _document(
-    made: Scenario, result: FleetRun, inputs: Mapping[str, Any], *, quiet: bool
+    asked: Question, scenario: Scenario, result: FleetRun, call: Invocation
 ) -> dict[str, Any]:
     from experiments.cli.fleet_inputs import notes, run_under
     from workloads.fleet import regret, summary
 
-    own = summary(result, made.economics, made.prices)
-    asked = {"cluster": inputs["cluster"], "policy": inputs["policy"]}
-    document = {**asked, **own, "notes": notes(made, inputs)}
-    if inputs["compare"]:
+    own = summary(result, scenario.economics, scenario.prices)
+    named = {"cluster": asked.fleet.cluster, "policy": asked.policy.policy}
+    document = {**named, **own, "notes": notes(scenario, asked.policy.policy)}
+    if asked.policy.compare:
+        usual = replace(asked.policy, headroom=None)
         others = {
             name: summary(
-                run_under(made, name, {**inputs, "headroom": None}), made.economics, made.prices
+                run_under(scenario, name, usual, call.seed), scenario.economics, scenario.prices
             )
-            for name in shown(["oracle", "static"], "fleet, to compare", quiet=quiet)
+            for name in shown(["oracle", "static"], "fleet, to compare", quiet=call.quiet)
         }
         document["regret"] = regret(own, others["oracle"], others["static"])
     return document

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from topologies.catalogue.catalogue import choose
+from experiments.cli.fleet_options import (
+    DemandInputs,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+    Question,
+)
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError
@@ -28,67 +33,67 @@ from workloads.serving import parse_slo
 NEVER = ("inf", "never")
 
 
-def scenario_of(inputs: Mapping[str, Any]) -> Scenario:
-    """Everything that the options say about the fleet, but its policy.
+def scenario_of(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
+    """Build everything that the options say about the fleet, but its policy.
 
     Raises
     ------
     InputError
     """
-    if inputs["failures"] not in ("on", "off"):
-        raise InputError(f"--failures {inputs['failures']!r}; write on or off.")
-    book = choose(inputs["variant"] or (), inputs["catalogue"])
-    cluster = machine(inputs["cluster"], catalogue=book)
-    made = scenario(
+    fleet, demand = asked.fleet, asked.demand
+    if fleet.failures not in ("on", "off"):
+        raise InputError(f"--failures {fleet.failures!r}; write on or off.")
+    cluster = machine(fleet.cluster, catalogue=catalogue)
+    built = scenario(
         cluster,
-        _demand(inputs),
-        model=model(inputs["model"]),
+        _demand(demand),
+        model=model(fleet.model),
         serving=Serving(
-            slo=parse_slo(inputs["slo"]),
-            tp=inputs["tp"],
-            chunk_tokens=inputs["chunk"],
-            unit_rate_per_s=inputs["unit_rate"],
-            cache=inputs["cache"],
+            slo=parse_slo(fleet.slo),
+            tp=fleet.tp,
+            chunk_tokens=fleet.chunk,
+            unit_rate_per_s=fleet.unit_rate,
+            cache=fleet.cache,
         ),
-        days=inputs["days"],
-        start_day=inputs["start_day"],
-        peak_share=inputs["peak"],
-        noise=_noise(inputs["noise"]),
-        training=inputs["training"],
-        costs=_costs(cluster, inputs),
-        limits=_limits(inputs),
-        failing=inputs["failures"] == "on",
-        economics=Economics.of(cluster, carbon_g_per_kwh=inputs["carbon"]),
-        rng=np.random.default_rng([inputs["seed"], 1]),
+        days=demand.days,
+        start_day=demand.start_day,
+        peak_share=demand.peak,
+        noise=_noise(demand.noise),
+        training=fleet.training,
+        costs=_costs(cluster, asked.limits),
+        limits=_limits(asked.limits),
+        failing=fleet.failures == "on",
+        economics=Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
+        rng=np.random.default_rng([seed, 1]),
     )
-    return replace(made, prices=_prices(made, inputs))
+    return replace(built, prices=_prices(built, asked.money))
 
 
-def run_under(made: Scenario, policy: str, inputs: Mapping[str, Any]) -> FleetRun:
-    """Run a scenario under a policy, set up as the options say.
+def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> FleetRun:
+    """Run a scenario under the policy of a name, set up as the options say.
 
     Raises
     ------
     InputError
     """
     chosen = policy_of(
-        policy,
-        made,
-        headroom=inputs["headroom"],
-        hysteresis=inputs["hysteresis"],
-        hold_s=None if inputs["hold"] is None else _seconds(inputs["hold"], "--hold"),
-        quantile=inputs["quantile"],
-        night=_hours(inputs["night"]),
-        night_share=inputs["night_share"],
-        static_units=inputs["static_units"],
+        name,
+        built,
+        headroom=settings.headroom,
+        hysteresis=settings.hysteresis,
+        hold_s=None if settings.hold is None else _seconds(settings.hold, "--hold"),
+        quantile=settings.quantile,
+        night=_hours(settings.night),
+        night_share=settings.night_share,
+        static_units=settings.static_units,
     )
-    return run(made, chosen, seed=inputs["seed"])
+    return run(built, chosen, seed=seed)
 
 
-def notes(made: Scenario, inputs: Mapping[str, Any]) -> list[str]:
-    """What a reader of the results should know about the inputs."""
-    known = 0 if made.history is None else made.history.minutes
-    if inputs["policy"] != "forecast" or known >= MINUTES_PER_DAY:
+def notes(built: Scenario, policy: str) -> list[str]:
+    """Remarks on the inputs that a reader of the results should know."""
+    known = 0 if built.history is None else built.history.minutes
+    if policy != "forecast" or known >= MINUTES_PER_DAY:
         return []
     return [
         "the forecast knows no earlier day when the run begins, so its first hours are guesses; "
@@ -96,47 +101,47 @@ def notes(made: Scenario, inputs: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _prices(made: Scenario, inputs: Mapping[str, Any]) -> Prices | None:
-    cap = math.inf if inputs["price_cap"] is None else inputs["price_cap"]
-    if inputs["price"] is not None:
-        return read_prices(inputs["price"], made.demand.start, made.demand.minutes, cap=cap)
-    if inputs["price_cap"] is not None:
+def _prices(built: Scenario, money: MoneyInputs) -> Prices | None:
+    cap = math.inf if money.price_cap is None else money.price_cap
+    if money.price is not None:
+        return read_prices(money.price, built.demand.start, built.demand.minutes, cap=cap)
+    if money.price_cap is not None:
         raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
     return None
 
 
-def _demand(inputs: Mapping[str, Any]) -> Demand:
-    minutes = _seconds(inputs["average"], "--average") / 60.0
+def _demand(asked: DemandInputs) -> Demand:
+    minutes = _seconds(asked.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(
-            f"--average {inputs['average']} is not a whole number of minutes; write 1min or 1h."
+            f"--average {asked.average} is not a whole number of minutes; write 1min or 1h."
         )
     return demand_of(
-        inputs["demand"] or ["azure-code"],
-        service=inputs["service"],
-        weights=inputs["weight"] or (),
+        asked.demand or ["azure-code"],
+        service=asked.service,
+        weights=asked.weight,
         average_minutes=int(minutes),
-        what_if=inputs["what_if"],
+        what_if=asked.what_if,
     )
 
 
-def _limits(inputs: Mapping[str, Any]) -> Limits:
+def _limits(asked: LimitInputs) -> Limits:
     return Limits(
-        floor=inputs["floor"],
-        cap=inputs["cap"],
-        block=inputs["block"],
-        changes_per_minute=inputs["changes_per_minute"],
-        min_lease_s=_seconds(inputs["lease"], "--lease"),
-        notice_s=_seconds(inputs["notice"], "--notice"),
-        reserve=inputs["reserve"],
+        floor=asked.floor,
+        cap=asked.cap,
+        block=asked.block,
+        changes_per_minute=asked.changes_per_minute,
+        min_lease_s=_seconds(asked.lease, "--lease"),
+        notice_s=_seconds(asked.notice, "--notice"),
+        reserve=asked.reserve,
     )
 
 
-def _costs(cluster: Cluster, inputs: Mapping[str, Any]) -> ChangeCosts:
-    by_source = ChangeCosts.of(cluster, source=inputs["weights"])
-    if inputs["change_time"] is None:
+def _costs(cluster: Cluster, asked: LimitInputs) -> ChangeCosts:
+    by_source = ChangeCosts.of(cluster, source=asked.weights)
+    if asked.change_time is None:
         return by_source
-    return ChangeCosts.fixed(_seconds(inputs["change_time"], "--change-time"))
+    return ChangeCosts.fixed(_seconds(asked.change_time, "--change-time"))
 
 
 def _seconds(text: str, option: str) -> float:

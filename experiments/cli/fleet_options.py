@@ -1,120 +1,209 @@
-"""Options of ``cluster-sim fleet``, one name each."""
+"""Options of ``cluster-sim fleet``: the fleet and its demand, the policy, limits, and money."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from topologies.options import option
 
 MOST_DAYS = 36_525.0
 MOST = 1e9
 """Keeps infinity out of options that are finite numbers."""
 
-Cluster = Annotated[
-    str, typer.Option("--cluster", help="CLUSTER; its scale-up domains change role.")
-]
-Demand = Annotated[
-    list[str] | None,
-    typer.Option("--demand", metavar="FILE.csv|NAME", help="May be given several times."),
-]
-Policy = Annotated[
-    str,
-    typer.Option(
-        "--policy", help="static, clock, threshold, forecast, oracle, or FILE.py with policy()."
-    ),
-]
-Days = Annotated[
-    float | None,
-    typer.Option("--days", min=0, max=MOST_DAYS, help="Length; up to a week if left out."),
-]
-StartDay = Annotated[
-    float,
-    typer.Option(
-        "--start-day", min=0, max=MOST_DAYS, help="Earlier days are history that policies know."
-    ),
-]
-Training = Annotated[
-    Path | None, typer.Option("--training", metavar="FILE.csv", help="Training jobs.")
-]
-Failures = Annotated[str, typer.Option("--failures", help="on or off.")]
-Model = Annotated[str, typer.Option("--model", help="Served and trained.")]
-Tp = Annotated[int | None, typer.Option("--tp", min=1, help="Chips of a replica.")]
-Slo = Annotated[str, typer.Option("--slo", help="As ttft=6s,tpot=175ms.")]
-Chunk = Annotated[int, typer.Option("--chunk", min=0, help="Prefill piece [tokens]; 0: whole.")]
-UnitRate = Annotated[
-    float | None,
-    typer.Option("--unit-rate", help="Requests/s of a unit, instead of a model's capacity."),
-]
-Service = Annotated[
-    str | None, typer.Option("--service", help="Keep one service of a demand file.")
-]
-Weight = Annotated[
-    list[float] | None,
-    typer.Option("--weight", min=0, max=MOST, help="Share of each demand, in order."),
-]
-Average = Annotated[
-    str, typer.Option("--average", help="Spread demand evenly over periods, as 1h.")
-]
-Noise = Annotated[str, typer.Option("--noise", help="none, measured, or a relative spread as 0.1.")]
-WhatIf = Annotated[str, typer.Option("--what-if", help="plus-30, spike, failover or monday.")]
-Peak = Annotated[
-    float, typer.Option("--peak", help="Share of the fleet that the busiest hour needs.")
-]
-Headroom = Annotated[
-    float | None,
-    typer.Option("--headroom", min=0, max=MOST, help="Serve with so much more than needed."),
-]
-Hysteresis = Annotated[
-    float | None,
-    typer.Option("--hysteresis", min=0, max=MOST, help="Of threshold; 0 follows the load."),
-]
-Hold = Annotated[
-    str | None, typer.Option("--hold", help="Of threshold: give up what was idle so long.")
-]
-Quantile = Annotated[float, typer.Option("--quantile", min=0, max=1, help="Of forecast errors.")]
-Night = Annotated[str, typer.Option("--night", help="Hours of clock, UTC.")]
-NightShare = Annotated[
-    float,
-    typer.Option("--night-share", min=0, max=1, help="Of the day's units, kept by clock at night."),
-]
-StaticUnits = Annotated[
-    float | None,
-    typer.Option("--static-units", min=0, max=MOST, help="Units that serve under static."),
-]
-ChangeTime = Annotated[
-    str | None, typer.Option("--change-time", help="Of every role change, as 5min, 0s or inf.")
-]
-Weights = Annotated[
-    str, typer.Option("--weights", help="Weights come from store, nvme, host or peer.")
-]
-Floor = Annotated[int, typer.Option("--floor", min=0, help="Fewest serving units.")]
-Cap = Annotated[int, typer.Option("--cap", min=0, help="Most serving units; 0: all.")]
-Block = Annotated[int, typer.Option("--block", min=1, help="Units that change at once.")]
-ChangesPerMinute = Annotated[
-    int,
-    typer.Option("--changes-per-minute", min=0, help="Of the control plane; 0: any number."),
-]
-Lease = Annotated[str, typer.Option("--lease", help="Least time that units stay lent.")]
-Notice = Annotated[
-    str, typer.Option("--notice", help="That training gets; inf waits for a checkpoint.")
-]
-Reserve = Annotated[int, typer.Option("--reserve", min=0, help="Spare units that are not lent.")]
-Price = Annotated[
-    Path | None,
-    typer.Option("--price", metavar="FILE.csv", help="Electricity: hour or time, usd_per_mwh."),
-]
-PriceCap = Annotated[
-    float | None,
-    typer.Option("--price-cap", max=MOST, help="Train only at or under so much [USD/MWh]."),
-]
-Carbon = Annotated[
-    float,
-    typer.Option("--carbon", min=0, max=MOST, help="Of the grid [g/kWh]; 0: not given."),
-]
-Cache = Annotated[
-    Path | None, typer.Option("--cache", metavar="DIR", help="Keep capacity tables there.")
-]
-Compare = Annotated[
-    bool, typer.Option("--compare/--no-compare", help="Run oracle and static as well.")
-]
+
+@dataclass(frozen=True)
+class DemandInputs:
+    """Requests that arrive, and when."""
+
+    demand: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Demand by name (`cluster-sim list demands`) or file; may be repeated",
+            metavar="FILE.csv|NAME",
+            default="azure-code",
+        ),
+    )
+    days: float | None = field(
+        default=None,
+        metadata=option("Length of the run [days]", least=0, most=MOST_DAYS, default="up to 7"),
+    )
+    start_day: float = field(
+        default=0.0,
+        metadata=option(
+            "Day of the demand on which the run begins; policies know the days before it",
+            least=0,
+            most=MOST_DAYS,
+        ),
+    )
+    service: str | None = field(
+        default=None, metadata=option("Keep one service of a demand of several")
+    )
+    weight: tuple[float, ...] = field(
+        default=(),
+        metadata=option("Share of each demand, in their order", least=0, most=MOST),
+    )
+    average: str = field(
+        default="1min",
+        metadata=option("Spread the demand evenly over periods of this length, such as 1h"),
+    )
+    noise: str = field(
+        default="none",
+        metadata=option("Noise of arrivals: none, measured, or a relative spread such as 0.1"),
+    )
+    what_if: str = field(
+        default="", metadata=option("Change of the demand: plus-30, spike, failover or monday")
+    )
+    peak: float = field(
+        default=1.0, metadata=option("Share of the fleet that the busiest hour needs")
+    )
+
+
+@dataclass(frozen=True)
+class FleetInputs:
+    """The fleet, the model that it serves, and the jobs that it trains."""
+
+    cluster: str = field(
+        default="rainier",
+        metadata=option("Cluster whose scale-up domains change between serving and training"),
+    )
+    model: str = field(
+        default="llama-3.1-405b",
+        metadata=option("Model that is served, and trained by the default jobs"),
+    )
+    tp: int | None = field(
+        default=None, metadata=option("Tensor-parallel degree of a replica", least=1)
+    )
+    slo: str = field(
+        default="ttft=6s,tpot=175ms",
+        metadata=option("Limits of time to first token and time per output token"),
+    )
+    chunk: int = field(
+        default=512,
+        metadata=option("Tokens of a chunk of prefill; 0 processes whole prompts", least=0),
+    )
+    unit_rate: float | None = field(
+        default=None,
+        metadata=option(
+            "Requests that a unit serves, instead of the model's capacity", unit="requests/s"
+        ),
+    )
+    training: Path | None = field(
+        default=None,
+        metadata=option("Training jobs", metavar="FILE.csv", default="one that takes all chips"),
+    )
+    failures: str = field(default="on", metadata=option("Failures of chips", choices=("on", "off")))
+    cache: Path | None = field(
+        default=None, metadata=option("Keep capacity tables there", metavar="DIR")
+    )
+
+
+@dataclass(frozen=True)
+class PolicyInputs:
+    """Who decides which units serve, and by which settings."""
+
+    policy: str = field(
+        default="forecast",
+        metadata=option(
+            "Policy: static, clock, threshold, forecast, oracle, or FILE.py with policy()"
+        ),
+    )
+    headroom: float | None = field(
+        default=None,
+        metadata=option("Capacity above the need, as a share of the need", least=0, most=MOST),
+    )
+    hysteresis: float | None = field(
+        default=None,
+        metadata=option(
+            "Load below which threshold gives a unit up, relative; 0 follows the load",
+            least=0,
+            most=MOST,
+        ),
+    )
+    hold: str | None = field(
+        default=None,
+        metadata=option("Time that a unit stays idle before threshold gives it up, such as 10min"),
+    )
+    quantile: float = field(
+        default=0.999,
+        metadata=option("Quantile of its past errors that forecast covers", least=0, most=1),
+    )
+    night: str = field(default="0-8", metadata=option("Hours (UTC) that clock takes for the night"))
+    night_share: float = field(
+        default=0.5,
+        metadata=option("Share of the day's units that clock keeps at night", least=0, most=1),
+    )
+    static_units: float | None = field(
+        default=None,
+        metadata=option("Units that serve under static", least=0, most=MOST),
+    )
+    compare: bool = field(
+        default=True, metadata=option("Run oracle and static as well, for comparison")
+    )
+
+
+@dataclass(frozen=True)
+class LimitInputs:
+    """Limits of role changes, and the time that one takes."""
+
+    change_time: str | None = field(
+        default=None,
+        metadata=option(
+            "Time that every role change takes, such as 5min, 0s or inf",
+            default="the sum of its steps in the catalogue",
+        ),
+    )
+    weights: str = field(
+        default="nvme",
+        metadata=option(
+            "Place that weights are loaded from", choices=("store", "nvme", "host", "peer")
+        ),
+    )
+    floor: int = field(default=0, metadata=option("Fewest units that serve", least=0))
+    cap: int = field(default=0, metadata=option("Most units that serve; 0 for all", least=0))
+    block: int = field(default=1, metadata=option("Units that change together", least=1))
+    changes_per_minute: int = field(
+        default=0,
+        metadata=option("Changes that the control plane starts in a minute; 0: any", least=0),
+    )
+    lease: str = field(
+        default="0s", metadata=option("Least time for which units are lent to training")
+    )
+    notice: str = field(
+        default="inf",
+        metadata=option("Notice that training gets before units leave; inf waits for a checkpoint"),
+    )
+    reserve: int = field(default=0, metadata=option("Spare units that are never lent", least=0))
+
+
+@dataclass(frozen=True)
+class MoneyInputs:
+    """Prices of electricity and the carbon of the grid."""
+
+    price: Path | None = field(
+        default=None,
+        metadata=option(
+            "Prices of electricity: columns hour or time, and usd_per_mwh", metavar="FILE.csv"
+        ),
+    )
+    price_cap: float | None = field(
+        default=None,
+        metadata=option("Price above which nothing trains", unit="USD/MWh", most=MOST),
+    )
+    carbon: float = field(
+        default=0.0,
+        metadata=option(
+            "Carbon intensity of the grid; 0: not given", unit="g/kWh", least=0, most=MOST
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that ``cluster-sim fleet`` is asked."""
+
+    fleet: FleetInputs
+    demand: DemandInputs
+    policy: PolicyInputs
+    limits: LimitInputs
+    money: MoneyInputs

@@ -1,59 +1,72 @@
-"""Entry point: gathers the commands and turns mistakes into one line and exit status 2."""
+"""Entry point: one command line, whose mistakes are answered in one line with exit status 2."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from experiments.cli.calibrate import calibrate
-from experiments.cli.collective import collective
-from experiments.cli.everywhere import everywhere
-from experiments.cli.fleet import fleet
-from experiments.cli.plan import plan
-from experiments.cli.report import report
-from experiments.cli.serve import serve
-from experiments.cli.sweep import sweep
-from experiments.cli.topology import topology
-from experiments.cli.train import train
-from experiments.cli.validate import validate
-from topologies.errors import InputError, file_fault, suggestion
+from experiments.cli.groups import LazyGroup
+from topologies.errors import InputError, file_fault
 
 app = typer.Typer(
     name="cluster-sim",
+    cls=LazyGroup,
     help="Discrete-event simulator of AI-accelerator clusters, AWS Trainium first.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 INTERRUPTED = 130
 
-# Newer typer carries its own copy of click, so the base of its errors is found from one of them.
+# Newer typer carries its own copy of click, so the base of its errors is taken from one of them.
 UsageMistake: type[Exception] = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from cluster_sim import __version__
+
+        sys.stdout.write(f"cluster-sim {__version__}\n")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Keep the commands as subcommands even while there is only one."""
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options before the name of a command."""
 
 
-for _command in (
-    *(topology, collective, train, plan, serve, fleet),
-    *(sweep, validate, calibrate, report),
-):
-    app.command()(everywhere(_command))
+def run(arguments: Sequence[str], program: typer.Typer = app) -> int:
+    """Run one command line.
 
+    Parameters
+    ----------
+    arguments : sequence of str
+        Words after the program's name.
+    program : Typer
+        By default ``cluster-sim`` itself.
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns 0, 1 or 2, and never a traceback for a user's mistake."""
+    Returns
+    -------
+    int
+        0; 1 for a failed validation; 2 for a user's mistake, which is explained in one line on
+        stderr without a traceback.
+    """
     try:
-        status = app(list(arguments), prog_name="cluster-sim", standalone_mode=False)
+        status = program(list(arguments), prog_name="cluster-sim", standalone_mode=False)
     except UsageMistake as mistake:
         return _explain(mistake)
     except InputError as mistake:
@@ -73,18 +86,9 @@ def _explain(mistake: Exception) -> int:
         sys.stdout.write(message + "\n")
         return 2
     command = getattr(getattr(mistake, "ctx", None), "command_path", "cluster-sim")
-    said = (_wrong_value(mistake) or message).rstrip(".")
-    stop = "" if said.endswith("?") else "."
-    return _refuse(f"{said}{stop}{_near_command(message)} See {command} --help.")
-
-
-def _near_command(message: str) -> str:
-    """What an unknown command may have meant, and those that there are."""
-    asked = re.fullmatch(r"No such command '(.*)'\.?", message)
-    if asked is None:
-        return ""
-    known = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    return f"{suggestion(asked[1], known)} There are {', '.join(known)}."
+    told = (_wrong_value(mistake) or message).rstrip(".")
+    stop = "" if told.endswith("?") else "."
+    return _refuse(f"{told}{stop} See {command} --help.")
 
 
 def _wrong_value(mistake: Exception) -> str:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from experiments.cli.common import Json, print_json
+from experiments.cli.invocation import Invocation
+from topologies.options import option
 
 
-def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
-    as_json: Json = False,
-) -> int | None:
-    """Write report.html of a run directory again, from its run.json and files."""
+@dataclass(frozen=True)
+class ReportInputs:
+    """The run directory."""
+
+    folder: Path = field(metadata=option("A run directory", metavar="DIR", argument=True))
+
+
+def report(asked: ReportInputs, call: Invocation) -> None:
+    """Write the stand-alone page of a run directory again.
+
+    The page is made from run.json and the files beside it, and written as report.html.
+    """
     from experiments.reports.html import write_report
 
-    page = write_report(folder)
-    if as_json:
-        print_json({"report": page, "report_bytes": page.stat().st_size})
-    else:
-        sys.stdout.write(f"{page}\n")
-    return None
+    page = write_report(asked.folder)
+    call.answer(
+        lambda: {"report": page, "report_bytes": page.stat().st_size},
+        lambda: _print(page),
+        lambda run: run.file("page.html", page.read_bytes(), title=f"Page of {asked.folder}"),
+    )
+
+
+def _print(page: Path) -> None:
+    sys.stdout.write(f"{page}\n")

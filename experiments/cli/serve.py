@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from experiments.cli.answer import request
-from experiments.cli.common import Json, Out, Overlay, Quiet, Seed, Variant, print_table
+from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
+from topologies.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,106 +24,105 @@ CHUNK = 512
 """Tokens of a mixed iteration unless the user says."""
 
 
-Model = Annotated[str, typer.Option("--model", help="A config.json, or a named model.")]
-Cluster = Annotated[str, typer.Option("--cluster", help="CLUSTER; a replica is on its start.")]
-Source = Annotated[
-    str, typer.Option("--requests", metavar="FILE.csv|poisson:RATE", help="Log, or rate in 1/s.")
-]
-Slo = Annotated[
-    str, typer.Option("--slo", help="Limits that count as kept; either may be left out.")
-]
-Tp = Annotated[
-    int | None,
-    typer.Option(
-        "--tp", help="Chips of the replica, or its cores if more; by default one server's chips."
-    ),
-]
-Precision = Annotated[str, typer.Option("--precision", help="bf16, fp8 or fp4.")]
-Prefill = Annotated[
-    str,
-    typer.Option(
-        "--prefill", help="separate: whole prompts, decode waits; chunked: pieces ride along."
-    ),
-]
-Chunk = Annotated[
-    int | None,
-    typer.Option("--chunk", min=1, help=f"Tokens of a mixed iteration; {CHUNK} if left out."),
-]
-Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests that decode at once.")]
-Count = Annotated[int, typer.Option("--count", help="Requests drawn for poisson.")]
-Prompt = Annotated[
-    int | None, typer.Option("--prompt", help="Prompt tokens of drawn requests; else Azure's.")
-]
-Output = Annotated[
-    int | None, typer.Option("--output", help="Output tokens of drawn requests; else Azure's.")
-]
-Service = Annotated[str | None, typer.Option("--service", help="Keep one service of the file.")]
+@dataclass(frozen=True)
+class RequestInputs:
+    """Requests that arrive."""
+
+    requests: str = field(
+        default="poisson:0.1",
+        metadata=option(
+            "Log of requests, or the rate of a Poisson process in requests/s",
+            metavar="FILE.csv|poisson:RATE",
+        ),
+    )
+    count: int = field(default=2000, metadata=option("Requests drawn for poisson"))
+    prompt: int | None = field(
+        default=None,
+        metadata=option("Prompt tokens of drawn requests", default="drawn from Azure's lengths"),
+    )
+    output: int | None = field(
+        default=None,
+        metadata=option("Output tokens of drawn requests", default="drawn from Azure's lengths"),
+    )
+    service: str | None = field(
+        default=None, metadata=option("Keep one service of a file of several")
+    )
+
+
+@dataclass(frozen=True)
+class ReplicaInputs:
+    """The replica that serves them, and what counts as served in time."""
+
+    slo: str = field(
+        default="ttft=6s,tpot=175ms",
+        metadata=option(
+            "Limits of time to first token and time per output token; either may be left out"
+        ),
+    )
+    tp: int | None = field(
+        default=None,
+        metadata=option(
+            "Tensor-parallel degree: chips of the replica, or its cores if more",
+            default="the chips of one server",
+        ),
+    )
+    precision: str = field(
+        default="bf16", metadata=option("Precision of weights", choices=("bf16", "fp8", "fp4"))
+    )
+    prefill: str = field(
+        default="auto",
+        metadata=option(
+            "How prompts are processed: separate (whole, while decoding waits), chunked (in "
+            "pieces beside decoding), or auto for the chip's usual way",
+        ),
+    )
+    chunk: int | None = field(
+        default=None,
+        metadata=option("Tokens of an iteration with chunked prefill", least=1, default=str(CHUNK)),
+    )
+    slots: int = field(default=64, metadata=option("Requests that decode at once", least=1))
 
 
 def serve(
-    model: Model,
-    cluster: Cluster,
-    requests: Source = "poisson:0.1",
-    slo: Slo = "ttft=6s,tpot=175ms",
-    tp: Tp = None,
-    precision: Precision = "bf16",
-    prefill: Prefill = "auto",
-    chunk: Chunk = None,
-    slots: Slots = 64,
-    count: Count = 2000,
-    prompt: Prompt = None,
-    output: Output = None,
-    service: Service = None,
-    variant: Variant = None,
-    catalogue: Overlay = None,
-    seed: Seed = 0,
-    json: Json = False,
-    out: Out = None,
-    quiet: Quiet = False,
+    asked: ModelOnCluster,
+    load: RequestInputs,
+    replica: ReplicaInputs,
+    catalogue: CatalogueInputs,
+    call: Invocation,
 ) -> None:
-    """Serve requests on one replica, iteration by iteration."""
-    asked = request("serve", locals())
-    from topologies.catalogue.catalogue import choose
-    from topologies.clusters.names import machine as named
-    from workloads.models.huggingface import model as read_model
+    """Serve requests on one replica, token by token."""
     from workloads.serving import parse_slo, profile, serving_summary
     from workloads.serving import serve as run
 
-    limits = parse_slo(slo)
-    machine = named(cluster, catalogue=choose(variant or (), catalogue))
-    replica = profile(read_model(model), machine, tp=tp, precision=precision)
-    arriving = _requests(requests, count, prompt, output, service, seed)
-    batching = _batching(prefill, chunk, slots, trainium=machine.chip.startswith("trn"))
-    served = run(replica, arriving, batching)
+    limits = parse_slo(replica.slo)
+    cluster = asked.read_cluster(catalogue.read())
+    served_by = profile(asked.read_model(), cluster, tp=replica.tp, precision=replica.precision)
+    trainium = cluster.chip.startswith("trn")
+    batching = _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium)
+    served = run(served_by, _requests(load, call.seed), batching)
     document = {
-        "model": model,
-        "cluster": cluster,
-        "chips": replica.chips,
-        **serving_summary(served, replica, limits),
+        "model": asked.model,
+        "cluster": asked.cluster,
+        "chips": served_by.chips,
+        **serving_summary(served, served_by, limits),
     }
-    asked.answer(
+    call.answer(
         lambda: document,
         lambda: _print(document),
         lambda run: _write(run, document, served, limits),
     )
 
 
-def _requests(
-    text: str,
-    count: int,
-    prompt: int | None,
-    output: int | None,
-    service: str | None,
-    seed: int,
-) -> Requests:
+def _requests(load: RequestInputs, seed: int) -> Requests:
     import numpy as np
 
     from topologies.errors import InputError
     from workloads.serving import azure_lengths, fixed_lengths, poisson, read_requests
 
+    text, prompt, output = load.requests, load.prompt, load.output
     kind, colon, rate = text.partition(":")
     if kind != "poisson" or not colon:
-        return read_requests(text, service=service)
+        return read_requests(text, service=load.service)
     try:
         per_s = float(rate)
     except ValueError:
@@ -131,13 +131,13 @@ def _requests(
         raise InputError(
             f"--requests {text}: the rate must be above 0 and below {MOST_PER_S:g} requests/s."
         )
-    lengths = azure_lengths(service or "conv")
+    lengths = azure_lengths(load.service or "conv")
     if prompt is not None or output is not None:
         lengths = fixed_lengths(
             round(lengths.prompt.mean()) if prompt is None else prompt,
             round(lengths.output.mean()) if output is None else output,
         )
-    return poisson(per_s, count, lengths, np.random.default_rng(seed))
+    return poisson(per_s, load.count, lengths, np.random.default_rng(seed))
 
 
 def _batching(prefill: str, chunk: int | None, slots: int, *, trainium: bool) -> Batching:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from experiments.cli.common import Json, Out, Quiet, print_json, print_table
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_json, print_table
 from experiments.cli.progress import telling
+from topologies.options import option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,34 +19,50 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 10
 
 
-def sweep(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What to run.")],
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes; by default one a processor.")
-    ] = None,
-    dask: Annotated[
-        str | None, typer.Option("--dask", metavar="ADDRESS", help="A Dask scheduler instead.")
-    ] = None,
-    as_json: Json = False,
-    out: Out = None,
-    quiet: Quiet = False,
-) -> int | None:
-    """Run a table of parameters; with --out finished runs are kept and never run twice."""
+@dataclass(frozen=True)
+class SweepInputs:
+    """A study and where its runs are carried out."""
+
+    study: Path = field(
+        metadata=option("Command and table of parameters", metavar="STUDY.yaml", argument=True)
+    )
+    workers: int | None = field(
+        default=None, metadata=option("Processes", least=1, default="one a processor")
+    )
+    dask: str | None = field(
+        default=None,
+        metadata=option(
+            "Dask scheduler to use instead, such as tcp://host:8786", metavar="ADDRESS"
+        ),
+    )
+
+
+def sweep(asked: SweepInputs, call: Invocation) -> None:
+    """Run a table of parameters on all processors.
+
+    With --out finished runs are kept there; the same sweep started again goes on from them.
+    """
+    from experiments.cli.program import PROGRAM
     from experiments.sweeps.study import read_study
     from experiments.sweeps.sweep import sweep as run_sweep
 
-    asked = read_study(study)
-    with telling(quiet=quiet) as tell:
-        told = partial(tell, "runs")
-        frame = run_sweep(asked, out=out, workers=workers, dask=dask, progress=told)
+    study = read_study(asked.study)
+    with telling(quiet=call.quiet) as tell:
+        frame = run_sweep(
+            study,
+            PROGRAM,
+            out=call.out,
+            workers=asked.workers,
+            dask=asked.dask,
+            progress=partial(tell, "runs"),
+        )
     failed = frame[frame["status"] != "ok"]
-    if as_json:
+    if call.json:
         print_json({"rows": _records(frame), "summary": _summary(frame)})
     else:
-        _print(frame, asked.show)
-    if len(failed) and not quiet:
+        _print(frame, study.show)
+    if len(failed) and not call.quiet:
         sys.stderr.write(f"{len(failed)} of {len(frame)} rows failed; their message says why\n")
-    return None
 
 
 def _print(frame: pd.DataFrame, show: list[str]) -> None:

@@ -8,22 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from experiments.cli.answer import request
-from experiments.cli.common import (
-    Bandwidth,
-    ClusterText,
-    Json,
-    Latency,
-    Out,
-    Overlay,
-    Quiet,
-    Variant,
-    print_table,
-)
+from experiments.cli.inputs import CatalogueInputs, MachineInputs
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
+from topologies.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,59 +61,54 @@ LARGEST_GRAPH = 10**7
 _NOTICE_AFTER_S = 2.0
 
 
-def topology(
-    cluster: ClusterText,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
-    variant: Variant = None,
-    catalogue: Overlay = None,
-    graph: Annotated[
-        bool | None,
-        typer.Option(
-            "--graph/--no-graph",
-            help=f"Build the networkx graph and time it; by default up to {LARGEST_GRAPH:,} edges.",
+@dataclass(frozen=True)
+class GraphInputs:
+    """Whether the graph is built as well."""
+
+    graph: bool | None = field(
+        default=None,
+        metadata=option(
+            "Build the networkx graph and time it",
+            default=f"up to {LARGEST_GRAPH:,} edges",
         ),
-    ] = None,
-    json: Json = False,
-    out: Out = None,
-    quiet: Quiet = False,
-) -> None:
-    """Print the size, distances, cuts and rates of a cluster; --out draws it.
-
-    Hops, cuts and the all-to-all rate are those of one scale-up domain; memory and FLOP/s are
-    totals of the whole cluster, and stand once more per chip. Rates are one direction.
-    """
-    asked = request("topology", locals())
-    from dataclasses import asdict
-
-    from topologies.catalogue.catalogue import choose
-    from topologies.clusters.names import cluster as named
-    from topologies.views.measures import measure
-
-    given = {"bandwidth": bandwidth, "latency": latency}
-    assumed = _assumed(cluster, given)
-    machine = named(cluster, **(given | assumed), catalogue=choose(variant or (), catalogue))
-    sizes = measure(machine)
-    small = sizes.links + sizes.scale_out_links <= LARGEST_GRAPH
-    document: dict[str, Any] = asdict(sizes) | {
-        "build_s": _built_in_s(machine, quiet) if (small if graph is None else graph) else None,
-        "peak_rss_bytes": _peak_rss_bytes(),
-        "assumed": assumed,
-    }
-    asked.answer(
-        lambda: document,
-        lambda: _print(document),
-        lambda run: _write(run, machine, document),
     )
 
 
-def _assumed(text: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
+def topology(
+    machine: MachineInputs, catalogue: CatalogueInputs, graph: GraphInputs, call: Invocation
+) -> None:
+    """Print sizes, distances, cuts and rates of a cluster.
+
+    Hops, cuts and the all-to-all rate are those of one scale-up domain; memory and FLOP/s are
+    totals of the whole cluster, and stand once more per chip. Rates are one direction. With --out
+    the cluster is drawn.
+    """
+    from topologies.views.measures import measure
+
+    assumed = _assumed(machine)
+    cluster = replace(machine, **assumed).read(catalogue.read())
+    sizes = measure(cluster)
+    small = sizes.links + sizes.scale_out_links <= LARGEST_GRAPH
+    timed = small if graph.graph is None else graph.graph
+    document: dict[str, Any] = asdict(sizes) | {
+        "build_s": _built_in_s(cluster, call.quiet) if timed else None,
+        "peak_rss_bytes": _peak_rss_bytes(),
+        "assumed": assumed,
+    }
+    call.answer(
+        lambda: document,
+        lambda: _print(document),
+        lambda run: _write(run, cluster, document),
+    )
+
+
+def _assumed(machine: MachineInputs) -> dict[str, str]:
     """Bandwidth and latency that a plain shape was not given."""
     from topologies.clusters.plain import PLAIN
 
-    if text.partition(":")[0] not in PLAIN:
+    if machine.cluster.partition(":")[0] not in PLAIN:
         return {}
-    return {name: value for name, value in ASSUMED.items() if given[name] is None}
+    return {name: value for name, value in ASSUMED.items() if getattr(machine, name) is None}
 
 
 def _built_in_s(machine: Cluster, quiet: bool) -> float:

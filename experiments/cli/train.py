@@ -2,159 +2,143 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli import plan_fields as field
-from experiments.cli.answer import Request, request
-from experiments.cli.common import (
-    Engine,
-    Json,
-    Out,
-    Overlay,
-    Quiet,
-    Seed,
-    Variant,
-    print_table,
-)
+from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.invocation import Invocation
+from experiments.cli.options import Stated
+from experiments.cli.output import print_table
 from experiments.cli.progress import telling
+from topologies.options import option
+from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
 
 LEVELS = ("auto", "chunk", "collective", "rank-vector")
-PlanFile = Annotated[
-    Path | None, typer.Option("--plan", metavar="FILE.yaml", help="Fields of a plan.")
-]
-Level = Annotated[str, typer.Option("--level", help="auto, chunk, collective or rank-vector.")]
-Unfolded = Annotated[bool, typer.Option("--unfolded", help="Run every rank, equal ones too.")]
-AllowOversized = Annotated[
-    bool, typer.Option("--allow-oversized", help="Run a plan that does not fit in memory.")
-]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="Show every step and the source of every number.")
-]
-Jitter = Annotated[
-    float, typer.Option("--jitter", help="Standard deviation of kernel times over their mean.")
-]
-Straggler = Annotated[
-    list[str] | None,
-    typer.Option("--straggler", help="RANK:FACTOR, such as 17:1.2; may be repeated."),
-]
-Fault = Annotated[
-    list[str] | None,
-    typer.Option("--fault", help="RESOURCE@TIME:dead|slow=P/Q; may be repeated."),
-]
-Iterations = Annotated[
-    int,
-    typer.Option("--iterations", min=1, max=1000, help="Steps in a row; results are of one."),
-]
 
 
-def train(
-    model: field.Model,
-    cluster: field.Cluster,
-    tp: field.Tp = None,
-    pp: field.Pp = None,
-    vpp: field.Vpp = None,
-    dp: field.Dp = None,
-    cp: field.Cp = None,
-    ep: field.Ep = None,
-    etp: field.Etp = None,
-    zero: field.Zero = None,
-    reshard: field.Reshard = None,
-    sequence_parallel: field.SequenceParallel = None,
-    schedule: field.Schedule = None,
-    stage_layers: field.StageLayers = None,
-    microbatch: field.Microbatch = None,
-    global_batch: field.GlobalBatch = None,
-    seq: field.Seq = None,
-    recompute: field.Recompute = None,
-    precision: field.Precision = None,
-    overlap: field.Overlap = None,
-    bucket_bytes: field.Bucket = None,
-    attention: field.Attention = None,
-    cp_exchange: field.CpExchange = None,
-    routing_skew: field.RoutingSkew = None,
-    lnc: field.Lnc = None,
-    ranks_per_chip: field.RanksPerChip = None,
-    order: field.Order = None,
-    plan: PlanFile = None,
-    level: Level = "auto",
-    unfolded: Unfolded = False,
-    allow_oversized: AllowOversized = False,
-    explain: Explain = False,
-    jitter: Jitter = 0.0,
-    straggler: Straggler = None,
-    fault: Fault = None,
-    iterations: Iterations = 1,
-    variant: Variant = None,
-    catalogue: Overlay = None,
-    engine: Engine = "fast",
-    seed: Seed = 0,
-    json: Json = False,
-    out: Out = None,
-    quiet: Quiet = False,
-) -> None:
-    """Simulate one optimizer step and say where its time goes."""
-    _check(level)
-    asked = request("train", locals())
-    run = _run(asked)
+@dataclass(frozen=True)
+class PlanInputs:
+    """Where fields of a plan come from, beside options of their names."""
 
-    from experiments.reports.training import document, write
-
-    asked.answer(
-        lambda: {**document(run, engine), **(_explained(run) if explain else {})},
-        show=lambda: _print(run, explain),
-        write=lambda directory: write(directory, run, engine),
+    lnc: int | None = field(
+        default=None,
+        metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
+    )
+    plan: Path | None = field(
+        default=None,
+        metadata=option("Fields of a plan, one a line; options go before", metavar="FILE.yaml"),
     )
 
 
-def _run(asked: Request) -> Iteration:
-    """The step that was asked for."""
-    from topologies.catalogue.catalogue import choose
-    from topologies.clusters.names import machine
-    from workloads.models.huggingface import model as read_model
+@dataclass(frozen=True)
+class RunInputs:
+    """At which detail a step is run, and what disturbs it."""
+
+    level: str = field(default="auto", metadata=option("Level of detail", choices=LEVELS))
+    unfolded: bool = field(
+        default=False, metadata=option("Run every rank, those with equal times, too")
+    )
+    allow_oversized: bool = field(
+        default=False, metadata=option("Run a plan that does not fit in memory")
+    )
+    jitter: float = field(
+        default=0.0, metadata=option("Standard deviation of kernel times over their mean")
+    )
+    straggler: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Slow rank, such as 17:1.2 for one that takes 1.2 times as long; may be repeated",
+            metavar="RANK:FACTOR",
+        ),
+    )
+    fault: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Resource (as the trace names it) that dies or slows down; may be repeated",
+            metavar="RESOURCE@TIME:dead|slow=P/Q",
+        ),
+    )
+    iterations: int = field(
+        default=1,
+        metadata=option("Steps in a row; results are those of one", least=1, most=1000),
+    )
+    explain: bool = field(
+        default=False,
+        metadata=option("Show the steps of a rank and the source of every number", recorded=False),
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError, suggestion
+
+        if self.level not in LEVELS:
+            near = suggestion(self.level, LEVELS)
+            raise InputError(f"--level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
+
+
+def train(
+    asked: ModelOnCluster,
+    stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
+    plan: PlanInputs,
+    how: RunInputs,
+    catalogue: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Simulate one optimizer step and say where its time goes.
+
+    Fields of the plan that are not given are filled in: --dp with what fills the cluster.
+    """
+    step = _run(asked, stated, plan, how, catalogue, call)
+
+    from experiments.reports.training import document, write
+
+    call.answer(
+        lambda: {**document(step, call.engine), **(_explained(step) if how.explain else {})},
+        show=lambda: _print(step, how.explain),
+        write=lambda directory: write(directory, step, call.engine),
+    )
+
+
+def _run(
+    asked: ModelOnCluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    how: RunInputs,
+    catalogue: CatalogueInputs,
+    call: Invocation,
+) -> Iteration:
+    """Simulate the step that was asked for."""
     from workloads.search.nearest import remedied
     from workloads.training.execution.faults import parse_fault
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete, read_plan
 
-    given = asked.given
-    model = read_model(given["model"])
-    cluster = machine(
-        given["cluster"], catalogue=choose(given["variant"] or (), given["catalogue"])
-    )
-    faults = [parse_fault(text) for text in given["fault"] or ()]
-    disturbed = disturbance(given["jitter"], given["seed"], given["straggler"] or ())
-    filed = read_plan(given["plan"]) if given["plan"] else {}
-    stated = {**filed, **field.stated(given)}
-    hints = remedied(stated, model, cluster, lnc=given["lnc"])
-    with hints, telling(quiet=given["quiet"]) as tell:
+    model, cluster = asked.read_model(), asked.read_cluster(catalogue.read())
+    faults = [parse_fault(text) for text in how.fault]
+    disturbed = disturbance(how.jitter, call.seed, how.straggler)
+    known = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    hints = remedied(known, model, cluster, lnc=plan.lnc)
+    with hints, telling(quiet=call.quiet) as tell:
         return iteration(
             model,
             cluster,
-            complete(stated, model, cluster, lnc=given["lnc"]),
-            engine=given["engine"],
-            folded=not given["unfolded"],
-            allow_oversized=given["allow_oversized"],
-            iterations=given["iterations"],
+            complete(known, model, cluster, lnc=plan.lnc),
+            engine=call.engine,
+            folded=not how.unfolded,
+            allow_oversized=how.allow_oversized,
+            iterations=how.iterations,
             faults=faults,
             disturbed=disturbed,
-            level=given["level"],
+            level=how.level,
             progress=tell,
         )
-
-
-def _check(level: str) -> None:
-    from topologies.errors import InputError, suggestion
-
-    if level not in LEVELS:
-        near = suggestion(level, LEVELS)
-        raise InputError(f"--level {level!r} is none of {', '.join(LEVELS)}.{near}")
 
 
 def _print(run: Iteration, explain: bool) -> None:

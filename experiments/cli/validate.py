@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from experiments.cli.common import Json, Out, Quiet, print_json, print_table
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
 from experiments.cli.progress import progress
+from topologies.options import option
 
 if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
     from experiments.validation.rows import Rows
     from experiments.validation.tables import Table
     from experiments.validation.validate import Result
@@ -19,21 +23,25 @@ if TYPE_CHECKING:
 SHOWN = ("rows", "ok", "unsupported", "infeasible", "median_abs_error", "p90_abs_error", "bias")
 
 
-def validate(
-    table: Annotated[
-        list[str] | None, typer.Option("--table", metavar="NAME", help="A shipped table; repeat.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="ROWS.csv", help="Your own rows.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes; by default one a processor.")
-    ] = None,
-    json: Json = False,
-    out: Out = None,
-    quiet: Quiet = False,
-) -> int:
-    """Compare predictions with published measurements; all shipped tables by default.
+@dataclass(frozen=True)
+class ValidationInputs:
+    """Measurements to compare with."""
+
+    table: tuple[str, ...] = field(
+        default=(),
+        metadata=option("Shipped table; may be repeated", metavar="NAME", default="all of them"),
+    )
+    file: Path | None = field(
+        default=None, metadata=option("Your own measurements", metavar="ROWS.csv")
+    )
+    workers: int | None = field(
+        default=None,
+        metadata=option("Processes", least=1, default="one a processor", recorded=False),
+    )
+
+
+def validate(asked: ValidationInputs, call: Invocation) -> int:
+    """Compare predictions with published measurements.
 
     With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
     when the file could be read.
@@ -46,42 +54,48 @@ def validate(
     from topologies.errors import InputError
 
     def compare(rows: Rows, name: str) -> Result:
-        return run(rows, name, watch=watch, workers=workers or available_workers())
+        return run(rows, name, watch=watch, workers=asked.workers or available_workers())
 
     def watch(rows: Sequence[Any], name: str) -> Any:
-        return progress(rows, name, quiet=quiet)
+        return progress(rows, name, quiet=call.quiet)
 
-    if file and table:
+    if asked.file and asked.table:
         raise InputError("--file and --table were given together. Use one of them.")
-    chosen = [] if file else [named(name) for name in table or tables()]
-    if file:
-        results = [compare(read_file(file), file.name)]
+    chosen = [] if asked.file else [named(name) for name in asked.table or tables()]
+    if asked.file:
+        results = [compare(read_file(asked.file), asked.file.name)]
     else:
         results = [compare(one.rows(), one.name) for one in chosen]
+    inputs = {"file": asked.file, "table": [one.name for one in chosen]}
+    call.answer(
+        lambda: _documents(results),
+        lambda: _print(results, chosen),
+        lambda directory: _write(directory, results),
+        inputs=inputs,
+    )
     missed = [
         why
-        for one, result in zip(chosen, results, strict=not file)
+        for one, result in zip(chosen, results, strict=not asked.file)
         if (why := misses(one, result.summary))
     ]
-    _show(results, chosen, json)
-    if out:
-        _write(out, results, {"file": file, "table": [one.name for one in chosen]})
     for why in missed:
         typer.echo(why, err=True)
-    return 1 if missed and table else 0
+    return 1 if missed and asked.table else 0
 
 
-def _show(results: Sequence[Result], chosen: Sequence[Table], json: bool) -> None:
-    if json and len(results) == 1:
-        print_json(document(results[0]))
-    elif json:
-        print_json({"tables": {result.name: document(result) for result in results}})
-    else:
-        if len(results) == 1:
-            _print_rows(results[0])
-        _print_summaries(results)
-        for one in chosen if len(chosen) == 1 else ():
-            typer.echo(f"Source: {one.credit} ({one.licence}). {one.note}.")
+def _documents(results: Sequence[Result]) -> dict[str, Any]:
+    """One table by itself, several by name."""
+    if len(results) == 1:
+        return document(results[0])
+    return {"tables": {result.name: document(result) for result in results}}
+
+
+def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
+    if len(results) == 1:
+        _print_rows(results[0])
+    _print_summaries(results)
+    for one in chosen if len(chosen) == 1 else ():
+        typer.echo(f"Source: {one.credit} ({one.licence}). {one.note}.")
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -151,16 +165,14 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
-def _write(out: Path, results: Sequence[Result], inputs: Mapping[str, Any]) -> None:
+def _write(run: Run, results: Sequence[Result]) -> None:
     import pandas as pd
 
     from experiments.figures.validation import scatter
-    from experiments.reports.run_directory import run_directory
 
-    with run_directory(out, command="validate", inputs=inputs) as run:
-        summaries = [{"table": result.name, **result.summary} for result in results]
-        run.table("summary", pd.DataFrame(summaries), title="Summary")
-        for result in results:
-            stem = Path(result.name).stem
-            run.table(f"{stem}_rows", pd.DataFrame(result.rows), title=result.name)
-            run.figure(f"{stem}_scatter", scatter(result.rows, result.name), title=result.name)
+    summaries = [{"table": result.name, **result.summary} for result in results]
+    run.table("summary", pd.DataFrame(summaries), title="Summary")
+    for result in results:
+        stem = Path(result.name).stem
+        run.table(f"{stem}_rows", pd.DataFrame(result.rows), title=result.name)
+        run.figure(f"{stem}_scatter", scatter(result.rows, result.name), title=result.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster_sim
-from experiments.cli.common import plain
+from experiments.cli.output import plain
 from topologies.errors import InputError
 
 RECORD = "run.json"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from topologies.errors import InputError, suggestion
 
 Value = str | Sequence[str]
 LEFT_TO_US = ("json", "out", "quiet", "help")
-NOT_IN_A_STUDY = ("sweep", "report")
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -54,44 +52,54 @@ class Parameter:
             yield self.off_flags[-1]
 
 
-def command_parameters(command: str) -> dict[str, Parameter]:
-    """Parameters of a ``cluster-sim`` command by name, positional ones first and in order.
+@dataclass(frozen=True)
+class Program:
+    """A program with commands, such as ``cluster-sim``.
 
-    Raises
-    ------
-    InputError
-        When there is no such command, or it cannot be part of a study.
+    Attributes
+    ----------
+    run : function of a sequence of str
+        Runs a command line in this process and returns its exit status. It is sent to other
+        processes, so it must be a function of a module.
+    commands : tuple of str
+        Names of all commands.
+    excluded : tuple of str
+        Names of commands that cannot be part of a study.
+    parameters : function of str
+        Parameters of a command by name, positional ones first and in order.
     """
-    known = _commands()
-    if command not in known:
-        listed = ", ".join(name for name in known if name not in NOT_IN_A_STUDY)
-        raise InputError(
-            f"no command is called {command}.{suggestion(command, known)} There are: {listed}."
-        )
-    if command in NOT_IN_A_STUDY:
-        raise InputError(f"a study cannot run {command}; it runs a command that prints results")
-    made = {}
-    for item in sorted(known[command].params, key=lambda item: item.param_type_name):
-        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
-        name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
-        made[name] = Parameter(
-            flags,
-            tuple(item.secondary_opts),
-            is_flag=bool(getattr(item, "is_flag", False)),
-            repeats=bool(getattr(item, "multiple", False)),
-        )
-    return made
+
+    run: Callable[[Sequence[str]], int]
+    commands: tuple[str, ...]
+    excluded: tuple[str, ...]
+    parameters: Callable[[str], Mapping[str, Parameter]]
+
+    def checked(self, command: str) -> Mapping[str, Parameter]:
+        """Parameters of a command that a study may run.
+
+        Raises
+        ------
+        InputError
+            When there is no such command, or it cannot be part of a study.
+        """
+        if command not in self.commands:
+            listed = ", ".join(name for name in self.commands if name not in self.excluded)
+            near = suggestion(command, self.commands)
+            raise InputError(f"no command is called {command}.{near} There are: {listed}.")
+        if command in self.excluded:
+            raise InputError(f"a study cannot run {command}; it runs a command that prints results")
+        return self.parameters(command)
 
 
-def arguments(command: str, values: Mapping[str, Value]) -> list[str]:
-    """The command line of a command with these values, printing JSON.
+def arguments(program: Program, command: str, values: Mapping[str, Value]) -> list[str]:
+    """Return the command line of a command with these values, printing JSON.
 
     Raises
     ------
     InputError
         When a name is unknown, or belongs to the study itself.
     """
-    known = command_parameters(command)
+    known = program.checked(command)
     mine = {name: parameter for name, parameter in known.items() if name not in LEFT_TO_US}
     for name in values:
         if name.replace("-", "_") not in mine:
@@ -106,14 +114,6 @@ def arguments(command: str, values: Mapping[str, Value]) -> list[str]:
             words = list(parameter.words(name, given[name]))
             (options if parameter.flags else positional).extend(words)
     return [command, *options, "--", *positional]
-
-
-def _commands() -> dict[str, Any]:
-    import typer
-
-    from experiments.cli.main import app
-
-    return dict(getattr(typer.main.get_command(app), "commands", {}))
 
 
 def _one(value: Value) -> str:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -19,13 +19,15 @@ from typing import Any
 from experiments.sweeps.study import Row
 from topologies.errors import InputError
 
+Run = Callable[[Sequence[str]], int]
+"""Runs a command line in this process and gives its exit status."""
 AHEAD = 4
 """Runs handed out for each worker at a time."""
 
 _ONE_AT_A_TIME = threading.Lock()  # what a command prints is caught for the whole process
 
 
-def run_row(arguments: Sequence[str]) -> dict[str, Any]:
+def run_row(run: Run, arguments: Sequence[str]) -> dict[str, Any]:
     """Run one command line in this process and catch the JSON that it prints.
 
     Returns
@@ -34,8 +36,6 @@ def run_row(arguments: Sequence[str]) -> dict[str, Any]:
         ``status``: ``ok``; ``refused``, a user's mistake or a plan that cannot be (exit status 2);
         or ``crashed``. ``message``: why. ``document``: what was printed. ``wall_s``.
     """
-    from experiments.cli.main import run
-
     out, told = io.StringIO(), io.StringIO()
     begun = time.monotonic()
     with _ONE_AT_A_TIME, contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
@@ -57,7 +57,7 @@ def run_row(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def run_rows(
-    rows: Sequence[Row], executor: Executor, workers: int
+    rows: Sequence[Row], executor: Executor, workers: int, run: Run
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Give each run with its outcome as soon as it is there, in any order.
 
@@ -72,7 +72,7 @@ def run_rows(
     running: dict[Future[dict[str, Any]], Row] = {}
     while True:
         for row in _some(waiting, workers * AHEAD - len(running)):
-            running[executor.submit(run_row, row.arguments)] = row
+            running[executor.submit(run_row, run, row.arguments)] = row
         if not running:
             return
         done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -80,7 +80,9 @@ def run_rows(
             yield running.pop(future), future.result()
 
 
-def run_in_processes(rows: Sequence[Row], workers: int) -> Iterator[tuple[Row, dict[str, Any]]]:
+def run_in_processes(
+    rows: Sequence[Row], workers: int, run: Run
+) -> Iterator[tuple[Row, dict[str, Any]]]:
     """The same on processes of this machine; a run that kills its worker is said to have crashed.
 
     Which of the runs in flight killed the pool cannot be known, so each is tried again alone.
@@ -89,19 +91,19 @@ def run_in_processes(rows: Sequence[Row], workers: int) -> Iterator[tuple[Row, d
     while left:
         try:
             with process_pool(workers) as pool:
-                for row, outcome in run_rows(list(left.values()), pool, workers):
+                for row, outcome in run_rows(list(left.values()), pool, workers, run):
                     del left[row.digest]
                     yield row, outcome
         except BrokenProcessPool:
             for row in list(left.values())[: workers * AHEAD]:
-                yield row, _alone(row)
+                yield row, _alone(row, run)
                 del left[row.digest]
 
 
-def _alone(row: Row) -> dict[str, Any]:
+def _alone(row: Row, run: Run) -> dict[str, Any]:
     try:
         with process_pool(1) as pool:
-            return pool.submit(run_row, row.arguments).result()
+            return pool.submit(run_row, run, row.arguments).result()
     except BrokenProcessPool:
         return _outcome("crashed", "its process was killed, perhaps for want of memory", None, 0.0)
 

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import cluster_sim
 from experiments.reports.run_record import digest, sha256_of
-from experiments.sweeps.command_line import arguments
+from experiments.sweeps.command_line import Program, arguments
 from topologies.errors import InputError, suggestion
 
 LARGEST_FILE_BYTES = 2**20
@@ -128,7 +128,7 @@ def study(document: Any) -> Study:
         raise InputError(f"{place}: {first['msg']}") from None
 
 
-def rows(made: Study) -> list[Row]:
+def rows(made: Study, program: Program) -> list[Row]:
     """All runs of a study, in order: runs of the list, and for each of them the grid.
 
     Raises
@@ -144,7 +144,7 @@ def rows(made: Study) -> list[Row]:
     if count > MOST_RUNS:
         raise InputError(f"the study has {count:,} runs; at most {MOST_RUNS:,}. Make several.")
     files: dict[str, str] = {}
-    return [_row(made, varied, files) for varied in _combinations(made)]
+    return [_row(made, varied, files, program) for varied in _combinations(made)]
 
 
 def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
@@ -189,8 +189,8 @@ def _combinations(made: Study) -> Iterable[Values]:
             yield {**own, **dict(zip(made.grid, values, strict=True))}
 
 
-def _row(made: Study, varied: Values, files: dict[str, str]) -> Row:
-    command_line = arguments(made.command, {**made.fixed, **varied})
+def _row(made: Study, varied: Values, files: dict[str, str], program: Program) -> Row:
+    command_line = arguments(program, made.command, {**made.fixed, **varied})
     named = sorted({word.partition("=")[2] or word for word in command_line})
     for name in named:
         if name not in files:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import new_record
+from experiments.sweeps.command_line import Program
 from experiments.sweeps.runner import available_workers, dask_pool, run_in_processes, run_rows
 from experiments.sweeps.store import RowStore, open_store
 from experiments.sweeps.study import Row, Study, results, rows
@@ -22,6 +23,7 @@ Progress = Callable[[int, int], None]
 
 def sweep(
     study: Study,
+    program: Program,
     *,
     out: str | Path | None = None,
     workers: int | None = None,
@@ -33,6 +35,8 @@ def sweep(
     Parameters
     ----------
     study : Study
+    program : Program
+        What runs the command lines, such as ``experiments.cli.program.PROGRAM``.
     out : path, optional
         Directory of the sweep. Each finished run is written there at once; the same sweep started
         again takes it from there. Without it nothing is written.
@@ -53,11 +57,11 @@ def sweep(
     InputError
         For a study or a directory that cannot be.
     """
-    table = rows(study)
+    table = rows(study, program)
     with open_store(Path(out)) if out is not None else nullcontext() as store:
         outcomes = _stored(table, store)
         missing = list({row.digest: row for row in table if row.digest not in outcomes}.values())
-        with closing(_outcomes(missing, workers, dask)) as arriving:
+        with closing(_outcomes(missing, workers, dask, program)) as arriving:
             for row, outcome in arriving:
                 if store is not None:
                     store.keep(row, outcome)
@@ -78,15 +82,17 @@ def _stored(table: Sequence[Row], store: RowStore | None) -> Outcomes:
 
 
 def _outcomes(
-    missing: Sequence[Row], workers: int | None, dask: str | None
+    missing: Sequence[Row], workers: int | None, dask: str | None, program: Program
 ) -> Generator[tuple[Row, dict[str, Any]]]:
     if not missing:
         return
     if dask is not None:
         with dask_pool(dask) as (executor, found):
-            yield from run_rows(missing, executor, found)
+            yield from run_rows(missing, executor, found, program.run)
         return
-    yield from run_in_processes(missing, min(workers or available_workers(), len(missing)))
+    yield from run_in_processes(
+        missing, min(workers or available_workers(), len(missing)), program.run
+    )
 
 
 def _write_results(folder: Path, study: Study, frame: pd.DataFrame) -> None:

@@ -6,15 +6,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from experiments.cli.common import print_json
-from experiments.cli.main import app
+from experiments.cli.main import run as run_line
+from experiments.cli.output import print_json
+from experiments.cli.program import program_of
 from topologies.errors import InputError
 
 
@@ -42,18 +43,25 @@ def probe(
     return 1 if size == 16 else None
 
 
-@contextmanager
-def registered() -> Iterator[None]:
-    """The command is there for as long as this is open."""
-    app.command("probe")(probe)
-    added = app.registered_commands[-1]
-    try:
-        yield
-    finally:
-        app.registered_commands.remove(added)
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command("probe")(probe)
 
 
-def run_row(arguments: Sequence[str]) -> dict[str, Any]:
+@app.callback()
+def _root() -> None:
+    """Keep the command as a subcommand."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the probe as the command line runs a command."""
+    return run_line(arguments, app)
+
+
+PROBE = replace(program_of(app, ()), run=run)
+"""A program with one command, as sweeps see it."""
+
+
+def run_row(_: Any, arguments: Sequence[str]) -> dict[str, Any]:
     """Stand-in for the real runner: leaves a line for each run; ``--size=666`` kills its process.
 
     The environment names the file to write to.

@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from cluster_sim.collectives.sizes import parse_sizes
-from experiments.cli.collective import collective
+from tests.support.commands import command
 from topologies.errors import InputError
+
+collective = command("collective")
 
 KEYS = {
     "collective",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from experiments.cli.main import app, run
+from cluster_sim import __version__
+from experiments.cli.commands import COMMANDS, Command
+from experiments.cli.main import run
 
-COMMANDS = {
-    *("topology", "collective", "train", "plan", "serve", "fleet"),
-    *("sweep", "validate", "calibrate", "report"),
-}
+NAMES = [command.name for command in COMMANDS]
+SINGLE = [name for name in NAMES if name != "experiment"]
 
 
 @pytest.mark.parametrize(
@@ -39,11 +43,52 @@ def test_a_mistake_is_one_line_with_its_value(
     assert all(name in told.err for name in names), told.err
 
 
-def test_every_command_is_there() -> None:
-    assert {item.callback.__name__ for item in app.registered_commands if item.callback} == COMMANDS
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_summary_of_a_command_is_the_first_line_of_its_docstring(command: Command) -> None:
+    if command.name != "experiment":
+        assert (command.load().__doc__ or "").partition("\n")[0] == command.summary
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_help_page_lists_every_command_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-h"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for command in COMMANDS:
+        assert any(line.split(maxsplit=1) == [command.name, command.summary] for line in lines)
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_the_help_page_needs_none_of_the_large_libraries() -> None:
+    code = (
+        "import sys; from experiments.cli.main import run; run(['--help']);"
+        "sys.exit(str({'numpy', 'pandas', 'numba', 'pydantic', 'rich'} & sys.modules.keys() or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"cluster-sim {__version__}\n"
+
+
+def test_shells_are_told_commands_and_choices() -> None:
+    def completed(words: str, number: int) -> list[str]:
+        environment = {
+            **os.environ,
+            "_CLUSTER_SIM_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(number),
+        }
+        code = "from experiments.cli import main; main()"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.stdout.split()
+
+    assert completed("cluster-sim tr", 1) == ["train"]
+    assert completed("cluster-sim train --schedule g", 3) == ["gpipe"]
+
+
+@pytest.mark.parametrize("command", NAMES)
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     assert f"Usage: cluster-sim {command} " in capsys.readouterr().out
@@ -60,7 +105,7 @@ def test_a_fault_of_the_system_is_words_not_a_number(
     assert capsys.readouterr().err == "cluster-sim: No space left on device.\n"
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("command", SINGLE)
 def test_every_command_takes_the_common_options(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

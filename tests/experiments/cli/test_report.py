@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.report import report
+from experiments.cli.main import run
 from experiments.reports.run_directory import run_directory
-from tests.support.one_command import run
 
 
 def test_the_page_is_built_again_and_its_place_is_said(
@@ -18,10 +17,10 @@ def test_the_page_is_built_again_and_its_place_is_said(
     with run_directory(tmp_path / "out", command="x", inputs={}):
         pass
     (tmp_path / "out" / "report.html").unlink()
-    assert run("report", report, [str(tmp_path / "out")]) == 0
+    assert run(["report", str(tmp_path / "out")]) == 0
     page = tmp_path / "out" / "report.html"
     assert capsys.readouterr().out.strip() == str(page)
-    assert run("report", report, [str(tmp_path / "out"), "--json"]) == 0
+    assert run(["report", str(tmp_path / "out"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == {"report": str(page), "report_bytes": page.stat().st_size}
 
@@ -29,7 +28,7 @@ def test_the_page_is_built_again_and_its_place_is_said(
 def test_what_is_no_run_directory_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("report", report, [str(tmp_path / "none")]) == 2
+    assert run(["report", str(tmp_path / "none")]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.count("\n") == 1

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.sweep import sweep
+from experiments.cli import program
+from experiments.cli.main import run
 from experiments.sweeps import runner as row_runner
-from tests.support import one_command, probe_command
+from tests.support.probe_command import PROBE
 
 
 @pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def threads(workers: int) -> Iterator[ThreadPoolExecutor]:
         with ThreadPoolExecutor(workers) as pool:
             yield pool
 
     monkeypatch.setattr(row_runner, "process_pool", threads)
-    with probe_command.registered():
-        yield
+    monkeypatch.setattr(program, "PROGRAM", PROBE)
 
 
 def _study(folder: Path, more: str = "") -> str:
@@ -34,7 +34,7 @@ def _study(folder: Path, more: str = "") -> str:
 
 
 def _run(*arguments: str) -> int:
-    return one_command.run("sweep", sweep, arguments)
+    return run(["sweep", *arguments])
 
 
 def test_rows_are_a_table_and_failures_are_said(

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from experiments.cli import topology as module
-from experiments.cli.topology import topology
-from tests.support.one_command import run
+from experiments.cli.main import run
 
 SCALE_UP = ("links", "diameter_hops", "mean_hops", "bisection_bytes_per_s")
 RATES = ("scale_up_bytes_per_s_per_chip", "scale_out_bytes_per_s_per_chip", "hbm_bytes_per_s")
@@ -23,7 +22,7 @@ KEYS = (*SCALE_UP, *RATES, *COUNTS, *COSTS)
 
 
 def command(*arguments: str) -> int:
-    return run("topology", topology, arguments)
+    return run(["topology", *arguments])
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import typer
 
-from experiments.cli.train import train
+from experiments.cli.main import app
 from topologies.errors import InputError
 from workloads.training.program.breakdown import PARTS
 
@@ -39,9 +38,7 @@ def config(tmp_path: Path) -> str:
 
 def run(*arguments: str) -> int:
     """Run the command alone; mistakes are raised."""
-    app = typer.Typer()
-    app.command()(train)
-    status = app(list(arguments), standalone_mode=False)
+    status = app(["train", *arguments], standalone_mode=False)
     return status if isinstance(status, int) else 0
 
 

@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from experiments.cli.calibrate import calibrate
-from experiments.cli.validate import validate
-from tests.support.one_command import run
+from experiments.cli.main import run
 
 ROWS = (
     "collective,cluster,chips,size_bytes,time_s,table\n"
@@ -36,7 +34,7 @@ def rows(tmp_path):
 
 
 def test_a_file_that_can_be_read_exits_0_and_keeps_every_row(rows, capsys):
-    assert run("validate", validate, ["--file", str(rows), "--json"]) == 0
+    assert run(["validate", "--file", str(rows), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document["summary"]) == SUMMARY
     good, bad = document["rows"]
@@ -50,14 +48,14 @@ def test_a_file_that_can_be_read_exits_0_and_keeps_every_row(rows, capsys):
 
 
 def test_a_file_that_cannot_be_read_exits_2_with_one_line(tmp_path, capsys):
-    assert run("validate", validate, ["--file", str(tmp_path / "none.csv")]) == 2
+    assert run(["validate", "--file", str(tmp_path / "none.csv")]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "Traceback" not in message
 
 
 def test_a_table_inside_its_tolerance_exits_0(capsys):
-    assert run("validate", validate, ["--table", "attention"]) == 0
+    assert run(["validate", "--table", "attention"]) == 0
     shown = capsys.readouterr().out
     assert "constant" in shown
     assert "Apache-2.0" in shown
@@ -70,7 +68,7 @@ def test_a_table_outside_its_tolerance_exits_1(capsys, monkeypatch):
 
     strict = replace(tables.table("attention"), median_tolerance=0.001)
     monkeypatch.setattr(tables, "table", lambda name: strict)
-    assert run("validate", validate, ["--table", "attention", "--json"]) == 1
+    assert run(["validate", "--table", "attention", "--json"]) == 1
     assert "over the tolerance of 0.1%" in capsys.readouterr().err
 
 
@@ -82,7 +80,7 @@ def test_a_table_outside_its_tolerance_exits_1(capsys, monkeypatch):
     ],
 )
 def test_mistakes_are_one_line(arguments, why, capsys):
-    assert run("validate", validate, arguments) == 2
+    assert run(["validate", *arguments]) == 2
     message = capsys.readouterr().err
     assert why in message
     assert message.count("\n") == 1
@@ -90,7 +88,7 @@ def test_mistakes_are_one_line(arguments, why, capsys):
 
 def test_a_run_directory_holds_rows_summary_and_scatter(rows, tmp_path):
     out = tmp_path / "out"
-    assert run("validate", validate, ["--file", str(rows), "--out", str(out), "--json"]) == 0
+    assert run(["validate", "--file", str(rows), "--out", str(out), "--json"]) == 0
     names = {path.name for path in out.iterdir()}
     assert {"run.json", "summary.csv", "rows_rows.csv", "rows_scatter.png"} <= names
 
@@ -104,7 +102,7 @@ NCCL = (
 def test_calibrate_prints_an_overlay(tmp_path, capsys):
     log = tmp_path / "log.txt"
     log.write_text(NCCL)
-    assert run("calibrate", calibrate, [str(log), "--cluster", "dgx-h100"]) == 0
+    assert run(["calibrate", str(log), "--cluster", "dgx-h100"]) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[0].startswith("part,quantity")
@@ -119,7 +117,7 @@ def test_calibrate_writes_and_describes(tmp_path, capsys):
     log, overlay = tmp_path / "log.txt", tmp_path / "mine.csv"
     log.write_text(NCCL)
     arguments = [str(log), "--cluster", "dgx-h100", "--overlay", str(overlay), "--json"]
-    assert run("calibrate", calibrate, arguments) == 0
+    assert run(["calibrate", *arguments]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["median_abs_error"] <= document["median_abs_error_before"]
     assert overlay.read_text().count("\n") == 3
@@ -128,5 +126,5 @@ def test_calibrate_writes_and_describes(tmp_path, capsys):
 def test_calibrate_refuses_what_it_cannot_use(tmp_path, capsys):
     log = tmp_path / "log.txt"
     log.write_text("nothing here")
-    assert run("calibrate", calibrate, [str(log), "--cluster", "dgx-h100"]) == 2
+    assert run(["calibrate", str(log), "--cluster", "dgx-h100"]) == 2
     assert "no table" in capsys.readouterr().err

@@ -9,32 +9,26 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-import typer
 from typer.testing import CliRunner
 
 mpl.use("Agg")
 
-from experiments.cli.fleet import fleet
-from experiments.cli.serve import serve
+from experiments.cli.main import app
 from experiments.scripts import fleet_week, policy_frontier, role_change_value
 from topologies.errors import InputError
 
 SMALL = "trn2-ultraserver:20"
 
 
-def _command(function: object, *arguments: str) -> dict[str, object]:
-    app = typer.Typer()
-    app.command()(function)  # type: ignore[type-var]
-    done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+def _command(name: str, *arguments: str) -> dict[str, object]:
+    done = CliRunner().invoke(app, [name, *arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     document: dict[str, object] = json.loads(done.stdout)
     return document
 
 
-def _refused(function: object, *arguments: str) -> str:
-    app = typer.Typer()
-    app.command()(function)  # type: ignore[type-var]
-    done = CliRunner().invoke(app, list(arguments))
+def _refused(name: str, *arguments: str) -> str:
+    done = CliRunner().invoke(app, [name, *arguments])
     assert isinstance(done.exception, InputError), done.output
     assert "\n" not in str(done.exception)
     return str(done.exception)
@@ -84,7 +78,7 @@ def test_fleet_command_reproduces_the_ideal_split(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("hour,requests\n" + "".join(f"{h},{n}\n" for h, n in enumerate(load)))
     document = _command(
-        fleet,
+        "fleet",
         "--cluster", "trn2-ultraserver:1000",
         "--demand", str(path),
         "--policy", "oracle",
@@ -102,7 +96,7 @@ def test_fleet_command_reproduces_the_ideal_split(tmp_path: Path) -> None:
 def test_fleet_command_writes_a_run_directory(tmp_path: Path) -> None:
     out = tmp_path / "run"
     document = _command(
-        fleet,
+        "fleet",
         "--cluster", SMALL,
         "--demand", "azure-conv",
         "--model", "llama-3.1-70b",
@@ -130,7 +124,7 @@ def test_fleet_command_takes_a_users_policy(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text("def policy(view):\n    return 7\n")
     document = _command(
-        fleet,
+        "fleet",
         "--cluster", SMALL,
         "--policy", str(mine),
         "--days", "0.05",
@@ -165,30 +159,30 @@ def test_fleet_command_takes_a_users_policy(tmp_path: Path) -> None:
 )
 def test_fleet_mistakes(arguments: list[str], message: str) -> None:
     base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.05"]
-    assert message in _refused(fleet, *base, *arguments)
+    assert message in _refused("fleet", *base, *arguments)
 
 
 def test_fleet_command_holds_training_while_electricity_is_dear(tmp_path: Path) -> None:
     prices = tmp_path / "prices.csv"
     prices.write_text("hour,usd_per_mwh\n" + "".join(f"{h},{10 * (h + 1)}\n" for h in range(24)))
     base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.25"]
-    told = _command(fleet, *base, "--price", str(prices), "--price-cap", "40")
+    told = _command("fleet", *base, "--price", str(prices), "--price-cap", "40")
     assert told["held_minutes"] == 120
     assert told["electricity_usd"] > 0  # type: ignore[operator]
-    assert told["training_chip_hours"] < _command(fleet, *base)["training_chip_hours"]  # type: ignore[operator]
+    assert told["training_chip_hours"] < _command("fleet", *base)["training_chip_hours"]  # type: ignore[operator]
 
 
 def test_a_forecast_without_history_says_so() -> None:
     base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.05"]
-    note = str(_command(fleet, *base)["notes"])
+    note = str(_command("fleet", *base)["notes"])
     assert "--start-day 1 gives it a day of history" in note
-    assert _command(fleet, *base, "--start-day", "1")["notes"] == []
-    assert _command(fleet, *base, "--policy", "threshold")["notes"] == []
+    assert _command("fleet", *base, "--start-day", "1")["notes"] == []
+    assert _command("fleet", *base, "--policy", "threshold")["notes"] == []
 
 
 def test_serve_command(tmp_path: Path) -> None:
     document = _command(
-        serve,
+        "serve",
         "--model", "llama-3.1-70b",
         "--cluster", "trn2.48xlarge",
         "--requests", "poisson:0.5",
@@ -226,4 +220,4 @@ def test_serve_command(tmp_path: Path) -> None:
 )
 def test_serve_mistakes(arguments: list[str], message: str) -> None:
     base = ["--model", "llama-3.1-70b", "--cluster", "trn2.48xlarge"]
-    assert message in _refused(serve, *base, *arguments)
+    assert message in _refused("serve", *base, *arguments)

@@ -1,11 +1,8 @@
-"""``python -m experiments``: found by source, options from ``run``, written as a run directory."""
+"""Experiments by name, and the command that runs them with the parameters of ``run`` as options."""
 
 from __future__ import annotations
 
-import argparse
-import inspect
 import json
-import sys
 import types
 from pathlib import Path
 
@@ -13,20 +10,15 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import __main__ as front
 from experiments.__main__ import main
+from experiments.cli import experiment as module
+from experiments.cli.main import run
 from experiments.reports.run_record import read_record
-from experiments.scripts import registry as scripts
-from experiments.scripts.registry import Experiment, experiment, experiments
-from topologies.errors import InputError
+from experiments.scripts import registry
+from experiments.scripts.registry import EXPERIMENTS, Experiment
 
-SCRIPT = '''"""How long does a hop take?
-
-More words.
-"""
-def run(ranks=(2, 4)): ...
-def plot(frame): ...
-'''
+FOLDER = Path(registry.__file__).parent
+ENTRY = {"registry.py", "__init__.py"}
 
 
 def _run(
@@ -37,6 +29,13 @@ def _run(
     latency_s: float | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
+    """Time hops.
+
+    Parameters
+    ----------
+    ranks : tuple of int
+        Ranks of each run.
+    """
     return pd.DataFrame({"ranks": ranks, "time_s": [0.001 * r for r in ranks], "toy": toy})
 
 
@@ -49,34 +48,38 @@ def _plot(frame: pd.DataFrame) -> Figure:
 @pytest.fixture
 def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """One experiment named ``hop_time``."""
-    module = types.SimpleNamespace(run=_run, plot=_plot)
-    found = [Experiment("hop_time", "How long does a hop take?")]
-    monkeypatch.setattr(scripts, "experiments", lambda: found)
-    monkeypatch.setattr(front, "experiments", lambda: found)
-    monkeypatch.setattr(Experiment, "load", lambda self: module)
-    return module
+    script = types.SimpleNamespace(run=_run, plot=_plot)
+    only = (Experiment("hop_time", "How long does a hop take?"),)
+    monkeypatch.setattr(module, "EXPERIMENTS", only)
+    monkeypatch.setattr(registry, "EXPERIMENTS", only)
+    monkeypatch.setattr(Experiment, "load", lambda self: script)
+    return script
 
 
-def test_scripts_are_found_without_importing_them(tmp_path: Path) -> None:
-    (tmp_path / "hop_time.py").write_text(SCRIPT + "\nraise RuntimeError('was imported')\n")
-    (tmp_path / "helper.py").write_text('"""No experiment."""\ndef run(): ...\n')
-    assert experiments(tmp_path) == [Experiment("hop_time", "How long does a hop take?")]
+def test_every_module_of_the_folder_is_registered() -> None:
+    modules = {path.stem for path in FOLDER.glob("*.py") if path.name not in ENTRY}
+    helpers = {stem for stem in modules if "def plot(" not in (FOLDER / f"{stem}.py").read_text()}
+    assert {one.name for one in EXPERIMENTS} == modules - helpers
 
 
-def test_every_experiment_has_a_question_and_readable_options() -> None:
-    for found in experiments():
-        assert found.summary
-        assert all(
-            isinstance(told, dict) and ("default" in told or "required" in told)
-            for told in found.options().values()
-        )
-        assert callable(found.load().plot)
+@pytest.mark.parametrize("one", EXPERIMENTS, ids=lambda one: one.name)
+def test_every_experiment_helps_and_can_plot(
+    one: Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert one.question.endswith("?")
+    assert callable(one.load().plot)
+    assert run(["experiment", one.name.replace("_", "-"), "--help"]) == 0
+    page = capsys.readouterr().out
+    assert f"Usage: cluster-sim experiment {one.name}" in page
+    assert all(f"  --{name}" in page for name in ("json", "out", "seed", "engine", "quiet"))
 
 
 def test_without_a_name_they_are_listed(
     hop: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([]) == 0
+    assert "How long does a hop take?" in capsys.readouterr().out
+    assert run(["list", "experiments"]) == 0
     assert "How long does a hop take?" in capsys.readouterr().out
 
 
@@ -93,13 +96,25 @@ def test_rows_are_a_table_for_people(
     ]
 
 
-def test_rows_are_json_for_programs(
+def test_both_ways_to_run_one_print_the_same_json(
     hop: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["hop_time", "--json", "--latency-s", "1e-6", "--ranks", "2"]) == 0
+    options = ["--json", "--latency-s", "1e-6", "--ranks", "2"]
+    assert main(["hop_time", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["inputs"]["latency_s"] == 1e-6
     assert document["rows"] == [{"ranks": 2, "time_s": 0.002, "toy": False}]
+    assert run(["experiment", "hop_time", *options]) == 0
+    assert json.loads(capsys.readouterr().out) == document
+
+
+def test_help_says_what_the_docstring_says(
+    hop: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["hop_time", "-h"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "Time hops." in page
+    assert "--ranks A,B,… Ranks of each run; default 2,4." in page
 
 
 def test_out_is_a_run_directory_with_rows_and_figure(
@@ -113,7 +128,7 @@ def test_out_is_a_run_directory_with_rows_and_figure(
     assert {"metrics.csv", "metrics.parquet", "hop_time.png", "hop_time.svg"} <= set(
         record["files"]
     )
-    assert extra[0]["cluster"] == "ring:8"
+    assert (extra[0]["cluster"], extra[0]["seed"]) == ("ring:8", 5)
 
 
 def test_out_that_holds_something_else_is_refused_before_the_work(
@@ -129,26 +144,26 @@ def test_out_that_holds_something_else_is_refused_before_the_work(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["hop_tme"], "no experiment is called hop_tme. Did you mean hop_time?"),
         (["zebra"], "no experiment is called zebra. There are: hop_time"),
-        (["hop_time", "--ranks", "x"], "invalid comma-separated int value: 'x'"),
-        (["hop_time", "--rank"], "See python -m experiments hop_time --help"),
-        (["hop_time", "--speed", "3"], "unrecognized arguments: --speed 3"),
+        (["hop_time", "--ranks", "x"], "--ranks 'x' is no list of int values"),
+        (["hop_time", "--rank"], "See cluster-sim experiment hop_time --help"),
+        (["hop_time", "--speed", "3"], "No such option: --speed"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(
     hop: types.SimpleNamespace,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    said: str,
+    message: str,
 ) -> None:
     assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert said in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
 
 
 def test_ctrl_c_is_one_line(hop: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,19 +173,3 @@ def test_ctrl_c_is_one_line(hop: types.SimpleNamespace, capsys: pytest.CaptureFi
     hop.run = interrupted
     assert main(["hop_time"]) == 130
     assert "interrupted" in capsys.readouterr().err
-
-
-def test_options_follow_the_types_of_the_parameters(hop: types.SimpleNamespace) -> None:
-    options = Experiment("hop_time", "").options()
-    assert options["ranks"]["type"]("1, 2") == (1, 2)
-    assert options["latency_s"]["type"] is float
-    assert options["toy"]["action"] is argparse.BooleanOptionalAction
-    assert options["cluster"]["default"] == "ring:8"
-    required = scripts._option(int, inspect.Parameter.empty)
-    assert required["required"] is True
-
-
-def test_unknown_names_raise(hop: types.SimpleNamespace) -> None:
-    with pytest.raises(InputError):
-        experiment("nothing")
-    assert "experiments.hop_time" not in sys.modules

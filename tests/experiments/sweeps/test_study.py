@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,19 +17,14 @@ import pytest
 from experiments.reports.run_record import read_record
 from experiments.sweeps import runner as row_runner
 from experiments.sweeps import study as module
-from experiments.sweeps.command_line import arguments, command_parameters
+from experiments.sweeps.command_line import arguments
 from experiments.sweeps.runner import run_row, run_rows
 from experiments.sweeps.store import open_store
 from experiments.sweeps.study import Row, read_study, results, rows, study
 from experiments.sweeps.sweep import sweep
 from tests.support import probe_command
+from tests.support.probe_command import PROBE, run
 from topologies.errors import InputError
-
-
-@pytest.fixture(autouse=True)
-def _probe() -> Iterator[None]:
-    with probe_command.registered():
-        yield
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def test_a_file_becomes_a_table_of_command_lines(tmp_path: Path) -> None:
         "fixed: {op: all-reduce, tag: [a, b]}\n"
         "grid:\n  size: [1, 2]\n  fast: [true, false]\n"
     )
-    table = rows(read_study(path))
+    table = rows(read_study(path), PROBE)
     start = ("probe", "--json", "--quiet")
     tags = ("--tag=a", "--tag=b")
     assert [row.arguments for row in table] == [
@@ -68,8 +62,8 @@ def test_a_file_becomes_a_table_of_command_lines(tmp_path: Path) -> None:
 def test_values_are_text_and_never_anything_that_yaml_makes_of_them(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text("command: probe\nfixed: {op: on}\nruns:\n- {model: 3:1.5}\n- {model: 1e3}\n")
-    assert [row.parameters["model"] for row in rows(read_study(path))] == ["3:1.5", "1e3"]
-    assert rows(read_study(path))[0].arguments[-1] == "on"
+    assert [row.parameters["model"] for row in rows(read_study(path), PROBE)] == ["3:1.5", "1e3"]
+    assert rows(read_study(path), PROBE)[0].arguments[-1] == "on"
 
 
 def test_a_list_of_runs_is_crossed_with_the_grid() -> None:
@@ -80,7 +74,7 @@ def test_a_list_of_runs_is_crossed_with_the_grid() -> None:
             "grid": {"fast": ["true", "false"]},
         }
     )
-    assert [row.parameters for row in rows(made)] == [
+    assert [row.parameters for row in rows(made, PROBE)] == [
         {"op": "a", "size": "1", "fast": "true"},
         {"op": "a", "size": "1", "fast": "false"},
         {"op": "b", "fast": "true"},
@@ -131,7 +125,7 @@ def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path, text: str, said
 )
 def test_what_cannot_be_run_is_refused_before_anything_runs(document: dict, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        rows(study(document))
+        rows(study(document), PROBE)
 
 
 def test_missing_and_large_files_are_refused(
@@ -148,20 +142,20 @@ def test_missing_and_large_files_are_refused(
 def test_the_digest_follows_command_line_and_files(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text("{}")
-    digests = [row.digest for row in rows(study(_sizes(1, 2, model=str(config))))]
+    digests = [row.digest for row in rows(study(_sizes(1, 2, model=str(config))), PROBE)]
     assert len(set(digests)) == 2
-    again = [row.digest for row in rows(study(_sizes(2, 1, model=str(config))))]
+    again = [row.digest for row in rows(study(_sizes(2, 1, model=str(config))), PROBE)]
     assert again == digests[::-1]
     config.write_text("{ }")
     assert set(digests).isdisjoint(
-        row.digest for row in rows(study(_sizes(1, 2, model=str(config))))
+        row.digest for row in rows(study(_sizes(1, 2, model=str(config))), PROBE)
     )
 
 
 def test_names_may_be_written_with_dashes_and_flags_by_their_words() -> None:
-    assert arguments("probe", {"op": "x", "fast": "off"})[3] == "--slow"
-    assert "quiet" in command_parameters("probe")
-    assert next(iter(command_parameters("probe"))) == "op"
+    assert arguments(PROBE, "probe", {"op": "x", "fast": "off"})[3] == "--slow"
+    assert "quiet" in PROBE.checked("probe")
+    assert next(iter(PROBE.checked("probe"))) == "op"
 
 
 @pytest.mark.parametrize(
@@ -177,22 +171,22 @@ def test_names_may_be_written_with_dashes_and_flags_by_their_words() -> None:
 def test_every_end_of_a_run_has_a_status_and_a_reason(
     size: int, status: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = run_row(["probe", "--json", f"--size={size}", "--", "x"])
+    outcome = run_row(run, ["probe", "--json", f"--size={size}", "--", "x"])
     assert (outcome["status"], outcome["message"]) == (status, message)
     assert (outcome["document"] is not None) == (size in (1, 16))
     assert capsys.readouterr() == ("", "")
 
 
 def test_unknown_words_on_the_command_line_are_refused_not_crashed() -> None:
-    outcome = run_row(["probe", "--json", "--size=x", "--", "y"])
+    outcome = run_row(run, ["probe", "--json", "--size=x", "--", "y"])
     assert outcome["status"] == "refused"
     assert "--size" in outcome["message"]
 
 
 def test_results_are_one_table_with_dotted_names() -> None:
-    table = rows(study(_sizes(1, 13)))
+    table = rows(study(_sizes(1, 13)), PROBE)
     with ThreadPoolExecutor(2) as pool:
-        outcomes = {row.digest: outcome for row, outcome in run_rows(table, pool, 2)}
+        outcomes = {row.digest: outcome for row, outcome in run_rows(table, pool, 2, run)}
     frame = results((row, outcomes[row.digest]) for row in table)
     assert frame["size"].tolist() == [1, 13]
     assert frame["status"].tolist() == ["ok", "refused"]
@@ -231,16 +225,16 @@ def test_parameters_of_several_kinds_are_text_and_can_be_stored(tmp_path: Path) 
 
 def test_finished_runs_are_not_run_again(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = sweep(study(_sizes(1, 2)), out=out, workers=1)
+    first = sweep(study(_sizes(1, 2)), PROBE, out=out, workers=1)
     assert first["double"].tolist() == [2, 4]
-    more = sweep(study(_sizes(3, 2, 1, 3)), out=out, workers=1)
+    more = sweep(study(_sizes(3, 2, 1, 3)), PROBE, out=out, workers=1)
     assert more["double"].tolist() == [6, 4, 2, 6]
     assert sorted(log.read_text().split()) == ["1", "2", "3"]
 
 
 def test_a_sweep_leaves_table_record_and_page(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    frame = sweep(study(_sizes(1, 2)), out=out, workers=1)
+    frame = sweep(study(_sizes(1, 2)), PROBE, out=out, workers=1)
     assert pd.read_csv(out / "results.csv")["double"].tolist() == frame["double"].tolist()
     assert read_record(out)["command"] == "sweep"
     assert sorted(entry.name for entry in out.iterdir()) == [
@@ -258,28 +252,28 @@ def test_without_a_path_nothing_is_written(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    sweep(study(_sizes(1)), workers=1)
+    sweep(study(_sizes(1)), PROBE, workers=1)
     assert list((tmp_path / "here").iterdir()) == []
 
 
 def test_a_run_that_kills_its_process_does_not_stop_the_rest(log: Path, tmp_path: Path) -> None:
     made = study(_sizes(1, 666, 3))
-    frame = sweep(made, out=tmp_path / "out", workers=1)
+    frame = sweep(made, PROBE, out=tmp_path / "out", workers=1)
     assert frame["status"].tolist() == ["ok", "crashed", "ok"]
     assert "killed" in frame.loc[1, "message"]
     before = log.read_text().split()
-    sweep(made, out=tmp_path / "out", workers=1)
+    sweep(made, PROBE, out=tmp_path / "out", workers=1)
     again = log.read_text().split()[len(before) :]
     assert set(again) == {"666"}
 
 
 def test_damaged_rows_are_run_again(log: Path, tmp_path: Path) -> None:
     made = study(_sizes(1, 2))
-    sweep(made, out=tmp_path / "out", workers=1)
+    sweep(made, PROBE, out=tmp_path / "out", workers=1)
     first, second = sorted((tmp_path / "out" / "rows").iterdir())
     first.write_text(first.read_text()[:20])
     second.write_text(json.dumps({"digest": "of another", "status": "ok"}))
-    assert sweep(made, out=tmp_path / "out", workers=1)["double"].tolist() == [2, 4]
+    assert sweep(made, PROBE, out=tmp_path / "out", workers=1)["double"].tolist() == [2, 4]
     assert sorted(log.read_text().split()) == ["1", "1", "2", "2"]
 
 
@@ -287,9 +281,9 @@ def test_directories_that_hold_something_else_are_refused(log: Path, tmp_path: P
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match=r"holds thesis\.tex, and no sweep"):
-        sweep(study(_sizes(1)), out=tmp_path / "out")
+        sweep(study(_sizes(1)), PROBE, out=tmp_path / "out")
     with pytest.raises(InputError, match="is a file"):
-        sweep(study(_sizes(1)), out=tmp_path / "out" / "thesis.tex")
+        sweep(study(_sizes(1)), PROBE, out=tmp_path / "out" / "thesis.tex")
     assert not log.exists()
 
 
@@ -306,6 +300,7 @@ def test_progress_is_told(log: Path) -> None:
     told: list[tuple[int, int]] = []
     sweep(
         study(_sizes(1, 2)),
+        PROBE,
         workers=1,
         progress=lambda done, of: told.append((done, of)),
     )
@@ -322,10 +317,8 @@ from experiments.sweeps.sweep import sweep
 if __name__ == "__main__":
     row_runner.run_row = probe_command.run_row
     sizes = [str(size) for size in range(40)]
-    with probe_command.registered():
-        made = study({"command": "probe", "fixed": {"op": "x"},
-                      "grid": {"size": sizes}})
-        sweep(made, out=sys.argv[1], workers=2)
+    made = study({"command": "probe", "fixed": {"op": "x"}, "grid": {"size": sizes}})
+    sweep(made, probe_command.PROBE, out=sys.argv[1], workers=2)
 """
 
 
@@ -357,17 +350,17 @@ def test_ctrl_c_keeps_what_has_finished_and_leaves_no_process(tmp_path: Path) ->
 def test_a_dask_cluster_gives_the_same_table(log: Path) -> None:
     distributed = pytest.importorskip("distributed")
     made = study(_sizes(1, 2, 3))
-    here = sweep(made, workers=1)
+    here = sweep(made, PROBE, workers=1)
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
     ) as cluster:
-        there = sweep(made, dask=cluster.scheduler_address)
+        there = sweep(made, PROBE, dask=cluster.scheduler_address)
     pd.testing.assert_frame_equal(here, there)
 
 
 def test_an_address_without_a_port_is_refused() -> None:
     with pytest.raises(InputError, match="--dask '' has no port; write tcp://host:8786"):
-        sweep(study(_sizes(1)), dask="")
+        sweep(study(_sizes(1)), PROBE, dask="")
 
 
 def test_an_address_where_nobody_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,4 +371,4 @@ def test_an_address_where_nobody_answers_is_one_line(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(distributed, "Client", nobody)
     with pytest.raises(InputError, match="no Dask scheduler answers at tcp://x:1: Timed out after"):
-        sweep(study(_sizes(1)), dask="tcp://x:1")
+        sweep(study(_sizes(1)), PROBE, dask="tcp://x:1")

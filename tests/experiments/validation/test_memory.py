@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from experiments.cli.validate import validate
+from experiments.cli.main import run
 from experiments.validation.compare import compare, summary
 from experiments.validation.memory import predict
 from experiments.validation.rows import read_text
 from experiments.validation.tables import table
 from experiments.validation.training import predict as predict_training
-from tests.support.one_command import run
 
 PLAN = "name,cluster,chips,layers,hidden,heads,seq,ffn,vocab,gated_mlp,tp,zero,recompute"
 SMALL = "small,dgx-h100,8,4,1024,16,1024,4096,32000,1,8,1,none"
@@ -76,10 +75,10 @@ def test_runs_out_of_memory_are_known_beforehand() -> None:
 def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "rows.csv"
     path.write_text(f"{PLAN},fits,memory_bytes,states_bytes\n{SMALL},1,2e9,1e9\n")
-    assert run("validate", validate, ["--file", str(path)]) == 0
+    assert run(["validate", "--file", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "states_bytes" in shown
     assert "ran told to fit: 1." in shown
-    assert run("validate", validate, ["--file", str(path), "--json"]) == 0
+    assert run(["validate", "--file", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["summary"]["fits"] == {"ran_told_to_fit": 1}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from topologies.errors import InputError, suggestion
+from topologies.options import option
 from workloads.models.model import Model
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -89,31 +90,93 @@ class ParallelPlan:
         library's default, see :func:`workloads.training.layers.data_parallel.bucket_parameters`.
     """
 
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    cp: int = 1
-    ep: int = 1
-    etp: int = 0
-    vpp: int = 1
-    microbatch: int = 1
-    global_batch: int = 1
-    seq: int = 4096
-    zero: int = 1
-    reshard: bool = True
-    sequence_parallel: bool = True
-    schedule: Schedule = "1f1b"
-    recompute: Recompute = "selective"
-    recompute_every: int = 1
-    precision: str = "bf16"
-    overlap: Overlap = "dp"
-    attention: str = "fused"
-    ranks_per_chip: int = 1
-    order: tuple[str, ...] = ORDER
-    cp_exchange: CpExchange = "ring"
-    routing_skew: float = 1.0
-    stage_layers: tuple[int, ...] = ()
-    bucket_bytes: int = 0
+    tp: int = field(default=1, metadata=option("Tensor-parallel degree"))
+    pp: int = field(default=1, metadata=option("Pipeline-parallel degree: number of stages"))
+    dp: int = field(
+        default=1, metadata=option("Data-parallel degree", default="what fills the cluster")
+    )
+    cp: int = field(default=1, metadata=option("Context-parallel degree"))
+    ep: int = field(default=1, metadata=option("Expert-parallel degree"))
+    etp: int = field(
+        default=0, metadata=option("Tensor-parallel degree of experts", default="that of --tp")
+    )
+    vpp: int = field(default=1, metadata=option("Model chunks of a pipeline stage"))
+    microbatch: int = field(default=1, metadata=option("Sequences that a rank processes at once"))
+    global_batch: int = field(
+        default=1,
+        metadata=option("Sequences of one optimizer step", default="16 microbatches a rank"),
+    )
+    seq: int = field(
+        default=4096, metadata=option("Tokens of a sequence", default="4096, or all of the model's")
+    )
+    zero: int = field(
+        default=1,
+        metadata=option(
+            "ZeRO stage: 1 shards the optimizer state, 2 gradients as well, 3 parameters as well",
+            choices=CHOICES["zero"],
+        ),
+    )
+    reshard: bool = field(
+        default=True,
+        metadata=option("Shard parameters and gradients again after each pass (ZeRO-2 and 3)"),
+    )
+    sequence_parallel: bool = field(
+        default=True,
+        metadata=option(
+            "Split norms and residuals along the sequence over --tp",
+            default="on where --tp divides the sequence",
+        ),
+    )
+    schedule: Schedule = field(
+        default="1f1b", metadata=option("Pipeline schedule", choices=CHOICES["schedule"])
+    )
+    recompute: Recompute = field(
+        default="selective",
+        metadata=option("Activations to compute again", choices=CHOICES["recompute"]),
+    )
+    recompute_every: int = field(
+        default=1, metadata=option("Under full recomputation, compute each N-th layer again")
+    )
+    precision: str = field(
+        default="bf16",
+        metadata=option("Precision of matrix products", choices=CHOICES["precision"]),
+    )
+    overlap: Overlap = field(
+        default="dp",
+        metadata=option("Communication that runs beside compute", choices=CHOICES["overlap"]),
+    )
+    attention: str = field(
+        default="fused", metadata=option("Attention kernel", choices=CHOICES["attention"])
+    )
+    ranks_per_chip: int = field(
+        default=1, metadata=option("Ranks of a chip", default="1; on Trainium1 2")
+    )
+    order: tuple[str, ...] = field(
+        default=ORDER,
+        metadata=option("Axes from the fastest-changing rank number to the slowest", kind=str),
+    )
+    cp_exchange: CpExchange = field(
+        default="ring",
+        metadata=option("Exchange of keys and values", choices=CHOICES["cp_exchange"]),
+    )
+    routing_skew: float = field(
+        default=1.0, metadata=option("Tokens of the busiest expert-parallel rank over the mean")
+    )
+    stage_layers: tuple[int, ...] = field(
+        default=(),
+        metadata=option(
+            "Layers of each model chunk", kind=str, metavar="N-N-…", default="as even as possible"
+        ),
+    )
+    bucket_bytes: int = field(
+        default=0,
+        metadata=option(
+            "Gradients reduced together beside the backward pass, such as 160MB",
+            name="bucket",
+            kind=str,
+            default="that of the training library",
+        ),
+    )
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"):

@@ -1,0 +1,187 @@
+"""``cluster-sim experiment``: run an experiment with the parameters of its ``run`` as options.
+
+With ``--out DIR`` frame and figure are written to a run directory, the figure under the name of the
+module or its ``FIGURE``, together with whatever an optional ``save(run, frame, **options)`` adds
+(:class:`experiments.reports.run_directory.Run`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.groups import Entry, LazyGroup, click_command
+from experiments.cli.invocation import Invocation
+from experiments.cli.options import as_options, typer_parameter
+from experiments.cli.output import plain, print_table
+from experiments.scripts.registry import EXPERIMENTS, Experiment
+from topologies.errors import InputError
+from topologies.options import Option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.reports.run_directory import Run
+
+COMMON = ("seed", "engine")
+"""Parameters of ``run`` that are options of every command."""
+SCALARS = (bool, int, float, str, Path)
+
+
+class ExperimentGroup(LazyGroup):
+    """Experiments by name; dashes and underscores are the same."""
+
+    thing = "experiment"
+    unknown = "no experiment is called {}"
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """All experiments by name."""
+        return {one.name: Entry(one.question, partial(_command, one)) for one in EXPERIMENTS}
+
+    def spelled(self, name: str) -> str:
+        """Name of an experiment as it is registered."""
+        return name.replace("-", "_")
+
+
+experiment = ExperimentGroup(
+    name="experiment",
+    help="Run one of the experiments; `experiment NAME --help` lists its parameters.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _command(chosen: Experiment) -> Any:
+    """Build the command of an experiment from the signature and docstring of its ``run``."""
+    module = chosen.load()
+    parameters = _parameters(module.run)
+    readers = {name: reader for name, (_, reader) in parameters.items()}
+
+    def ask(call: Invocation, given: Mapping[str, Any]) -> None:
+        values = {name: readers[name](name, value) for name, value in given.items()}
+        own = inspect.signature(module.run).parameters
+        common = {name: getattr(call, name) for name in COMMON if name in own}
+        _run(chosen, module, {**values, **common}, call)
+
+    options = [parameter for parameter, _ in parameters.values()]
+    function = as_options(f"experiment {chosen.name}", ask, more={"given": options})
+    function.__doc__ = inspect.getdoc(module.run) and _first_line(inspect.getdoc(module.run) or "")
+    return click_command(chosen.name, function)
+
+
+def _parameters(
+    run: Callable[..., Any],
+) -> dict[str, tuple[inspect.Parameter, Callable[[str, Any], Any]]]:
+    """Options of ``run`` by name, and the function that reads each one's value."""
+    hints, told = typing.get_type_hints(run), parameter_texts(inspect.getdoc(run) or "")
+    made = {}
+    for name, parameter in inspect.signature(run).parameters.items():
+        if name in COMMON:
+            continue
+        kind = _without_none(hints.get(name, str))
+        option = Option(told.get(name, "").rstrip(".") or name.replace("_", " ").capitalize())
+        default = parameter.default
+        if typing.get_origin(kind) in (tuple, list, Sequence):
+            item = next(part for part in typing.get_args(kind) if part is not Ellipsis)
+            listed = None if default is None else ",".join(str(part) for part in default)
+            option = Option(option.help, metavar="A,B,…")
+            made[name] = (typer_parameter(name, str | None, option, listed), _list_reader(item))
+        else:
+            kind = kind if kind in SCALARS else str
+            wide = kind | None if default is None else kind
+            made[name] = (typer_parameter(name, wide, option, default), _as_given)
+    return made
+
+
+def parameter_texts(docstring: str) -> dict[str, str]:
+    """Descriptions in the ``Parameters`` section of a numpydoc docstring, by name.
+
+    Examples
+    --------
+    >>> parameter_texts('''Run.
+    ...
+    ... Parameters
+    ... ----------
+    ... tp, pp : int
+    ...     Degrees of one replica.
+    ... ''')
+    {'tp': 'Degrees of one replica.', 'pp': 'Degrees of one replica.'}
+    """
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", docstring, re.M | re.S)
+    texts = {}
+    for head, body in re.findall(
+        r"^(\S[^\n]*)\n((?:[ \t]+[^\n]*\n?|\n)*)", f"{section[1]}\n" if section else "", re.M
+    ):
+        for name in head.partition(" : ")[0].split(","):
+            texts[name.strip()] = " ".join(body.split())
+    return texts
+
+
+def _run(
+    chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
+) -> None:
+    frame = module.run(**values)
+    rows = frame.reset_index() if frame.index.name else frame
+
+    def document() -> dict[str, Any]:
+        inputs = plain(dict(values))
+        return {"experiment": chosen.name, "inputs": inputs, "rows": _records(rows)}
+
+    def write(run: Run) -> None:
+        called = getattr(module, "FIGURE", chosen.name)
+        run.figure(called, module.plot(frame), title=chosen.question)
+        run.table("metrics", frame, title="Rows", parquet=True)
+        if hasattr(module, "save"):
+            module.save(run, frame, **values)
+
+    call.answer(document, partial(_print, chosen, frame, call), write, inputs=values)
+
+
+def _print(chosen: Experiment, frame: pd.DataFrame, call: Invocation) -> None:
+    from experiments.reports.formatting import constants, table_text
+
+    same, rest = constants(frame)
+    print_table("\n".join(line for line in (chosen.question, same) if line), *table_text(rest))
+    if call.out is not None:
+        sys.stderr.write(f"written to {call.out}\n")
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    names = [str(name) for name in frame.columns]
+    return [dict(zip(names, row, strict=True)) for row in frame.itertuples(index=False)]
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n\n")[0]
+
+
+def _as_given(name: str, value: Any) -> Any:
+    return value
+
+
+def _list_reader(item: Callable[[str], Any]) -> Callable[[str, Any], Any]:
+    def read(name: str, text: str | None) -> tuple[Any, ...] | None:
+        try:
+            return None if text is None else tuple(item(part.strip()) for part in text.split(","))
+        except ValueError:
+            kind = getattr(item, "__name__", "text")
+            raise InputError(
+                f"--{name.replace('_', '-')} {text!r} is no list of {kind} values; "
+                "write them with commas, as A,B,C."
+            ) from None
+
+    return read
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (UnionType, typing.Union):
+        return next(part for part in typing.get_args(hint) if part is not NoneType)
+    return hint

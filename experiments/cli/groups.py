@@ -1,0 +1,88 @@
+"""Groups of commands that load a command's module when that command is used.
+
+``cluster-sim --help`` lists names and summaries without importing numpy, pandas or numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from experiments.cli.commands import COMMANDS, Command
+from experiments.cli.options import as_options
+from topologies.errors import InputError, suggestion
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a help page, and how the command behind it is loaded."""
+
+    summary: str
+    load: Callable[[], Any]
+
+
+class LazyGroup(TyperGroup):
+    """Commands by name, each loaded with its first use; those of the registry by default."""
+
+    thing = "command"
+    """Word for one of them."""
+    unknown = "No such command '{}'"
+    """Message for a name that is none of them."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """All commands by name, in the order of the help page."""
+        return {one.name: Entry(one.summary, partial(_loaded, one)) for one in COMMANDS}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in the order of the help page."""
+        return list(self.entries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load a command, None where there is none of this name."""
+        name = self.spelled(cmd_name)
+        return self.entries[name].load() if name in self.entries else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments begin with.
+
+        Raises
+        ------
+        InputError
+            When there is none of its name, with the nearest one.
+        """
+        if self.spelled(args[0]) not in self.entries and not args[0].startswith("-"):
+            near = suggestion(args[0], self.entries)
+            raise InputError(
+                f"{self.unknown.format(args[0][:80])}.{near} There are: {', '.join(self.entries)}. "
+                f"See {ctx.command_path} --help."
+            )
+        return super().resolve_command(ctx, [self.spelled(args[0]), *args[1:]])
+
+    def spelled(self, name: str) -> str:
+        """Name of an entry as a user may write it."""
+        return name
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write names and summaries without loading a command."""
+        with formatter.section(f"{self.thing.capitalize()}s"):
+            formatter.write_dl([(name, one.summary) for name, one in self.entries.items()])
+
+
+def click_command(name: str, function: Callable[..., Any]) -> Any:
+    """Turn a function with typer's annotations into a command, without an application around it."""
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name)(function)
+    return typer.main.get_command(single)
+
+
+def _loaded(command: Command) -> Any:
+    function: Any = command.load()
+    if isinstance(function, TyperGroup):
+        return function
+    return click_command(command.name, as_options(command.name, function, resumes=command.resumes))

@@ -1,0 +1,112 @@
+"""Inputs that several commands share: cluster, catalogue, model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
+
+
+@dataclass(frozen=True)
+class CatalogueInputs:
+    """Changes to the hardware catalogue."""
+
+    variant: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Use a named alternative of a contested value; may be repeated "
+            "(`cluster-sim list variants` shows them)",
+            metavar="PART.QUANTITY=NAME",
+        ),
+    )
+    catalogue: Path | None = field(
+        default=None,
+        metadata=option("Catalogue rows that replace the shipped ones", metavar="FILE.csv"),
+    )
+
+    def read(self) -> Catalogue:
+        """Read the catalogue with these changes.
+
+        Raises
+        ------
+        InputError
+            For an unknown variant or a file that is no catalogue.
+        """
+        from topologies.catalogue.catalogue import choose
+
+        return choose(self.variant, self.catalogue)
+
+
+@dataclass(frozen=True)
+class MachineInputs:
+    """A cluster of any form, plain shapes included, by position."""
+
+    cluster: str = field(
+        metadata=option(
+            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file",
+            metavar="CLUSTER",
+            argument=True,
+        )
+    )
+    bandwidth: str | None = field(
+        default=None,
+        metadata=option("Bandwidth of each directed link of a plain shape, such as 100GB/s"),
+    )
+    latency: str | None = field(
+        default=None, metadata=option("Latency of each link of a plain shape, such as 1us")
+    )
+
+    def read(self, catalogue: Catalogue) -> Cluster:
+        """Build the cluster.
+
+        Raises
+        ------
+        InputError
+            For an unknown name, and for rates that are not a plain shape's.
+        """
+        from topologies.clusters.names import cluster
+
+        return cluster(
+            self.cluster, bandwidth=self.bandwidth, latency=self.latency, catalogue=catalogue
+        )
+
+
+@dataclass(frozen=True)
+class ModelOnCluster:
+    """A model and the cluster that runs it."""
+
+    model: str = field(
+        metadata=option("Named model (`cluster-sim list models`) or path of a config.json")
+    )
+    cluster: str = field(metadata=option("Named machine or YAML file, such as trn2-ultraserver:16"))
+
+    def read_model(self) -> Model:
+        """Read the model.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or a file that is no configuration.
+        """
+        from workloads.models.huggingface import model
+
+        return model(self.model)
+
+    def read_cluster(self, catalogue: Catalogue) -> Cluster:
+        """Build the cluster, which must have chips that compute.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or a plain shape.
+        """
+        from topologies.clusters.names import machine
+
+        return machine(self.cluster, catalogue=catalogue)

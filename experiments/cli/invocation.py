@@ -1,0 +1,111 @@
+"""One call of a command: the options that every command has, and how every command answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.output import print_json
+from topologies.errors import InputError, suggestion
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+
+ENGINES = ("fast", "reference")
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One call of a command.
+
+    Attributes
+    ----------
+    json, out, seed, engine, quiet
+        Options of every command, so that scripts may give them without asking which command it is.
+    command : str
+        Name of the command.
+    inputs : mapping of str to value
+        All options that results depend on, as a run directory records them.
+
+    Raises
+    ------
+    InputError
+        For an unknown engine.
+    """
+
+    json: bool = field(
+        default=False,
+        metadata=option("Print one JSON document, in SI units", recorded=False),
+    )
+    out: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write a run directory: record, tables, figures", metavar="DIR", recorded=False
+        ),
+    )
+    seed: int = field(
+        default=0, metadata=option("Seed of all random draws", least=0, recorded=False)
+    )
+    engine: str = field(
+        default="fast",
+        metadata=option(
+            "Simulation engine, compiled or SimPy, with equal results", choices=ENGINES
+        ),
+    )
+    quiet: bool = field(
+        default=False, metadata=option("Show no progress on stderr", recorded=False)
+    )
+    command: str = ""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            near = suggestion(self.engine, ENGINES)
+            raise InputError(f"unknown engine {self.engine!r}.{near} Use {' or '.join(ENGINES)}.")
+
+    def check_out(self) -> None:
+        """Refuse a directory that holds something else, before the work begins.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.out is not None:
+            from experiments.reports.run_directory import check_foreign
+
+            check_foreign(self.out)
+
+    def answer(
+        self,
+        document: Callable[[], Mapping[str, Any]],
+        show: Callable[[], None],
+        write: Callable[[Run], None],
+        *,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the run directory if one was asked for, then tell programs or people.
+
+        Parameters
+        ----------
+        document : function
+            Makes the one document of ``--json``.
+        show : function
+            Prints tables for people.
+        write : function of a Run
+            Puts results into the run directory.
+        inputs : mapping, optional
+            Inputs to be recorded; by default the options as they were given.
+        """
+        if self.out is not None:
+            from experiments.reports.run_directory import run_directory
+
+            asked = self.inputs if inputs is None else inputs
+            with run_directory(self.out, command=self.command, inputs=asked, seed=self.seed) as run:
+                write(run)
+        if self.json:
+            print_json(document())
+        else:
+            show()

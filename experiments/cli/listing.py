@@ -1,0 +1,169 @@
+"""``cluster-sim list``: the names that other commands understand."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+
+Rows = list[dict[str, Any]]
+
+
+def models() -> Rows:
+    """Named models with their sizes."""
+    from workloads.models.huggingface import models, named
+
+    return [
+        {
+            "name": name,
+            "parameters": model.parameters,
+            "layers": model.layers,
+            "hidden": model.hidden,
+            "heads": model.heads,
+            "experts": None if model.experts is None else model.experts.count,
+            "vocabulary": model.vocab,
+        }
+        for name, model in ((name, named(name)) for name in models())
+    ]
+
+
+def clusters() -> Rows:
+    """Named machines, one scale-up domain each, and the forms of plain shapes."""
+    from topologies.clusters.machines import MACHINES
+    from topologies.clusters.names import RAINIER, cluster
+    from topologies.clusters.plain import PLAIN
+
+    machines = ((name, cluster(name)) for name in (*MACHINES, RAINIER))
+    rows = [
+        {"name": name, "chip": one.chip, "chips": one.chips, "domains": one.domains}
+        for name, one in machines
+    ]
+    shapes = [
+        {"name": example, "chip": "(plain shape)", "chips": None, "domains": None}
+        for example in PLAIN.values()
+    ]
+    return rows + shapes
+
+
+def algorithms() -> Rows:
+    """Algorithms of collectives and the operations that each of them runs."""
+    from cluster_sim.collectives.algorithms.registry import ALGORITHMS
+
+    return [{"name": name, "collectives": ", ".join(one.ops)} for name, one in ALGORITHMS.items()]
+
+
+def schedules() -> Rows:
+    """Pipeline schedules."""
+    from workloads.training.plan.plan import CHOICES
+
+    return [{"name": name} for name in CHOICES["schedule"]]
+
+
+def demands() -> Rows:
+    """Demand traces that ship with the package."""
+    from workloads.demand.bundled import BUNDLED
+
+    return [
+        {"name": name, "about": (inspect.getdoc(read) or "").partition("\n")[0]}
+        for name, read in BUNDLED.items()
+    ]
+
+
+def variants() -> Rows:
+    """Contested values of the catalogue: the default and each named alternative."""
+    from topologies.catalogue.catalogue import catalogue
+
+    parts = catalogue()
+    return [
+        {
+            "name": f"{row.part}.{row.quantity}={row.variant}",
+            "value": row.written,
+            "default": parts.entry(row.part, row.quantity).written,
+            "grade": row.grade,
+            "note": row.note,
+        }
+        for row in parts.rows
+        if row.variant
+    ]
+
+
+def prices() -> Rows:
+    """Prices in the catalogue."""
+    from topologies.catalogue.catalogue import catalogue
+
+    return [
+        {
+            "name": f"{row.part}.{row.quantity}",
+            "value": row.written,
+            "grade": row.grade,
+            "source": row.source,
+        }
+        for row in catalogue().rows
+        if "USD" in row.unit and not row.variant
+    ]
+
+
+def experiments() -> Rows:
+    """Experiments and the question that each of them answers."""
+    from experiments.scripts.registry import EXPERIMENTS
+
+    return [{"name": one.name, "question": one.question} for one in EXPERIMENTS]
+
+
+KINDS: Mapping[str, Callable[[], Rows]] = {
+    one.__name__: one
+    for one in (models, clusters, algorithms, schedules, demands, variants, prices, experiments)
+}
+"""Everything that can be listed."""
+
+
+@dataclass(frozen=True)
+class ListInputs:
+    """What is listed."""
+
+    kind: str = field(
+        metadata=option("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError, suggestion
+
+        if self.kind not in KINDS:
+            near = suggestion(self.kind, KINDS)
+            raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")
+
+
+def listing(asked: ListInputs, call: Invocation) -> None:
+    """List models, clusters, algorithms and other names."""
+    rows = KINDS[asked.kind]()
+    call.answer(
+        lambda: {"kind": asked.kind, "rows": rows},
+        lambda: _print(asked.kind, rows),
+        lambda run: _write(run, asked.kind, rows),
+    )
+
+
+def _print(kind: str, rows: Rows) -> None:
+    about = (inspect.getdoc(KINDS[kind]) or "").rstrip(".")
+    columns = list(rows[0])
+    print_table(about, columns, [[_text(row[name]) for name in columns] for row in rows])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _write(run: Run, kind: str, rows: Rows) -> None:
+    import pandas as pd
+
+    run.table(kind, pd.DataFrame(rows), title=(inspect.getdoc(KINDS[kind]) or "").rstrip("."))

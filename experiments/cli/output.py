@@ -1,0 +1,140 @@
+"""How commands print: one JSON document for programs, tables of at most 80 columns for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
+"""First characters of the cells of a column of numbers; a missing number is empty or a dash."""
+GAP = 2
+"""Spaces between columns."""
+MOST_REPEATED = 0.4
+"""Share of the width that columns repeated in a further block may take."""
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy scalars, arrays, paths and non-finite floats into what JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Write exactly one JSON document to stdout."""
+    sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
+) -> None:
+    """Print a table for people as wide as the terminal, 80 columns where there is none.
+
+    Numbers align right, text and the first ``left`` columns left. Cells wrap between words; columns
+    that still do not fit follow in a second table, which repeats the first ``left`` columns.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    cells = [list(row) for row in rows]
+    width = shutil.get_terminal_size((80, 24)).columns
+    console = Console(width=width, highlight=False, markup=False)
+    if title:
+        _print(console, Text(title, style="bold"))
+    for block in blocks(columns, cells, width, left):
+        _print(console, _table(columns, cells, block, left))
+
+
+def blocks(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, left: int
+) -> Iterator[dict[int, int]]:
+    """Columns that fit beside each other, block by block, each with its width in characters.
+
+    Examples
+    --------
+    >>> list(blocks(["name", "first", "second"], [["a", "12345678", "1"]], 16, 1))
+    [{0: 4, 1: 8}, {0: 4, 2: 6}]
+    """
+    least = [_least(name, cells, place) for place, name in enumerate(columns)]
+    kept: dict[int, int] = {}
+    for place in range(min(left, len(columns))):
+        if _total({**kept, place: least[place]}) <= width * MOST_REPEATED:
+            kept[place] = least[place]
+    block = dict(kept)
+    for place in [place for place in range(len(columns)) if place not in kept]:
+        if len(block) > len(kept) and _total({**block, place: least[place]}) > width:
+            yield _widened(block, columns, cells, width)
+            block = dict(kept)
+        block[place] = least[place]
+    yield _widened(block, columns, cells, width)
+
+
+def _least(name: str, cells: Sequence[Sequence[str]], place: int) -> int:
+    """Longest word of a column; a number and its unit stay on one line."""
+    texts = [row[place] for row in cells]
+    if all(text[:1] in NUMBER_STARTS for text in texts):
+        return max([len(word) for word in name.split()] + [len(text) for text in texts] + [1])
+    return max([len(word) for text in (name, *texts) for word in text.split()] + [1])
+
+
+def _widened(
+    block: Mapping[int, int], columns: Sequence[str], cells: Sequence[Sequence[str]], width: int
+) -> dict[int, int]:
+    """Give the room that is left to the columns whose cells would wrap, the narrowest first."""
+    widths = dict(block)
+    wanted = {
+        place: max(
+            len(line)
+            for text in (columns[place], *(row[place] for row in cells))
+            for line in (text.splitlines() or [""])
+        )
+        for place in block
+    }
+    spare = max(0, width - _total(widths))
+    for place in sorted(block, key=lambda place: wanted[place] - widths[place]):
+        more = min(spare, max(0, wanted[place] - widths[place]))
+        widths[place] += more
+        spare -= more
+    return widths
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def _table(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    block: Mapping[int, int],
+    left: int,
+) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for place, width in block.items():
+        numbers = all(row[place][:1] in NUMBER_STARTS for row in cells)
+        right = place >= left and numbers
+        table.add_column(columns[place], justify="right" if right else "left", width=width)
+    for row in cells:
+        table.add_row(*(row[place] for place in block))
+    return table
+
+
+def _print(console: Any, what: Any) -> None:
+    """Print without the spaces with which lines are filled up."""
+    with console.capture() as text:
+        console.print(what)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))

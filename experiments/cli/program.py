@@ -1,0 +1,38 @@
+"""The command line as a program that sweeps run, handed to them rather than imported by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from experiments.cli.main import app, run
+from experiments.sweeps.command_line import Parameter, Program
+
+NOT_IN_A_STUDY = ("sweep", "report", "experiment", "list", "doctor")
+
+
+def program_of(program: typer.Typer, excluded: tuple[str, ...]) -> Program:
+    """Describe a typer application to a sweep; commands are loaded when a study names them."""
+    group: Any = typer.main.get_command(program)
+    names = tuple(group.list_commands(None))
+    return Program(run, names, excluded, lambda name: parameters(group.get_command(None, name)))
+
+
+def parameters(command: Any) -> dict[str, Parameter]:
+    """Parameters of a command by name, positional ones first and in order."""
+    known = {}
+    for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
+        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
+        name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
+        known[name] = Parameter(
+            flags,
+            tuple(item.secondary_opts),
+            is_flag=bool(getattr(item, "is_flag", False)),
+            repeats=bool(getattr(item, "multiple", False)),
+        )
+    return known
+
+
+PROGRAM = program_of(app, NOT_IN_A_STUDY)
+"""``cluster-sim`` itself."""

@@ -1,0 +1,114 @@
+"""What a command line says about the fields of a dataclass: help, unit, choices, limits, spelling.
+
+A field is described where it is declared, and nowhere else::
+
+    tp: int = field(default=1, metadata=option("Tensor-parallel degree"))
+
+``experiments.cli.options`` turns described fields into options. Nothing is imported here, so that
+any dataclass may describe its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any
+
+KEY = "option"
+
+Choices = tuple[str | int, ...] | Callable[[], tuple[str | int, ...]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """Description of one option or argument of a command.
+
+    Attributes
+    ----------
+    help : str
+        One phrase without a full stop; unit and choices are added to it.
+    unit : str
+        Unit of a plain number, such as ``"USD/MWh"``; empty for text that carries its own unit.
+    choices : tuple, or function that returns one
+        Values that the option may take, for the help text and for shell completion.
+    default : str
+        Words for a default that depends on other inputs, such as ``"what fills the cluster"``.
+    metavar : str
+        Placeholder of the value; by default its type.
+    name : str
+        Spelling on the command line without dashes; by default that of the field.
+    least, most : float, optional
+        Limits of a number.
+    kind : type, optional
+        Type of the value on the command line where it is not that of the field: ``str`` for a
+        quantity such as ``160MB`` that the library reads.
+    argument : bool
+        Whether it is given by position instead of by name.
+    recorded : bool
+        Whether results depend on it, so that a run directory records it as an input.
+    """
+
+    help: str
+    unit: str = ""
+    choices: Choices = ()
+    default: str = ""
+    metavar: str = ""
+    name: str = ""
+    least: float | None = None
+    most: float | None = None
+    kind: type | None = None
+    argument: bool = False
+    recorded: bool = True
+
+    def known(self) -> tuple[str, ...]:
+        """Choices as text, empty where any value will do."""
+        values = self.choices() if callable(self.choices) else self.choices
+        return tuple(str(value) for value in values)
+
+    def sentence(self) -> str:
+        """Help text with unit and choices.
+
+        Examples
+        --------
+        >>> Option("Price of electricity", unit="USD/MWh").sentence()
+        'Price of electricity [USD/MWh].'
+        >>> Option("Recomputation", choices=("none", "selective", "full")).sentence()
+        'Recomputation: none, selective or full.'
+        """
+        unit = f" [{self.unit}]" if self.unit else ""
+        known = self.known()
+        return f"{self.help}{unit}{': ' if known else ''}{in_words(known)}."
+
+
+def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002
+    """Metadata of a field that is an option; see :class:`Option` for the details.
+
+    Examples
+    --------
+    >>> from dataclasses import field
+    >>> @dataclass(frozen=True)
+    ... class Request:
+    ...     ranks: int = field(default=8, metadata=option("Number of ranks", least=1))
+    >>> described(Request)["ranks"].sentence()
+    'Number of ranks.'
+    """
+    return {KEY: Option(help, **details)}
+
+
+def described(kind: type) -> dict[str, Option]:
+    """Options of a dataclass by field name, in order; fields without a description are left out."""
+    declared: tuple[Field[Any], ...] = fields(kind)
+    return {field.name: field.metadata[KEY] for field in declared if KEY in field.metadata}
+
+
+def in_words(values: tuple[str, ...], last: str = "or") -> str:
+    """List in words.
+
+    Examples
+    --------
+    >>> in_words(("none", "dp", "all"))
+    'none, dp or all'
+    """
+    if len(values) < 2:
+        return "".join(values)
+    return f"{', '.join(values[:-1])} {last} {values[-1]}"
