@@ -66,8 +66,13 @@ class ReplicaInputs:
             default="the chips of one server",
         ),
     )
-    precision: str = field(
-        default="bf16", metadata=option("Precision of weights", choices=("bf16", "fp8", "fp4"))
+    precision: str | None = field(
+        default=None,
+        metadata=option(
+            "Precision of weights",
+            choices=("bf16", "fp8", "fp4"),
+            default="that of the model's stored weights",
+        ),
     )
     prefill: str = field(
         default="auto",

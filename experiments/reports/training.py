@@ -33,6 +33,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "ranks": plan.ranks,
         "chips": run.chips,
         "parameters": run.model.parameters,
+        **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
         "iteration_s": run.iteration_s,
         "tokens": plan.tokens,
         "tokens_per_s": run.tokens_per_s,

@@ -8,7 +8,13 @@ of MFU in arXiv 2204.02311 (appendix B) does; it gives a larger MFU for the same
 
 from __future__ import annotations
 
-from workloads.models.model import Model, attention_parameters, mlp_parameters
+from workloads.models.model import (
+    Model,
+    attention_parameters,
+    attention_vectors,
+    expert_parameters,
+    mlp_parameters,
+)
 
 BACKWARD = 2
 """Products of the backward pass for each one of the forward pass: two gradients."""
@@ -30,17 +36,33 @@ def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Of the scores and the weighted sums of one layer, forward, one token."""
+    """Operations of the scores and the weighted sums of one layer, forward, one token.
+
+    A recurrent mixer updates its state and reads it: a product and a sum for each element, twice.
+    """
+    if model.mixer == "none":
+        return 0.0
+    if model.mixer == "recurrence" and model.recurrence:
+        return 4.0 * model.recurrence.state
     widths = model.query_width + model.value_width
     return 2 * widths * keys_seen(model, seq, causal=causal)
 
 
+def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
+    """Operations of the scores and the weighted sums of all layers, forward, one token."""
+    return sum(
+        model.each_layer.count(kind) * attention_flops(model.of_kind(kind), seq, causal=causal)
+        for kind in model.kinds
+    )
+
+
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
-    """Of one layer, forward, one token: two for each weight that it passes, and attention.
+    """Operations of one layer, forward, one token: two for each weight that it passes, attention.
 
     Parameters
     ----------
     model : Model
+        With layers of one kind, :meth:`~workloads.models.model.Model.of_kind`.
     seq : int
         Tokens of a sequence.
     moe : bool
@@ -48,31 +70,28 @@ def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> fl
     causal : bool
         Whether scores above the diagonal are left out.
     """
-    norms = 2 * model.head_dim * model.qk_norm
-    biases = _biases(model, moe=moe)
-    weights = attention_parameters(model) + mlp_parameters(model, moe=moe) - norms - biases
+    weights = attention_parameters(model) + mlp_parameters(model, moe=moe)
+    weights -= attention_vectors(model) + _mlp_vectors(model, moe=moe)
     if moe and model.experts:
-        matrices = 3 if model.gated_mlp else 2
+        biases = expert_parameters(model) - (3 if model.gated_mlp else 2) * (
+            model.hidden * model.experts.ffn
+        )
         idle = model.experts.count - model.experts.per_token
-        weights -= idle * matrices * model.hidden * model.experts.ffn
+        weights -= idle * expert_parameters(model) + model.experts.per_token * biases
     return 2 * weights + attention_flops(model, seq, causal=causal)
 
 
-def _biases(model: Model, *, moe: bool) -> int:
-    """Parameters of a layer that no product multiplies, norms over the hidden width left out."""
-    h = model.hidden
-    if model.latent:
-        attention = model.latent.query_rank + model.latent.kv_rank
-    else:
-        kv = model.kv_heads * model.head_dim
-        attention = (model.query_width + 2 * kv) * model.qkv_bias + h * model.output_bias
+def _mlp_vectors(model: Model, *, moe: bool) -> int:
+    """Parameters of a feed-forward part that no product multiplies, those of experts left out."""
     if moe and model.experts:
-        return attention + model.experts.count * model.experts.router_bias
-    return attention + (model.ffn * (2 if model.gated_mlp else 1) + h) * model.mlp_bias
+        return model.experts.count * model.experts.router_bias
+    if not model.ffn:
+        return 0
+    return (model.ffn * (2 if model.gated_mlp else 1) + model.hidden) * model.mlp_bias
 
 
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Of the whole model, forward, one token, output layer included.
+    """Operations of the whole model, forward, one token, output layer included.
 
     Examples
     --------
@@ -83,13 +102,16 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     >>> round(forward_flops(big, 8192) / big.parameters, 2)
     2.07
     """
-    dense = (model.layers - model.moe_layers) * layer_flops(model, seq, moe=False, causal=causal)
-    sparse = model.moe_layers * layer_flops(model, seq, moe=True, causal=causal)
-    return dense + sparse + 2 * model.vocab * model.hidden
+    layers = sum(
+        model.each_layer.count(kind)
+        * layer_flops(model.of_kind(kind), seq, moe=kind.experts, causal=causal)
+        for kind in model.kinds
+    )
+    return layers + 2 * model.vocab * model.hidden
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
-    """Of one optimizer step over so many tokens, without recomputation.
+    """Operations of one optimizer step over so many tokens, without recomputation.
 
     Returns
     -------

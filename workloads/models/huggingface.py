@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from topologies.errors import InputError, suggestion
-from workloads.models.model import Experts, LatentAttention, Model
+from workloads.models.attention_fields import attention, sizes
+from workloads.models.families import FAMILIES, Family
+from workloads.models.feed_forward_fields import feed_forward
+from workloads.models.fields import Fields, Reader
+from workloads.models.layer_fields import layers
+from workloads.models.model import Model
+from workloads.models.quantization import precision
 
 LARGEST_CONFIG_BYTES = 2**20
-LARGEST_NUMBER = 10**9
 CONFIG = "config.json"
-
-Fields = Mapping[str, Any]
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Fields under which configs of several towers keep their decoder."""
+TOWERS = {
+    "vision_config": "vision tower",
+    "vision_tower": "vision tower",
+    "audio_config": "audio tower",
+    "speech_config": "audio tower",
+}
+NOT_MODELLED = {
+    "is_encoder_decoder": "an encoder beside its decoder",
+    "type_vocab_size": "the segment embeddings of an encoder",
+    "altup_num_inputs": "alternating updates (AltUp)",
+    "mamba_d_ssm": "attention and a state-space mixer side by side in one layer",
+    "num_mem_blocks": "attention blocks that several layers share",
+    "parallel_attn_mlp_res": "a dense feed-forward part beside its experts",
+    "hc_mult": "hyper-connections",
+    "lru_width": "linear recurrent units",
+    "hidden_size_per_layer_input": "an embedding of its own in every layer",
+    "n_mamba_heads": "attention blocks that several layers share",
+    "zero_expert_num": "experts that do nothing",
+    "keep_window_size": "a dynamic mask",
+    "depth_decoder_config": "a second decoder",
+    "H_cycles": "layers that are passed in cycles",
+    "linear_num_heads": "Kimi's linear attention",
+    "gated_norm_rank": "gated norms",
+    "per_layer_config": "layers of different widths",
+    "block_configs": "layers of different widths",
+}
+"""Fields of structures that no part of the simulator costs, and what they stand for."""
 
 
 def models() -> list[str]:
     """Names of the shipped models."""
-    found = (files("workloads") / "models" / "configs").iterdir()
-    return sorted(item.name[:-5] for item in found if item.name.endswith(".json"))
+    shipped = (files("workloads") / "models" / "configs").iterdir()
+    return sorted(item.name[:-5] for item in shipped if item.name.endswith(".json"))
 
 
 def named(name: str) -> Model:
@@ -43,7 +73,8 @@ def named(name: str) -> Model:
         raise InputError(
             f"unknown model {name[:80]!r}.{near} There are {', '.join(known)}, and any config.json."
         )
-    text = (files("workloads") / "models" / "configs" / f"{name}.json").read_text(encoding="utf-8")
+    path = files("workloads") / "models" / "configs" / f"{name}.json"
+    text = path.read_text(encoding="utf-8")
     return from_fields(json.loads(text), name)
 
 
@@ -95,6 +126,15 @@ def _document(path: Path) -> Fields:
 def from_fields(fields: Fields, name: str) -> Model:
     """Return the model that the fields of a ``config.json`` describe.
 
+    Fields are mapped by their names, whatever the architecture is called; ``families`` adds only
+    the facts that no field states. Towers for images and sound, and layers that predict several
+    tokens, are left out and named in ``Model.left_out``.
+
+    Raises
+    ------
+    InputError
+        For a field that is missing or wrong, by name, and for a structure that is not modelled.
+
     Examples
     --------
     >>> gpt2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
@@ -102,237 +142,85 @@ def from_fields(fields: Fields, name: str) -> Model:
     >>> from_fields(gpt2, "mine").parameters
     124439808
     """
-    kind = str(fields.get("model_type") or _of_architecture(fields))
-    if kind not in FAMILIES:
-        stated = fields.get("architectures")
-        shown = f"{kind[:60]!r}" + (f" ({str(stated)[:80]})" if stated else "")
-        raise InputError(
-            f"model {name}: architecture {shown} is not supported.{suggestion(kind, FAMILIES)} "
-            f"Supported: {', '.join(FAMILIES)}."
-        )
-    return FAMILIES[kind](_Reader(fields, name))
+    text, left_out = _decoder(fields)
+    kind = _kind(text)
+    family = FAMILIES.get(kind, Family())
+    read = Reader({**family.absent, **{k: v for k, v in text.items() if v is not None}}, name)
+    _check_modelled(read, kind)
+    _check_complete(read, family, kind)
+    described = {
+        **sizes(read),
+        **attention(read),
+        **feed_forward(read),
+        **layers(read),
+        "left_out": (*left_out, *_predicting(read)),
+        "precision": precision(Reader({**fields, **text}, name)),
+        **family.fixed,
+    }
+    return Model(name=name, **described)
 
 
-def _of_architecture(fields: Fields) -> str:
+def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
+    """The fields of the decoder, and the towers beside it."""
+    towers = tuple(dict.fromkeys(word for key, word in TOWERS.items() if fields.get(key)))
+    part = next((key for key in TEXT_PARTS if isinstance(fields.get(key), dict)), None)
+    if part is None:
+        return fields, towers
+    outer = {key: fields[key] for key in ("tie_word_embeddings",) if key in fields}
+    text = {**outer, **fields[part]}
+    text.setdefault("model_type", fields.get("model_type"))
+    return text, towers
+
+
+def _kind(fields: Fields) -> str:
+    """The architecture's name, from ``model_type`` or the class."""
+    if fields.get("model_type"):
+        return str(fields["model_type"]).lower().replace("-", "_")
     stated = fields.get("architectures")
     first = str(stated[0]) if isinstance(stated, list) and stated else "none stated"
     plain = first.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
     return next((kind for kind in FAMILIES if kind.replace("_", "") == plain), first)
 
 
-class _Reader:
-    """Fields of one config, each checked as it is read."""
-
-    def __init__(self, fields: Fields, name: str):
-        self.fields = fields
-        self.name = name
-
-    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number under the first of these names that is there and not null."""
-        field = next((one for one in names if self.fields.get(one) is not None), None)
-        if field is None:
-            if default is None:
-                raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
-            return default
-        value = self.fields[field]
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not least <= value <= LARGEST_NUMBER:
+def _check_modelled(read: Reader, kind: str) -> None:
+    for field, structure in NOT_MODELLED.items():
+        if read.value(field):
             raise InputError(
-                f"model {self.name}: {field} is {str(value)[:40]!r}; it must be a whole number "
-                f"from {least} to {LARGEST_NUMBER:.0e}. Correct the config."
+                f"model {read.name}: architecture {kind[:60]!r} has {structure} ({field}), which "
+                "is not modelled. Use a decoder without it."
             )
-        return int(value)
-
-    def flag(self, field: str, default: bool = False) -> bool:
-        """A truth value."""
-        value = self.fields.get(field)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError(
-                f"model {self.name}: {field} is {str(value)[:40]!r}; it must be true or false."
-            )
-        return value
-
-    def dropout(self, *names: str) -> bool:
-        """Whether any of these rates is above zero."""
-        return any(isinstance(v := self.fields.get(one), int | float) and v > 0 for one in names)
 
 
-def _base(read: _Reader, *, tied: bool = False, **more: Any) -> dict[str, Any]:
-    """What all rotary families name alike; ``tied`` is what a config that does not say means."""
-    hidden = read.count("hidden_size")
-    heads = read.count("num_attention_heads")
-    if read.fields.get("head_dim") is None and hidden % heads:
+NEEDED = (
+    (None, ("hidden_size", "n_embd", "d_model")),
+    (None, ("num_hidden_layers", "n_layer", "n_layers", "num_layers")),
+    (None, ("num_attention_heads", "n_head", "n_heads", "num_heads", "state_size")),
+    (None, ("vocab_size", "padded_vocab_size")),
+    ("norm", ("rms_norm_eps", "rms_norm_epsilon", "layer_norm_eps", "layer_norm_epsilon")),
+    ("gated_mlp", ("hidden_act", "hidden_activation", "activation_function", "state_size")),
+    (None, ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim")),
+)
+"""Fields without which a config describes no decoder; the attribute whose fixed value spares it."""
+
+
+def _check_complete(read: Reader, family: Family, kind: str) -> None:
+    """Refuse an unknown architecture that lacks fields, with the names of all of them."""
+    if kind in FAMILIES:
+        return
+    lacking = [
+        names[0]
+        for attribute, names in NEEDED
+        if attribute not in family.fixed and not read.has(*names)
+    ]
+    if lacking:
+        stated = read.value("architectures")
+        shown = f"{kind[:60]!r}" + (f" ({str(stated)[:80]})" if stated else "")
         raise InputError(
-            f"model {read.name}: hidden_size {hidden} is not a multiple of "
-            f"num_attention_heads {heads}. Correct the config or add head_dim."
+            f"model {read.name}: architecture {shown} is unknown, and its config lacks "
+            f"{', '.join(lacking)}.{suggestion(kind, FAMILIES)} Add them under these names."
         )
-    return {
-        "name": read.name,
-        "layers": read.count("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": read.count("num_key_value_heads", default=heads),
-        "head_dim": read.count("head_dim", default=hidden // heads),
-        "ffn": read.count("intermediate_size"),
-        "vocab": read.count("vocab_size"),
-        "tied_embeddings": read.flag("tie_word_embeddings", default=tied),
-        "dropout": read.dropout("attention_dropout", "hidden_dropout"),
-        **more,
-    }
 
 
-def _llama(read: _Reader) -> Model:
-    bias = read.flag("attention_bias")
-    return Model(**_base(read, qkv_bias=bias, output_bias=bias, mlp_bias=read.flag("mlp_bias")))
-
-
-def _gemma(read: _Reader) -> Model:
-    bias = read.flag("attention_bias")
-    return Model(**_base(read, tied=True, qkv_bias=bias, output_bias=bias))
-
-
-def _mistral(read: _Reader) -> Model:
-    return Model(**_base(read, window=read.count("sliding_window", default=0)))
-
-
-def _qwen_window(read: _Reader) -> int:
-    return read.count("sliding_window", default=0) if read.flag("use_sliding_window") else 0
-
-
-def _qwen2(read: _Reader) -> Model:
-    return Model(**_base(read, qkv_bias=True, window=_qwen_window(read)))
-
-
-def _qwen3(read: _Reader) -> Model:
-    bias = read.flag("attention_bias")
-    more: dict[str, Any] = {
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "qk_norm": True,
-        "window": _qwen_window(read),
-    }
-    return Model(**_base(read, **more))
-
-
-def _gpt2(read: _Reader) -> Model:
-    hidden, heads = read.count("n_embd"), read.count("n_head")
-    if hidden % heads:
-        raise InputError(f"model {read.name}: n_embd {hidden} is not a multiple of n_head {heads}.")
-    return Model(
-        name=read.name,
-        layers=read.count("n_layer"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=read.count("n_inner", default=4 * hidden),
-        vocab=read.count("vocab_size"),
-        gated_mlp=False,
-        tied_embeddings=read.flag("tie_word_embeddings", default=True),
-        positions=read.count("n_positions", "n_ctx"),
-        norm="layer",
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        dropout=read.dropout("resid_pdrop", "attn_pdrop"),
-    )
-
-
-def _gpt_neox(read: _Reader) -> Model:
-    bias = read.flag("attention_bias", default=True)
-    more: dict[str, Any] = {
-        "gated_mlp": False,
-        "norm": "layer",
-        "qkv_bias": bias,
-        "output_bias": bias,
-    }
-    return Model(**_base(read, mlp_bias=True, **more))
-
-
-def _sparse(read: _Reader, dense_layers: int = 0) -> int:
-    """Leading dense layers of a config whose other layers all have experts; others are refused."""
-    step = read.count("decoder_sparse_step", "moe_layer_freq", default=1)
-    if step != 1 or read.fields.get("mlp_only_layers"):
-        raise InputError(
-            f"model {read.name}: experts in every layer after the dense ones are supported, not "
-            f"decoder_sparse_step {step} or mlp_only_layers."
-        )
-    return dense_layers
-
-
-def _mixtral(read: _Reader) -> Model:
-    experts = Experts(
-        count=read.count("num_local_experts"),
-        per_token=read.count("num_experts_per_tok"),
-        ffn=read.count("intermediate_size"),
-    )
-    window = read.count("sliding_window", default=0)
-    return Model(**_base(read, experts=experts, window=window))
-
-
-def _qwen_experts(read: _Reader, shared_ffn: int) -> Experts:
-    return Experts(
-        count=read.count("num_experts", "n_routed_experts"),
-        per_token=read.count("num_experts_per_tok"),
-        ffn=read.count("moe_intermediate_size"),
-        shared_ffn=shared_ffn,
-        shared_gate=shared_ffn > 0,
-        dense_layers=_sparse(read),
-    )
-
-
-def _qwen2_moe(read: _Reader) -> Model:
-    experts = _qwen_experts(read, read.count("shared_expert_intermediate_size", least=0))
-    return Model(**_base(read, qkv_bias=True, experts=experts, window=_qwen_window(read)))
-
-
-def _qwen3_moe(read: _Reader) -> Model:
-    bias = read.flag("attention_bias")
-    more: dict[str, Any] = {
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "qk_norm": True,
-        "window": _qwen_window(read),
-    }
-    return Model(**_base(read, experts=_qwen_experts(read, 0), **more))
-
-
-def _deepseek(read: _Reader) -> Model:
-    ffn = read.count("moe_intermediate_size")
-    experts = Experts(
-        count=read.count("n_routed_experts"),
-        per_token=read.count("num_experts_per_tok"),
-        ffn=ffn,
-        shared_ffn=ffn * read.count("n_shared_experts", default=0, least=0),
-        dense_layers=_sparse(read, read.count("first_k_dense_replace", default=0, least=0)),
-        router_bias=read.fields.get("topk_method") == "noaux_tc",
-    )
-    latent = LatentAttention(
-        query_rank=read.count("q_lora_rank", default=0),
-        kv_rank=read.count("kv_lora_rank"),
-        nope_dim=read.count("qk_nope_head_dim"),
-        rope_dim=read.count("qk_rope_head_dim"),
-        value_dim=read.count("v_head_dim"),
-    )
-    width = latent.nope_dim + latent.rope_dim
-    return Model(**{**_base(read, experts=experts, latent=latent), "head_dim": width})
-
-
-FAMILIES: Mapping[str, Callable[[_Reader], Model]] = {
-    "llama": _llama,
-    "mistral": _mistral,
-    "phi3": _mistral,
-    "gemma": _gemma,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
-    "mixtral": _mixtral,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3_moe": _qwen3_moe,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
-}
-"""Supported values of ``model_type``, and how each one's fields are read."""
+def _predicting(read: Reader) -> tuple[str, ...]:
+    count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
+    return (f"{count} multi-token prediction layer{'s' * (count > 1)}",) * (count > 0)

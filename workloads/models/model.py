@@ -1,86 +1,52 @@
-"""The Model: the shape of a transformer, and its exact parameter counts.
+"""The Model: the shape of a decoder, and its exact parameter counts.
 
 A frozen description that :mod:`workloads.models.huggingface` reads from a ``config.json``;
-everything else that is known of a model (FLOPs, activations, caches) is a function of it.
+everything else that is known of a model (FLOPs, activations, caches) is a function of it. Layers
+that differ (windows, experts, state-space mixers) are listed in ``Model.layout``; each kind of
+layer is costed as a model of its own whose layers are all alike, :meth:`Model.of_kind`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from topologies.errors import InputError
+from workloads.models.parts import Experts, LatentAttention, Layer, Mixer, Recurrence
 
-
-@dataclass(frozen=True)
-class Experts:
-    """Feed-forward layers of which each token visits a few.
-
-    Attributes
-    ----------
-    count : int
-        Routed experts of a layer.
-    per_token : int
-        Routed experts that a token visits.
-    ffn : int
-        Inner width of one expert.
-    shared_ffn : int
-        Inner width of what every token visits besides, 0 for none.
-    shared_gate : bool
-        Whether the shared expert's output is weighted by a learned gate.
-    dense_layers : int
-        Leading layers that have a dense feed-forward part instead.
-    router_bias : bool
-        Whether the router corrects its scores by one learned number an expert.
-    """
-
-    count: int
-    per_token: int
-    ffn: int
-    shared_ffn: int = 0
-    shared_gate: bool = False
-    dense_layers: int = 0
-    router_bias: bool = False
-
-
-@dataclass(frozen=True)
-class LatentAttention:
-    """Multi-head latent attention (MLA) of DeepSeek-V2 (arXiv 2405.04434, section 2.1).
-
-    Attributes
-    ----------
-    query_rank : int
-        Width of the compressed query, 0 where queries are not compressed.
-    kv_rank : int
-        Width of the compressed keys and values: what a cache holds, with ``rope_dim``.
-    nope_dim, rope_dim, value_dim : int
-        Widths of a head: the part of keys without and with position, and the values.
-    """
-
-    query_rank: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
+__all__ = [
+    "Experts",
+    "LatentAttention",
+    "Layer",
+    "Model",
+    "Recurrence",
+    "attention_parameters",
+    "attention_vectors",
+    "expert_parameters",
+    "layer_norms",
+    "layer_parameters",
+    "mlp_parameters",
+]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder-only transformer.
+    """A decoder.
 
     Attributes
     ----------
     name : str
     layers, hidden, heads, kv_heads, head_dim, ffn, vocab : int
-        ``ffn`` is the inner width of a dense feed-forward part.
+        ``ffn`` is the inner width of a dense feed-forward part, 0 where no layer has one.
     gated_mlp : bool
         Whether the feed-forward part has a gate beside its up-projection (SwiGLU).
     tied_embeddings : bool
         Whether the output layer is the embedding.
     positions : int
-        Learned positions, 0 for none (rotary).
-    norm : {"rms", "layer"}
-        RMSNorm has a scale; LayerNorm a scale and a shift.
+        Learned positions, 0 for none (rotary, ALiBi).
+    norm : {"rms", "layer", "plain"}
+        RMSNorm has a scale, LayerNorm a scale and a shift, a plain norm no parameters.
     qkv_bias, output_bias, mlp_bias : bool
         Which projections have a bias.
     qk_norm : bool
@@ -91,6 +57,35 @@ class Model:
         Whether masks of dropout are kept for the backward pass.
     experts : Experts or None
     latent : LatentAttention or None
+    recurrence : Recurrence or None
+        The mixer of layers without attention.
+    layout : tuple of Layer
+        Every layer's kind, in order; empty where layers differ in nothing but
+        ``experts.dense_layers``.
+    mixer : {"attention", "recurrence", "none"}
+        Of all layers where ``layout`` is empty.
+    parallel : bool
+        Whether attention and the feed-forward part work side by side on one input
+        (arXiv 2204.02311, section 2).
+    norms : int
+        Norms over the hidden width of a layer with both parts: 2, 1 shared by parallel parts, or
+        4 before and after each.
+    qk_norm_wide : bool
+        Whether queries and keys have a scale for every column of every head instead.
+    attention_gate : bool
+        Whether a projection as wide as the queries gates attention's output.
+    sinks : bool
+        Whether each head has a learned score that no key owns.
+    final_norm, embedding_norm : bool
+        Whether there is a norm after the layers, and after the embedding.
+    embedding_width : int
+        Width of the embedding where projections lead to and from the hidden width, else 0.
+    head_bias : bool
+        Whether the output layer has a bias.
+    precision : str
+        Precision of the stored weights.
+    left_out : tuple of str
+        Parts of the checkpoint that are not part of this model, such as a vision tower.
     """
 
     name: str
@@ -104,7 +99,7 @@ class Model:
     gated_mlp: bool = True
     tied_embeddings: bool = False
     positions: int = 0
-    norm: Literal["rms", "layer"] = "rms"
+    norm: Literal["rms", "layer", "plain"] = "rms"
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -113,24 +108,51 @@ class Model:
     dropout: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    recurrence: Recurrence | None = None
+    layout: tuple[Layer, ...] = ()
+    mixer: Mixer = "attention"
+    parallel: bool = False
+    norms: int = 2
+    qk_norm_wide: bool = False
+    attention_gate: bool = False
+    sinks: bool = False
+    final_norm: bool = True
+    embedding_norm: bool = False
+    embedding_width: int = 0
+    head_bias: bool = False
+    precision: str = "bf16"
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
-        for field in sizes:
-            if getattr(self, field) < 1:
-                raise InputError(
-                    f"model {self.name}: {field} is {getattr(self, field)}; at least 1."
-                )
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"model {self.name}: {self.heads} heads are not a multiple of its "
-                f"{self.kv_heads} key-value heads. Correct the config."
-            )
-        if self.experts and self.experts.per_token > self.experts.count:
-            raise InputError(
-                f"model {self.name}: a token visits {self.experts.per_token} experts of only "
-                f"{self.experts.count}. Correct the config."
-            )
+        _check(self)
+
+    @cached_property
+    def each_layer(self) -> tuple[Layer, ...]:
+        """The kind of every layer, in order."""
+        if self.layout:
+            return self.layout
+        plain = Layer(self.mixer, self.window, mlp=self.ffn > 0)
+        if self.experts is None:
+            return (plain,) * self.layers
+        dense = min(self.layers, self.experts.dense_layers)
+        return (plain,) * dense + (replace(plain, experts=True, mlp=True),) * (self.layers - dense)
+
+    @cached_property
+    def kinds(self) -> tuple[Layer, ...]:
+        """Kinds of layers that occur, in the order of their first layer."""
+        return tuple(dict.fromkeys(self.each_layer))
+
+    def of_kind(self, kind: Layer) -> Model:
+        """Return the model whose layers are all of one kind."""
+        sparse = self.experts is not None and kind.experts
+        return replace(
+            self,
+            layout=(),
+            mixer=kind.mixer,
+            window=kind.window,
+            ffn=self.ffn if kind.mlp else 0,
+            experts=replace(self.experts, dense_layers=0) if sparse and self.experts else None,
+        )
 
     @property
     def query_width(self) -> int:
@@ -147,22 +169,27 @@ class Model:
     @property
     def moe_layers(self) -> int:
         """Layers with experts."""
-        return max(0, self.layers - self.experts.dense_layers) if self.experts else 0
+        return sum(layer.experts for layer in self.each_layer)
 
     @property
     def norm_parameters(self) -> int:
-        """Of one norm over the hidden width."""
-        return self.hidden * (2 if self.norm == "layer" else 1)
+        """Parameters of one norm over the hidden width."""
+        return self.hidden * {"layer": 2, "rms": 1, "plain": 0}[self.norm]
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the input embedding and the learned positions."""
-        return (self.vocab + self.positions) * self.hidden
+        """Parameters before the first layer: embedding, learned positions, projection, norm."""
+        width = self.embedding_width or self.hidden
+        projection = self.embedding_width * self.hidden
+        norm = self.norm_parameters * self.embedding_norm
+        return self.vocab * width + self.positions * self.hidden + projection + norm
 
     @property
     def head_parameters(self) -> int:
-        """Of the output layer beyond what it shares with the embedding."""
-        return 0 if self.tied_embeddings else self.vocab * self.hidden
+        """Parameters of the output layer beyond those that it shares with the embedding."""
+        width = self.embedding_width or self.hidden
+        own = 0 if self.tied_embeddings else self.vocab * width
+        return own + self.embedding_width * self.hidden + self.vocab * self.head_bias
 
     @property
     def parameters(self) -> int:
@@ -174,61 +201,112 @@ class Model:
         >>> named("llama-3.1-405b").parameters
         405853388800
         """
-        dense = self.layers - self.moe_layers
-        return (
-            self.embedding_parameters
-            + dense * layer_parameters(self, moe=False)
-            + self.moe_layers * layer_parameters(self, moe=bool(self.experts))
-            + self.norm_parameters
-            + self.head_parameters
+        layers = sum(
+            self.each_layer.count(kind) * layer_parameters(self.of_kind(kind), moe=kind.experts)
+            for kind in self.kinds
         )
+        norm = self.norm_parameters * self.final_norm
+        return self.embedding_parameters + layers + norm + self.head_parameters
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token passes through: of routed experts only the visited ones."""
+        """Parameters that one token passes through: of routed experts only the visited ones."""
         if not self.experts:
             return self.parameters
         idle = self.experts.count - self.experts.per_token
         return self.parameters - self.moe_layers * idle * expert_parameters(self)
 
 
+def _check(model: Model) -> None:
+    """Refuse sizes that contradict each other."""
+    for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
+        if getattr(model, field) < 1:
+            raise InputError(f"model {model.name}: {field} is {getattr(model, field)}; at least 1.")
+    if model.heads % model.kv_heads:
+        raise InputError(
+            f"model {model.name}: {model.heads} heads are not a multiple of its "
+            f"{model.kv_heads} key-value heads. Correct the config."
+        )
+    if model.experts and model.experts.per_token > model.experts.count:
+        raise InputError(
+            f"model {model.name}: a token visits {model.experts.per_token} experts of only "
+            f"{model.experts.count}. Correct the config."
+        )
+    if model.layout and len(model.layout) != model.layers:
+        raise InputError(
+            f"model {model.name}: the config lists {len(model.layout)} kinds of layers for "
+            f"{model.layers} layers. Correct the config."
+        )
+
+
 def attention_parameters(model: Model) -> int:
-    """Parameters of one layer's attention: projections, biases, norms of queries and keys."""
-    h = model.hidden
+    """Parameters of one layer's mixer: projections, biases, norms of queries and keys."""
+    if model.mixer == "none":
+        return 0
+    if model.mixer == "recurrence" and model.recurrence:
+        mixer = model.recurrence
+        return model.hidden * (mixer.columns + mixer.inner) + mixer.products + mixer.other
     if model.latent:
         return _latent_parameters(model, model.latent)
     kv = model.kv_heads * model.head_dim
-    weights = h * (2 * model.query_width + 2 * kv)
-    biases = (model.query_width + 2 * kv) * model.qkv_bias + h * model.output_bias
-    return weights + biases + 2 * model.head_dim * model.qk_norm
+    weights = model.hidden * (model.query_width * (2 + model.attention_gate) + 2 * kv)
+    return weights + attention_vectors(model)
+
+
+def attention_vectors(model: Model) -> int:
+    """Parameters of one layer's mixer that no product multiplies."""
+    if model.mixer == "none":
+        return 0
+    if model.mixer == "recurrence" and model.recurrence:
+        return model.recurrence.other
+    if model.latent:
+        return model.latent.query_rank + model.latent.kv_rank
+    kv = model.kv_heads * model.head_dim
+    biases = (model.query_width + 2 * kv) * model.qkv_bias + model.hidden * model.output_bias
+    norms = 2 * model.head_dim * model.qk_norm + (model.query_width + kv) * model.qk_norm_wide
+    return biases + norms + model.heads * model.sinks
 
 
 def _latent_parameters(model: Model, mla: LatentAttention) -> int:
-    """Down- and up-projections of queries and of keys with values, two norms, output."""
+    """Down- and up-projections of queries and of keys with values, two norms, output, indexer."""
     h, q = model.hidden, model.query_width
     query = h * mla.query_rank + mla.query_rank + mla.query_rank * q if mla.query_rank else h * q
     down = h * (mla.kv_rank + mla.rope_dim) + mla.kv_rank
     up = mla.kv_rank * model.heads * (mla.nope_dim + mla.value_dim)
-    return query + down + up + model.value_width * h
+    width = mla.index_heads * mla.index_dim
+    index = (mla.query_rank or h) * width + h * (mla.index_dim + mla.index_heads) * (width > 0)
+    return query + down + up + model.value_width * h + index
 
 
 def expert_parameters(model: Model) -> int:
     """Parameters of one routed expert."""
-    return (3 if model.gated_mlp else 2) * model.hidden * model.experts.ffn if model.experts else 0
+    if model.experts is None:
+        return 0
+    matrices, ffn = 3 if model.gated_mlp else 2, model.experts.ffn
+    biases = (ffn * (matrices - 1) + model.hidden) * model.experts.bias
+    return matrices * model.hidden * ffn + biases
 
 
 def mlp_parameters(model: Model, *, moe: bool) -> int:
     """Parameters of one layer's feed-forward part, dense or with experts and router."""
     h, matrices = model.hidden, 3 if model.gated_mlp else 2
     if not moe or model.experts is None:
-        return matrices * h * model.ffn + (model.ffn * (matrices - 1) + h) * model.mlp_bias
-    some = model.experts
-    routed = some.count * expert_parameters(model)
-    shared = matrices * h * some.shared_ffn + h * some.shared_gate
-    return routed + shared + some.count * h + some.count * some.router_bias
+        biases = (model.ffn * (matrices - 1) + h) * model.mlp_bias
+        return matrices * h * model.ffn + biases if model.ffn else 0
+    experts = model.experts
+    routed = experts.count * expert_parameters(model)
+    shared = matrices * h * experts.shared_ffn + h * experts.shared_gate
+    return routed + shared + experts.count * h + experts.count * experts.router_bias
+
+
+def layer_norms(model: Model, *, moe: bool) -> int:
+    """Norms over the hidden width in one layer: half of them where it has one part only."""
+    parts = (model.mixer != "none") + bool(model.ffn or (moe and model.experts))
+    return -(-model.norms * parts // 2)
 
 
 def layer_parameters(model: Model, *, moe: bool) -> int:
-    """Parameters of one layer: attention, feed-forward part and two norms."""
+    """Parameters of one layer: mixer, feed-forward part and norms."""
     mlp = mlp_parameters(model, moe=moe)
-    return attention_parameters(model) + mlp + 2 * model.norm_parameters
+    norms = layer_norms(model, moe=moe) * model.norm_parameters
+    return attention_parameters(model) + mlp + norms

@@ -24,10 +24,9 @@ from workloads.training.plan.parameters import (
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
-    layer_share,
+    kind_shares,
 )
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import is_moe
 
 NEEDLESS = {
     "zero": "more sharded over replicas than memory asks for",
@@ -117,11 +116,11 @@ def fit(
 
 def least_bytes(model: Model, plan: ParallelPlan) -> int:
     """Weights, gradients and optimizer's state of a mean stage, without its ends [B]."""
-    dense, moe = (layer_share(model, plan, moe=kind) for kind in (False, True))
-    sparse = int(is_moe(model, np.arange(model.layers)).sum())
+    counts = [model.each_layer.count(kind) for kind in model.kinds]
+    pairs = list(zip(counts, kind_shares(model, plan), strict=True))
     held = Share(
-        ((model.layers - sparse) * dense.dense + sparse * moe.dense) // plan.pp,
-        sparse * moe.experts // plan.pp,
+        sum(count * one.dense for count, one in pairs) // plan.pp,
+        sum(count * one.experts for count, one in pairs) // plan.pp,
     )
     sizes = ((3, WEIGHT_BYTES), (2, GRADIENT_BYTES), (1, OPTIMIZER_BYTES))
     return sum(

@@ -23,9 +23,9 @@ from workloads.training.layers.data_parallel import (
 )
 from workloads.training.layers.layer import RankShapes
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.parameters import Share, layer_share, total
+from workloads.training.plan.parameters import Share, kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, is_moe
+from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
 from workloads.training.program.ops import Catalog
 from workloads.training.program.stage import Builder
 
@@ -94,8 +94,8 @@ class _Times(NamedTuple):
 def _fill(found: Replicas, shapes: RankShapes, layers: IntArray, times: _Times) -> Share:
     """Put the times of a chunk's buckets where its layers are; gradients that no bucket takes."""
     model, plan = shapes.model, shapes.plan
-    kinds = [layer_share(model, plan, moe=moe) for moe in (False, True)]
-    shares = [kinds[kind] for kind in is_moe(model, layers).tolist()]
+    kinds = kind_shares(model, plan)
+    shares = [kinds[kind] for kind in layer_kinds(model, layers).tolist()]
     least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
     for run in buckets([one.total for one in shares], least):
         found.gather_s[layers[run.start]] = times.gather_s(total(shares[run.start : run.stop]))
@@ -118,8 +118,8 @@ def _finished(shapes: RankShapes, talk: Talk) -> FloatArray:
     found = []
     for stage in range(plan.pp):
         held = np.concatenate(chunk_layers(shapes.model, plan, stage))
-        sparse = int(is_moe(shapes.model, held).sum())
-        key = (stage == 0, stage == plan.pp - 1, len(held), sparse)
+        alike = tuple(np.bincount(layer_kinds(shapes.model, held)).tolist())
+        key = (stage == 0, stage == plan.pp - 1, alike)
         if key not in known:
             known[key] = _finish(Builder(shapes, stage, Catalog()), talk)
         found.append(known[key])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue
-from workloads.models.model import Model
+from workloads.models.model import Layer, Model
 from workloads.search.communication import FloatArray
 from workloads.training.layers.layer import RankShapes
 from workloads.training.layers.steps import LayerOp
@@ -53,36 +53,39 @@ class Stage:
 
 
 def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
-    """One layer, dense or with experts, by phase, float64 (3,) [s]."""
-    return _through(stage, 2, MIDDLE, moe=moe) - _through(stage, 1, MIDDLE, moe=moe)
+    """One layer, dense or with experts, by phase, float64 (3,) [s].
+
+    Layers that differ otherwise, such as by their windows, are taken at their mean.
+    """
+    kinds = [kind for kind in stage.model.kinds if kind.experts == moe]
+    counts = np.array([stage.model.each_layer.count(kind) for kind in kinds], np.float64)
+    if not kinds:
+        return np.zeros(3)
+    each = [_through(stage, 2, MIDDLE, kind) - _through(stage, 1, MIDDLE, kind) for kind in kinds]
+    return np.asarray(counts @ np.array(each) / counts.sum())
 
 
 def ends_s(stage: Stage) -> FloatArray:
     """What the first and the last chunk do besides layers, by phase, float64 (2, 3) [s]."""
-    middle = _through(stage, 1, MIDDLE, moe=False)
-    return np.stack([_through(stage, 1, end, moe=False) - middle for end in (FIRST, LAST)])
+    kind = replace(stage.model.kinds[0], experts=False)  # its time cancels out
+    middle = _through(stage, 1, MIDDLE, kind)
+    return np.stack([_through(stage, 1, end, kind) - middle for end in (FIRST, LAST)])
 
 
-def _through(one: Stage, layers: int, stage: int, *, moe: bool) -> FloatArray:
+def _through(one: Stage, layers: int, stage: int, kind: Layer) -> FloatArray:
     """A stage of so many layers by phase: forward, backward, gradients of weights if split [s]."""
     plan, splits = one.plan, one.plan.schedule == "zero-bubble"
     alone = replace(
         plan, pp=3, vpp=1, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=(),
         schedule="zero-bubble" if splits else "1f1b",
     )  # fmt: skip
-    shapes = RankShapes(_of_one_kind(one.model, 3 * layers, moe=moe), alone, one.chip, one.parts)
+    shapes = RankShapes(
+        replace(one.model.of_kind(kind), layers=3 * layers), alone, one.chip, one.parts
+    )
     make, found = Builder(shapes, stage, Catalog()), np.zeros(3)
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
         found[phase] = span(make.one(phase, 0, False), make.catalog.steps, one.talk)
     return found
-
-
-def _of_one_kind(model: Model, layers: int, *, moe: bool) -> Model:
-    """The model with so many layers, all with experts or none."""
-    some = model.experts
-    return replace(
-        model, layers=layers, experts=some and replace(some, dense_layers=0 if moe else layers)
-    )
 
 
 def span(ops: Ops, steps: list[LayerOp], talk: Talk) -> float:

@@ -103,7 +103,7 @@ def profile(
     cluster: Cluster,
     *,
     tp: int | None = None,
-    precision: str = "bf16",
+    precision: str | None = None,
     parts: Catalogue | None = None,
 ) -> Profile:
     """Return the times of a replica of a model on the first chips of a cluster.
@@ -115,15 +115,18 @@ def profile(
     tp : int, optional
         Chips of the replica: its tensor-parallel group, every rank of every chip in it. By default
         one server. More than a domain has counts cores, as Neuron does: 64 on a trn2.48xlarge.
-    precision : str
-        Of weights and products.
+    precision : str, optional
+        Precision of weights and products; by default that of the model's stored weights.
 
     Raises
     ------
     InputError
         For more chips than a scale-up domain has, a degree that divides neither them nor the
-        heads, a precision that the chip lacks, and weights that do not fit.
+        heads, a precision that the chip lacks, weights that do not fit, and a model with layers
+        that keep a state instead of keys and values.
     """
+    precision = precision or model.precision
+    _check_mixers(model)
     book = parts or cluster.catalogue or catalogue()
     chips = _chips(model, cluster, tp)
     _check_precision(precision, cluster.chip, book)
@@ -190,6 +193,15 @@ def _share_of_overhead(model: Model, family: str, book: Catalogue) -> float:
     if not book.has(family, "overhead_layers"):
         return 1.0
     return min(1.0, model.layers / book.value(family, "overhead_layers"))
+
+
+def _check_mixers(model: Model) -> None:
+    """Refuse a model with layers whose cache is not of keys and values."""
+    if model.recurrence is not None:
+        raise InputError(
+            f"cannot serve {model.name}: its {model.recurrence.name} layers keep a state, not keys "
+            "and values, which serving does not model. Use a model with attention only."
+        )
 
 
 def _check_precision(precision: str, chip: str, book: Catalogue) -> None:

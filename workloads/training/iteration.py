@@ -14,7 +14,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.models.flops import attention_flops, forward_flops, training_flops
+from workloads.models.flops import all_attention_flops, forward_flops, training_flops
 from workloads.models.model import Model
 from workloads.training.execution.faults import Fault, affected_ranks
 from workloads.training.execution.jitter import Disturbance
@@ -272,5 +272,5 @@ def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
         layers = forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
         return layers * -(-model.layers // plan.recompute_every) / model.layers
     if plan.recompute == "selective" and plan.attention == "unfused":
-        return model.layers * attention_flops(model, plan.seq)
+        return all_attention_flops(model, plan.seq)
     return 0.0

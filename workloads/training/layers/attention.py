@@ -58,7 +58,8 @@ def out_backward(shapes: RankShapes) -> list[LayerOp]:
 
 def _columns(shapes: RankShapes) -> int:
     """Columns of queries, keys and values on one rank."""
-    return (shapes.heads + 2 * shapes.kv_heads) * shapes.model.head_dim
+    gate = shapes.heads * shapes.model.attention_gate
+    return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim
 
 
 def _rotate(shapes: RankShapes) -> list[LayerOp]:
@@ -66,7 +67,7 @@ def _rotate(shapes: RankShapes) -> list[LayerOp]:
     if shapes.model.positions:
         return []
     width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
-    passes = 4 if shapes.model.qk_norm else 2
+    passes = 4 if shapes.model.qk_norm or shapes.model.qk_norm_wide else 2
     return [kernel("attention.rotate", shapes.stream(passes * TWO * shapes.tokens * width))]
 
 

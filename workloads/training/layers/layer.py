@@ -1,4 +1,9 @@
-"""The steps of one transformer layer, forward and backward, whole or split in two halves."""
+"""The steps of one layer, forward and backward, whole or split in two halves.
+
+A layer has a mixer (attention, latent attention, or a recurrent one) and a feed-forward part, or
+one of them. Where both work side by side on one input (arXiv 2204.02311, section 2), they share
+the gathering before and the reduction after, and with one norm also that.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,18 @@ from workloads.training.layers.attention import attention_backward, attention_fo
 from workloads.training.layers.experts import experts_backward, experts_forward
 from workloads.training.layers.latent_attention import latent_backward, latent_forward
 from workloads.training.layers.mlp import mlp_backward, mlp_forward
+from workloads.training.layers.recurrence import recurrence_backward, recurrence_forward
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel, prefixed
+from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel, prefixed, without
+from workloads.training.layers.tensor_parallel import norm
 from workloads.training.plan.parameters import layer_share
 
 __all__ = ["RankShapes", "backward", "data_half", "forward", "weight_half"]
 
 REMEMBERED = 64
 """Kinds of layers whose steps are kept: all stages and microbatches of a plan share a few."""
+ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
+"""How the names of communications begin that gather a sequence, and that sum parts of it."""
 OF_WEIGHTS = (".weight", ".input.gather")
 """How the names of steps end that only gradients of weights need."""
 
@@ -25,9 +34,33 @@ OF_WEIGHTS = (".weight", ".input.gather")
 @lru_cache(REMEMBERED)
 def forward(shapes: RankShapes, *, moe: bool = False) -> tuple[LayerOp, ...]:
     """Steps of one layer's forward pass over one microbatch, with experts or without."""
-    attend = latent_forward if shapes.model.latent else attention_forward
-    feed = experts_forward if moe and shapes.model.experts else mlp_forward
-    return (*attend(shapes), *feed(shapes))
+    mix, feed = _mixer_forward(shapes), _feed_forward(shapes, moe=moe)
+    if shapes.model.parallel and mix and feed:
+        mix, feed = without(mix, "attention.", LEAVING), without(feed, "mlp.", ENTERING)
+        mix = [step for step in mix if step.name != "attention.residual"]
+        if shapes.model.norms == 1:
+            feed = without(feed, "mlp.norm", ("",))
+    return (*mix, *feed, *_norms_after(shapes, "after", len([1 for half in (mix, feed) if half])))
+
+
+def _mixer_forward(shapes: RankShapes) -> list[LayerOp]:
+    if shapes.model.mixer == "none":
+        return []
+    if shapes.model.mixer == "recurrence":
+        return recurrence_forward(shapes)
+    return latent_forward(shapes) if shapes.model.latent else attention_forward(shapes)
+
+
+def _feed_forward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
+    if moe and shapes.model.experts:
+        return experts_forward(shapes)
+    return mlp_forward(shapes) if shapes.model.ffn else []
+
+
+def _norms_after(shapes: RankShapes, name: str, halves: int, passes: int = 2) -> list[LayerOp]:
+    """Norms of what each half adds, where a model has them before and after."""
+    count = halves if shapes.model.norms > 2 else 0
+    return [norm(shapes, f"norm.{name}.{number}", passes=passes) for number in range(count)]
 
 
 @lru_cache(REMEMBERED)
@@ -36,9 +69,30 @@ def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tu
     before: list[LayerOp] = []
     if again and shapes.plan.recompute == "full":
         before = prefixed(forward(shapes, moe=moe), "again.")
-    attend = latent_backward if shapes.model.latent else attention_backward
-    feed = experts_backward if moe and shapes.model.experts else mlp_backward
-    return (*before, *feed(shapes), *attend(shapes), *_accumulation(shapes, moe=moe))
+    mix, feed = _mixer_backward(shapes), _feed_backward(shapes, moe=moe)
+    if shapes.model.parallel and mix and feed:
+        mix = without(mix, "attention.gradient.", ENTERING)
+        mix = without(mix, "attention.input.", ENTERING)
+        feed = without(feed, "mlp.input.", LEAVING)
+        if shapes.model.norms == 1:
+            feed = without(feed, "mlp.norm", ("",))
+    halves = len([1 for half in (mix, feed) if half])
+    after = _norms_after(shapes, "after.data", halves, passes=4)
+    return (*before, *after, *feed, *mix, *_accumulation(shapes, moe=moe))
+
+
+def _mixer_backward(shapes: RankShapes) -> list[LayerOp]:
+    if shapes.model.mixer == "none":
+        return []
+    if shapes.model.mixer == "recurrence":
+        return recurrence_backward(shapes)
+    return latent_backward(shapes) if shapes.model.latent else attention_backward(shapes)
+
+
+def _feed_backward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
+    if moe and shapes.model.experts:
+        return experts_backward(shapes)
+    return mlp_backward(shapes) if shapes.model.ffn else []
 
 
 def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:

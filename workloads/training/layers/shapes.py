@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels import times as kernel_times
 from workloads.kernels.chip_share import ELEMENT_BYTES, Timing, family
-from workloads.models.model import Model
+from workloads.models.model import Layer, Model
 from workloads.training.plan.plan import ParallelPlan
 
 TWO = 2
@@ -30,6 +30,10 @@ class RankShapes:
     plan: ParallelPlan
     chip: str
     parts: Catalogue
+
+    def of_kind(self, kind: Layer) -> RankShapes:
+        """Return the shapes of layers of one kind."""
+        return replace(self, model=self.model.of_kind(kind))
 
     @property
     def tokens(self) -> int:

@@ -92,6 +92,24 @@ def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
     ]
 
 
+def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> list[LayerOp]:
+    """Leave out steps named ``prefix`` and one of these parts; who waited for them waits no more.
+
+    Examples
+    --------
+    >>> sums = collective("mlp.reduce", "tp", "all-reduce", 8)
+    >>> [step.name for step in without([sums, replace(sums, name="mlp.up")], "mlp.", ("reduce",))]
+    ['mlp.up']
+    """
+    starts = tuple(prefix + part for part in parts)
+    dropped = {step.name for step in steps if step.name.startswith(starts)}
+    return [
+        replace(step, after=PREVIOUS) if step.after in dropped else step
+        for step in steps
+        if step.name not in dropped
+    ]
+
+
 def _renamed(after: str, prefix: str) -> str:
     return after if after in (PREVIOUS, NOTHING) else prefix + after
 

@@ -15,7 +15,7 @@ import numpy as np
 from workloads.models.model import Model
 from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT, order
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, is_kept, is_moe
+from workloads.training.plan.stage_layers import chunk_layers, is_kept, layer_kinds
 
 ELEMENT_BYTES = 2
 """Of an activation."""
@@ -41,11 +41,22 @@ def layer_activations(
     if plan.recompute == "full":
         return wide
     masks = tokens * model.hidden // plan.sp if model.dropout else 0
-    # Inputs of both norms and of the projections of attention and of the feed-forward part.
-    kept = 4 * wide + 2 * masks + _heads(model, plan, tokens) + _scores(model, plan, tokens)
+    # Inputs of the norms and of the projections of the mixer and of the feed-forward part.
+    halves = (model.mixer != "none") + bool(moe or model.ffn)
+    kept = halves * (2 * wide + masks) + _mixer(model, plan, tokens)
     if moe:
         return kept + _experts(model, plan, gated)
     return kept + _inner(model, tokens * model.ffn // plan.tp, gated)
+
+
+def _mixer(model: Model, plan: ParallelPlan, tokens: int) -> int:
+    """Inputs and output of attention, or of a recurrent mixer [B]."""
+    if model.mixer == "attention":
+        return _heads(model, plan, tokens) + _scores(model, plan, tokens)
+    if model.mixer == "recurrence" and model.recurrence:
+        columns = model.recurrence.columns + model.recurrence.inner
+        return ELEMENT_BYTES * tokens * columns // plan.tp
+    return 0
 
 
 def _heads(model: Model, plan: ParallelPlan, tokens: int) -> int:
@@ -118,11 +129,14 @@ def _most_held(plan: ParallelPlan, stage: int, each: np.typing.NDArray[np.int64]
 def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:
     """Of one microbatch in one chunk of a stage [B]."""
     layers = chunk_layers(model, plan, stage)[chunk]
-    kinds, counts = np.unique(2 * is_moe(model, layers) + is_kept(plan, layers), return_counts=True)
+    numbers = 2 * layer_kinds(model, layers) + is_kept(plan, layers)
+    kinds, counts = np.unique(numbers, return_counts=True)
     kept = 0
     for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
         how = replace(plan, recompute="selective") if kind % 2 else plan
-        kept += count * layer_activations(model, how, moe=kind > 1, gated=gated)
+        layer = model.kinds[kind // 2]
+        one = model.of_kind(layer)
+        kept += count * layer_activations(one, how, moe=layer.experts, gated=gated)
     last = stage == plan.pp - 1 and chunk == plan.vpp - 1
     # Input and output of the final norm.
     return kept + 2 * last * ELEMENT_BYTES * tokens_of(plan) * model.hidden // plan.sp

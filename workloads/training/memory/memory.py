@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
+
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
-from workloads.models.model import Model
+from workloads.models.model import Layer, Model
 from workloads.training.layers.data_parallel import sharded
 from workloads.training.memory.activations import (
     ELEMENT_BYTES,
@@ -24,7 +26,7 @@ from workloads.training.plan.parameters import (
     stage_share,
 )
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, is_moe, stage_layers
+from workloads.training.plan.stage_layers import chunk_layers, layer_kinds, stage_layers
 
 __all__ = ["Memory", "check_memory", "memory", "stage_layers", "worst"]
 
@@ -124,7 +126,10 @@ def _work(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue) -> int
     if plan.recompute == "full":
         kept = replace(plan, recompute="selective")
         gated = parts.integer("training", "gated_kept")
-        layer += layer_activations(model, kept, moe=_sparse(model, plan, stage), gated=gated)
+        layer += max(
+            layer_activations(model.of_kind(kind), kept, moe=kind.experts, gated=gated)
+            for kind in _held(model, plan, stage)
+        )
     if stage < plan.pp - 1:
         return layer
     vocabulary = part(model.vocab, plan.tp)
@@ -139,7 +144,7 @@ def _gradients(model: Model, plan: ParallelPlan, stage: int) -> int:
     the precision of the sum where ranks keep only parts.
     """
     if plan.sharding >= 2:
-        return GRADIENT_BYTES * layer_share(model, plan, moe=_sparse(model, plan, stage)).total
+        return GRADIENT_BYTES * _largest(model, plan, stage)
     inner = model.ffn * (2 if model.gated_mlp else 1)
     outer = model.query_width + 2 * model.kv_heads * model.head_dim
     return WEIGHT_BYTES * model.hidden * part(max(inner, outer), plan.tp)
@@ -149,13 +154,22 @@ def _gathered(model: Model, plan: ParallelPlan, stage: int) -> int:
     """Whole parameters of the layers at work and of both ends where ranks keep only parts [B]."""
     if plan.sharding < 3:
         return 0
-    layer = layer_share(model, plan, moe=_sparse(model, plan, stage)).total
+    layer = _largest(model, plan, stage)
     return WEIGHT_BYTES * (GATHERED_LAYERS * layer + edge_share(model, plan, stage))
 
 
-def _sparse(model: Model, plan: ParallelPlan, stage: int) -> bool:
-    """Whether a stage has a layer with experts."""
-    return any(is_moe(model, layers).any() for layers in chunk_layers(model, plan, stage))
+def _held(model: Model, plan: ParallelPlan, stage: int) -> list[Layer]:
+    """Kinds of the layers that a stage holds; all where it holds none."""
+    numbers = np.unique(layer_kinds(model, np.concatenate(chunk_layers(model, plan, stage))))
+    return [model.kinds[number] for number in numbers.tolist()] or list(model.kinds)
+
+
+def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
+    """Parameters of the largest layer of a stage on one rank."""
+    return max(
+        layer_share(model.of_kind(kind), plan, moe=kind.experts).total
+        for kind in _held(model, plan, stage)
+    )
 
 
 def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memory:
@@ -167,7 +181,10 @@ def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memo
     kinds: dict[tuple[object, ...], int] = {}
     for stage in range(plan.pp):
         chunks = chunk_layers(model, plan, stage)
-        alike = tuple((len(layers), int(is_moe(model, layers).sum())) for layers in chunks)
+        alike = tuple(
+            tuple(np.bincount(layer_kinds(model, layers), minlength=len(model.kinds)).tolist())
+            for layers in chunks
+        )
         kinds.setdefault((stage == 0, stage == plan.pp - 1, alike), stage)
     found = (memory(model, plan, stage, parts, chip) for stage in kinds.values())
     return max(found, key=lambda one: one.total)

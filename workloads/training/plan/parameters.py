@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from workloads.models.model import Model, expert_parameters, layer_parameters
+import numpy as np
+
+from workloads.models.model import Model, expert_parameters, layer_norms, layer_parameters
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, is_moe
+from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
 
 WEIGHT_BYTES = 2
 """Of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
@@ -50,7 +52,7 @@ def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share
     whole = _whole(model, moe=moe)
     split = part(layer_parameters(model, moe=moe) - experts - whole, plan.tp)
     replicated = 0
-    if not model.latent:
+    if model.mixer == "attention" and not model.latent:
         copies = max(0, plan.tp - model.kv_heads)
         replicated = 2 * copies * model.head_dim * model.hidden // plan.tp
     return Share(split + whole + replicated, part(experts, plan.ep * plan.expert_tp))
@@ -58,8 +60,8 @@ def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share
 
 def _whole(model: Model, *, moe: bool) -> int:
     """Parameters of a layer that tensor parallelism does not divide."""
-    whole = 2 * model.norm_parameters
-    if model.latent:
+    whole = layer_norms(model, moe=moe) * model.norm_parameters
+    if model.latent and model.mixer == "attention":
         mla = model.latent
         whole += mla.query_rank * (model.hidden + 1) + mla.kv_rank
         whole += model.hidden * (mla.kv_rank + mla.rope_dim)
@@ -84,11 +86,18 @@ def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 def stage_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     """Parameters that a rank of a stage holds."""
-    sparse = [int(is_moe(model, layers).sum()) for layers in chunk_layers(model, plan, stage)]
-    count = sum(len(layers) for layers in chunk_layers(model, plan, stage))
-    dense_layer, moe_layer = (layer_share(model, plan, moe=moe) for moe in (False, True))
-    dense = (count - sum(sparse)) * dense_layer.dense + sum(sparse) * moe_layer.dense
-    return Share(dense + edge_share(model, plan, stage), sum(sparse) * moe_layer.experts)
+    held = np.concatenate(chunk_layers(model, plan, stage))
+    counts = np.bincount(layer_kinds(model, held), minlength=len(model.kinds)).tolist()
+    shares = [
+        Share(count * one.dense, count * one.experts)
+        for count, one in zip(counts, kind_shares(model, plan), strict=True)
+    ]
+    return total([*shares, Share(edge_share(model, plan, stage), 0)])
+
+
+def kind_shares(model: Model, plan: ParallelPlan) -> list[Share]:
+    """Parameters of a layer of each kind on one rank."""
+    return [layer_share(model.of_kind(kind), plan, moe=kind.experts) for kind in model.kinds]
 
 
 def part(size: int, parts: int) -> int:

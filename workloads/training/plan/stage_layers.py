@@ -49,8 +49,26 @@ def _numbers(counts: tuple[int, ...], pp: int, stage: int) -> tuple[IntArray, ..
 
 def is_moe(model: Model, layers: IntArray) -> IntArray:
     """1 for each layer that has experts, else 0."""
-    dense = model.experts.dense_layers if model.experts else model.layers
-    return (np.asarray(layers) >= dense).astype(np.int64)
+    sparse = np.array([kind.experts for kind in model.kinds], np.int64)
+    return np.asarray(sparse[layer_kinds(model, layers)])
+
+
+def layer_kinds(model: Model, layers: IntArray) -> IntArray:
+    """Number of each layer's kind in ``model.kinds``.
+
+    Examples
+    --------
+    >>> from workloads.models.huggingface import named
+    >>> layer_kinds(named("deepseek-v3"), np.array([0, 2, 3, 60])).tolist()
+    [0, 0, 1, 1]
+    """
+    return _kind_numbers(model)[np.asarray(layers, np.int64)]
+
+
+@lru_cache(maxsize=64)
+def _kind_numbers(model: Model) -> IntArray:
+    number = {kind: place for place, kind in enumerate(model.kinds)}
+    return np.array([number[kind] for kind in model.each_layer], np.int64)
 
 
 def is_kept(plan: ParallelPlan, layers: IntArray) -> IntArray:

@@ -41,13 +41,13 @@ from workloads.training.layers.steps import (
     LayerOp,
     kernel,
 )
-from workloads.training.plan.parameters import Share, layer_share, stage_share, total
+from workloads.training.plan.parameters import Share, kind_shares, stage_share, total
 from workloads.training.plan.pipeline_order import FORWARD, WEIGHT, order
-from workloads.training.plan.stage_layers import chunk_layers, is_kept, is_moe
+from workloads.training.plan.stage_layers import chunk_layers, is_kept, layer_kinds
 from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, repeat
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
-"""Steps of a layer: without experts and with, whose activations are dropped or kept."""
+"""Steps of a layer: of each kind, whose activations are dropped or kept."""
 LEAST_HOST_S = 1e-6
 """Time to issue a step below which a host never holds a chip up [s]."""
 
@@ -109,7 +109,7 @@ class Builder:
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
         begin = embedding(s) if first else [self._receive("forward", RECEIVE)]
         end = output(s) if last else [self._send("forward")]
-        blocks = [[forward(s, moe=moe)] * 2 for moe in (False, True)]
+        blocks = [[forward(s.of_kind(kind), moe=kind.experts)] * 2 for kind in s.model.kinds]
         layers = self.chunks[chunk]
         worked, _ = self._layers(blocks, layers)
         return self._pass(begin, layers, worked, end, rest=first or last)
@@ -211,25 +211,28 @@ class Builder:
         return made, left
 
     def _backwards(self) -> Blocks:
-        """Steps of a layer's backward pass, by whether it has experts and is kept."""
+        """Steps of a layer's backward pass, by its kind and whether it is kept."""
         return [
-            [layer_backward(self.shapes, moe=moe, again=again) for again in (True, False)]
-            for moe in (False, True)
+            [
+                layer_backward(self.shapes.of_kind(kind), moe=kind.experts, again=again)
+                for again in (True, False)
+            ]
+            for kind in self.shapes.model.kinds
         ]
 
     def _repeated(self, blocks: Blocks, layers: IntArray) -> Ops:
-        """The block of each layer, by whether it has experts and whether it is kept."""
+        """The block of each layer, by its kind and whether it is kept."""
         made = [[self.catalog.ops(block) for block in kind] for kind in blocks]
-        moe, kept = is_moe(self.shapes.model, layers), is_kept(self.shapes.plan, layers)
-        runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * moe + kept)) + 1)
+        kind, kept = layer_kinds(self.shapes.model, layers), is_kept(self.shapes.plan, layers)
+        runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * kind + kept)) + 1)
         worked = [run for run in runs if len(run)]
-        return join([repeat(made[moe[run[0]]][kept[run[0]]], layers[run]) for run in worked])
+        return join([repeat(made[kind[run[0]]][kept[run[0]]], layers[run]) for run in worked])
 
     def _shares(self, layers: IntArray) -> list[Share]:
         """Parameters of each of these layers on a rank."""
         model, plan = self.shapes.model, self.shapes.plan
-        kinds = [layer_share(model, plan, moe=moe) for moe in (False, True)]
-        return [kinds[kind] for kind in is_moe(model, layers).tolist()]
+        kinds = kind_shares(model, plan)
+        return [kinds[kind] for kind in layer_kinds(model, layers).tolist()]
 
     def _gathered(self, runs: Sequence[IntArray]) -> list[Ops]:
         """Gather the parameters of each of these stretches of layers, before the first of them."""

@@ -1,0 +1,192 @@
+"""Families of decoders: published parameter counts, kinds of layers, parts left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topologies import cluster
+from topologies.errors import InputError
+from workloads.models.flops import all_attention_flops, forward_flops, keys_seen
+from workloads.models.huggingface import from_fields, named
+from workloads.models.model import Layer, Model
+from workloads.serving import profile
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan import ParallelPlan
+
+HUB = json.loads((Path(__file__).parent / "data" / "hub_models.json").read_text())
+"""Sizes from each repository's ``config.json`` on the model hub, and the number of parameters that
+the hub shows for it, without vision towers and layers that predict several tokens."""
+
+
+def small(**fields: Any) -> Model:
+    """A small decoder with these fields."""
+    usual = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
+        "num_attention_heads": 4, "num_hidden_layers": 4,
+    }  # fmt: skip
+    return from_fields({**usual, **fields}, "small")
+
+
+@pytest.mark.parametrize("repository", HUB)
+def test_parameters_are_the_published_ones(repository: str) -> None:
+    row = HUB[repository]
+    assert from_fields(row["config"], repository).parameters == pytest.approx(
+        row["parameters"], rel=1e-3
+    )
+
+
+def test_most_counts_are_exact() -> None:
+    counts = [from_fields(row["config"], name).parameters for name, row in HUB.items()]
+    exact = [own == row["parameters"] for own, row in zip(counts, HUB.values(), strict=True)]
+    assert len(exact) >= 65
+    assert sum(exact) >= 60
+
+
+def test_an_unknown_family_with_the_usual_fields_is_read_by_them() -> None:
+    fields = {"model_type": "brand_new", "hidden_act": "silu", "rms_norm_eps": 1e-5}
+    assert small(**fields).parameters == small().parameters
+
+
+def test_windows_alternate_as_gemma_2_has_them() -> None:
+    model = small(model_type="gemma2", hidden_act="gelu", sliding_window=16, head_dim=16)
+    assert [layer.window for layer in model.each_layer] == [16, 0, 16, 0]
+    local, full = (model.of_kind(kind) for kind in model.kinds)
+    assert keys_seen(local, 64) < keys_seen(full, 64) == 32.5
+    widths = 2 * 2 * 64
+    assert all_attention_flops(model, 64) == 2 * widths * (keys_seen(local, 64) + 32.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        ({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}, "8080"),
+        ({"sliding_window": 8, "sliding_window_pattern": 4}, "8880"),
+        ({"sliding_window": 8, "sliding_window_pattern": "LG"}, "8080"),
+        ({"sliding_window": 8, "use_sliding_window": False}, "0000"),
+        ({"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 3}, "0008"),
+    ],
+)
+def test_windows_by_layer(fields: dict[str, Any], windows: str) -> None:
+    assert "".join(str(layer.window) for layer in small(**fields).each_layer) == windows
+
+
+def test_experts_in_every_second_layer() -> None:
+    model = small(
+        num_local_experts=4, num_experts_per_tok=2, interleave_moe_layer_step=2,
+        intermediate_size_mlp=96,
+    )  # fmt: skip
+    assert [layer.experts for layer in model.each_layer] == [False, True, False, True]
+    assert (model.moe_layers, model.ffn) == (2, 96)
+    assert model.experts is not None
+    assert model.experts.ffn == 128
+
+
+def test_a_hybrid_has_recurrent_layers_between_attention() -> None:
+    model = small(attn_layer_period=4, attn_layer_offset=3, mamba_d_state=8, model_type="jamba")
+    assert [layer.mixer for layer in model.each_layer] == ["recurrence"] * 3 + ["attention"]
+    assert model.recurrence is not None
+    assert model.recurrence.name == "mamba"
+
+
+def test_layers_of_one_part_each() -> None:
+    model = small(
+        model_type="nemotron_h", hybrid_override_pattern="M*-M", ssm_state_size=8,
+        mamba_num_heads=4, mamba_head_dim=16, num_hidden_layers=4, mlp_hidden_act="relu2",
+    )  # fmt: skip
+    assert model.each_layer == (
+        Layer("recurrence", mlp=False), Layer(mlp=False), Layer("none"),
+        Layer("recurrence", mlp=False),
+    )  # fmt: skip
+
+
+def test_towers_and_further_predictions_are_left_out_by_name() -> None:
+    decoder = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
+               "num_attention_heads": 4, "num_hidden_layers": 4, "model_type": "llama",
+               "num_nextn_predict_layers": 2}  # fmt: skip
+    fields = {"model_type": "llava", "text_config": decoder, "vision_config": {"hidden_size": 8}}
+    model = from_fields(fields, "seeing")
+    assert model.left_out == ("vision tower", "2 multi-token prediction layers")
+    assert model.parameters == small().parameters
+
+
+@pytest.mark.parametrize(
+    ("stated", "precision"),
+    [
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "mxfp4"}, "fp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
+        (
+            {"config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8}}}},
+            "fp8",
+        ),
+    ],
+)
+def test_quantisation_to_floats_is_used(stated: dict[str, Any], precision: str) -> None:
+    assert small(quantization_config=stated).precision == precision
+    assert small().precision == "bf16"
+
+
+def test_serving_takes_the_precision_of_the_weights() -> None:
+    eight = small(quantization_config={"quant_method": "fp8"})
+    one = cluster("dgx-h100")
+    by_default, stated = profile(eight, one, tp=1), profile(small(), one, tp=1, precision="fp8")
+    assert by_default.linear_s == pytest.approx(stated.linear_s)
+
+
+def test_serving_refuses_recurrent_layers() -> None:
+    mamba = from_fields(HUB["state-spaces/mamba-2.8b-hf"]["config"], "mamba")
+    with pytest.raises(InputError, match="cannot serve mamba: its mamba layers keep a state,"):
+        profile(mamba, cluster("trn2.48xlarge"))
+
+
+def test_operations_of_a_hybrid_grow_linearly_without_attention() -> None:
+    mamba = from_fields(HUB["state-spaces/mamba-2.8b-hf"]["config"], "mamba")
+    assert forward_flops(mamba, 1024) == forward_flops(mamba, 65536)
+    assert forward_flops(mamba, 1024) / mamba.parameters == pytest.approx(2, rel=0.05)
+
+
+PLAN = ParallelPlan(
+    tp=2, dp=4, pp=2, global_batch=16, seq=256, sequence_parallel=True, overlap="all"
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "gemma2", "sliding_window": 16, "head_dim": 16},
+        {"model_type": "gptj", "n_embd": 64, "n_head": 4, "n_layer": 4},
+        {"model_type": "cohere", "layer_norm_eps": 1e-5},
+        {"model_type": "jamba", "attn_layer_period": 4, "mamba_d_state": 8, "mamba_d_conv": 4},
+        {"model_type": "minimax", "attn_type_list": [0, 0, 0, 1]},
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2},
+    ],
+    ids=lambda fields: str(fields.get("model_type", "interleaved")),
+)
+def test_a_step_of_every_kind_of_layer_runs(fields: dict[str, Any]) -> None:
+    step = iteration(small(**fields), cluster("trn2.48xlarge"), PLAN)
+    assert sum(step.breakdown_s.values()) == pytest.approx(step.iteration_s)
+
+
+def test_parallel_halves_talk_once_a_layer() -> None:
+    halves = {"hidden_act": "silu", "layer_norm_eps": 1e-5, "model_type": "neox_like"}
+    serial = iteration(small(**halves), cluster("trn2.48xlarge"), PLAN)
+    parallel = iteration(
+        small(**halves, use_parallel_residual=True), cluster("trn2.48xlarge"), PLAN
+    )
+    assert parallel.breakdown_s["exposed_tp"] < 0.75 * serial.breakdown_s["exposed_tp"]
+
+
+def test_a_windowed_model_is_faster_at_long_sequences() -> None:
+    base = HUB["google/gemma-3-1b-pt"]["config"]
+    plan = ParallelPlan(dp=16, global_batch=16, seq=32768, recompute="full")
+    full, local = (
+        iteration(from_fields({**base, "sliding_window": window}, "gemma"),
+                  cluster("trn2.48xlarge"), plan, allow_oversized=True)
+        for window in (0, 512)
+    )  # fmt: skip
+    assert local.iteration_s < 0.9 * full.iteration_s
+    assert named("llama-3.1-8b").kinds == (Layer(),)

@@ -1,0 +1,97 @@
+"""Typed reading of the fields of a ``config.json``, under any of the names that families use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from topologies.errors import InputError
+
+LARGEST_NUMBER = 10**9
+Fields = Mapping[str, Any]
+
+
+class Reader:
+    """The fields of one config, each checked as it is read.
+
+    A name may be dotted, for a field of a nested object. A null counts as absent.
+    """
+
+    def __init__(self, fields: Fields, name: str):
+        self.fields = fields
+        self.name = name
+
+    def value(self, *names: str) -> Any:
+        """Value under the first of these names that is there and not null, else None."""
+        return next((value for one in names if (value := self._at(one)) is not None), None)
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these names is there and not null."""
+        return self.value(*names) is not None
+
+    def _at(self, name: str) -> Any:
+        at: Any = self.fields
+        for key in name.split("."):
+            at = at.get(key) if isinstance(at, Mapping) else None
+        return at
+
+    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """Return the whole number under the first of these names.
+
+        Raises
+        ------
+        InputError
+            When there is none and no default, or it is no whole number in range.
+        """
+        name = next((one for one in names if self.has(one)), None)
+        if name is None:
+            if default is None:
+                raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
+            return default
+        value = self.value(name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(value, float) and value.is_integer():
+            whole = True
+        if not whole or not least <= value <= LARGEST_NUMBER:
+            raise InputError(
+                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a whole number "
+                f"from {least} to {LARGEST_NUMBER:.0e}. Correct the config."
+            )
+        return int(value)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """Return the truth value under the first of these names."""
+        name = next((one for one in names if self.has(one)), None)
+        if name is None:
+            return default
+        value = self.value(name)
+        if not isinstance(value, bool):
+            raise InputError(
+                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be true or false."
+            )
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return a positive number."""
+        value = self.value(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise InputError(
+                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a positive number."
+            )
+        return float(value)
+
+    def items(self, *names: str) -> list[Any]:
+        """Return the list under the first of these names, empty where there is none."""
+        value = self.value(*names)
+        if value is None:
+            return []
+        if not isinstance(value, list | tuple) or len(value) > 10_000:
+            raise InputError(f"model {self.name}: {names[0]} is {str(value)[:40]!r}; give a list.")
+        return list(value)
+
+    def dropout(self, *names: str) -> bool:
+        """Whether any of these rates is above zero."""
+        rates = [self.value(one) for one in names]
+        return any(isinstance(rate, int | float) and rate > 0 for rate in rates)

@@ -1,0 +1,111 @@
+"""Layers that differ: windows, experts in some, state-space mixers between attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topologies.errors import InputError
+from workloads.models.attention_fields import depth
+from workloads.models.feed_forward_fields import COUNT, dense_layers, first_count, has_experts
+from workloads.models.fields import Reader
+from workloads.models.mixer_fields import recurrence
+from workloads.models.parts import Layer, Mixer
+
+WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
+WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
+FULL = ("full_attention", "attention", "global", "hybrid")
+RECURRENT = ("linear_attention", "mamba", "conv", "recurrent", "lightning_attention", "mamba2")
+LETTERS = {
+    "M": Layer("recurrence", mlp=False),
+    "*": Layer(mlp=False),
+    "-": Layer("none"),
+    "E": Layer("none", experts=True),
+}
+"""Nemotron-H's letters for layers of one part each."""
+SPELLED = {
+    "linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-",
+    "moe": "E",
+}  # fmt: skip
+TYPES = ("layer_types", "layers_block_type", "layer_type")
+
+
+def layers(read: Reader) -> dict[str, Any]:
+    """The mixer, window and layout of the layers."""
+    letters = read.value("hybrid_override_pattern")
+    if read.flag("one_part_a_layer") and read.has(*TYPES):
+        letters = "".join(SPELLED.get(str(kind), "?") for kind in read.items(*TYPES))
+    if isinstance(letters, str) and letters:
+        layout = tuple(_lettered(read, letter) for letter in letters)
+        return {"layers": len(layout), "layout": layout, "recurrence": recurrence(read)}
+    count, window = depth(read), _window(read)
+    sparse = first_count(read, COUNT, 0) > 1
+    alone = read.has("mamba_version") and not read.has("num_attention_heads")
+    if alone:
+        return {"mixer": "recurrence", "recurrence": recurrence(read)}
+    layout = tuple(
+        Layer(
+            mixer := _mixer(read, layer),
+            window if mixer == "attention" and _is_windowed(read, layer) else 0,
+            experts=sparse and has_experts(read, layer),
+        )
+        for layer in range(count)
+    )
+    mixes = any(layer.mixer == "recurrence" for layer in layout)
+    usual = [layer.experts for layer in layout] == [
+        sparse and layer >= dense_layers(read) for layer in range(count)
+    ]
+    if usual and not mixes and len({layer.window for layer in layout}) == 1:
+        return {"window": layout[0].window}
+    return {"layout": layout, "recurrence": recurrence(read) if mixes else None}
+
+
+def _lettered(read: Reader, letter: str) -> Layer:
+    if letter not in LETTERS:
+        raise InputError(
+            f"model {read.name}: hybrid_override_pattern has {letter!r}; it may have "
+            f"{', '.join(LETTERS)}."
+        )
+    return LETTERS[letter]
+
+
+def _window(read: Reader) -> int:
+    """Keys that a query of a windowed layer sees at most, 0 for no window."""
+    if read.has("use_sliding_window") and not read.flag("use_sliding_window"):
+        return 0
+    return read.count(*WINDOW, default=0, least=0)
+
+
+def _is_windowed(read: Reader, layer: int) -> bool:
+    """Whether attention of a layer is local, where the model has a window."""
+    kinds = read.items(*TYPES)
+    if kinds:
+        return layer < len(kinds) and kinds[layer] in WINDOWED
+    pattern = read.value("sliding_window_pattern", "_sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:
+        return pattern[layer % len(pattern)] == "L"
+    if pattern is not None:
+        return (layer + 1) % read.count("sliding_window_pattern", "_sliding_window_pattern") > 0
+    if read.flag("use_sliding_window") and read.has("max_window_layers"):
+        return layer >= read.count("max_window_layers", least=0)
+    return True
+
+
+def _mixer(read: Reader, layer: int) -> Mixer:
+    """The mixer of a layer."""
+    kinds = read.items(*TYPES)
+    if kinds and layer < len(kinds):
+        return "recurrence" if kinds[layer] in RECURRENT else "attention"
+    listed = read.items("attn_type_list")
+    if listed:
+        return "attention" if layer < len(listed) and listed[layer] == 1 else "recurrence"
+    if read.has("attn_layer_indices"):
+        return "attention" if layer in read.items("attn_layer_indices") else "recurrence"
+    if read.has("full_attn_idxs"):
+        return "attention" if layer in read.items("full_attn_idxs") else "recurrence"
+    if read.has("attn_layer_period"):
+        period = read.count("attn_layer_period")
+        offset = read.count("attn_layer_offset", default=0, least=0)
+        return "attention" if layer % period == offset % period else "recurrence"
+    if read.has("full_attention_interval"):
+        return "recurrence" if (layer + 1) % read.count("full_attention_interval") else "attention"
+    return "attention"

@@ -1,0 +1,116 @@
+"""Parts that a model may have: experts, latent attention, recurrent mixers, kinds of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mixer = Literal["attention", "recurrence", "none"]
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Feed-forward layers of which each token visits a few.
+
+    Attributes
+    ----------
+    count : int
+        Routed experts of a layer.
+    per_token : int
+        Routed experts that a token visits.
+    ffn : int
+        Inner width of one expert.
+    shared_ffn : int
+        Inner width of the part that every token visits besides, 0 for none.
+    shared_gate : bool
+        Whether the shared expert's output is weighted by a learned gate.
+    dense_layers : int
+        Leading layers that have a dense feed-forward part instead.
+    router_bias : bool
+        Whether the router corrects its scores by one learned number an expert.
+    bias : bool
+        Whether the products of an expert have biases.
+    """
+
+    count: int
+    per_token: int
+    ffn: int
+    shared_ffn: int = 0
+    shared_gate: bool = False
+    dense_layers: int = 0
+    router_bias: bool = False
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA) of DeepSeek-V2 (arXiv 2405.04434, section 2.1).
+
+    Attributes
+    ----------
+    query_rank : int
+        Width of the compressed query, 0 where queries are not compressed.
+    kv_rank : int
+        Width of the compressed keys and values: what a cache holds, with ``rope_dim``.
+    nope_dim, rope_dim, value_dim : int
+        Widths of a head: the part of keys without and with position, and the values.
+    index_heads, index_dim : int
+        Heads of the indexer that picks the keys of sparse attention, and their width; 0 for none.
+    """
+
+    query_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    index_heads: int = 0
+    index_dim: int = 0
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A mixer with a state of fixed size: a state-space model or linear attention.
+
+    Attributes
+    ----------
+    name : str
+        ``mamba``, ``mamba2``, ``lightning``, ``gated-delta`` or ``short-convolution``.
+    columns : int
+        Columns of the projections from the hidden width.
+    inner : int
+        Rows of the projection back to it.
+    products : int
+        Weights of further matrix products, within the mixer.
+    other : int
+        Parameters that no product multiplies: convolutions, decays, norms, biases.
+    state : int
+        Elements of the state that one token updates and reads.
+    """
+
+    name: str
+    columns: int
+    inner: int
+    products: int = 0
+    other: int = 0
+    state: int = 0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One kind of layer, of a model whose layers differ.
+
+    Attributes
+    ----------
+    mixer : {"attention", "recurrence", "none"}
+    window : int
+        Keys that a query sees at most, 0 for all before it.
+    experts : bool
+        Whether the feed-forward part has experts.
+    mlp : bool
+        Whether there is a feed-forward part.
+    """
+
+    mixer: Mixer = "attention"
+    window: int = 0
+    experts: bool = False
+    mlp: bool = True
