@@ -9,50 +9,44 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError, suggestion
 
-if TYPE_CHECKING:
-    import pint
-
 PS_PER_S = 10**12
+_SI = ("B", "FLOP", "J", "USD", "count", "m", "s", "ratio")
+"""Units that all others lead to, in the order in which products are written."""
 LIMIT = 2**62
 """Largest number of bytes, B/s or ps that a quantity may have."""
 
-_BASES = (
-    "byte = [information] = B",
-    "bit = byte / 8",
-    "second = [time] = s",
-    "flop = [operation] = FLOP",
-    "joule = [energy] = J",
-    "watt = joule / second",
-    "dollar = [money] = USD",
-    "metre = [length] = m",
-    "piece = [number] = count",
-    "share = [proportion] = ratio",
-)
 _DECIMAL = {prefix: 1000**power for power, prefix in enumerate(["", *"kMGTPE"])}
 _BINARY = {prefix + "i": 1024**power for power, prefix in enumerate("KMGTPE", start=1)}
 _SIZES = _DECIMAL | {"K": 1000} | _BINARY
-_UNITS: dict[str, str] = (
-    {f"{prefix}B": f"{factor} byte" for prefix, factor in _SIZES.items()}
-    | {f"{prefix}bit": f"{factor} bit" for prefix, factor in _SIZES.items()}
-    | {f"{prefix}b": f"{factor} bit" for prefix, factor in _SIZES.items() if prefix}
-    | {f"{prefix}bps": f"{factor} bit / second" for prefix, factor in _DECIMAL.items() if prefix}
-    | {f"{prefix}FLOP": f"{factor} flop" for prefix, factor in _DECIMAL.items()}
-    | {f"{prefix}OP": f"{factor} flop" for prefix, factor in _DECIMAL.items()}
-    | {f"{prefix}Hz": f"{factor} / second" for prefix, factor in _DECIMAL.items()}
-    | {f"{prefix}W": f"{factor} watt" for prefix, factor in _DECIMAL.items()}
-    | {"ps": "1e-12 second", "ns": "1e-9 second", "ms": "1e-3 second", "s": "second"}
-    | {micro + "s": "1e-6 second" for micro in ("u", "\N{MICRO SIGN}", "\N{GREEK SMALL LETTER MU}")}
-    | {"min": "60 second", "h": "3600 second", "d": "86400 second"}
-    | {"pJ": "1e-12 joule", "J": "joule", "USD": "dollar", "m": "metre", "km": "1000 metre"}
-    | {"count": "piece", "ratio": "share"}
+_MICRO = ("u", "\N{MICRO SIGN}", "\N{GREEK SMALL LETTER MU}")
+_SECONDS = {"s": 0, "ms": 3, **{f"{micro}s": 6 for micro in _MICRO}, "ns": 9, "ps": 12}
+_LONG = {"min": 60, "h": 3600, "d": 86400}
+_UNITS: dict[str, tuple[Fraction, str]] = (
+    {f"{prefix}B": (Fraction(factor), "B") for prefix, factor in _SIZES.items()}
+    | {f"{prefix}bit": (Fraction(factor, 8), "B") for prefix, factor in _SIZES.items()}
+    | {f"{prefix}b": (Fraction(factor, 8), "B") for prefix, factor in _SIZES.items() if prefix}
+    | {
+        f"{prefix}bps": (Fraction(factor, 8), "B/s")
+        for prefix, factor in _DECIMAL.items()
+        if prefix
+    }
+    | {f"{prefix}FLOP": (Fraction(factor), "FLOP") for prefix, factor in _DECIMAL.items()}
+    | {f"{prefix}OP": (Fraction(factor), "FLOP") for prefix, factor in _DECIMAL.items()}
+    | {f"{prefix}Hz": (Fraction(factor), "/s") for prefix, factor in _DECIMAL.items()}
+    | {f"{prefix}W": (Fraction(factor), "J/s") for prefix, factor in _DECIMAL.items()}
+    | {name: (Fraction(1, 10**power), "s") for name, power in _SECONDS.items()}
+    | {name: (Fraction(seconds), "s") for name, seconds in _LONG.items()}
+    | {"pJ": (Fraction(1, 10**12), "J"), "J": (Fraction(1), "J"), "USD": (Fraction(1), "USD")}
+    | {"m": (Fraction(1), "m"), "km": (Fraction(1000), "m")}
+    | {"count": (Fraction(1), "count"), "ratio": (Fraction(1), "ratio")}
 )
-"""Every unit that may be written, in the base units of ``_BASES``."""
+"""Every unit that may be written: its factor to SI, and the SI unit as numerator/denominator."""
 
 _USUAL = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "us", "ms", "min", "h", "d")
 _USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s")
@@ -61,17 +55,6 @@ _LONGEST = 60
 _LARGEST_EXPONENT = 40
 _ROUNDING = Fraction(1, 2000)
 """Share of a size by which rounding to whole bytes may change it: what four digits leave open."""
-
-
-@functools.cache
-def _registry() -> pint.UnitRegistry[Any]:
-    """Make a registry of the base units only, in exact fractions."""
-    import pint  # takes 0.2 s, so not before the first quantity is read
-
-    registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
-    for definition in _BASES:
-        registry.define(definition)
-    return registry
 
 
 @functools.cache
@@ -95,10 +78,29 @@ def unit(text: str) -> tuple[Fraction, str]:
     names = text.split("/")
     if len(names) > 2 or any(name not in _UNITS for name in names):
         raise InputError(f"unknown unit {text[:_LONGEST]}.{_advice(text)}")
-    quantity = _registry().parse_expression(" / ".join(f"({_UNITS[name]})" for name in names))
-    base = quantity.to_base_units()
-    symbol = f"{base.units:~C}"
-    return Fraction(base.magnitude), "W" if symbol == "J/s" else symbol
+    factor, dimensions = Fraction(1), dict.fromkeys(_SI, 0)
+    for name, sign in zip(names, (1, -1), strict=False):
+        one, symbol = _UNITS[name]
+        factor *= one**sign
+        above, _, below = symbol.partition("/")
+        for part, power in ((above, sign), (below, -sign)):
+            if part:
+                dimensions[part] += power
+    return factor, _symbol(dimensions)
+
+
+def _symbol(dimensions: Mapping[str, int]) -> str:
+    """Write a product of powers of SI units, such as ``B/s``."""
+    above, below = (
+        [
+            f"{one}**{sign * power}" if sign * power > 1 else one
+            for one, power in dimensions.items()
+            if sign * power > 0
+        ]
+        for sign in (1, -1)
+    )
+    symbol = "/".join(["*".join(above) or "1" * bool(below), *below])
+    return "W" if symbol == "J/s" else symbol
 
 
 def _advice(text: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from cluster_sim.collectives.algorithms.registry import chosen, fits_by, fitting
 from cluster_sim.collectives.duration.duration import duration_ps, rounds
@@ -23,6 +22,9 @@ from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, pro
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BEST = "best"
 MOST_PER_CHIP = 256
@@ -82,6 +84,8 @@ def rows(
         measure(op, group, size, algorithm, ideal=ideal, sbuf=sbuf, engine=engine, proof=proof)[0]
         for size in sizes
     ]
+    import pandas as pd
+
     return pd.DataFrame(found)
 
 

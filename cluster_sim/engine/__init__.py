@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster_sim.engine import fast, reference
+from cluster_sim.engine import fast
 from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.max_min import max_min_rates
 from cluster_sim.engine.times import (
@@ -94,5 +94,8 @@ def simulate(
             raise ValueError(f"until_ops names op {op}; the schedule has {len(schedule)} ops")
     rows = Faults.none() if faults is None else faults
     rows.check(schedule)
-    run = fast.simulate if engine == "fast" else reference.simulate
-    return run(schedule, rows, until_ps, watched)
+    if engine == "fast":
+        return fast.simulate(schedule, rows, until_ps, watched)
+    from cluster_sim.engine import reference  # SimPy takes its time to load
+
+    return reference.simulate(schedule, rows, until_ps, watched)

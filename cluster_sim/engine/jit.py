@@ -1,70 +1,190 @@
-"""How the engine's inner functions are compiled, and two instructions that Python lacks."""
+"""How the engine's inner functions become machine code, and two instructions that Python lacks.
+
+A function marked :func:`compiled` is called from Python. Numba makes its machine code once; the
+code is kept on disk by what it was made of (:mod:`cluster_sim.engine.machine_code`), and every
+later process loads it with LLVM alone: importing numba would cost half a second each time.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.extending import intrinsic
+
+from cluster_sim.engine import machine_code
+from cluster_sim.engine.machine_code import Source
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_OPTIONS: dict[str, bool | str] = {
+    # Arrays are given, none is made, so none needs its references counted: counting them, at
+    # every passing of an array, would cost more than all the rest.
+    "_nrt": False,
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+    "no_cpython_wrapper": True,
+}
+
 
 def compiled(function: Function) -> Function:
-    """Compile at first use and keep the machine code on disk for the next process.
+    """Make a function machine code that Python calls with numbers, arrays and tuples of them.
 
-    Where neither the package's directory nor the user's cache can be written, every process
-    compiles anew.
+    Arrays are in C order and aligned. The code is made at the first use ever with arguments of
+    these types, and kept on disk for the next process. Where no folder can be written, every
+    process makes it anew.
     """
-    try:
-        return _compile(function, cache=True)
-    except RuntimeError:  # numba: no locator available for a cache
-        return _compile(function)
+    return cast(Function, Entry(function, _OPTIONS))
 
 
 def internal(function: Function) -> Function:
-    """Compile for calls from compiled code alone; a call from Python would crash."""
-    return _compile(function, no_cpython_wrapper=True)
+    """Make a function machine code for calls from compiled code alone."""
+    return cast(Function, Part(function, _OPTIONS))
 
 
 def inlined(function: Function) -> Function:
-    """Compile into each caller: for what runs once an op and takes many arrays."""
-    return _compile(function, no_cpython_wrapper=True, forceinline=True)
+    """Put a function into each compiled caller: for what runs once an op and takes many arrays."""
+    return cast(Function, Part(function, _OPTIONS | {"forceinline": True}))
 
 
-def _compile(function: Function, **options: bool) -> Function:
-    """Compile for arrays that are given: none is made, so none needs its references counted.
+class Part(Source):
+    """A function that compiled code may call. Numba looks at it only if it compiles a caller."""
 
-    Counting them, at every passing of an array, would cost more than all the rest.
+    def __init__(self, function: Callable[..., Any], options: dict[str, bool | str]):
+        self.function = function
+        self.options = options
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """Numba's view of the function."""
+        from numba import njit
+
+        make: Any = njit(**self.options)  # type: ignore[call-overload]
+        return make(self.function)
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        """The type by which numba knows this object where compiled code names it."""
+        from numba import types
+
+        return types.Dispatcher(self.dispatcher)
+
+
+class Entry(Part):
+    """A function that Python and compiled code may call."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, bool | str]):
+        super().__init__(function, options)
+        self.by_types: dict[str, _Call] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the machine code for arguments of these types."""
+        marks: list[str] = []
+        words: list[Any] = []
+        _flatten(arguments, marks, words)
+        types = "".join(marks)
+        call = self.by_types.get(types)
+        if call is None:
+            call = self.by_types[types] = self._load(types, arguments, words)
+        result, unused = call.result(), ctypes.c_void_p()
+        call.code(ctypes.byref(result), ctypes.byref(unused), *words)
+        return result.value if call.gives_value else None
+
+    def _load(self, types: str, arguments: tuple[Any, ...], words: list[Any]) -> _Call:
+        """Find the machine code on disk, or make it."""
+        code = machine_code.load(self, types, lambda: self._made(arguments, len(words)))
+        address = machine_code.address(code)
+        passed = [_PASSED.get(type(word), ctypes.c_int64) for word in words]
+        head = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        result = _RESULTS[code.result]
+        return _Call(
+            ctypes.CFUNCTYPE(*head, *passed)(address), result or ctypes.c_int64, result is not None
+        )
+
+    def _made(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
+        """Name, type of the result, and object file of the machine code for these arguments."""
+        signature = tuple(_numba_type(argument) for argument in arguments)
+        self.dispatcher.compile(signature)
+        made = self.dispatcher.overloads[signature]
+        symbol, result = made.fndesc.llvm_func_name, str(made.signature.return_type)
+        passed = len(list(made.library.get_function(symbol).arguments))
+        if passed != words + 2 or result not in _RESULTS:  # the places of result and error
+            raise TypeError(f"{symbol} takes {passed} words and gives {result}")
+        _, _, (binary, _) = made.library.serialize_using_object_code()
+        return symbol, result, binary
+
+
+class _Call(NamedTuple):
+    """Machine code, ready to be called."""
+
+    code: Callable[..., int]
+    result: type[Any]
+    gives_value: bool
+
+
+_PASSED: dict[type, Any] = {bool: ctypes.c_bool, float: ctypes.c_double}
+"""How words other than whole numbers and addresses are passed."""
+
+_RESULTS: dict[str, Any] = {
+    "none": None,
+    "int64": ctypes.c_int64,
+    "bool": ctypes.c_bool,
+    "float64": ctypes.c_double,
+}
+
+
+def _flatten(value: Any, marks: list[str], words: list[Any]) -> None:
+    """Add what a value's type is called, and the words in which numba passes it.
+
+    An array is two pointers that only Python's own arrays need, its length and size of an item,
+    its address, its shape and its strides.
     """
-    make: Any = njit(_nrt=False, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)  # type: ignore[call-overload]
-    return cast(Function, make(function))
+    if isinstance(value, np.ndarray):
+        marks.append(f"{value.dtype.str}{value.ndim}{_layout(value)}")
+        words += (0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
+    elif isinstance(value, tuple):
+        marks.append(f"{type(value).__name__}(")
+        for item in value:
+            _flatten(item, marks, words)
+        marks.append(")")
+    elif isinstance(value, bool | np.bool_):
+        marks.append("b")
+        words.append(bool(value))
+    elif isinstance(value, float | np.floating):
+        marks.append("d")
+        words.append(float(value))
+    elif isinstance(value, np.uint64):
+        marks.append("u")
+        words.append(int(value) - (int(value) >> 63 << 64))
+    else:
+        marks.append("i")
+        words.append(int(value))
 
 
-@cache
-def version(*callers: Path) -> Any:
-    """An empty array whose type names the present source of the engine, and of callers of it.
-
-    Machine code on disk is kept by the types of the arguments. A function that takes this one is
-    compiled anew after a change in any module of the engine, or in a caller's own files and
-    folders; numba by itself looks at the module of that function alone.
-    """
-    return np.empty(0, [(f"source_{digest(Path(__file__).parent, *callers)}", np.uint8)])
+def _layout(array: np.ndarray[Any, Any]) -> str:
+    return "C" if array.flags.c_contiguous else "A"
 
 
-def digest(*paths: Path) -> str:
-    """Sixteen hexadecimal digits that change with any Python source in files and folders."""
-    sources = hashlib.sha256()
-    for path in paths:
-        for source in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            sources.update(source.read_bytes())
-    return sources.hexdigest()[:16]
+def _numba_type(value: Any) -> Any:
+    """The type that compiled code is made for."""
+    import numba
+
+    types: Any = numba.types
+    if isinstance(value, np.ndarray):
+        return types.Array(numba.from_dtype(value.dtype), value.ndim, _layout(value))
+    if isinstance(value, tuple):
+        items = [_numba_type(item) for item in value]
+        if hasattr(value, "_fields"):
+            return types.NamedTuple(items, type(value))
+        return types.Tuple(items)
+    if isinstance(value, bool | np.bool_):
+        return types.boolean
+    if isinstance(value, float | np.floating):
+        return types.float64
+    return types.uint64 if isinstance(value, np.uint64) else types.int64
 
 
 @inlined
@@ -73,18 +193,36 @@ def wide(number: int) -> int:
     return np.int64(number)  # type: ignore[return-value]
 
 
-def _counts_zeros(instruction: str) -> Any:
-    def typed(_context: Any, _x: Any) -> Any:
-        def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            return getattr(builder, instruction)(args[0], ir.Constant(ir.IntType(1), 0))
+class Instruction(Source):
+    """An instruction of the processor on an int64, as LLVM names it."""
 
-        return types.int64(types.int64), generate
+    def __init__(self, name: str):
+        self.name = name
 
-    return intrinsic(typed)
+    def __call__(self, number: int) -> int:
+        """Refuse a call from Python."""
+        raise TypeError(f"{self.name} is for compiled code alone")
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        from llvmlite import ir  # type: ignore[import-untyped]
+        from numba import types
+        from numba.core.registry import cpu_target
+        from numba.extending import intrinsic
+
+        def typed(_context: Any, _x: Any) -> Any:
+            def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+                return getattr(builder, self.name)(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+            return types.int64(types.int64), generate
+
+        made = intrinsic(typed)
+        cpu_target.typing_context.refresh()
+        return cpu_target.typing_context.resolve_value_type(made)
 
 
-leading_zeros = _counts_zeros("ctlz")
+leading_zeros = Instruction("ctlz")
 """Zero bits above the highest one of an int64, 64 for 0."""
 
-trailing_zeros = _counts_zeros("cttz")
+trailing_zeros = Instruction("cttz")
 """Zero bits below the lowest one of an int64, 64 for 0."""

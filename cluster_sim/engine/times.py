@@ -12,6 +12,7 @@ NEVER = -1
 """Stands in a column of times where the thing did not happen."""
 
 WAITING, READY, RUNNING, DONE, FAILED, DOOMED = range(6)
+STATUSES = ("waiting", "ready", "running", "done", "failed", "doomed")
 """Status of an op when the run was over.
 
 ``WAITING`` for its edges, ``READY`` but never started, ``RUNNING`` when the run stopped or its

@@ -18,6 +18,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 FIXED, FLOW, JOIN = 0, 1, 2
 """Kinds of op (rule 1)."""
+KINDS = ("fixed", "flow", "join")
+"""Names of these kinds."""
 
 NO_RESOURCE = -1
 HORIZON_PS = 2**62

@@ -14,11 +14,12 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 import cluster_sim
-from cluster_sim.engine.times import Attempts, Times
+from cluster_sim.engine.times import STATUSES, Attempts, Times
 from cluster_sim.files import whole_file
 from cluster_sim.schedule.build import check
 from cluster_sim.schedule.table import (
     FLOW,
+    KINDS,
     Codes,
     Edges,
     Flows,
@@ -33,8 +34,6 @@ from topologies.errors import InputError
 FORMAT = 1
 HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"
 TIMES = ("ready_ps", "start_ps", "end_ps")
-KINDS = ("fixed", "flow", "join")
-STATUSES = ("waiting", "ready", "running", "done", "failed", "doomed")
 COLUMNS = ("duration_ps", "size_bytes", "priority")
 KEYS = ("kind", "resource", "resource_number")
 EDGE_COLUMNS = ("leads_to", "lags_ps", "from_start")

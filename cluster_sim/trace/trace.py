@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
 from re import compile as compiled
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from cluster_sim.engine import simulate
 from cluster_sim.engine.faults import FaultError, Faults
-from cluster_sim.engine.times import HorizonError, Times
+from cluster_sim.engine.times import STATUSES, HorizonError, Times
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import Codes, IntArray, Label, Schedule
-from cluster_sim.trace import file as trace_table
+from cluster_sim.schedule.table import KINDS, Codes, IntArray, Label, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain
 from topologies.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TIME_COLUMNS = ("ready", "start", "end")
 ENGINES = ("fast", "reference")
@@ -119,20 +120,24 @@ class Trace:
         """
         made, rows = self.schedule, self.rows(ranks, resources, ops)
         columns: dict[str, Any] = {
-            "kind": categorical(made.kind[rows], trace_table.KINDS),
+            "kind": categorical(made.kind[rows], KINDS),
             "resource": resource_names(made, rows),
-            "status": categorical(self.times.status[rows], trace_table.STATUSES),
+            "status": categorical(self.times.status[rows], STATUSES),
         }
         exact = {name: getattr(self.times, f"{name}_ps")[rows] for name in TIME_COLUMNS}
         columns |= {f"{name}_s": seconds(ps) for name, ps in exact.items()}
         columns |= {f"{name}_ps": ps for name, ps in exact.items()}
         columns["size_bytes"] = made.size_bytes[rows]
         columns |= {name: label_column(label, rows) for name, label in made.labels.items()}
+        import pandas as pd
+
         return pd.DataFrame(columns, index=pd.Index(rows, name="op"), copy=False)
 
     def save(self, path: str | Path) -> None:
         """Write all of it, schedule included, as Parquet; the file appears whole or not at all."""
-        trace_table.write(self.schedule, self.times, Path(path))
+        from cluster_sim.trace import file  # pyarrow takes its time to load
+
+        file.write(self.schedule, self.times, Path(path))
 
 
 def load_trace(path: str | Path) -> Trace:
@@ -143,7 +148,9 @@ def load_trace(path: str | Path) -> Trace:
     InputError
         When the file is not such a trace.
     """
-    return Trace(*trace_table.read(Path(path)))
+    from cluster_sim.trace import file  # pyarrow takes its time to load
+
+    return Trace(*file.read(Path(path)))
 
 
 def run(
@@ -209,6 +216,8 @@ def label_column(label: Label, rows: IntArray) -> Any:
 
 def categorical(code: IntArray, names: Sequence[str]) -> Any:
     """``names[code]`` as a categorical; equal names are one category."""
+    import pandas as pd
+
     unique = pd.Index(dict.fromkeys(names))
     if len(unique) != len(names):
         code = unique.get_indexer(pd.Index(names))[code]

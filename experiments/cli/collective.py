@@ -17,8 +17,6 @@ from topologies.options import option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pandas as pd
-
     from cluster_sim.collectives import Group
     from cluster_sim.trace.trace import Trace
     from experiments.cli.collective_groups import Measure
@@ -155,26 +153,33 @@ def collective(
     The table has the columns of nccl-tests: time, algorithm and bus bandwidth, beside the lower
     bound that links and memory set.
     """
-    import pandas as pd
-
-    from experiments.validation.compare_collectives import agreement, beside
-
     cluster, groups = _groups(asked, machine, ranks, catalogue)
     measured = _read(compared.compare, asked.op, groups[0].ranks)
     sizes, measure = _how_to_measure(asked, groups, call.engine)
     wanted = sizes or _sizes(asked.size, measured)
     what = f"{asked.op} on {machine.cluster}"
     results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
-    frame = pd.DataFrame([row for row, _ in results])
-    summary: dict[str, Any] = {}
+    rows, summary = [row for row, _ in results], dict[str, Any]()
     if measured is not None:
-        frame = beside(frame, measured, str(compared.compare))
-        summary["summary"] = agreement(frame)
+        rows, summary["summary"] = _compared(rows, measured, str(compared.compare))
     call.answer(
-        lambda: {"rows": frame.to_dict(orient="records"), **summary},
-        show=lambda: _print(f"{what}, {_who(groups)}", frame, **summary),
-        write=lambda run: _write(run, frame, results[-1][1], cluster),
+        lambda: {"rows": rows, **summary},
+        show=lambda: _print(f"{what}, {_who(groups)}", rows, **summary),
+        write=lambda run: _write(run, rows, results[-1][1], cluster),
     )
+
+
+def _compared(
+    rows: list[dict[str, Any]], measured: Measured, name: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows with what was measured beside them, and how well they agree."""
+    import pandas as pd
+
+    from experiments.validation.compare_collectives import agreement, beside
+
+    frame = beside(pd.DataFrame(rows), measured, name)
+    both: list[dict[str, Any]] = frame.to_dict(orient="records")  # type: ignore[assignment]
+    return both, agreement(frame)
 
 
 def _groups(
@@ -225,13 +230,14 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
 def _sizes(size: str | None, measured: Measured | None) -> list[int]:
     """Sizes asked for; by default those that were measured."""
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.validation.compare_collectives import measured_sizes
     from topologies.errors import InputError
 
     if size is not None:
         return parse_sizes(size)
     if measured is None:
         raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
+    from experiments.validation.compare_collectives import measured_sizes
+
     return measured_sizes(measured)
 
 
@@ -240,7 +246,9 @@ def _who(groups: list[Group]) -> str:
     return each if len(groups) == 1 else f"{len(groups):,} groups of {each}"
 
 
-def _print(title: str, frame: pd.DataFrame, summary: Mapping[str, Any] | None = None) -> None:
+def _print(
+    title: str, rows: list[dict[str, Any]], summary: Mapping[str, Any] | None = None
+) -> None:
     from experiments.reports.formatting import value_text
 
     shown = SHOWN if summary is None else MEASURED_SHOWN
@@ -249,7 +257,7 @@ def _print(title: str, frame: pd.DataFrame, summary: Mapping[str, Any] | None = 
             _signed(row[name]) if name == "error" else value_text(name, row[name])
             for name, _ in shown
         ]
-        for row in frame.to_dict("records")
+        for row in rows
     ]
     print_table(title, [heading for _, heading in shown], cells)
     if summary is not None:
@@ -266,9 +274,12 @@ def _signed(error: float) -> str:
     return f"{100 * error:+.1f} %" if error == error else "-"
 
 
-def _write(run: Run, frame: pd.DataFrame, trace: Trace, machine: Cluster) -> None:
+def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:
+    import pandas as pd
+
     from experiments.figures.collective import figures
 
+    frame = pd.DataFrame(rows)
     run.table("metrics", frame, title="Results")
     for name, (figure, title, note) in figures(frame, trace, machine).items():
         run.figure(name, figure, title=title, note=note)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from topologies.units import format_bytes, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LARGEST = 10**300
 """Beyond it no number is a quantity; it is said, not written out."""
@@ -77,7 +78,7 @@ def value_text(name: str, value: Any) -> str:
     >>> value_text("mfu", 0.4754)
     '47.54 %'
     """
-    if value is None or value is pd.NA or value is pd.NaT or value != value:
+    if value is None or type(value).__name__ == "NAType" or value != value:  # pandas' own
         return "-"
     if isinstance(value, bool) or not isinstance(value, Real):
         return str(value)
@@ -127,6 +128,7 @@ def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> table_text(pd.DataFrame({"ranks": [8], "time_s": [0.0188]}))
     (['ranks', 'time'], [['8', '18.8 ms']])
     """
@@ -154,9 +156,12 @@ def text_columns(frame: pd.DataFrame) -> list[int]:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> text_columns(pd.DataFrame({"ranks": [8], "algorithm": ["ring"]}))
     [1]
     """
+    import pandas as pd
+
     whole = with_index(frame)
     number_like = [pd.api.types.is_numeric_dtype(kind) for kind in whole.dtypes]
     return [k for k, is_number in enumerate(number_like) if not is_number]
@@ -167,6 +172,7 @@ def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> text, rest = constants(pd.DataFrame({"cluster": "ring:8", "time_s": [1.0, 2.0]}))
     >>> text, list(rest.columns)
     ('cluster ring:8', ['time_s'])

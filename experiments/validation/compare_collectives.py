@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from cluster_sim.collectives.measure import bus_factor
 from experiments.validation.compare import condensed
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from experiments.validation.nccl_tests import Measured
 
 
@@ -63,6 +64,8 @@ def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     InputError
         When no size is in both.
     """
+    import pandas as pd
+
     series = pd.Series(measured.time_s, index=measured.size_bytes.astype(np.int64))
     times = frame.size_bytes.map(series.groupby(level=0).median())
     if times.isna().all():
@@ -85,6 +88,7 @@ def agreement(compared: pd.DataFrame) -> dict[str, Any]:
 
     Examples
     --------
+    >>> import pandas as pd
     >>> agreement(pd.DataFrame({"error": [0.1, -0.3, None]}))["rows"]
     2
     """

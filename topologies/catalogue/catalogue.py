@@ -10,16 +10,14 @@ import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 
 from topologies.catalogue.reader import Entry, read_entries
+from topologies.catalogue.shipped import shipped_rows
 from topologies.errors import InputError, suggestion
 from topologies.units import LIMIT, PS_PER_S
 
 __all__ = ["Catalogue", "Entry", "catalogue", "choose"]
-
-_SOURCES = "sources.csv"
 
 Key = tuple[str, str]
 
@@ -229,15 +227,7 @@ def catalogue() -> Catalogue:
     >>> catalogue().entry("trn2", "bf16_peak").written
     '667 TFLOP/s'
     """
-    data = resources.files("topologies") / "data"
-    files = [item for item in data.iterdir() if item.name.endswith(".csv")]
-    rows = [
-        row
-        for item in sorted(files, key=lambda item: item.name)
-        if item.name != _SOURCES
-        for _, row in read_entries(item, item.name)
-    ]
-    return _made(rows, {})
+    return _made(shipped_rows(), {})
 
 
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:

@@ -7,19 +7,14 @@ where parameters are gathered for them or their gradients reduced meanwhile.
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled, internal, version
+from cluster_sim.engine.jit import compiled, internal
 from cluster_sim.schedule.table import IntArray
 from workloads.search.communication import FloatArray
-from workloads.training.plan import pipeline_order as pipeline
 from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT, order
-
-SOURCES = (Path(__file__), Path(pipeline.__file__))
-"""What the walk is compiled from, besides the engine's instructions."""
 
 NOT, ONCE, EACH = range(3)
 """When replicas exchange beside passes: never, once an iteration, with each pass."""
@@ -106,7 +101,8 @@ def walk_s(line: Line) -> float:
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)
     gathered, clocks = np.zeros(len(line.kind)), np.zeros((5, stages))
     place = np.zeros(stages, np.int64)
-    if not _walk(version(*SOURCES), line, arrived, gathered, clocks, place):
+    line = Line(*(_in_order(column) for column in line))
+    if not _walk(line, arrived, gathered, clocks, place):
         raise ValueError("the stages of a pipeline wait for one another")
     free = clocks[[ENGINE, SENDS, DP]].max(axis=0)
     if line.tie_s:
@@ -114,9 +110,13 @@ def walk_s(line: Line) -> float:
     return float((free + line.after_s).max())
 
 
+def _in_order(column: Any) -> Any:
+    """An array in the one layout that the walk is compiled for; a number as it is."""
+    return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column
+
+
 @compiled
 def _walk(
-    _source: Any,  # see ``jit.version``
     line: Line,
     arrived: FloatArray,
     gathered: FloatArray,

@@ -30,7 +30,6 @@ from cluster_sim.engine.fast.queues import empty_queues
 from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.fast.streams import Streams
 from cluster_sim.engine.faults import Faults
-from cluster_sim.engine.jit import version
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
@@ -77,7 +76,6 @@ def _run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
         queues=empty_queues(_column(schedule.resources.slots, np.int64)),
         streams=_streams(schedule, faults),
         speeds=_speeds(schedule, faults),
-        version=version(),
     )
 
 

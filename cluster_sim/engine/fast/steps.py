@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cluster_sim.engine.fast.agenda import Agenda, push
 from cluster_sim.engine.fast.columns import (
@@ -31,7 +31,6 @@ class Run(NamedTuple):
     queues: Queues
     streams: Streams
     speeds: Speeds
-    version: Any  # of the source, see ``jit.version``
 
 
 @inlined

@@ -42,7 +42,7 @@ class Run:
         used = np.minimum(resources.slots, np.maximum(1, on_it))  # no process would do the rest
         rows = zip(resources.names(), used.tolist(), strict=True)
         self.servers = [Server(self, number, *row) for number, row in enumerate(rows)]
-        self.sharing = Sharing(self, schedule, faulty)
+        self.sharing = Sharing(self.env, schedule, faulty, STARTS + len(self.servers) + 1)
         self.parked: dict[int, list[int]] = defaultdict(list)  # flows, by the dead resource
         self.arrivals: dict[int, Phase] = {}  # of ops that hold no slot
         self.counted: dict[int, int] = {}  # edges from starts, and when they have elapsed

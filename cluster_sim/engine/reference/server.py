@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from fractions import Fraction
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import simpy
 
-from cluster_sim.engine.reference.phases import STARTS, Phase
+from cluster_sim.engine.reference.phases import STARTS, Phase, Picoseconds
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
-
-if TYPE_CHECKING:
-    from cluster_sim.engine.reference.run import Run
 
 NO_OP = -1
 NO_TURN = HORIZON_PS + 1
@@ -23,6 +20,23 @@ LOST = "lost"
 
 NOMINAL = Fraction(1)
 """Speed of a resource without faults."""
+
+
+class Ops(Protocol):
+    """What a server needs of the run: the columns that order ops, and what it does with one."""
+
+    env: Picoseconds
+    kind: list[int]
+    priority: list[int]
+
+    def can_start(self, op: int) -> bool:
+        """Whether no resource that the op would share is dead."""
+
+    def begin(self, op: int) -> simpy.Event:
+        """Start an op; returns its end."""
+
+    def finish(self, op: int) -> None:
+        """End an op."""
 
 
 class Slot:
@@ -74,7 +88,7 @@ class Slot:
 class Server:
     """What the slots of one resource have in common: its speed and its queue."""
 
-    def __init__(self, run: Run, number: int, name: str, slots: int):
+    def __init__(self, run: Ops, number: int, name: str, slots: int):
         self.run = run
         self.phase = STARTS + number
         self.speed = NOMINAL

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
-import numpy as np
 import simpy
 
-from cluster_sim.engine.classes import share_tables
-from cluster_sim.engine.rates import Paths, join, leave, solve, touch
-from cluster_sim.engine.reference.phases import ENDS, STARTS, Phase
+from cluster_sim.engine.reference.max_min import Demand, max_min_rates
+from cluster_sim.engine.reference.phases import ENDS, Phase, Picoseconds
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
-if TYPE_CHECKING:
-    from cluster_sim.engine.reference.run import Run
-
 MICROBYTES = 10**6
-"""In a byte."""
+"""Microbytes in a byte."""
 PER_MICROBYTE = 10**6
 """Rate [B/s] times duration [ps] that moves one microbyte."""
 
@@ -25,115 +21,135 @@ PER_MICROBYTE = 10**6
 class Flow:
     """A flow in flight."""
 
-    def __init__(self, op: int, number: int, size_bytes: int, now: int, ended: simpy.Event):
+    def __init__(self, op: int, size_bytes: int, now: int, ended: simpy.Event):
         self.op = op
-        self.number = number  # its class
         self.left = size_bytes * MICROBYTES
         self.since = now  # when ``left`` was brought up to date
-        self.rate = 0
+        self.rate: int | None = None  # not solved yet
         self.ended = ended
         self.timer: Phase | None = None
 
 
 class Sharing:
-    """All flows in flight, and the solver of their rates."""
+    """All flows in flight, and their rates.
 
-    def __init__(self, run: Run, schedule: Schedule, faulty: IntArray):
-        tables = share_tables(schedule, faulty)
-        self.number, self.slot, self.paths, self.seats, self.filling = tables
-        self.run = run
-        self.row = {op: row for row, op in enumerate(schedule.flows.op.tolist())}
-        self.size = schedule.size_bytes[schedule.flows.op].tolist()
-        self.nominal_cap = self.paths.cap.copy()
-        self.nominal_capacity = self.paths.capacity.copy()
-        self.members: list[set[Flow]] = [set() for _ in self.slot]
+    Parameters
+    ----------
+    env : Picoseconds
+    schedule : Schedule
+    faulty : int array
+        Resources whose speed may change: a flow that holds a slot of one has its cap scaled.
+    solve_phase : int
+        Phase of an instant in which the rates are solved.
+    """
+
+    def __init__(self, env: Picoseconds, schedule: Schedule, faulty: IntArray, solve_phase: int):
+        self.env = env
+        self.solve_phase = solve_phase
+        self.demand = dict(_demands(schedule))
+        self.size = {op: int(schedule.size_bytes[op]) for op in self.demand}
+        self.capacity = dict(enumerate(schedule.resources.capacity.tolist()))
+        self.speed: dict[int, Fraction] = {}  # of resources that a fault has changed
+        slots = {op: int(schedule.resource[op]) for op in self.demand}
+        self.slot = {op: slot for op, slot in slots.items() if slot in faulty}
         self.in_flight: dict[int, Flow] = {}
-        self.fresh: list[Flow] = []
-        self.solve_planned = False
+        self.flows_on: dict[int, set[int]] = defaultdict(set)  # those in flight, by resource
+        self.touched: set[int] = set()  # resources on which something changed at this instant
 
     def path(self, op: int) -> list[int]:
         """Shared resources that a flow crosses; none for any other op."""
-        if op not in self.row:
-            return []
-        number = int(self.number[self.row[op]])
-        crossed: list[int] = self.paths.resource[_shares(self.paths, number)].tolist()
-        return crossed
+        return [resource for resource, _ in self.demand[op].weights] if op in self.demand else []
 
     def on(self, resource: int) -> set[int]:
         """Flows in flight that cross a resource."""
-        return {op for op in self.in_flight if resource in self.path(op)}
+        return set(self.flows_on[resource])
 
     def enter(self, op: int) -> simpy.Event:
         """Start a flow; the event comes with its end."""
-        row = self.row[op]
-        number = int(self.number[row])
-        ended = simpy.Event(self.run.env)
-        stream = Flow(op, number, self.size[row], self.run.env.now, ended)
-        self.in_flight[op] = stream
-        self.members[number].add(stream)
-        self.fresh.append(stream)
-        join(self.paths, self.seats, self.filling, number)
-        self._plan_solve()
-        return ended
+        flow = Flow(op, self.size[op], self.env.now, simpy.Event(self.env))
+        self.in_flight[op] = flow
+        for resource in self.path(op):
+            self.flows_on[resource].add(op)
+        self._touch(self.path(op))
+        return flow.ended
 
     def remove(self, op: int) -> None:
         """Take a flow out, done or lost."""
-        stream = self.in_flight.pop(op)
-        stream.timer = None
-        self.members[stream.number].remove(stream)
-        leave(self.paths, self.seats, self.filling, stream.number)
-        self._plan_solve()
+        self.in_flight.pop(op).timer = None
+        for resource in self.path(op):
+            self.flows_on[resource].discard(op)
+        self._touch(self.path(op))
 
     def set_speed(self, resource: int, speed: Fraction) -> None:
         """Scale what a resource divides, and the caps of the flows that hold a slot of it."""
-        if not self.row:
+        if not self.demand:
             return
-        top, bottom = speed.numerator, speed.denominator
-        self.paths.capacity[resource] = int(self.nominal_capacity[resource]) * top // bottom
-        touched = [resource]
-        for number in np.flatnonzero(self.slot == resource).tolist():
-            self.paths.cap[number] = int(self.nominal_cap[number]) * top // bottom
-            touched += self.paths.resource[_shares(self.paths, number)].tolist()
-        for number in touched:
-            touch(self.filling, number)
-        self._plan_solve()
+        self.speed[resource] = speed
+        holders = [op for op in self.in_flight if self.slot.get(op) == resource]
+        self._touch([resource, *(crossed for op in holders for crossed in self.path(op))])
 
-    def _plan_solve(self) -> None:
-        if not self.solve_planned:
-            self.solve_planned = True
-            last = STARTS + len(self.run.servers) + 1
-            Phase(self.run.env).plan(last, 0, lambda _: self._solve())
+    def _touch(self, resources: Iterable[int]) -> None:
+        """Solve the rates of these at the end of the instant."""
+        if not self.touched:
+            Phase(self.env).plan(self.solve_phase, 0, lambda _: self._solve())
+        self.touched.update(resources)
 
     def _solve(self) -> None:
-        self.solve_planned = False
-        changed = solve(self.paths, self.seats, self.filling)
-        moved = {stream for stream in self.fresh if stream.op in self.in_flight}
-        for number in self.filling.changed[:changed].tolist():
-            moved |= self.members[number]
-        self.fresh.clear()
-        for stream in sorted(moved, key=lambda stream: stream.op):
-            self._change_rate(stream, int(self.paths.rate[stream.number]))
+        flows, resources = self._component()
+        self.touched.clear()
+        capacity = {number: self._scaled(self.capacity[number], number) for number in resources}
+        rates = max_min_rates({op: self._demand(op) for op in flows}, capacity)
+        for op, rate in rates.items():
+            if rate != self.in_flight[op].rate:
+                self._change_rate(self.in_flight[op], rate)
 
-    def _change_rate(self, stream: Flow, rate: int) -> None:
-        now = self.run.env.now
-        stream.left -= stream.rate * (now - stream.since) // PER_MICROBYTE
-        stream.rate, stream.since, stream.timer = rate, now, None
+    def _component(self) -> tuple[list[int], set[int]]:
+        """Flows, and the resources they cross, to which a change at the touched ones may spread."""
+        flows: set[int] = set()
+        resources, todo = set(self.touched), list(self.touched)
+        while todo:
+            for op in self.flows_on[todo.pop()] - flows:
+                flows.add(op)
+                further = set(self.path(op)) - resources
+                resources |= further
+                todo += further
+        return sorted(flows), resources
+
+    def _demand(self, op: int) -> Demand:
+        """What a flow asks for at the present speed of the resource whose slot it holds."""
+        nominal = self.demand[op]
+        if op not in self.slot:
+            return nominal
+        return Demand(self._scaled(nominal.cap, self.slot[op]), nominal.weights)
+
+    def _scaled(self, rate: int, resource: int) -> int:
+        speed = self.speed.get(resource)
+        return rate if speed is None else rate * speed.numerator // speed.denominator
+
+    def _change_rate(self, flow: Flow, rate: int) -> None:
+        now = self.env.now
+        flow.left -= (flow.rate or 0) * (now - flow.since) // PER_MICROBYTE
+        flow.rate, flow.since, flow.timer = rate, now, None
         if rate:
-            duration = -(-stream.left * PER_MICROBYTE // rate)
+            duration = -(-flow.left * PER_MICROBYTE // rate)
             if now + duration <= HORIZON_PS:
-                stream.timer = Phase(self.run.env)
-                stream.timer.plan(ENDS, duration, lambda timer: self._end(stream, timer))
+                flow.timer = Phase(self.env)
+                flow.timer.plan(ENDS, duration, lambda timer: self._end(flow, timer))
 
-    def _end(self, stream: Flow, timer: simpy.Event) -> None:
-        if stream.timer is timer:
-            self.remove(stream.op)
-            stream.ended.succeed()
+    def _end(self, flow: Flow, timer: simpy.Event) -> None:
+        if flow.timer is timer:
+            self.remove(flow.op)
+            flow.ended.succeed()
 
     @property
     def moving(self) -> list[int]:
         """Flows in flight that have a rate."""
-        return [op for op, stream in self.in_flight.items() if stream.rate]
+        return [op for op, flow in self.in_flight.items() if flow.rate]
 
 
-def _shares(paths: Paths, number: int) -> slice:
-    return slice(paths.ptr[number], paths.ptr[number + 1])
+def _demands(schedule: Schedule) -> Iterable[tuple[int, Demand]]:
+    flows = schedule.flows
+    shares = list(zip(flows.resource.tolist(), flows.weight.tolist(), strict=True))
+    ptr, caps = flows.ptr.tolist(), flows.cap_bytes_per_s.tolist()
+    for row, op in enumerate(flows.op.tolist()):
+        yield op, Demand(caps[row], tuple(shares[ptr[row] : ptr[row + 1]]))

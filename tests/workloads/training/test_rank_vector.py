@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from cluster_sim.engine import jit
-from cluster_sim.engine.jit import version
 from cluster_sim.schedule.table import ScheduleError
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import LATENT, SPARSE, plan, sixteen, toy_program
@@ -22,12 +19,10 @@ from workloads.training.execution.jitter import (
     disturb,
     disturbance,
     disturbed_array,
-    draw,
     normal_quantiles,
-    scale,
 )
 from workloads.training.execution.lower import lower
-from workloads.training.execution.rank_vector import cover, evaluate, layout, machine
+from workloads.training.execution.rank_vector import evaluate, layout, machine
 from workloads.training.execution.rank_vector.cover import ALL, Cover, new_cover
 from workloads.training.execution.rank_vector.nodes import nodes
 from workloads.training.execution.rank_vector.unions import SUMMED, unions
@@ -177,18 +172,6 @@ def test_what_is_in_a_row_is_summed() -> None:
         assert found.first[compute] == SUMMED
         assert (found.first[tp] != SUMMED) == followed
         assert found.first[dp] == ALL
-
-
-def test_machine_code_is_kept_by_its_sources() -> None:
-    """Code on disk is found by types, of which the digest of all that it was made from is one."""
-    evaluate(toy_program(plan(tp=4), sixteen()), NOISY)
-    engine = Path(jit.__file__).parent
-    named = f"source_{jit.digest(engine, *machine.SOURCES)}"
-    assert version(*machine.SOURCES).dtype.names == (named,)
-    assert all(named in str(types[0]) for types in machine.carry_out.signatures)  # type: ignore[attr-defined]
-    for function in (cover.put, scale, draw):
-        path = Path(function.py_func.__code__.co_filename)  # type: ignore[union-attr]
-        assert any(path == one or one in path.parents for one in machine.SOURCES)
 
 
 def test_folded_is_unfolded() -> None:

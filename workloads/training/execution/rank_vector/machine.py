@@ -6,13 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
-from cluster_sim.engine.jit import version
 from cluster_sim.schedule.table import HORIZON_PS, IntArray
-from workloads.training.execution import jitter
 from workloads.training.execution.jitter import GOLDEN, Disturbance
 from workloads.training.execution.rank_vector.cover import (
     NOTHING,
@@ -29,9 +26,6 @@ from workloads.training.execution.rank_vector.run import Clocks, Kernels, Notes,
 from workloads.training.execution.rank_vector.tape import Tape, phases_tape, timed_tape
 from workloads.training.execution.rank_vector.unions import unions
 from workloads.training.program.program import Program
-
-SOURCES = (Path(__file__).parent, Path(jitter.__file__))
-"""What the compiled passes are made of, beside the engine's own instructions."""
 
 
 class Machine:
@@ -90,7 +84,7 @@ class Machine:
     ) -> None:
         """Carry out instructions for some blocks."""
         carry_out(
-            version(*SOURCES), self.work, tape, self.layout, self.kernels, state.clocks,
+            self.work, tape, self.layout, self.kernels, state.clocks,
             state.notes, blocks, instructions,
         )  # fmt: skip
 

@@ -7,18 +7,15 @@ wait for are the same for all ranks; only the times differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 
+from cluster_sim.engine.jit import compiled
 from cluster_sim.schedule.table import BoolArray, IntArray, ScheduleError
 from workloads.training.program.breakdown import ORDER
 from workloads.training.program.program import Program
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 IDLE = len(ORDER)
 """Code of time with nothing on; smaller ones are the categories of the breakdown."""
 
@@ -174,54 +171,39 @@ def _assembled(
     )
 
 
-def allocating(function: Function) -> Function:
-    """Compile a function that makes arrays, and keep it on disk where that can be written."""
-    make: Any = njit
-    try:
-        return cast(Function, make(cache=True)(function))
-    except RuntimeError:  # numba: no locator available for a cache
-        return cast(Function, make(function))
-
-
-@allocating
 def _ranks(first: IntArray, src: IntArray, dst: IntArray) -> IntArray:
     """Place of each op's node in an order of waiting, -1 in or behind a cycle."""
     count = len(first)
-    waits = np.zeros(count, np.int64)
+    leaves, enters = first[src], first[dst]
     ptr = np.zeros(count + 1, np.int64)
-    for k in range(len(src)):
-        waits[first[dst[k]]] += 1
-        ptr[first[src[k]] + 1] += 1
-    for i in range(count):
-        ptr[i + 1] += ptr[i]
-    leads = np.empty(len(src), np.int64)
-    filled = ptr[:-1].copy()
-    for k in range(len(src)):
-        leads[filled[first[src[k]]]] = first[dst[k]]
-        filled[first[src[k]]] += 1
-    queue = np.empty(count, np.int64)
-    ends = 0
-    for i in range(count):
-        if first[i] == i and waits[i] == 0:
-            queue[ends] = i
-            ends += 1
+    np.cumsum(np.bincount(leaves, minlength=count), out=ptr[1:])
+    leads = enters[np.argsort(leaves, kind="stable")]
+    waits = np.bincount(enters, minlength=count)
+    queue = np.flatnonzero((first == np.arange(count)) & (waits == 0))
     rank = np.full(count, -1, np.int64)
+    _number_in_order(
+        ptr, leads, waits, np.append(queue, np.zeros(count, np.int64)), len(queue), rank
+    )
+    return rank[first]
+
+
+@compiled
+def _number_in_order(
+    ptr: IntArray, leads: IntArray, waits: IntArray, queue: IntArray, ends: int, rank: IntArray
+) -> None:
+    """Number nodes as the last of those that they wait for is numbered; ``queue`` has the first."""
     taken = 0
     while taken < ends:
-        i = queue[taken]
-        rank[i] = taken
+        node = queue[taken]
+        rank[node] = taken
         taken += 1
-        for k in range(ptr[i], ptr[i + 1]):
+        for k in range(ptr[node], ptr[node + 1]):
             waits[leads[k]] -= 1
             if waits[leads[k]] == 0:
                 queue[ends] = leads[k]
                 ends += 1
-    for i in range(count):
-        rank[i] = rank[first[i]]
-    return rank
 
 
-@allocating
 def _heads(
     first: IntArray,
     rank: IntArray,
@@ -232,16 +214,20 @@ def _heads(
 ) -> IntArray:
     """First op of each op's node: of its call, or of the run of kernels that it continues."""
     count = len(first)
-    enters, leaves = np.zeros(count, np.int64), np.zeros(count, np.int64)
     before = np.full(count, -1, np.int64)
-    for k in range(len(src)):
-        enters[dst[k]] += 1
-        leaves[src[k]] += 1
-        before[dst[k]] = src[k]
+    before[dst] = src  # the last edge into an op; only ops with one are looked at
+    alone = (np.bincount(dst, minlength=count) == 1) & (before >= 0) & ~meets
+    op = np.flatnonzero(alone)
+    b = before[op]
+    continues = (np.bincount(src, minlength=count)[b] == 1) & ~meets[b]
+    op = op[continues & (category[op] == category[b])]
     head = first.copy()
-    for i in np.argsort(rank):
-        b = before[i]
-        only = enters[i] == 1 and leaves[b] == 1
-        if only and not meets[i] and not meets[b] and category[i] == category[b]:
-            head[i] = head[b]
+    _follow_runs(op[np.argsort(rank[op], kind="stable")], before, head)
     return head
+
+
+@compiled
+def _follow_runs(ops: IntArray, before: IntArray, head: IntArray) -> None:
+    """Give each op the head of the one before it, in order."""
+    for op in ops:
+        head[op] = head[before[op]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -124,7 +124,6 @@ class Notes(NamedTuple):
 
 @compiled
 def carry_out(
-    _version: Any,
     work: Work,
     tape: Tape,
     layout: Layout,
@@ -134,10 +133,7 @@ def carry_out(
     blocks: tuple[int, int],
     instructions: tuple[int, int],
 ) -> None:
-    """Carry out a range of instructions for a range of blocks, and note what is asked for.
-
-    The first argument names the present source, see :func:`cluster_sim.engine.jit.version`.
-    """
+    """Carry out a range of instructions for a range of blocks, and note what is asked for."""
     for block in range(blocks[0], blocks[1]):
         if notes.mode >= IGNORE:
             clear(notes.cover)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cluster_sim.engine.jit import compiled, internal
 from cluster_sim.schedule.table import BoolArray, IntArray
-from workloads.training.execution.rank_vector.nodes import Nodes, allocating
+from workloads.training.execution.rank_vector.nodes import Nodes
 
 
 class Tape(NamedTuple):
@@ -55,7 +56,8 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
     part_node = np.repeat(number, np.diff(nodes.part_ptr))
     value_node = np.zeros(nodes.base[-1], np.int64)
     value_node[nodes.value] = part_node
-    phase = _phases(nodes.part_ptr, nodes.wait_ptr, value_node[nodes.wait], meets)
+    phase = np.zeros(len(nodes), np.int64)
+    _count_phases(nodes.part_ptr, nodes.wait_ptr, value_node[nodes.wait], meets, phase)
     node = np.concatenate([number, np.flatnonzero(meets)])
     only = np.zeros(len(node), np.bool_)
     only[: len(nodes)] = meets
@@ -78,10 +80,10 @@ def timed_tape(nodes: Nodes, start_ps: IntArray, rows: IntArray) -> Tape:
 def _tape(
     nodes: Nodes, node: IntArray, only_meets: BoolArray, rows: IntArray, bounds: IntArray
 ) -> Tape:
-    slot, used = _slots(
-        node, only_meets, nodes.part_ptr, nodes.stage, nodes.value, nodes.wait_ptr, nodes.wait,
-        len(rows),
-    )  # fmt: skip
+    slots = _new_slots(nodes, len(rows))
+    work = _Work(nodes.part_ptr, nodes.stage, nodes.value, nodes.wait_ptr, nodes.wait)
+    _assign_slots(node, only_meets, work, slots)
+    slot, used = slots.slot, slots.used
     stage_at = np.cumsum(used * rows) - used * rows
     out = stage_at[nodes.stage] + slot * rows[nodes.stage]
     value_at = np.zeros(nodes.base[-1], np.int64)
@@ -90,59 +92,92 @@ def _tape(
     return Tape(node, only_meets, out, value_at[nodes.wait], size, bounds)
 
 
-@allocating
-def _phases(
-    part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, meets: BoolArray
-) -> IntArray:
-    """How many calls that all ranks meet in lie before each node."""
-    phase = np.zeros(len(meets), np.int64)
+@compiled
+def _count_phases(
+    part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, meets: BoolArray, phase: IntArray
+) -> None:
+    """Count the calls that all ranks meet in before each node."""
     for n in range(len(meets)):
         for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
             phase[n] = max(phase[n], phase[wait_node[k]] + meets[wait_node[k]])
-    return phase
 
 
-@allocating
-def _slots(
-    node: IntArray,
-    only: BoolArray,
-    part_ptr: IntArray,
-    stage: IntArray,
-    value: IntArray,
-    wait_ptr: IntArray,
-    wait: IntArray,
-    stages: int,
-) -> tuple[IntArray, IntArray]:
-    """Slot of each part among those of its stage, and how many slots each stage needs."""
-    ops = max(value.max(), wait.max() if len(wait) else 0) + 1
-    last, part_of = np.full(ops, -1, np.int64), np.full(ops, -1, np.int64)
+class _Work(NamedTuple):
+    """Columns of the nodes, see :class:`workloads.training.execution.rank_vector.nodes.Nodes`."""
+
+    part_ptr: IntArray
+    stage: IntArray
+    value: IntArray
+    wait_ptr: IntArray
+    wait: IntArray
+
+
+class _Slots(NamedTuple):
+    """Slots for the clocks of parts, and which of them are free.
+
+    Attributes
+    ----------
+    slot : int64 array (parts,)
+        Slot of each part among those of its stage.
+    used, free : int64 array (stages,)
+        Slots that each stage needs; the part whose slot was freed last, -1 for none.
+    below : int64 array (parts,)
+        The part whose slot was freed before that of this part, -1 for none.
+    last, part_of : int64 array (ops,)
+        The last instruction that waits for an op, -1 for none; the part that an op ends.
+    """
+
+    slot: IntArray
+    used: IntArray
+    free: IntArray
+    below: IntArray
+    last: IntArray
+    part_of: IntArray
+
+
+def _new_slots(nodes: Nodes, stages: int) -> _Slots:
+    parts, ops = len(nodes.stage), int(nodes.base[-1])
+    return _Slots(
+        slot=np.zeros(parts, np.int64),
+        used=np.zeros(stages, np.int64),
+        free=np.full(stages, -1, np.int64),
+        below=np.full(parts, -1, np.int64),
+        last=np.full(ops, -1, np.int64),
+        part_of=np.full(ops, -1, np.int64),
+    )
+
+
+@compiled
+def _assign_slots(node: IntArray, only: BoolArray, work: _Work, slots: _Slots) -> None:
+    """Give each part a slot as its instruction comes, and free it after the last that waits."""
+    last, part_of = slots.last, slots.part_of
     for i in range(len(node)):
-        for k in range(wait_ptr[part_ptr[node[i]]], wait_ptr[part_ptr[node[i] + 1]]):
-            last[wait[k]] = i
-    slot, below = np.zeros(len(stage), np.int64), np.full(len(stage), -1, np.int64)
-    used, free = np.zeros(stages, np.int64), np.full(stages, -1, np.int64)
+        for k in range(
+            work.wait_ptr[work.part_ptr[node[i]]], work.wait_ptr[work.part_ptr[node[i] + 1]]
+        ):
+            last[work.wait[k]] = i
     for i in range(len(node)):
-        low, high = part_ptr[node[i]], part_ptr[node[i] + 1]
+        low, high = work.part_ptr[node[i]], work.part_ptr[node[i] + 1]
         for part in range(low, high if not only[i] else low):
-            part_of[value[part]] = part
-            held = free[stage[part]]
+            part_of[work.value[part]] = part
+            stage = work.stage[part]
+            held = slots.free[stage]
             if held < 0:
-                slot[part] = used[stage[part]]
-                used[stage[part]] += 1
+                slots.slot[part] = slots.used[stage]
+                slots.used[stage] += 1
             else:
-                slot[part], free[stage[part]] = slot[held], below[held]
-        for k in range(wait_ptr[low], wait_ptr[high]):
-            if last[wait[k]] == i:
-                last[wait[k]] = -2
-                _release(part_of[wait[k]], stage, below, free)
+                slots.slot[part], slots.free[stage] = slots.slot[held], slots.below[held]
+        for k in range(work.wait_ptr[low], work.wait_ptr[high]):
+            if last[work.wait[k]] == i:
+                last[work.wait[k]] = -2
+                _release(part_of[work.wait[k]], work.stage, slots)
         for part in range(low, high if not only[i] else low):
-            if last[value[part]] == -1:
-                _release(part, stage, below, free)
-    return slot, used
+            if last[work.value[part]] == -1:
+                _release(part, work.stage, slots)
 
 
-@allocating
-def _release(part: int, stage: IntArray, below: IntArray, free: IntArray) -> None:
+@internal
+def _release(part: int, stage: IntArray, slots: _Slots) -> None:
     """Let the slot of a part be used again."""
-    below[part] = free[stage[part]]
-    free[stage[part]] = part
+    slots.below[part] = slots.free[stage[part]]
+    slots.free[stage[part]] = part

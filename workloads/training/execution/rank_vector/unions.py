@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cluster_sim.engine.jit import compiled
 from cluster_sim.schedule.table import BoolArray, IntArray
 from workloads.training.execution.rank_vector.cover import ALL
-from workloads.training.execution.rank_vector.nodes import IDLE, Nodes, allocating
+from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
 
 SUMMED = -1
 """In place of a union: the sum of the intervals."""
@@ -85,17 +86,22 @@ def in_a_row(nodes: Nodes, chosen: BoolArray) -> bool:
     """Whether the chosen parts of every rank wait for each other, one after the other."""
     part_of = np.zeros(nodes.base[-1], np.int64)
     part_of[nodes.value] = np.arange(len(nodes.value))
-    stages = len(nodes.base) - 1
-    return bool(_in_a_row(nodes.stage, nodes.wait_ptr, part_of[nodes.wait], chosen, stages))
+    after = np.full(len(nodes.stage), -1, np.int64)
+    latest = np.full(len(nodes.base) - 1, -1, np.int64)
+    wait_part = part_of[nodes.wait]
+    return bool(_in_a_row(nodes.stage, nodes.wait_ptr, wait_part, chosen, after, latest))
 
 
-@allocating
+@compiled
 def _in_a_row(
-    stage: IntArray, wait_ptr: IntArray, wait_part: IntArray, chosen: BoolArray, stages: int
+    stage: IntArray,
+    wait_ptr: IntArray,
+    wait_part: IntArray,
+    chosen: BoolArray,
+    after: IntArray,
+    latest: IntArray,
 ) -> bool:
     """Follow for each part, in an order of waiting, the latest chosen one that it comes after."""
-    after = np.full(len(stage), -1, np.int64)
-    latest = np.full(stages, -1, np.int64)
     for part in range(len(stage)):
         for k in range(wait_ptr[part], wait_ptr[part + 1]):
             after[part] = max(after[part], after[wait_part[k]])

@@ -1,0 +1,188 @@
+"""Machine code on disk: found by what it was made of, checked, and loaded by LLVM alone.
+
+The name of a file has a digest of the byte code of the function and of all that it calls, of the
+values that these name, of the types of the arguments, of Python, LLVM and the processor. So an
+edit makes anew what it touches and nothing else, a comment touches nothing, and a file never has
+to be asked whether it is still right. One that was cut short or damaged is made again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topologies import kept_files
+from topologies.kept_files import digest
+
+
+class Source:
+    """Base of what compiled code may name besides numbers: it knows what it is made of."""
+
+    function: Callable[..., Any]
+    name: str
+
+
+class Code(NamedTuple):
+    """The machine code of one function for arguments of some types.
+
+    Attributes
+    ----------
+    symbol : str
+        Name of the function in the object file.
+    result : str
+        Type of what it gives.
+    binary : bytes
+        The object file.
+    """
+
+    symbol: str
+    result: str
+    binary: bytes
+
+
+def load(source: Source, types: str, make: Callable[[], tuple[str, str, bytes]]) -> Code:
+    """Read the machine code of a function from disk; make and keep it where there is none.
+
+    Parameters
+    ----------
+    source : Source
+    types : str
+        Names of the types of the arguments.
+    make : function
+        Gives symbol, type of the result, and object file.
+    """
+    title = f"{source.function.__module__}.{source.function.__qualname__}"
+    group = f"{title}-{digest(types, *_surroundings())}"
+    name = f"{group}-{digest(*ingredients(source))}.o"
+    kept = kept_files.read(name)
+    if kept is not None:
+        return _parsed(kept)
+    begun = time.perf_counter()
+    _tell("compiling %s, once for this version of it …", title)
+    code = Code(*make())
+    _tell("compiled %s in %.1f s", title, time.perf_counter() - begun)
+    content = f"{code.symbol} {code.result}\n".encode() + code.binary
+    kept_files.keep(name, content, replaces=f"{group}-*.o")
+    return code
+
+
+def address(code: Code) -> int:
+    """Load machine code into this process; returns the address of the function."""
+    llvm = _llvm()
+    # An engine of its own for each: symbols of others cannot get in its way.
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code.binary))
+    engine.finalize_object()
+    _engines().append(engine)
+    return int(engine.get_function_address(code.symbol))
+
+
+def ingredients(source: Source) -> Iterator[str]:
+    """Everything that the machine code of a function follows from, besides types and machine."""
+    todo, seen = [source], {id(source)}
+    while todo:
+        one = todo.pop()
+        if not hasattr(one, "function"):
+            yield one.name
+            continue
+        yield f"{one.function.__qualname__} {sorted(getattr(one, 'options', {}).items())}"
+        for code in _codes(one.function.__code__):
+            yield from _own(code, one.function)
+            for value in _named(code, one.function.__globals__):
+                if isinstance(value, Source):
+                    if id(value) not in seen:
+                        seen.add(id(value))
+                        todo.append(value)
+                else:
+                    yield _described(value)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _own(code: CodeType, function: Callable[..., Any]) -> Iterator[str]:
+    """What a code object does by itself; its docstring and its lines in the file do not matter."""
+    yield code.co_code.hex()
+    yield repr((code.co_varnames, code.co_names, code.co_freevars))
+    skipped = (function.__doc__,) if code is function.__code__ else ()
+    constants = (one for one in code.co_consts if not isinstance(one, CodeType))
+    yield repr([one for one in constants if one is None or one not in skipped])
+
+
+def _named(code: CodeType, scope: dict[str, Any]) -> Iterator[Any]:
+    """Values of the module that a code object names, also by way of another module."""
+    for name in code.co_names:
+        value = scope.get(name)
+        if isinstance(value, ModuleType):
+            inside = vars(value)
+            yield from (inside[other] for other in code.co_names if other in inside)
+        elif value is not None:
+            yield value
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, int | float | str | tuple | np.generic):
+        return repr(value)
+    fields = getattr(value, "_fields", "")
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')} {fields}"
+
+
+@cache
+def _surroundings() -> tuple[str, ...]:
+    """Python, LLVM and the processor that machine code is for."""
+    llvm = _llvm()
+    from llvmlite import __version__  # type: ignore[import-untyped]
+
+    features = llvm.get_host_cpu_features().flatten()
+    return (
+        ".".join(map(str, sys.version_info[:2])),
+        __version__,
+        llvm.get_default_triple(),
+        llvm.get_host_cpu_name(),
+        features,
+    )
+
+
+def _parsed(content: bytes) -> Code:
+    head, _, binary = content.partition(b"\n")
+    symbol, result = head.decode().split(" ")
+    return Code(symbol, result, binary)
+
+
+def _tell(text: str, *values: object) -> None:
+    import logging  # only the first run ever has something to tell
+
+    logging.getLogger("cluster_sim").warning("cluster-sim: " + text, *values)
+
+
+@cache
+def _llvm() -> Any:
+    """LLVM for this machine."""
+    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def _machine() -> Any:
+    llvm = _llvm()
+    return llvm.Target.from_default_triple().create_target_machine(jit=True)
+
+
+@cache
+def _engines() -> list[Any]:
+    """Engines whose code is in use: it goes with them."""
+    return []

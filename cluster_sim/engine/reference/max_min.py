@@ -1,0 +1,73 @@
+"""Shared rates (rule 7) as they are defined: max-min fair in whole bytes a second.
+
+The level of all flows rises together. A resource is full at the level that its spare capacity,
+divided by the weights of the flows that still rise on it, allows, rounded down; a flow is full at
+its own cap. Whatever is full at the lowest of these levels stays there, and the rest rises on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a flow asks for.
+
+    Attributes
+    ----------
+    cap : int
+        The highest rate it can take [B/s].
+    weights : tuple of (resource, weight)
+        Each resource that it crosses, and how much of it one unit of the flow's rate takes.
+    """
+
+    cap: int
+    weights: tuple[tuple[int, int], ...]
+
+
+def max_min_rates(demands: Mapping[int, Demand], capacity: Mapping[int, int]) -> dict[int, int]:
+    """Share the capacities among flows.
+
+    Parameters
+    ----------
+    demands : mapping of flow to Demand
+    capacity : mapping of resource to int
+        Rate that each resource divides [B/s].
+
+    Returns
+    -------
+    dict of flow to int
+        The rate of each flow [B/s].
+
+    Examples
+    --------
+    One flow crosses two resources, and each of these has another flow to itself:
+
+    >>> paths = {0: ((0, 1), (1, 1)), 1: ((0, 1),), 2: ((1, 1),)}
+    >>> max_min_rates({flow: Demand(99, path) for flow, path in paths.items()}, {0: 100, 1: 60})
+    {0: 30, 1: 70, 2: 30}
+    """
+    rates: dict[int, int] = {}
+    spare, weight = dict(capacity), dict.fromkeys(capacity, 0)
+    flows_on: dict[int, list[int]] = defaultdict(list)
+    for flow, demand in demands.items():
+        for resource, taken in demand.weights:
+            weight[resource] += taken
+            flows_on[resource].append(flow)
+    while len(rates) < len(demands):
+        rising = [flow for flow in demands if flow not in rates]
+        levels = {on: spare[on] // weight[on] for on in flows_on if weight[on]}
+        level = min([*levels.values(), *(demands[flow].cap for flow in rising)])
+        full = {flow for flow in rising if demands[flow].cap == level}
+        for resource, own in levels.items():
+            if own == level:
+                full.update(flow for flow in flows_on[resource] if flow not in rates)
+        for flow in full:
+            rates[flow] = level
+            for resource, taken in demands[flow].weights:
+                spare[resource] -= taken * level
+                weight[resource] -= taken
+    return {flow: rates[flow] for flow in demands}

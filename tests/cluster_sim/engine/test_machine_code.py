@@ -1,0 +1,118 @@
+"""Machine code: made once, known by all that it follows from, and never trusted unread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from cluster_sim.engine.jit import (
+    Entry,
+    compiled,
+    internal,
+    leading_zeros,
+    trailing_zeros,
+    wide,
+)
+from cluster_sim.engine.machine_code import ingredients
+from topologies import kept_files
+
+ROOT = Path(__file__).parents[3]
+TWO = (
+    "from tests.cluster_sim.engine.test_engine import fixed;"
+    "from cluster_sim.engine import simulate; import sys;"
+    "print(simulate(fixed([1])).end_ps.tolist(), 'numba' in sys.modules)"
+)
+
+
+class Pair(NamedTuple):
+    values: np.ndarray[Any, Any]
+    factor: float
+
+
+@internal
+def scaled(pair: Pair, at: int) -> float:
+    """One value, scaled."""
+    return float(pair.values[at]) * pair.factor
+
+
+@compiled
+def total(pair: Pair, places: tuple[int, int]) -> float:
+    """Sum of a range of scaled values."""
+    found = 0.0
+    for at in range(places[0], places[1]):
+        found += scaled(pair, at)
+    return found
+
+
+@compiled
+def bits(number: int, out: np.ndarray[Any, Any]) -> bool:
+    """Zero bits on both sides of a number."""
+    out[0, 0] = leading_zeros(number)
+    out[0, 1] = trailing_zeros(wide(number))
+    return number > 0
+
+
+def test_numbers_arrays_and_tuples_are_passed() -> None:
+    pair = Pair(np.arange(5.0), 0.5)
+    assert total(pair, (1, 4)) == 3.0
+    assert total(Pair(np.arange(10.0)[::2], 1.0), (0, 5)) == 20.0  # any layout, as other code
+    out = np.zeros((1, 2), np.int64)
+    assert bits(40, out) is True
+    assert out.tolist() == [[58, 3]]
+
+
+def parts(function: Callable[..., Any]) -> list[str]:
+    assert isinstance(function, Entry)
+    return list(ingredients(function))
+
+
+def test_code_is_known_by_what_it_follows_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = parts(total)
+    assert parts(total) == before
+
+    def with_other_words(pair: Pair, at: int) -> float:
+        """The same, told otherwise."""
+        return float(pair.values[at]) * pair.factor
+
+    def other(pair: Pair, at: int) -> float:
+        return float(pair.values[at]) + pair.factor
+
+    monkeypatch.setattr(scaled, "function", other)
+    assert parts(total) != before
+    with_other_words.__qualname__ = "scaled"
+    monkeypatch.setattr(scaled, "function", with_other_words)
+    assert parts(total) == before  # comments and docstrings are no part of it
+
+
+def run_two(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", TWO],
+        cwd=ROOT,
+        env={**os.environ, kept_files.FOLDER_VARIABLE: str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing_and_damage_heals(tmp_path: Path) -> None:
+    first = run_two(tmp_path)
+    assert first.stdout == "[1] True\n"
+    assert "compiling cluster_sim.engine.fast.loop.advance" in first.stderr
+    second = run_two(tmp_path)
+    assert (second.stdout, second.stderr) == ("[1] False\n", "")
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-100])
+    assert run_two(tmp_path).stdout == "[1] True\n"
+    assert run_two(tmp_path).stdout == "[1] False\n"
+    blocked = tmp_path / "a file"
+    blocked.write_text("where the folder should be")
+    assert run_two(blocked).stdout == "[1] True\n"
