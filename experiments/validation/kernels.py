@@ -1,43 +1,155 @@
-"""Predicting kernel rows: one GEMM, attention or element-wise kernel on one chip."""
+"""Predicting kernel rows: a product, attention, element-wise kernel, look-up or layer of a chip."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.schema import Value
-from workloads.kernels.times import Timing, attention, elementwise, gemm
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.errors import InputError
+from workloads.kernels import times
+from workloads.kernels.chip_share import family
+from workloads.kernels.runtime import seen_by_host
+from workloads.kernels.times import Timing, worst
 
 NEEDS = {
     "gemm": ("m", "n", "k"),
     "attention": ("batch", "seq", "heads", "head_dim"),
+    "decode-attention": ("batch", "kv_seq", "kv_heads", "head_dim"),
     "elementwise": ("size_bytes",),
+    "gather": ("size_bytes",),
+    "copy": ("size_bytes",),
+    "launch": ("size_bytes", "rows"),
+    "layer": ("seq", "heads", "head_dim", "n", "k"),
 }
+"""Columns without which a kernel cannot be predicted."""
+LOADS = {"alone": "alone", "loaded": "loaded"}
+"""Variant of ``gemm_sustained`` for each state of the other cores of a chip."""
 
 
-def predict(values: Mapping[str, Value]) -> Outcome:
-    """Time of the kernel of one row [s], under ``kernel_s``."""
-    kernel = str(values["kernel"])
-    empty = [name for name in NEEDS[kernel] if values[name] is None]
+def predict(values: Mapping[str, Value], numbers: Catalogue | None = None) -> Outcome:
+    """Time of the kernel of one row as its runtime shows it [s], under ``kernel_s``.
+
+    ``cores`` are the physical cores that run it; the whole chip where the column is empty.
+    """
+    kernel, chip = str(values["kernel"]), str(values["chip"])
+    empty = [name for name in NEEDS[kernel] if values.get(name) is None]
     if empty:
         return unsupported(f"a row of kernel {kernel} needs {', '.join(empty)}. State it.")
-    timing = _timing(kernel, values)
-    return Outcome({"kernel_s": timing.seconds}, provenance={"kernel": timing.provenance})
+    if kernel == "copy" and values.get("work") not in (None, "device"):
+        return unsupported("copies to and from the host are not modelled.")
+    used = _loaded(values, numbers or catalogue())
+    how = {"ranks_per_chip": _ranks_per_chip(values, used), "parts": used}
+    timing = _KERNELS[kernel](values, how)
+    seconds = seen_by_host(chip, timing.seconds, str(values.get("runtime") or "graph"), parts=used)
+    return Outcome({"kernel_s": seconds}, provenance={"kernel": timing.provenance})
 
 
-def _timing(kernel: str, values: Mapping[str, Any]) -> Timing:
-    chip = values["chip"]
-    if kernel == "gemm":
-        return gemm(chip, values["m"], values["n"], values["k"], values["precision"] or "bf16")
-    if kernel == "elementwise":
-        return elementwise(chip, values["size_bytes"])
-    return attention(
-        chip,
+def _loaded(values: Mapping[str, Any], numbers: Catalogue) -> Catalogue:
+    """Catalogue for what the other cores of the chip do, where the row states that."""
+    part, load = f"kernels.{family(values['chip']).name}", values.get("load")
+    names = [entry.variant for entry in numbers.variants(part, "gemm_sustained")]
+    if load is None or LOADS[load] not in names:
+        return numbers
+    return numbers.with_variants({f"{part}.gemm_sustained": LOADS[load]})
+
+
+def _ranks_per_chip(values: Mapping[str, Any], numbers: Catalogue) -> int:
+    """Ranks of so many cores that share the chip; one where the row does not count cores."""
+    chip, cores = values["chip"], values.get("cores")
+    if cores is None or not numbers.has(chip, "cores"):
+        return 1
+    whole = numbers.integer(chip, "cores")
+    if whole % cores:
+        raise InputError(f"cores {cores} do not divide the {whole} cores of {chip}. Correct them.")
+    return int(whole // cores)
+
+
+def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    m, n, k = (values[name] for name in ("m", "n", "k"))
+    return times.gemm(values["chip"], m, n, k, values["precision"] or "bf16", **how)
+
+
+def _attention(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    return times.attention(
+        values["chip"],
         values["batch"],
         values["seq"],
         values["heads"],
         values["kv_heads"] or values["heads"],
         values["head_dim"],
-        writes_cache=bool(values["writes_cache"]),
+        direction="backward" if values.get("direction") == "backward" else "forward",
+        writes_cache=bool(values.get("writes_cache")),
+        **how,
     )
+
+
+def _decode_attention(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    sides = (values[name] for name in ("batch", "kv_seq", "kv_heads", "head_dim"))
+    return times.decode_attention(values["chip"], *sides, **how)
+
+
+def _elementwise(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    work: Any = values.get("work") or "streaming"
+    if work not in times.SHARES:
+        raise InputError(f"work {work!r} is none of {', '.join(times.SHARES)}. Use one of them.")
+    return times.elementwise(values["chip"], values["size_bytes"], work, **how)
+
+
+def _gather(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    rows = values.get("rows") or 0
+    return times.gather(values["chip"], values["size_bytes"], rows=rows, **how)
+
+
+def _copy(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    return times.elementwise(values["chip"], values["size_bytes"], **how)
+
+
+def _launch(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    """Chain of ``rows`` additions, in one graph or called one by one."""
+    each = times.elementwise(values["chip"], values["size_bytes"] // values["rows"], **how)
+    if values.get("work") == "one-by-one":
+        seconds = seen_by_host(
+            values["chip"], each.seconds, values.get("runtime") or "graph", parts=how["parts"]
+        )
+        return Timing(seconds * values["rows"], each.provenance)
+    return Timing(each.seconds * values["rows"], each.provenance)
+
+
+def _layer(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    """One decoder layer with a gated feed-forward part of ``n`` columns on ``k`` hidden ones."""
+    rows = (values.get("batch") or 1) * values["seq"]
+    width, hidden, inner = values["heads"] * values["head_dim"], values["k"], values["n"]
+    chip, element = values["chip"], 2
+    both = values.get("direction") == "forward+backward"
+    products = [(rows, 3 * width, hidden), (rows, hidden, width)]
+    products += [(rows, 2 * inner, hidden), (rows, hidden, inner)]
+    if both:
+        products += [shape for m, n, k in products for shape in ((m, k, n), (k, n, m))]
+    parts = [
+        times.gemm(chip, m, n, k, values["precision"] or "bf16", **how) for m, n, k in products
+    ]
+    ways = ("forward", "backward") if both else ("forward",)
+    parts += [_attention({**values, "batch": 1, "direction": way}, how) for way in ways]
+    for work, columns in (
+        ("norm", 4 * hidden),
+        ("activation", 3 * inner),
+        ("streaming", 6 * hidden),
+    ):
+        size = len(ways) * element * rows * columns
+        parts.append(times.elementwise(chip, size, work, **how))  # type: ignore[arg-type]
+    return Timing(sum(one.seconds for one in parts), worst(*(one.provenance for one in parts)))
+
+
+_KERNELS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Timing]] = {
+    "gemm": _gemm,
+    "attention": _attention,
+    "decode-attention": _decode_attention,
+    "elementwise": _elementwise,
+    "gather": _gather,
+    "copy": _copy,
+    "launch": _launch,
+    "layer": _layer,
+}

@@ -156,6 +156,10 @@ LAYER = Kind(
     columns=(*PLAN, *_sizes("forward_s", "backward_s")),
     published=("forward_s", "backward_s"),
 )
+KERNELS = (
+    "gemm", "attention", "decode-attention", "elementwise", "gather", "copy", "launch", "layer",
+)  # fmt: skip
+"""Kinds of kernel that a row may measure."""
 COLLECTIVE = Kind(
     "collective",
     columns=(
@@ -187,12 +191,17 @@ SERVING = Kind(
 KERNEL = Kind(
     "kernel",
     columns=(
-        Column("kernel", "text", required=True, choices=("gemm", "attention", "elementwise")),
+        Column("kernel", "text", required=True, choices=KERNELS),
         Column("chip", "text", required=True),
+        Column("work", "text"),
+        *_counts("cores"),
+        Column("load", "text", choices=("alone", "loaded")),
+        Column("runtime", "text", choices=("graph", "compiled", "eager", "xla")),
         Column("precision", "text"),
-        *_counts("m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim"),
+        *_counts("m", "n", "k", "batch", "seq", "kv_seq", "heads", "kv_heads", "head_dim"),
+        Column("direction", "text", choices=("forward", "backward", "forward+backward")),
         Column("writes_cache", "flag"),
-        Column("size_bytes", "count"),
+        *_counts("size_bytes", "rows"),
         Column("kernel_s", "number", least=0),
     ),
     published=("kernel_s",),

@@ -73,6 +73,11 @@ def attention(
     if direction == "backward":
         compute_s = compute_s * BACKWARD_FLOPS / rank.constant("attention_backward_efficiency")
         moved = moved * 2
+    if rank.knows("attention_largest_head_dim"):
+        fits = d <= rank.constant("attention_largest_head_dim")
+        compute_s = np.where(
+            fits, compute_s, _scores_in_memory_s(rank, b * h * s * t, d, direction)
+        )
     if writes_cache:
         stored = 4 * d * b * g * t
         moved = rank.constant("attention_io") * moved
@@ -107,6 +112,64 @@ def _compute_s(
     rate = rank.peak_flops_per_s * rank.constant("attention_efficiency")
     seconds: FloatArray = flops / (rate * filling * wide)
     return seconds
+
+
+def _scores_in_memory_s(
+    rank: Rank, scores: FloatArray, width: FloatArray, direction: Direction
+) -> FloatArray:
+    """Time of attention whose heads are too wide for a fused kernel [s].
+
+    The whole square of scores is computed and goes through memory, a block of queries at a time.
+    """
+    ways = 1 if direction == "forward" else 2
+    products_s = 4 * width * scores / (rank.peak_flops_per_s * rank.constant("gemm_sustained"))
+    memory = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
+    return np.asarray(ways * (products_s + rank.constant("unfused_score_bytes") * scores / memory))
+
+
+def decode_attention(
+    chip: str,
+    batch: npt.ArrayLike,
+    cached: npt.ArrayLike,
+    kv_heads: npt.ArrayLike,
+    head_dim: npt.ArrayLike,
+    *,
+    element_bytes: float = 2.0,
+    ranks_per_chip: int = 1,
+    parts: Catalogue | None = None,
+) -> Timing:
+    """Time of attention of one new token of each sequence: the cache is read once.
+
+    A cost for each sequence and key-value head, and the cache at a share of the memory's rate.
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue.
+    batch, cached, kv_heads, head_dim : int or int array
+        Sequences, cached tokens of each, key-value heads of this rank, head width.
+    element_bytes : float
+        Of a cached key or value.
+    ranks_per_chip, parts
+        As for :func:`workloads.kernels.gemm.gemm`.
+
+    Examples
+    --------
+    >>> seconds = decode_attention("trn2", 16, [4096, 8192], 8, 128, ranks_per_chip=4).seconds
+    >>> bool(1.2 < seconds[1] / seconds[0] < 1.6)
+    True
+    """
+    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    sides = (np.asarray(side, float) for side in (batch, cached, kv_heads, head_dim))
+    b, t, g, d = np.broadcast_arrays(*sides)
+    known = rank.knows("decode_attention_efficiency")
+    share = rank.constant("decode_attention_efficiency" if known else "elementwise_efficiency")
+    pair_s = rank.constant("decode_attention_pair") if known else 0.0
+    read_s = 2 * element_bytes * b * t * g * d / (rank.hbm_bytes_per_s * share)
+    seconds = rank.constant("launch") + pair_s * b * g + read_s
+    return Timing(
+        plain(seconds), worst(rank.kin.provenance, "interpolated" if known else "assumed")
+    )
 
 
 def unfused_attention(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, Entry, catalogue
 from topologies.errors import InputError
 
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")
@@ -73,6 +73,8 @@ class Rank:
         Its part of the matrix peak in the precision asked for, and of the memory bandwidth.
     element_bytes : float
         Of a GEMM's inputs.
+    ranks_per_chip : int
+        Ranks that share the chip.
     parts : Catalogue
         Where the constants are.
     """
@@ -82,15 +84,30 @@ class Rank:
     peak_flops_per_s: float
     hbm_bytes_per_s: float
     element_bytes: float
+    ranks_per_chip: int
     parts: Catalogue
+
+    @property
+    def bf16_flops_per_s(self) -> float:
+        """Its part of the matrix peak in bf16 [FLOP/s]."""
+        return _peak(self.parts, self.chip, "bf16") / self.ranks_per_chip
+
+    @property
+    def sbuf_bytes(self) -> float:
+        """Its part of the scratchpads [B]."""
+        return self.own("sbuf_bytes") / self.ranks_per_chip
 
     def own(self, quantity: str) -> float:
         """One quantity of the chip itself, in SI units."""
         return self.parts.value(self.chip, quantity)
 
+    def has_own(self, quantity: str) -> bool:
+        """Whether the chip itself has such a quantity."""
+        return self.parts.has(self.chip, quantity)
+
     def constant(self, quantity: str) -> float:
-        """One constant of the family's kernels, in SI units."""
-        return self.parts.value(f"kernels.{self.kin.name}", quantity)
+        """One constant of the family's kernels, the chip's own where there is one, in SI units."""
+        return self._entry(quantity).value
 
     def knows(self, quantity: str) -> bool:
         """Whether the family has such a constant."""
@@ -98,7 +115,11 @@ class Rank:
 
     def grade(self, quantity: str) -> str:
         """Grade of that constant."""
-        return self.parts.entry(f"kernels.{self.kin.name}", quantity).grade
+        return self._entry(quantity).grade
+
+    def _entry(self, quantity: str) -> Entry:
+        part, own = f"kernels.{self.kin.name}", f"{quantity}_{self.chip}"
+        return self.parts.entry(part, own if self.parts.has(part, own) else quantity)
 
 
 @cache
@@ -136,12 +157,15 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
         peak_flops_per_s=_peak(found, chip, precision) / ranks_per_chip,
         hbm_bytes_per_s=found.value(chip, "hbm_bandwidth") / ranks_per_chip,
         element_bytes=ELEMENT_BYTES.get(precision, 2.0),
+        ranks_per_chip=ranks_per_chip,
         parts=found,
     )
 
 
 def _peak(parts: Catalogue, chip: str, precision: str) -> float:
     """Matrix peak of a chip [FLOP/s]: the tensor engine's own where stated, else the headline."""
+    if not parts.has(chip, f"{precision}_peak"):
+        precision = precision.removeprefix("mx")
     own = f"{precision}_matmul"
     return parts.value(chip, own if parts.has(chip, own) else f"{precision}_peak")
 

@@ -1,4 +1,4 @@
-"""Time of a matrix product on one rank: a roofline times a measured factor, or a systolic array.
+"""Time of a matrix product on one rank: a roofline times a measured factor, or a tensor engine.
 
 The measured factor already holds what a table's chip did in a burst; ``gemm_sustained`` is the part
 of that compute rate which a run of hours keeps under its power limit.
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
 from workloads.kernels.gemm_table import FloatArray, GemmTable, fill, gemm_table, interpolate, place
+from workloads.kernels.tensor_engine import product_s
 
 
 def gemm(
@@ -72,7 +73,10 @@ def _many(given: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | 
     rank = rank_of(*how)
     sides = np.broadcast_arrays(*(np.asarray(side, float) for side in given))
     if rank.kin.name == "trainium":
-        return Timing(plain(systolic_s(rank, *sides)), "assumed")
+        sustained = _sustained(rank, precision)
+        known = "interpolated" if rank.grade("gemm_sustained") != "assumed" else "assumed"
+        seconds = product_s(rank, sides[0], sides[1], sides[2], sides[3], sustained)
+        return Timing(plain(seconds), worst(rank.kin.provenance, known))
     grid, factors, known = _factors(rank.kin, precision)
     at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
     factor = np.exp(interpolate(grid, factors, *at))
@@ -121,26 +125,3 @@ def _factors(kin: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
     measured_on = rank_of(kin.measured_on, precision, 1, None)
     modelled = roofline_s(measured_on, np.ones(()), *mesh)
     return table, fill(np.log(table.seconds / modelled)), known
-
-
-def systolic_s(
-    rank: Rank, batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray
-) -> FloatArray:
-    """Time on the tensor engine of one NeuronCore, from its stated behaviour [s].
-
-    Inner and output columns fill a square array in whole tiles; rows stream through in tiles, each
-    losing some columns' time to its issue; a burst starts at part of the rate.
-    """
-    rows, columns = rank.own("array_rows"), rank.own("array_columns")
-    padded = np.ceil(k / rows) * rows * np.ceil(n / columns) * columns
-    streamed = m + rank.constant("issue_columns") * np.ceil(m / rank.constant("moving_rows"))
-    rate = rank.peak_flops_per_s * _sustained(rank, "bf16")
-    lost_s = rank.own("throttle_ramp") * (1 - rank.own("throttle_start")) if _ramps(rank) else 0.0
-    compute_s = 2 * batch * padded * streamed / rate + lost_s
-    traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
-    slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
-    return slower + rank.constant("launch")
-
-
-def _ramps(rank: Rank) -> bool:
-    return rank.parts.has(rank.chip, "throttle_ramp")

@@ -11,13 +11,13 @@ peak and of the memory bandwidth.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue
-from workloads.kernels.attention import attention, unfused_attention
+from workloads.kernels.attention import attention, decode_attention, unfused_attention
 from workloads.kernels.chip_share import Timing, plain, rank_of, worst
 from workloads.kernels.gemm import gemm
 
@@ -25,6 +25,7 @@ __all__ = [
     "Timing",
     "attention",
     "attention_s",
+    "decode_attention",
     "elementwise",
     "elementwise_s",
     "gather",
@@ -38,11 +39,25 @@ __all__ = [
     "worst",
 ]
 
+Work = Literal["streaming", "activation", "norm", "softmax"]
+SHARES: dict[str, str] = {
+    "streaming": "elementwise_efficiency",
+    "activation": "activation_efficiency",
+    "norm": "norm_efficiency",
+    "softmax": "softmax_efficiency",
+}
+"""Constant of each class of element-wise work: the share of the memory's rate that it draws."""
+
 
 def elementwise(
-    chip: str, size_bytes: npt.ArrayLike, *, ranks_per_chip: int = 1, parts: Catalogue | None = None
+    chip: str,
+    size_bytes: npt.ArrayLike,
+    work: Work = "streaming",
+    *,
+    ranks_per_chip: int = 1,
+    parts: Catalogue | None = None,
 ) -> Timing:
-    """Time of one kernel that only streams memory: norms, activations, residuals, optimizers.
+    """Time of one kernel that passes over memory: norms, activations, residuals, optimizers.
 
     Parameters
     ----------
@@ -50,6 +65,9 @@ def elementwise(
         Part of the catalogue.
     size_bytes : int or int array
         All bytes read and written [B].
+    work : {"streaming", "activation", "norm", "softmax"}
+        Class of the operation: sums and copies, transcendental functions, reductions over a row.
+        Chips without a constant of its own for a class run it as they stream.
     ranks_per_chip, parts
         As for :func:`gemm`.
 
@@ -57,8 +75,14 @@ def elementwise(
     --------
     >>> elementwise("a100-80gb", 10**9).provenance
     'measured'
+    >>> plain, norm = (elementwise("trn2", 10**8, work).seconds for work in ("streaming", "norm"))
+    >>> norm > plain
+    True
     """
-    return _streamed("elementwise_efficiency", chip, size_bytes, ranks_per_chip, parts)
+    own = SHARES[work]
+    known = rank_of(chip, "bf16", ranks_per_chip, parts).knows(own)
+    share = own if known else SHARES["streaming"]
+    return _streamed(share, chip, size_bytes, ranks_per_chip, parts)
 
 
 def passes(
@@ -76,10 +100,39 @@ def passes(
 
 
 def gather(
-    chip: str, size_bytes: npt.ArrayLike, *, ranks_per_chip: int = 1, parts: Catalogue | None = None
+    chip: str,
+    size_bytes: npt.ArrayLike,
+    *,
+    rows: npt.ArrayLike = 0,
+    scattered: bool = False,
+    ranks_per_chip: int = 1,
+    parts: Catalogue | None = None,
 ) -> Timing:
-    """Time of an embedding look-up, or of its scattered gradient; parameters as `elementwise`."""
-    return _streamed("gather_efficiency", chip, size_bytes, ranks_per_chip, parts)
+    """Time of an embedding look-up, or of its scattered gradient.
+
+    Parameters
+    ----------
+    chip, size_bytes, ranks_per_chip, parts
+        As for :func:`elementwise`.
+    rows : int or int array
+        Rows that are looked up; each takes a DMA descriptor where the chip states its time.
+    scattered : bool
+        Rows are added to where they came from.
+
+    Examples
+    --------
+    >>> long, short = (gather("trn2", 2**24, rows=rows).seconds for rows in (2**10, 2**20))
+    >>> short > 10 * long
+    True
+    """
+    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    own = scattered and rank.knows("scatter_efficiency")
+    share = "scatter_efficiency" if own else "gather_efficiency"
+    made = _streamed(share, chip, size_bytes, ranks_per_chip, parts)
+    if not rank.knows("gather_descriptor"):
+        return made
+    issue_s = rank.constant("launch") + np.asarray(rows, float) * rank.constant("gather_descriptor")
+    return Timing(plain(np.maximum(made.seconds, issue_s)), made.provenance)
 
 
 def _streamed(

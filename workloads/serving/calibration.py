@@ -1,4 +1,4 @@
-"""Fitting the overheads of a serving engine to measured points; how the catalogue's came about."""
+"""Fitting the overheads of a serving engine to measured points at batch 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.serving.profile import profile
+from workloads.serving.profile import constant, profile, share_of_overhead
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,9 @@ def _bare(point: Point, cluster: Cluster) -> tuple[float, float]:
     book = cluster.catalogue
     if book is None:
         raise InputError(f"{cluster.name} has no catalogue to take overheads from.")
-    overhead = book.value("serving.trainium", "iteration_overhead")
-    floors = 2 * point.model.layers * book.value("serving.trainium", "all_reduce_floor")
+    share = share_of_overhead(point.model, cluster.chip, book)
+    overhead = share * constant(book, cluster.chip, "iteration_overhead")
+    floors = 2 * point.model.layers * constant(book, cluster.chip, "all_reduce_floor")
     context = point.prompt_tokens + point.output_tokens // 2
     prefill = made.prefill_s(point.prompt_tokens) - made.prefill_token_s * point.prompt_tokens
     return prefill - overhead - floors, made.decode_s(1, context) - overhead - floors

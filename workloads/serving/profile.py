@@ -51,6 +51,8 @@ class Profile:
         Attention per prompt token and token before it [s].
     weights_bytes, kv_bytes_per_token, kv_budget_bytes : float
         Of the whole replica [B].
+    decode_request_s : float
+        Per decoding request beside its cached tokens [s].
     request_s : float
         Network, tokenizer and scheduler before the engine sees a request [s].
     """
@@ -66,6 +68,7 @@ class Profile:
     kv_bytes_per_token: float
     kv_budget_bytes: float
     request_s: float = 0.0
+    decode_request_s: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -87,7 +90,11 @@ class Profile:
 
     def decode_s(self, requests: int, cached_tokens: float) -> float:
         """Time of one token for each of so many requests with so many cached tokens in all [s]."""
-        return self.linear(requests) + self.decode_kv_s * cached_tokens
+        return self.linear(requests) + self.attention_s(requests, cached_tokens)
+
+    def attention_s(self, requests: int, cached_tokens: float) -> float:
+        """Attention of one token for each of so many requests over their cached tokens [s]."""
+        return self.decode_request_s * requests + self.decode_kv_s * cached_tokens
 
     def digest(self) -> str:
         """Hash of every number in it."""
@@ -135,7 +142,8 @@ def profile(
     left = _left_for_cache(model, weights, chips, book, cluster.chip)
     rank = RankShare(model, cluster, chips, precision, book)
     tokens = np.unique(np.rint(np.geomspace(1, MAX_TOKENS, 120)))
-    overhead = book.value(family, "iteration_overhead") * _share_of_overhead(model, family, book)
+    overhead = constant(book, cluster.chip, "iteration_overhead")
+    overhead *= share_of_overhead(model, cluster.chip, book)
     return Profile(
         name=f"{model.name} on {chips} x {cluster.chip}",
         chips=chips,
@@ -145,7 +153,8 @@ def profile(
         + rank.small_kernels_s(tokens, family)
         + rank.reduces_s(tokens, family),
         decode_kv_s=rank.decode_kv_s(),
-        prefill_token_s=model.layers * book.value(family, "prompt_token_layer"),
+        decode_request_s=rank.decode_request_s(),
+        prefill_token_s=model.layers * constant(book, cluster.chip, "prompt_token_layer"),
         prefill_square_s=rank.prefill_square_s(),
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
@@ -188,8 +197,9 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
     return chips
 
 
-def _share_of_overhead(model: Model, family: str, book: Catalogue) -> float:
-    """Of an iteration's overhead: a compiled program's grows with its layers up to so many."""
+def share_of_overhead(model: Model, chip: str, book: Catalogue) -> float:
+    """Share of the overhead of an iteration: that of a program grows with its first layers."""
+    family = f"serving.{family_of(chip)}"
     if not book.has(family, "overhead_layers"):
         return 1.0
     return min(1.0, model.layers / book.value(family, "overhead_layers"))
@@ -231,6 +241,13 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
     family = f"serving.{family_of(cluster.chip)}"
     attention = rank.prefill_square_s() * 0.5 * tokens**2
     return float((rank.products_s(size) + rank.reduces_s(size, family))[0]) + attention
+
+
+def constant(book: Catalogue, chip: str, quantity: str) -> float:
+    """Constant of serving of a chip, of its own or of its family."""
+    part = f"serving.{chip}"
+    own = part in book.parts() and book.has(part, quantity)
+    return book.value(part if own else f"serving.{family_of(chip)}", quantity)
 
 
 def family_of(chip: str) -> str:

@@ -12,7 +12,7 @@ from cluster_sim.collectives import Group, duration_ps
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
-from workloads.kernels.times import attention_s, elementwise_s, gemm_s
+from workloads.kernels.times import attention_s, decode_attention, elementwise_s, gemm_s
 from workloads.models.model import Model, expert_parameters
 
 FloatArray = npt.NDArray[np.float64]
@@ -166,8 +166,10 @@ class RankShare:
             return np.zeros_like(tokens)
         size = tokens * self.model.hidden * 2.0
         large_s = self._reduce_s(LARGE_BYTES) / LARGE_BYTES * size if self.chips > 1 else 0.0
-        if self.book.has(family, "all_reduce_floor"):
-            once = self.book.value(family, "all_reduce_floor") + large_s
+        own = f"serving.{self.cluster.chip}"
+        stated = own if self.book.has(own, "all_reduce_floor") else family
+        if self.book.has(stated, "all_reduce_floor"):
+            once = self.book.value(stated, "all_reduce_floor") + large_s
         else:
             once = np.minimum(
                 self._reduce_s(SMALL_BYTES) + large_s, self.direct_reduce_s(size, family)
@@ -196,6 +198,16 @@ class RankShare:
         share = self.book.value(self.cluster.chip, "hbm_bandwidth") / self.per_chip
         efficiency = self.book.value("serving.decode", "kv_stream_efficiency")
         return self.kv_bytes_on_rank() / (share * efficiency)
+
+    def decode_request_s(self) -> float:
+        """Cost of one decoding request's attention whatever its cache holds, all layers [s]."""
+        heads = max(1.0, self.model.kv_heads / self.ranks)
+        how = {"ranks_per_chip": self.per_chip, "parts": self.book}
+        with_it, without = (
+            decode_attention(self.cluster.chip, requests, 0, heads, 1, **how).seconds  # type: ignore[arg-type]
+            for requests in (1, 0)
+        )
+        return float(self.model.layers * (with_it - without))
 
     def prefill_square_s(self) -> float:
         """Attention of a prompt token per token before it, all layers [s]."""

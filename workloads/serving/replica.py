@@ -268,7 +268,7 @@ def _mixed(state: _State, first: FloatArray, end: FloatArray) -> None:
     while taken < room and _admissible(state):
         state.pieces.append([_admit(state), 0])
         taken, extra = _take(state, state.pieces[-1], room, taken, extra)
-    attention = profile.decode_kv_s * state.cached
+    attention = profile.attention_s(batch, state.cached)
     _advance(state, profile.linear(batch + taken) + extra + attention, 1)
     _finished(state, end)
     done = [piece for piece in state.pieces if piece[1] >= state.requests.prompt[piece[0]]]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family, rank_of, worst
-from workloads.kernels.gemm import systolic_s
 from workloads.kernels.gemm_table import fill, gemm_table, interpolate, place
+from workloads.kernels.runtime import seen_by_host
+from workloads.kernels.tensor_engine import product_s
 from workloads.kernels.times import (
     attention,
     attention_s,
@@ -55,7 +56,8 @@ def test_provenance_says_how_far_from_the_grid():
     assert gemm("h100", 4096, 5000, 4096).provenance == "interpolated"
     assert gemm("h100", 10**6, 4096, 4096).provenance == "extrapolated"
     assert gemm("h200", 4096, 4096, 4096).provenance == "interpolated"
-    assert gemm("trn2", 4096, 4096, 4096).provenance == "assumed"
+    assert gemm("trn2", 4096, 4096, 4096).provenance == "interpolated"
+    assert gemm("trn3", 4096, 4096, 4096).provenance == "assumed"
     assert worst("measured", "assumed", "interpolated") == "assumed"
 
 
@@ -101,7 +103,7 @@ def test_no_product_beats_the_peak_or_the_memory(m, n, k, chip):
 @given(SIDES, SIDES, SIDES, st.sampled_from(CHIPS))
 def test_a_batch_is_no_shorter_than_one_and_arrays_equal_scalars(m, n, k, chip):
     one, many = gemm_s(chip, m, n, k), gemm_s(chip, m, n, k, batch=64)
-    assert many > 0.8 * one  # measured times of the smallest shapes scatter
+    assert many > 0.7 * one  # measured times of the smallest shapes scatter
     assert gemm_s(chip, [m, m], [n, n], k).tolist() == [one, one]
 
 
@@ -115,8 +117,8 @@ def test_fp8_is_faster_where_it_was_measured_to_be():
 def test_the_tensor_engine_wastes_what_does_not_fill_its_tiles():
     rank = rank_of("trn2", "bf16", 8, None)
     one = np.ones(())
-    full = systolic_s(rank, one, 8192 * one, 1024 * one, 1024 * one)
-    ragged = systolic_s(rank, one, 8192 * one, 1025 * one, 1024 * one)
+    full = product_s(rank, one, 8192 * one, 1024 * one, 1024 * one, 1.0)
+    ragged = product_s(rank, one, 8192 * one, 1025 * one, 1024 * one, 1.0)
     assert ragged > full * 1.05
     rate = 2 * 8192 * 1024 * 1024 / float(full)
     assert 0.3 < rate / 79e12 < 1.0
@@ -208,3 +210,43 @@ def test_passes_that_are_counted_do_not_pay_for_missing_fusion():
     eager = catalogue().with_variants({"kernels.h100.elementwise_efficiency": "eager"})
     assert passes("h100", 10**9, parts=eager).seconds == passes("h100", 10**9).seconds
     assert elementwise("h100", 10**9, parts=eager).seconds > 2 * passes("h100", 10**9).seconds
+
+
+def test_tensor_engine_meets_measured_products_of_trainium2():
+    alone = catalogue().with_variants({"kernels.trainium.gemm_sustained": "alone"})
+
+    def device_us(m, n, k, precision):
+        made = gemm_s("trn2", m, n, k, precision=precision, ranks_per_chip=4, parts=alone)
+        return made * 1e6
+
+    dispatch = 48
+    assert device_us(12288, 8192, 8192, "bf16") + dispatch == pytest.approx(11038, rel=0.03)
+    assert device_us(2048, 2048, 2048, "bf16") + dispatch == pytest.approx(192.6, rel=0.1)
+    assert device_us(10240, 1024, 8192, "fp32") + dispatch == pytest.approx(4560.6, rel=0.05)
+    assert device_us(4096, 4096, 4096, "fp8") + dispatch == pytest.approx(559.8, rel=0.05)
+    assert device_us(10240, 248320, 5120, "bf16") == pytest.approx(366_736, rel=0.1)
+
+
+def test_attention_wider_than_a_fused_kernel_writes_its_scores():
+    fits, wide = (
+        attention_s("trn2", 1, 4096, 24, 4, width, ranks_per_chip=4) for width in (128, 256)
+    )
+    assert wide > 4 * fits
+    assert wide == pytest.approx(13.7e-3, rel=0.1)
+
+
+def test_look_ups_of_short_rows_take_a_descriptor_each():
+    short = gather("trn2", 2**20, rows=2**16, ranks_per_chip=4).seconds
+    assert short == pytest.approx(2**16 * 36e-9, rel=0.01)
+    scattered, looked_up = (
+        gather("trn2", 2**30, scattered=way, ranks_per_chip=4).seconds for way in (True, False)
+    )
+    assert scattered > 5 * looked_up
+
+
+def test_host_adds_what_its_runtime_takes():
+    assert seen_by_host("trn2", 1e-3) == 1e-3
+    assert seen_by_host("trn2", 1e-6, "xla") == pytest.approx(650e-6)
+    assert seen_by_host("h100", 1e-6, "xla") == 1e-6
+    with pytest.raises(InputError, match="unknown runtime"):
+        seen_by_host("trn2", 1e-6, "cuda")

@@ -386,7 +386,7 @@ def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overla
     most = 0.06 if not issued else 0.12 if overlap != "none" else 0.2
     assert told.worst_abs_error < most
     assert told.kendall_tau is not None
-    assert told.kendall_tau > (0.9 if issued else 0.97)
+    assert told.kendall_tau > (0.9 if issued else 0.92)
 
 
 def test_ranks_that_share_chips_and_domains_are_estimated_too() -> None:

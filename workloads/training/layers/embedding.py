@@ -31,7 +31,7 @@ def _vocabulary(shapes: RankShapes) -> int:
 def embedding(shapes: RankShapes) -> list[LayerOp]:
     """Look up; ranks of a tensor-parallel group hold parts of the vocabulary."""
     return [
-        kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes)),
+        kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes, shapes.tokens)),
         *leave(shapes, "embedding"),
     ]
 
@@ -40,7 +40,9 @@ def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
     """Scatter the gradient of what was looked up."""
     return [
         *enter(shapes, "embedding.gradient"),
-        kernel("embedding.add", shapes.gather(2 * shapes.wide_bytes)),
+        kernel(
+            "embedding.add", shapes.gather(2 * shapes.wide_bytes, shapes.tokens, scattered=True)
+        ),
     ]
 
 

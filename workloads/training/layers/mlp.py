@@ -33,7 +33,7 @@ def products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     wide = up_width(shapes, inner)
     return [
         *gathered_product(shapes, name, f"{name}.up", wide, h),
-        kernel(f"{name}.activation", shapes.stream(TWO * t * (wide + inner))),
+        kernel(f"{name}.activation", shapes.stream(TWO * t * (wide + inner), "activation")),
         *product_scattered(shapes, name, f"{name}.down", h, inner),
     ]
 
@@ -45,7 +45,9 @@ def products_backward(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
     return [
         *gathered_product(shapes, f"{name}.gradient", f"{name}.down.data", inner, h),
         kernel(f"{name}.down.weight", shapes.gemm(inner, h, t)),
-        kernel(f"{name}.activation.data", shapes.stream(TWO * t * (2 * wide + inner))),
+        kernel(
+            f"{name}.activation.data", shapes.stream(TWO * t * (2 * wide + inner), "activation")
+        ),
         *column_backward(shapes, name, f"{name}.up", wide),
     ]
 

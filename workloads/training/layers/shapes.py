@@ -83,11 +83,11 @@ class RankShapes:
         left = processors - self.parts.value(part, taken)
         return replace(made, seconds=made.seconds * processors / left)
 
-    def stream(self, size_bytes: int) -> Timing:
+    def stream(self, size_bytes: int, work: kernel_times.Work = "streaming") -> Timing:
         """Time of an element-wise kernel over these bytes, reads and writes."""
-        per = self.plan.ranks_per_chip
-        made = kernel_times.elementwise(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
-        return replace(made, size_bytes=size_bytes)
+        how = {"ranks_per_chip": self.plan.ranks_per_chip, "parts": self.parts}
+        timing = kernel_times.elementwise(self.chip, size_bytes, work, **how)  # type: ignore[arg-type]
+        return replace(timing, size_bytes=size_bytes)
 
     def passes(self, size_bytes: int) -> Timing:
         """Time of kernels over these bytes, every pass of each counted, fused or not."""
@@ -95,8 +95,14 @@ class RankShapes:
         made = kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
         return replace(made, size_bytes=size_bytes)
 
-    def gather(self, size_bytes: int) -> Timing:
-        """Time of a look-up over these bytes."""
-        per = self.plan.ranks_per_chip
-        made = kernel_times.gather(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
-        return replace(made, size_bytes=size_bytes)
+    def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
+        """Time of a look-up of these rows over these bytes, or of adding them where they were."""
+        how = {"ranks_per_chip": self.plan.ranks_per_chip, "parts": self.parts}
+        timing = kernel_times.gather(
+            self.chip,
+            size_bytes,
+            rows=rows,
+            scattered=scattered,
+            **how,  # type: ignore[arg-type]
+        )
+        return replace(timing, size_bytes=size_bytes)

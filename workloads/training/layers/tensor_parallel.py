@@ -98,7 +98,7 @@ def _suffixes(parts: int) -> list[str]:
 
 def norm(shapes: RankShapes, name: str, *, passes: int = 2) -> LayerOp:
     """A norm: so many reads and writes of the hidden state."""
-    return kernel(name, shapes.stream(passes * shapes.wide_bytes // shapes.plan.sp))
+    return kernel(name, shapes.stream(passes * shapes.wide_bytes // shapes.plan.sp, "norm"))
 
 
 def residual(shapes: RankShapes, name: str) -> LayerOp:

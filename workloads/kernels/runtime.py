@@ -1,0 +1,60 @@
+"""Time that the host adds to an operation, by the runtime that issues it.
+
+Inside a compiled graph the device goes from one operation to the next by itself. A framework that
+calls one operation, or one graph, at a time adds what its host does, and no call is shorter than
+the host takes for it. Source: the same operations measured eagerly, through ``torch.compile`` and
+through torch-xla on one logical NeuronCore of a Trn2 chip (catalogue part ``runtime.neuron``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.errors import InputError, suggestion
+from workloads.kernels.chip_share import plain
+
+Runtime = Literal["graph", "compiled", "eager", "xla"]
+RUNTIMES: tuple[str, ...] = get_args(Runtime)
+"""Inside a graph; a compiled graph of its own; one by one; lazily traced through torch-xla."""
+PART = "runtime.neuron"
+NEURON = "trn"
+
+
+def seen_by_host(
+    chip: str, device_s: npt.ArrayLike, runtime: str = "graph", *, parts: Catalogue | None = None
+) -> Any:
+    """Time of one call as its host sees it [s].
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue; only Trainium's runtimes are known.
+    device_s : float or float array
+        Time on the device [s].
+    runtime : {"graph", "compiled", "eager", "xla"}
+    parts : Catalogue, optional
+
+    Raises
+    ------
+    InputError
+        For an unknown runtime.
+
+    Examples
+    --------
+    >>> round(seen_by_host("trn2", 1e-6, "eager") * 1e6), seen_by_host("trn2", 1e-6)
+    (49, 1e-06)
+    """
+    if runtime not in RUNTIMES:
+        raise InputError(
+            f"unknown runtime {runtime[:40]!r}; there are {', '.join(RUNTIMES)}."
+            + suggestion(runtime, RUNTIMES)
+        )
+    if runtime == "graph" or not chip.startswith(NEURON):
+        return plain(device_s)
+    numbers = catalogue() if parts is None else parts
+    added, least = (numbers.value(PART, f"{runtime}_{name}") for name in ("added", "least"))
+    return plain(np.maximum(least, np.asarray(device_s, float) + added))

@@ -1,0 +1,99 @@
+"""Time of a matrix product on the tensor engines of a NeuronCore, by what the engine does.
+
+One instruction holds 128 x 128 weights in the array and streams up to 512 columns of the other
+operand through it, one column a cycle in bf16; a fraction of a cycle in fp8, four cycles in fp32.
+Each instruction loses some cycles whatever its precision, and fewer columns than it takes to load
+the next weights do not make it shorter. Sums over the inner dimension accumulate in PSUM at no
+cost. Either operand may be the one that stays; the compiler is taken to choose the shorter way.
+
+What does not fit into SBUF is read from HBM again for every block of the other operand, beside the
+arithmetic. The engine starts when its first blocks have arrived. A result too large to be kept in
+order by the DMA queues drains at a slow rate of its own, which is seen from about 1.3 GB on.
+
+Source: Neuron kernel guides for tile sizes; the constants are fitted to the table
+``trainium2_kernels`` (median error in docs/how-true.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.kernels.chip_share import Rank
+
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+def product_s(
+    rank: Rank, batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, sustained: float
+) -> FloatArray:
+    """Time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s].
+
+    Parameters
+    ----------
+    rank : Rank
+    batch, m, n, k : float array
+        Of one shape.
+    sustained : float
+        Share of the engines' rate that a run keeps.
+    """
+    arithmetic_s = batch * np.minimum(
+        _arithmetic_s(rank, m, n, k, sustained), _arithmetic_s(rank, n, m, k, sustained)
+    )
+    memory = rank.hbm_bytes_per_s * rank.constant("gemm_memory_efficiency")
+    operands = batch * rank.element_bytes * (m * k + n * k)
+    first_s = np.minimum(operands, rank.constant("gemm_first_bytes")) / memory
+    streamed_s = batch * _traffic_bytes(rank, m, n, k) / memory
+    slower = np.maximum(arithmetic_s + first_s + _ramp_s(rank), streamed_s)
+    drained_s = _drain_s(rank, batch * _result_bytes(rank, m, n))
+    return np.asarray(slower + drained_s + rank.constant("launch"))
+
+
+def _arithmetic_s(
+    rank: Rank, moving: FloatArray, staying: FloatArray, k: FloatArray, sustained: float
+) -> FloatArray:
+    """Time of the instructions when ``staying`` columns are held and ``moving`` ones stream [s]."""
+    rows, columns = rank.own("array_rows"), rank.own("array_columns")
+    tiles = np.ceil(k / rows) * np.ceil(staying / columns)
+    longest, lost = rank.constant("moving_rows"), rank.constant("issue_columns")
+    least = rank.constant("weight_load_columns")
+    cycles_a_column = rank.bf16_flops_per_s / rank.peak_flops_per_s
+    whole, rest = np.divmod(moving, longest)
+    cycles = whole * (np.maximum(longest * cycles_a_column, least) + lost)
+    cycles = cycles + (rest > 0) * (np.maximum(rest * cycles_a_column, least) + lost)
+    a_cycle = 2 * rows * columns / (rank.bf16_flops_per_s * sustained)
+    return np.asarray(tiles * cycles * a_cycle)
+
+
+def _traffic_bytes(rank: Rank, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+    """Bytes that one product reads and writes in HBM.
+
+    One operand is held in SBUF block by block, and the other is read again for each block.
+    """
+    left, right = rank.element_bytes * m * k, rank.element_bytes * n * k
+    held = rank.sbuf_bytes * rank.constant("gemm_sbuf_share")
+    rows = np.maximum(rank.constant("moving_rows"), held / (rank.element_bytes * k))
+    again = np.minimum(left + right * np.ceil(m / rows), right + left * np.ceil(n / rows))
+    return np.asarray(again + _result_bytes(rank, m, n))
+
+
+def _result_bytes(rank: Rank, m: FloatArray, n: FloatArray) -> FloatArray:
+    """Size of a result, whose elements are of two bytes, or of those of the operands if wider."""
+    return np.asarray(max(2.0, rank.element_bytes) * m * n)
+
+
+def _ramp_s(rank: Rank) -> float:
+    """Time that the engine's clock loses at the start of a burst [s]."""
+    if not rank.has_own("throttle_ramp"):
+        return 0.0
+    return rank.own("throttle_ramp") * (1 - rank.own("throttle_start"))
+
+
+def _drain_s(rank: Rank, result_bytes: FloatArray) -> FloatArray:
+    """Time in which the part of a result beyond the largest orderly one drains [s]."""
+    if not rank.knows("gemm_drain_rate"):
+        return np.zeros_like(result_bytes)
+    beyond = np.maximum(0.0, result_bytes - rank.constant("gemm_orderly_bytes"))
+    return np.asarray(beyond / rank.constant("gemm_drain_rate"))
