@@ -12,8 +12,8 @@ import resource
 import time
 from dataclasses import replace
 
-from cluster_sim.collectives import Group, algorithms, compose, whole
-from cluster_sim.collectives.duration.phases import run_phases
+from benchmarks.phases import run_phases
+from cluster_sim.collectives import CollectiveCall, Group, build, suitable, whole
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.shapes.tiered import Tier, Tiered
@@ -49,9 +49,9 @@ def every_algorithm() -> None:
     for ranks, text in RANKS.items():
         group = torus(text)
         for op in ("all-reduce", "all-to-all"):
-            for name in algorithms(op, group):
-                if _ops(name, ranks) <= MOST_OPS:
-                    row(op, name, group)
+            for algorithm in suitable(CollectiveCall(op, group, GIB)):
+                if _ops(algorithm.name, ranks) <= MOST_OPS:
+                    row(op, algorithm.name, group)
 
 
 def on_trainium() -> None:
@@ -72,7 +72,7 @@ def _ops(name: str, ranks: int) -> int:
 def row(op: str, name: str, group: Group) -> None:
     """Build and run once; print ops a second, of building also by this process's CPU time."""
     begun, before = time.perf_counter(), os.times()
-    made = compose(op, group, GIB, name).schedule
+    made = build(CollectiveCall(op, group, GIB), name)
     wall, after = time.perf_counter() - begun, os.times()
     rate, own = len(made) / wall / 1e6, len(made) / max(after.user - before.user, 1e-3) / 1e6
     begun = time.perf_counter()
@@ -104,7 +104,8 @@ def per_axis_all_reduce() -> None:
 def per_axis_all_to_all() -> None:
     """All-to-all of 4,096 chips along one axis after the other, built and run."""
     begun = time.perf_counter()
-    made = compose("all-to-all", torus("torus:16x16x16"), GIB, "torus").schedule
+    call = CollectiveCall("all-to-all", torus("torus:16x16x16"), GIB)
+    made = build(call, "torus")
     built = time.perf_counter()
     total = run(made).total_s
     print(
@@ -120,7 +121,7 @@ def direct_all_to_all() -> None:
     axes = (Tier("column", 128, 100 * 10**9, 10**6), Tier("row", 64, 100 * 10**9, 10**6))
     chips = whole(replace(plain, name="64x128", shape=Tiered(axes), chips_per_server=8192))
     begun = time.perf_counter()
-    made = compose("all-to-all", chips, GIB // 16, "torus").schedule
+    made = build(CollectiveCall("all-to-all", chips, GIB // 16), "torus")
     built = time.perf_counter()
     total = run(made).total_s
     print(

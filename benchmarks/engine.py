@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import simpy
 
-from cluster_sim.collectives import build, whole
+from cluster_sim.collectives import CollectiveCall, build, whole
 from cluster_sim.engine import simulate
 from cluster_sim.schedule.table import Schedule
 from topologies.clusters.names import cluster
@@ -46,7 +46,7 @@ def main() -> None:
 def ring(ranks: int) -> Schedule:
     """Ring all-reduce of one chunk a rank and step."""
     group = whole(cluster(f"ring:{ranks}", bandwidth="100GB/s", latency="1us"))
-    return build("all-reduce", group, ranks * CHUNK_BYTES, "ring")
+    return build(CollectiveCall("all-reduce", group, ranks * CHUNK_BYTES), "ring")
 
 
 def assert_same_time() -> None:

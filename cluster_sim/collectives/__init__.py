@@ -1,24 +1,35 @@
-"""Collectives: what they must achieve, how algorithms achieve it, proofs, bounds and timings."""
+"""Collectives: what they must achieve, how algorithms achieve it, proofs, bounds and times."""
 
-from cluster_sim.collectives.algorithms.registry import OPS, algorithms
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.registry import ALGORITHMS, suitable
+from cluster_sim.collectives.builder import build, collective, compose
+from cluster_sim.collectives.call import KINDS, CollectiveCall
+from cluster_sim.collectives.duration.duration import (
+    CollectiveTime,
+    collective_time,
+    duration_ps,
+)
 from cluster_sim.collectives.duration.memory_traffic import hbm_bytes, hbm_bytes_per_s
 from cluster_sim.collectives.group import Group, whole
-from cluster_sim.collectives.lowering.build import build, compose
 from cluster_sim.collectives.lowering.collective import Collective
-from cluster_sim.collectives.measure import bus_factor, measure, rows
+from cluster_sim.collectives.results import bus_factor, measure, rows
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound, lower_bound_ps
 from cluster_sim.collectives.verify.proof import ProofError, prove
 
 __all__ = [
-    "OPS",
+    "ALGORITHMS",
+    "KINDS",
+    "Algorithm",
     "Bound",
     "Collective",
+    "CollectiveCall",
+    "CollectiveTime",
     "Group",
     "ProofError",
-    "algorithms",
     "build",
     "bus_factor",
+    "collective",
+    "collective_time",
     "compose",
     "duration_ps",
     "hbm_bytes",
@@ -28,5 +39,6 @@ __all__ = [
     "measure",
     "prove",
     "rows",
+    "suitable",
     "whole",
 ]

@@ -7,13 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.all_to_all import dimension_ordered, direct
+from cluster_sim.collectives.algorithms.all_to_all import (
+    DIMENSION_ORDERED,
+    DIRECT,
+    dimension_ordered,
+    direct,
+)
+from cluster_sim.collectives.algorithms.registry import AUTO, BEST
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
-from cluster_sim.collectives.measure import BEST, measure_made
+from cluster_sim.collectives.results import Frame, measure_built
 from cluster_sim.collectives.verify.bounds import Bound
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.hardware.fabric import fabric
@@ -25,14 +31,14 @@ from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
 from topologies.units import parse_bytes
 
-OP = "all-to-all-v"
+KIND = "all-to-all-v"
 MOST_BYTES = 2**50
 WEIGHTS = 10**9
 """Steps into which a skewed share is rounded; sizes still sum to the buffer to the byte."""
 
 
 def compose_v(
-    group: Group, sent_bytes: IntArray, algorithm: str = "auto", *, ideal: bool = False
+    group: Group, sent_bytes: IntArray, algorithm: str = AUTO, *, ideal: bool = False
 ) -> Collective:
     """Build an all-to-all-v: one message for every pair of ranks that has something to send.
 
@@ -56,18 +62,20 @@ def compose_v(
     >>> from cluster_sim.collectives import prove, whole
     >>> from topologies.clusters.names import cluster
     >>> three = whole(cluster("ring:3", bandwidth="100GB/s", latency="1us"))
-    >>> made = compose_v(three, np.array([[0, 100, 0], [0, 0, 0], [7, 0, 9]]))
-    >>> prove(made), made.schedule.size_bytes.sum().item()
+    >>> built = compose_v(three, np.array([[0, 100, 0], [0, 0, 0], [7, 0, 9]]))
+    >>> prove(built), built.schedule.size_bytes.sum().item()
     ('proven', 107)
     """
     check_matrix(sent_bytes, group.ranks)
     name = chosen_v(group, algorithm)
-    found = box(group) if name == "dimension-ordered" else None
-    sends = (
-        direct(group, sent_bytes) if found is None else dimension_ordered(group, found, sent_bytes)
+    filled = box(group) if name == DIMENSION_ORDERED.name else None
+    messages = (
+        direct(group, sent_bytes)
+        if filled is None
+        else dimension_ordered(group, filled, sent_bytes)
     )
     facts: Facts = {
-        "collective": OP,
+        "collective": KIND,
         "algorithm": name,
         "cluster": group.cluster.name,
         "ranks": group.ranks,
@@ -76,16 +84,21 @@ def compose_v(
         "ideal": ideal or group.cluster.plain,
     }
     covered = fabric(group.cluster, np.unique(group.domain), ideal=ideal)
-    made = lower(sends, group.chip_of_rank, covered, facts)
-    owner = np.zeros(group.ranks, np.int32)
-    steps = int(sends.step.max(initial=-1)) + 1
-    return Collective(OP, name, made, sends.chunks, group.chip_of_rank, owner, steps)
+    return Collective(
+        kind=KIND,
+        algorithm=name,
+        schedule=lower(messages, group.chip_of_rank, covered, facts),
+        chunks=messages.chunks,
+        chip_of_rank=group.chip_of_rank,
+        group_of_rank=np.zeros(group.ranks, np.int32),
+        steps=int(messages.step.max(initial=-1)) + 1,
+    )
 
 
 def measure_v(
     group: Group,
     sent_bytes: IntArray,
-    algorithm: str = "auto",
+    algorithm: str = AUTO,
     *,
     ideal: bool = False,
     engine: str = "fast",
@@ -96,14 +109,16 @@ def measure_v(
     even matrix gives the row of the all-to-all.
     """
     check_matrix(sent_bytes, group.ranks)
-    bound = lower_bound_v(group, sent_bytes, ideal=ideal)
+    frame = Frame(
+        group,
+        buffer_bytes(sent_bytes),
+        lower_bound_v(group, sent_bytes, ideal=ideal),
+        bus_factor_v(sent_bytes),
+        engine,
+    )
 
     def tried(name: str) -> tuple[dict[str, Any], Trace]:
-        def make() -> Collective:
-            return compose_v(group, sent_bytes, name, ideal=ideal)
-
-        size, factor = buffer_bytes(sent_bytes), bus_factor_v(sent_bytes)
-        return measure_made(make, group, size, bound, factor=factor, engine=engine)
+        return measure_built(lambda: compose_v(group, sent_bytes, name, ideal=ideal), frame)
 
     names = algorithms_v(group) if algorithm == BEST else [algorithm]
     return min(map(tried, names), key=lambda one: int(one[1].total_ps))
@@ -112,19 +127,20 @@ def measure_v(
 def algorithms_v(group: Group) -> list[str]:
     """Algorithms that make sense for a group, the usual one first."""
     on_torus = isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == 1
-    return ["dimension-ordered", "direct"] if on_torus and box(group) is not None else ["direct"]
+    ordered = on_torus and box(group) is not None
+    return [DIMENSION_ORDERED.name, DIRECT.name] if ordered else [DIRECT.name]
 
 
 def chosen_v(group: Group, algorithm: str) -> str:
     """Name of the algorithm that runs."""
     sensible = algorithms_v(group)
-    if algorithm == "auto":
+    if algorithm == AUTO:
         return sensible[0]
     if algorithm not in sensible:
         raise InputError(
-            f"{algorithm} does not make sense for {OP} on {len(group.chips)} chips of "
+            f"{algorithm} does not make sense for {KIND} on {len(group.chips)} chips of "
             f"{group.cluster.name}.{suggestion(algorithm, sensible)} "
-            f"These do: auto, best, {', '.join(sensible)}"
+            f"These do: {AUTO}, {BEST}, {', '.join(sensible)}"
         )
     return algorithm
 
@@ -234,18 +250,18 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
     local = group.chips % group.cluster.chips_per_domain
     outside = group.cluster.scale_out if len(np.unique(group.domain)) > 1 else None
     fabric_rate = outside.bandwidth_bytes_per_s if outside else 0
-    found = [Bound("nothing to move", 0)]
+    bounds = [Bound("nothing to move", 0)]
     for what, ends, moved in (
         ("out of the fullest chip", links.src, between.sum(axis=1)),
         ("into the fullest chip", links.dst, between.sum(axis=0)),
     ):
         rate = np.bincount(ends, links.bandwidth_bytes_per_s, links.nodes)[local] + fabric_rate
         need = np.divide(moved, rate, out=np.zeros(chips), where=rate > 0).max(initial=0.0)
-        found.append(Bound(what, int(need * PS_PER_S)))
+        bounds.append(Bound(what, int(need * PS_PER_S)))
     costs = wire(group.cluster, ideal=ideal)
     if costs.hbm_peak_bytes_per_s:
         arrives = sent_bytes.sum(axis=0) - np.diag(sent_bytes)
         most = int(arrives.reshape(chips, cores).sum(axis=1).max(initial=0))
         stored = most * costs.copy_accesses * PS_PER_S // costs.hbm_peak_bytes_per_s
-        found.append(Bound("hbm", stored))
-    return max(found, key=lambda bound: bound.time_ps)
+        bounds.append(Bound("hbm", stored))
+    return max(bounds, key=lambda bound: bound.time_ps)

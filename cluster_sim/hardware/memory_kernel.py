@@ -39,12 +39,13 @@ def memory_kernel(
     Examples
     --------
     >>> from cluster_sim.schedule.merge import merge
-    >>> from cluster_sim.collectives import build, whole
+    >>> from cluster_sim.collectives import CollectiveCall, build, whole
     >>> from cluster_sim.trace.trace import run
     >>> from topologies.clusters.names import cluster
     >>> node = cluster("trn2.48xlarge")
     >>> kernel = memory_kernel(node, range(16), 2 * 10**9)
-    >>> gathered = build("all-gather", whole(node, 4), 2**29, contended=True)
+    >>> call = CollectiveCall("all-gather", whole(node, 4), 2**29)
+    >>> gathered = build(call, contended=True)
     >>> [round(run(one).total_s * 1e3, 2) for one in (kernel, gathered)]
     [0.88, 2.27]
     >>> run(merge(kernel, gathered)).total_s < (0.88 + 2.27) * 1e-3

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.nccl.load import Load, load_of
 from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, Nccl, seconds
 from cluster_sim.collectives.duration.nccl.tuner import tuner
@@ -99,9 +100,8 @@ def measured(rows: Sequence[Row]) -> Measured:
 def _load(row: Row) -> Load:
     values: Mapping[str, Any] = row.values
     whole = machines_for(values["cluster"], values["chips"])
-    return load_of(
-        values["collective"], Group(whole, np.arange(values["chips"])), values["size_bytes"]
-    )
+    group = Group(whole, np.arange(values["chips"]))
+    return load_of(CollectiveCall(values["collective"], group, values["size_bytes"]))
 
 
 def modelled(costs: Nccl, rows: Measured) -> Array:

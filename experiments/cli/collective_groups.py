@@ -32,7 +32,7 @@ def groups_for(
         When the options contradict each other, or name chips that are not there.
     """
     from cluster_sim.collectives.group_parsing import ordered, parse_groups
-    from cluster_sim.collectives.measure import first_ranks
+    from cluster_sim.collectives.results import first_ranks
 
     everybody = first_ranks(machine, None if group else ranks, ranks_per_chip)
     if group is None:
@@ -55,22 +55,22 @@ def groups_for(
 
 def check_op(op: str, size: str | None, matrix: Path | None, skew: float | None) -> None:
     """Refuse an unknown operation, bytes of pairs for others than all-to-all-v, and it without."""
-    from cluster_sim.collectives import OPS
-    from cluster_sim.collectives.measure_all_to_all_v import OP
+    from cluster_sim.collectives import KINDS
+    from cluster_sim.collectives.measure_all_to_all_v import KIND
 
-    known = (*OPS, OP)
+    known = (*KINDS, KIND)
     if op not in known:
         raise InputError(
             f"unknown collective {op[:40]!r}.{suggestion(op, known)} There are {', '.join(known)}."
         )
     given = "--bytes" if matrix is not None else "--skew" if skew is not None else None
-    if op != OP and given:
-        raise InputError(f"{given} is for {OP}, not for {op}; leave it out or ask for {OP}")
+    if op != KIND and given:
+        raise InputError(f"{given} is for {KIND}, not for {op}; leave it out or ask for {KIND}")
     if matrix is not None and (skew is not None or size is not None):
         other = "--skew" if skew is not None else "--size"
         raise InputError(f"--bytes {matrix} and {other} both say how much is sent; give one")
-    if op == OP and matrix is None and skew is None:
-        raise InputError(f"{OP} needs --bytes FILE, or --size with --skew 0 (even) or more")
+    if op == KIND and matrix is None and skew is None:
+        raise InputError(f"{KIND} needs --bytes FILE, or --size with --skew 0 (even) or more")
 
 
 def how_to_measure(
@@ -85,22 +85,26 @@ def how_to_measure(
     engine: str,
 ) -> tuple[list[int], Measure]:
     """What measures one size; and the sizes, where a byte matrix and not ``--size`` gives them."""
+    from cluster_sim.collectives import CollectiveCall, measure
     from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
-    from cluster_sim.collectives.measure import measure
     from cluster_sim.collectives.measure_all_to_all_v import (
-        OP,
+        KIND,
         buffer_bytes,
         measure_v,
         read_matrix,
     )
     from cluster_sim.collectives.measure_all_to_all_v import skewed as skewed_matrix
 
-    if op != OP:
+    if op != KIND:
         return [], lambda size: measure(
-            op, groups, size, algorithm, ideal=ideal, sbuf=sbuf, engine=engine
+            [CollectiveCall(op, group, size) for group in groups],
+            algorithm,
+            ideal=ideal,
+            sbuf=sbuf,
+            engine=engine,
         )
     if len(groups) > 1:
-        raise InputError(f"{OP} runs in one group, --group names {len(groups)}; give one")
+        raise InputError(f"{KIND} runs in one group, --group names {len(groups)}; give one")
     group = groups[0]
     if sbuf:
         check_scratchpad(op, group, 0)

@@ -115,11 +115,10 @@ def _catalogue() -> object:
 
 
 def _collective() -> None:
-    from cluster_sim.collectives.measure import first_ranks, measure
+    from cluster_sim.collectives import CollectiveCall, measure, whole
     from topologies.clusters.names import cluster
 
-    group = first_ranks(cluster("trn2.48xlarge"), None, 1)
-    measure("all-reduce", [group], 2**20, "ring")
+    measure(CollectiveCall("all-reduce", whole(cluster("trn2.48xlarge")), 2**20), "ring")
 
 
 def _processors() -> int:

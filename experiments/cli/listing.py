@@ -54,10 +54,13 @@ def clusters() -> Rows:
 
 
 def algorithms() -> Rows:
-    """Algorithms of collectives and the operations that each of them runs."""
+    """Algorithms of collectives, the operations that each of them runs, and how."""
     from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 
-    return [{"name": name, "collectives": ", ".join(one.ops)} for name, one in ALGORITHMS.items()]
+    return [
+        {"name": name, "collectives": ", ".join(one.kinds), "about": one.summary}
+        for name, one in ALGORITHMS.items()
+    ]
 
 
 def schedules() -> Rows:

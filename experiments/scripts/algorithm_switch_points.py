@@ -41,22 +41,21 @@ def run(
         Rows as of :func:`cluster_sim.collectives.rows`, with ``fastest`` and ``picked`` (bool) and
         ``slowdown``: time over that of the fastest algorithm of the size.
     """
-    from cluster_sim.collectives import algorithms, rows, whole
+    from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
     from cluster_sim.collectives.algorithms.registry import chosen
     from cluster_sim.collectives.sizes import parse_sizes
     from topologies.clusters.names import cluster as named
 
     tables = []
     for text in clusters:
-        machine = named(text)
-        group = whole(machine, ranks_per_chip)
+        group = whole(named(text), ranks_per_chip)
         steps = parse_sizes(sizes)
-        picked = {size: chosen(op, group, size, "auto") for size in steps}
-        for name in algorithms(op, group):
-            found = rows(
-                op, machine, steps, name, ranks_per_chip=ranks_per_chip, ideal=ideal, proof=False
-            )
-            tables.append(found.assign(picked=found.size_bytes.map(picked) == name))
+        calls = {size: CollectiveCall(op, group, size) for size in steps}
+        picked = {size: chosen(call).name for size, call in calls.items()}
+        for algorithm in suitable(calls[steps[0]]):
+            table = rows(op, group, steps, algorithm.name, ideal=ideal, proof=False)
+            own = table.size_bytes.map(picked) == algorithm.name
+            tables.append(table.assign(picked=own))
     frame = pd.concat(tables, ignore_index=True)
     best = frame.groupby(["cluster", "size_bytes"]).time_s.transform("min")
     return frame.assign(slowdown=frame.time_s / best, fastest=frame.time_s == best)

@@ -42,19 +42,15 @@ def run(
     DataFrame
         The rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm.
     """
-    from cluster_sim.collectives import algorithms as sensible
-    from cluster_sim.collectives import rows
-    from cluster_sim.collectives.measure import first_ranks
+    from cluster_sim.collectives import CollectiveCall, rows, suitable
+    from cluster_sim.collectives.results import first_ranks
     from cluster_sim.collectives.sizes import parse_sizes
     from topologies.clusters.names import cluster as named
 
-    machine = named(cluster)
-    group = first_ranks(machine, None, ranks_per_chip)
-    names = sensible(op, group) if ALL in algorithms else list(algorithms)
-    tables = [
-        rows(op, machine, parse_sizes(sizes), name, ranks_per_chip=ranks_per_chip, ideal=ideal)
-        for name in names
-    ]
+    group, steps = first_ranks(named(cluster), None, ranks_per_chip), parse_sizes(sizes)
+    every = [one.name for one in suitable(CollectiveCall(op, group, steps[0]))]
+    names = every if ALL in algorithms else list(algorithms)
+    tables = [rows(op, group, steps, name, ideal=ideal) for name in names]
     return pd.concat(tables, ignore_index=True)
 
 

@@ -40,7 +40,7 @@ def run(
         chip's links carry, one direction; ``share``: busbw over that, of which an all-to-all can
         reach 1 only where no message is forwarded.
     """
-    from cluster_sim.collectives import rows
+    from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
     from topologies.clusters.names import cluster as named
 
@@ -49,9 +49,10 @@ def run(
         machine = named(text)
         rate = injection_bytes_per_s(machine)
         for op in ops:
-            found = rows(op, machine, parse_sizes(sizes), "best", ideal=ideal, proof=False)
-            share = found.busbw_bytes_per_s / rate
-            tables.append(found.assign(injection_bytes_per_s=rate, share=share))
+            group = whole(machine)
+            table = rows(op, group, parse_sizes(sizes), "best", ideal=ideal, proof=False)
+            share = table.busbw_bytes_per_s / rate
+            tables.append(table.assign(injection_bytes_per_s=rate, share=share))
     return pd.concat(tables, ignore_index=True)
 
 

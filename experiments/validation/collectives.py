@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.collectives import Group
-from cluster_sim.collectives.algorithms.ring import RING_OPS
+from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives.algorithms.ring import RING
+from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
 from experiments.validation.machines import machines_for
@@ -41,9 +42,10 @@ def time_s(
             f"ranks {ranks} on {chips} chips of {whole.chip}: NCCL runs one on each. Correct one."
         )
     group = Group(whole, np.arange(chips), ranks // chips)
-    if algorithm == "ring" and op in RING_OPS and covers(whole):
-        return nccl_ps(op, group, size_bytes, rings=True) / PS_PER_S
-    return duration_ps(op, group, size_bytes, algorithm) / PS_PER_S
+    call = CollectiveCall(op, group, size_bytes)
+    if algorithm == RING.name and op in RING_KINDS and covers(whole):
+        return nccl_ps(call, rings=True) / PS_PER_S
+    return duration_ps(call, algorithm) / PS_PER_S
 
 
 def predict(values: Mapping[str, Any]) -> Outcome:

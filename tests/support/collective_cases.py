@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import Group, algorithms
-from cluster_sim.collectives.algorithms.registry import OPS
+from cluster_sim.collectives import KINDS, CollectiveCall, Group, suitable
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 
@@ -21,6 +20,11 @@ REAL = ("trn2.48xlarge", "trn2-ultraserver", "trn2.48xlarge:3")
 def named(text: str) -> Cluster:
     """A cluster by name; plain shapes at 100 GB/s and 1 µs a link."""
     return cluster(text, bandwidth=RATE, latency=LATENCY) if text in PLAIN else cluster(text)
+
+
+def algorithm_names(kind: str, group: Group) -> list[str]:
+    """Names of the algorithms that make sense for an operation on a group."""
+    return [one.name for one in suitable(CollectiveCall(kind, group, 1))]
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,12 @@ class Case:
         return Group(named(self.machine), np.array(self.chips), self.ranks_per_chip)
 
     @property
+    def call(self) -> CollectiveCall:
+        return CollectiveCall(self.op, self.group, self.size)
+
+    @property
     def algorithm(self) -> str:
-        sensible = algorithms(self.op, self.group)
+        sensible = algorithm_names(self.op, self.group)
         return sensible[self.pick % len(sensible)]
 
 
@@ -52,7 +60,7 @@ def collectives(draw: st.DrawFn) -> Case:
     chips = named(name).chips
     some = st.lists(st.integers(0, chips - 1), min_size=1, max_size=9, unique=True)
     return Case(
-        op=draw(st.sampled_from(OPS)),
+        op=draw(st.sampled_from(KINDS)),
         machine=name,
         chips=tuple(draw(some | st.just(list(range(min(chips, 16)))))),
         ranks_per_chip=draw(st.sampled_from([1, 1, 2])),

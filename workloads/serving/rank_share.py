@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.collectives import Group, duration_ps
+from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
@@ -178,9 +178,8 @@ class RankShare:
 
     def _reduce_s(self, size: int) -> float:
         """One all-reduce of the runtime's library between the chips [s]."""
-        return (
-            duration_ps("all-reduce", Group(self.cluster, np.arange(self.chips)), size) / PS_PER_S
-        )
+        group = Group(self.cluster, np.arange(self.chips))
+        return duration_ps(CollectiveCall("all-reduce", group, size)) / PS_PER_S
 
     def direct_reduce_s(self, size: FloatArray, family: str) -> FloatArray:
         """One all-reduce as serving engines write it: every rank reads its peers' memory.

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.hierarchical import rank_table
+from cluster_sim.collectives.algorithms.algorithm import Algorithm, suits_every_group
+from cluster_sim.collectives.algorithms.domains import rank_table
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.one_to_many import permute
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import Chunks, cut
-from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import BoolArray, Edges, IntArray
+from topologies.errors import InputError
 from topologies.routing.domain import Routes, routes
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
 
 
 def direct(group: Group, size_bytes: int | IntArray) -> Messages:
-    """One message from each rank to each other, nearest number first.
+    """Write one message from each rank to each other, nearest number first.
 
     Parameters
     ----------
@@ -46,7 +52,7 @@ def direct(group: Group, size_bytes: int | IntArray) -> Messages:
 
 
 def dimension_ordered(group: Group, found: Box, size_bytes: int | IntArray) -> Messages:
-    """Messages that travel axis by axis, hop by hop, without a barrier between the axes.
+    """Write messages that travel axis by axis, hop by hop, without a barrier between the axes.
 
     Parameters
     ----------
@@ -156,3 +162,76 @@ def _messages_of(
 def _no_edges(count: int) -> Edges:
     none = np.empty(0, np.int32)
     return Edges(np.zeros(count + 1, np.int64), none, none.astype(np.int64))
+
+
+def _box(call: CollectiveCall) -> Box:
+    filled = box(call.group)
+    if filled is None:
+        raise InputError("dimension-ordered needs a group that fills a box of a torus")
+    return filled
+
+
+def _fills_box(call: CollectiveCall) -> bool:
+    return call.group.ranks_per_chip == 1 and box(call.group) is not None
+
+
+def _direct(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    if call.kind == "permute":
+        return permute(call.ranks, call.size_bytes)
+    return direct(call.group, call.size_bytes)
+
+
+def _direct_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    others = call.ranks - 1
+    return call.ranks * min(1, others) if call.kind == "permute" else call.ranks * others
+
+
+def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    others = call.ranks - 1
+    return min(1, others) if call.kind == "permute" else others
+
+
+def _ordered_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    """Count a message of each pair for each order of axes, two of pairs that lie half-way round."""
+    pairs = call.ranks * (call.ranks - 1)
+    return len(_box(call).sizes) * (pairs + _tied_pairs(call.group))
+
+
+def _tied_pairs(group: Group) -> int:
+    """Count pairs that lie half-way round an even ring of some axis, in closed form on a box."""
+    shape = group.cluster.shape
+    if not isinstance(shape, Torus):
+        return 0
+    local = group.chips % group.cluster.chips_per_domain
+    apart = 1
+    for at, axis in zip(coordinates(shape, local), shape.axes, strict=True):
+        places = np.unique(at)
+        pairs = len(places) ** 2
+        if axis.wrap and axis.size > 1 and axis.size % 2 == 0:
+            pairs -= int(np.isin((places + axis.size // 2) % axis.size, places).sum())
+        apart *= pairs
+    return group.ranks**2 - apart
+
+
+DIRECT = Algorithm(
+    name="direct",
+    summary="all-to-all pair by pair; permute to the next rank",
+    kinds=("all-to-all", "permute"),
+    suits=suits_every_group,
+    messages=_direct,
+    message_count=_direct_count,
+    rounds=_direct_rounds,
+    memory_accesses=each_byte_arrives_once,
+    crosses_links=True,
+)
+DIMENSION_ORDERED = Algorithm(
+    name="dimension-ordered",
+    summary="all-to-all hop by hop, split over the axis orders and both ways round at ties",
+    kinds=("all-to-all",),
+    suits=_fills_box,
+    messages=lambda call, costs: dimension_ordered(call.group, _box(call), call.size_bytes),
+    message_count=_ordered_count,
+    rounds=lambda call, costs: call.ranks - 1,
+    memory_accesses=each_byte_arrives_once,
+    crosses_links=True,
+)

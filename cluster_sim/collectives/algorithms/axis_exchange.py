@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.stages import COLUMNS, Table, gathered
+from cluster_sim.collectives.algorithms.message_table import Table, gathered
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Channels, Messages, no_sends
@@ -52,7 +52,7 @@ class _Plan:
         self.at = np.empty((ranks, len(found.sizes)), np.int64)
         self.at[found.chip_at] = np.stack(np.unravel_index(np.arange(ranks), found.sizes), axis=1)
         self.rank_at = found.chip_at.reshape(found.sizes)
-        self.table = Table({name: [] for name in COLUMNS}, [])
+        self.table = Table.empty()
         own = np.arange(ranks, dtype=np.int32)
         self.src, self.dst, self.channels = [own], [own], ranks
         self.bytes: list[IntArray] = []

@@ -5,76 +5,52 @@ domain, then between the chips that stand at the same place in theirs; an all-ga
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.auto import drives_pairs, halves, is_trainium
-from cluster_sim.collectives.algorithms.cube import (
-    cube_parts,
-    is_cube,
-    kangaring_parts,
-    sharing,
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.domains import (
+    drives_pairs_inside,
+    inner_parts,
+    over_domains,
+    radices,
+    rank_table,
+    symmetric,
 )
-from cluster_sim.collectives.algorithms.cycles import one_ring
-from cluster_sim.collectives.algorithms.stages import Part, staged
-from cluster_sim.collectives.algorithms.torus import parts
-from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.algorithms.hierarchical_few import hierarchical_ps
+from cluster_sim.collectives.algorithms.kangaring import sharing
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once, pairs_share
+from cluster_sim.collectives.algorithms.slices import stage_slices
+from cluster_sim.collectives.algorithms.stages import (
+    Part,
+    lengths_of,
+    staged,
+    staged_count,
+    staged_rounds,
+)
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import IntArray
 
 
-def hierarchical(op: str, group: Group, size_bytes: int, slices: int) -> Messages:
-    """All-reduce, all-gather or reduce-scatter on a group that is symmetric over its domains.
+def hierarchical(call: CollectiveCall, slices: int) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter of a group symmetric over its domains.
 
     Each chip takes part over all domains with the shard that is its own inside, in as many stages
     as :func:`radices` says.
     """
-    ranks = rank_table(group)
+    ranks = rank_table(call.group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
-    across = _lines_across(ranks, radices(group))
-    made = [
+    across = _lines_across(ranks, radices(call.group))
+    parts = [
         Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
-        for part in inner_parts(group, size_bytes)
+        for part in inner_parts(call)
     ]
-    sends = staged(op, group.ranks, made, size_bytes, slices)
-    return sharing(sends) if drives_pairs_inside(group, size_bytes) else sends
-
-
-def radices(group: Group) -> list[int]:
-    """Domains of each stage between them, in order; their product is all.
-
-    On Trainium the prime factors of their number, which for a power of two is halving and doubling
-    and for 7,812 takes 42 rounds in place of 7,811. A ring of all elsewhere, and where uplinks are
-    thin: a ring crosses them once, half of all pairs cross them.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> twelve = cluster("trn2.48xlarge:12")
-    >>> radices(Group(twelve, 16 * np.arange(12)))
-    [2, 2, 3]
-    """
-    domains, fabric = len(np.unique(group.domain)), group.cluster.scale_out
-    wide = fabric is not None and fabric.oversubscription <= 1
-    return prime_factors(domains) if wide and is_trainium(group.cluster) else [domains]
-
-
-def prime_factors(number: int) -> list[int]:
-    """Prime factors of a number, ascending.
-
-    Examples
-    --------
-    >>> prime_factors(7812), prime_factors(1)
-    ([2, 2, 3, 3, 7, 31], [])
-    """
-    found, factor = [], 2
-    while factor * factor <= number:
-        while number % factor == 0:
-            found.append(factor)
-            number //= factor
-        factor += 1
-    return [*found, number] if number > 1 else found
+    messages = staged(call, parts, slices)
+    return sharing(messages) if drives_pairs_inside(call) else messages
 
 
 def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
@@ -89,62 +65,29 @@ def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
     ]
 
 
-def _inside(group: Group) -> Group:
-    """The chips of the group in its first domain."""
-    first = group.chips[group.domain == group.domain[0]]
-    return Group(group.cluster, first, group.ranks_per_chip)
+def _lengths(call: CollectiveCall) -> list[list[int]]:
+    """Ranks of a line of each stage of each part, inside and then between domains."""
+    across = radices(call.group)
+    return [[*inside, *across] for inside in lengths_of(inner_parts(call))]
 
 
-def symmetric(group: Group) -> bool:
-    """Whether the group has the same chips in each of several domains, and several stages.
-
-    The Neuron runtime asks for that: the same number of ranks on every node, with the same local
-    indices. One rank in each domain has none inside, and several between them or a mere ring.
-    """
-    table = rank_table(group)
-    if table is None or len(table) == 1:
-        return False
-    return table.shape[1] > 1 or len(radices(group)) > 1
+def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return staged_count(call, _lengths(call), stage_slices(call, costs))
 
 
-def rank_table(group: Group) -> IntArray | None:
-    """Ranks by domain and place in it, int64 (domains, ranks of each); None if not symmetric."""
-    found, counts = np.unique(group.domain, return_counts=True)
-    if counts.min() != counts.max():
-        return None
-    order = np.argsort(group.domain, kind="stable").reshape(len(found), -1)
-    local = group.chips[order] % group.cluster.chips_per_domain
-    if not (local == local[0]).all():
-        return None
-    cores = np.arange(group.ranks_per_chip)
-    return (order[:, :, None] * group.ranks_per_chip + cores).reshape(len(found), -1)
+def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
+    shared = drives_pairs_inside(call)
+    return pairs_share(call, costs) if shared else each_byte_arrives_once(call, costs)
 
 
-def inner_parts(group: Group, size_bytes: int) -> list[Part]:
-    """Parts of the payload as they are reduced inside one domain; ranks as in the first one.
-
-    One rank a chip goes along the axes of a torus; several do what the runtime does inside one
-    domain: halve and double, and beyond that KangaRing, or a ring where it does not drive pairs.
-    """
-    inside = _inside(group)
-    if inside.ranks == 1:
-        return [Part(())]
-    found = box(inside) if inside.ranks_per_chip == 1 else None
-    if found is not None and found.sizes:
-        return parts(found)
-    if is_cube(inside) and halves(inside, size_bytes):
-        return cube_parts(inside)
-    if drives_pairs(inside):
-        return kangaring_parts(inside)
-    return [Part((order[None, :],)) for order in one_ring(inside).both_ways.order]
-
-
-def drives_pairs_inside(group: Group, size_bytes: int) -> bool:
-    """Whether pairs of ranks share what one of them received, as in KangaRing."""
-    inside = _inside(group)
-    return drives_pairs(inside) and not (is_cube(inside) and halves(inside, size_bytes))
-
-
-def over_domains(lines: IntArray, ranks: IntArray) -> IntArray:
-    """The lines of one domain in all of them."""
-    return np.concatenate([ranks[domain][lines] for domain in range(len(ranks))]).astype(np.int32)
+HIERARCHICAL = Algorithm(
+    name="hierarchical",
+    summary="reduce-scatter inside each domain, all-reduce between equal places, all-gather inside",
+    kinds=RING_KINDS,
+    suits=lambda call: symmetric(call.group),
+    messages=lambda call, costs: hierarchical(call, stage_slices(call, costs)),
+    message_count=_message_count,
+    rounds=lambda call, costs: staged_rounds(call, _lengths(call)),
+    memory_accesses=_memory_accesses,
+    stands_for=hierarchical_ps,
+)

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
+from cluster_sim.collectives.algorithms.algorithm import Algorithm, suits_every_group
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.one_to_many import mesh_broadcast
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges, IntArray
 
 
-def mesh(op: str, ranks: int, size_bytes: int) -> Messages:
-    """All-reduce, all-gather or reduce-scatter by direct exchange of shards.
+def mesh(call: CollectiveCall) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter by direct exchange of shards.
 
     A reduce-scatter sends each shard straight to its owner, an all-gather each owner's shard to
     all; an all-reduce does both, with a join on every rank between them.
     """
-    reduces, gathers = op != "all-gather", op != "reduce-scatter"
+    ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     own = np.arange(ranks, dtype=np.int32)
     chunks = Chunks.table(
-        cut(size_bytes, ranks), source=EVERY if reduces else own, target=EVERY if gathers else own
+        cut(call.size_bytes, ranks),
+        source=EVERY if reduces else own,
+        target=EVERY if gathers else own,
     )
     if ranks == 1:
         return no_sends(chunks, ranks)
@@ -44,7 +53,7 @@ def mesh(op: str, ranks: int, size_bytes: int) -> Messages:
 
 
 def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
-    """All-reduce in which every rank sends its whole buffer to every other: one step."""
+    """Write an all-reduce in which every rank sends its whole buffer to every other: one step."""
     chunks = Chunks.table([size_bytes], EVERY, EVERY)
     if ranks == 1:
         return no_sends(chunks, ranks)
@@ -87,3 +96,52 @@ def _two_phases(ranks: int, dst: IntArray) -> Edges:
     )
     targets = np.concatenate([pairs + dst, later.T.ravel()]).astype(np.int32)
     return Edges(ptr, targets, np.broadcast_to(np.int64(0), len(targets)))
+
+
+def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    if call.kind == "broadcast":
+        return mesh_broadcast(call.ranks, call.size_bytes)
+    return mesh(call)
+
+
+def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    ranks = call.ranks
+    if ranks == 1:
+        return 0
+    if call.kind == "broadcast":
+        return ranks - 1
+    joins = ranks * (call.ways - 1)
+    return call.ways * ranks * (ranks - 1) + joins
+
+
+def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return call.ways if call.ranks > 1 else 0
+
+
+def _whole_buffers(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
+    """Accesses where each rank receives the whole buffer of each other one."""
+    return Fraction(call.ranks * (call.ranks - 1) * costs.reduce_accesses)
+
+
+MESH = Algorithm(
+    name="mesh",
+    summary="every shard straight to its owner, and back to all",
+    kinds=(*RING_KINDS, "broadcast"),
+    suits=suits_every_group,
+    messages=_messages,
+    message_count=_message_count,
+    rounds=_rounds,
+    memory_accesses=each_byte_arrives_once,
+    crosses_links=True,
+)
+SINGLE_STEP_MESH = Algorithm(
+    name="single-step-mesh",
+    summary="the whole buffer to everybody",
+    kinds=("all-reduce",),
+    suits=suits_every_group,
+    messages=lambda call, costs: single_step_mesh(call.ranks, call.size_bytes),
+    message_count=lambda call, costs: call.ranks * (call.ranks - 1),
+    rounds=lambda call, costs: int(call.ranks > 1),
+    memory_accesses=_whole_buffers,
+    crosses_links=True,
+)

@@ -2,73 +2,92 @@
 
 In round t the rank at position p of a cycle sends block ``p - 1 - t`` (reduce-scatter and
 all-reduce) or ``p - t`` (all-gather) to the rank at position p + 1; the block it receives is the
-one it sends in the next round, which is the only dependency.
+one it sends in the next round, which is the only dependency. A broadcast goes along the same cycles
+from their first rank on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from cluster_sim.collectives.algorithms.cycles import Cycles
-from cluster_sim.collectives.chunks import EVERY, Chunks, shards
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
+    runs_all_ranks,
+    suits_every_group,
+)
+from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, cycles, one_ring
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.one_to_many import chain_broadcast
+from cluster_sim.collectives.algorithms.slices import broadcast_slices
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.chunks import EVERY, Chunks, cut, shards
+from cluster_sim.collectives.few_ranks import (
+    after_rounds_ps,
+    levelled,
+    lowered,
+    narrowed,
+    spans_many_domains,
+)
+from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
-from cluster_sim.schedule.table import Edges, IntArray
+from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.table import Edges, IntArray, Schedule
 
-RING_OPS = ("all-reduce", "all-gather", "reduce-scatter")
+RANKS_OF_FEW = 3
+"""Ranks of a ring that stand for all; with two, a ring and its reverse would be the same."""
 
 
-def ring(op: str, cycles: Cycles, size_bytes: int, slices: int = 1) -> Messages:
-    """All-reduce, all-gather or reduce-scatter over weighted directed cycles of the same ranks.
+def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter over weighted cycles of the same ranks.
 
     Parameters
     ----------
-    op : str
-        One of ``RING_OPS``.
-    cycles : Cycles
+    call : CollectiveCall
+    rings : Cycles
         Each carries its share of the payload; all run at once.
-    size_bytes : int
-        Whole buffer, as in nccl-tests [B].
     slices : int
-        Each cycle's share is cut into as many slices, which follow one another.
+        Slices of each cycle's share, which follow one another.
 
     Notes
     -----
     One cycle of n ranks takes 2 (n - 1) rounds for an all-reduce and n - 1 for the others, of
     size / n bytes each (Patarasuk & Yuan, 2009).
     """
-    ranks = cycles.order.shape[1]
-    order = np.repeat(cycles.order, slices, axis=0)
-    weights = np.repeat(cycles.weight, slices)
-    pieces = np.take_along_axis(shards(size_bytes, ranks, weights), order, axis=1)
-    reduces, gathers = op != "all-gather", op != "reduce-scatter"
+    ranks = rings.order.shape[1]
+    order = np.repeat(rings.order, slices, axis=0)
+    weights = np.repeat(rings.weight, slices)
+    pieces = np.take_along_axis(shards(call.size_bytes, ranks, weights), order, axis=1)
     chunks = Chunks.table(
-        pieces, source=EVERY if reduces else order, target=EVERY if gathers else order
+        pieces,
+        source=EVERY if call.reduces else order,
+        target=EVERY if call.gathers else order,
     )
-    rounds = (ranks - 1) * (reduces + gathers)
-    return ring_rounds(cycles, slices, chunks, rounds, reduces=reduces)
+    return ring_rounds(rings, slices, chunks, (ranks - 1) * call.ways, reduces=call.reduces)
 
 
 def ring_rounds(
-    cycles: Cycles, slices: int, chunks: Chunks, rounds: int, *, reduces: bool
+    rings: Cycles, slices: int, chunks: Chunks, rounds: int, *, reduces: bool
 ) -> Messages:
-    """Rounds of rings whose chunks are numbered by cycle, slice and position.
+    """Write the rounds of rings whose chunks are numbered by cycle, slice and position.
 
     Parameters
     ----------
-    cycles : Cycles
+    rings : Cycles
     slices : int
-        Of each cycle, one after the other.
+        Slices of each cycle, one after the other.
     chunks : Chunks
         (cycles * slices * ranks).
     rounds : int
     reduces : bool
         Whether the first ``ranks - 1`` rounds add up.
     """
-    count, ranks = cycles.order.shape
+    count, ranks = rings.order.shape
     parts = count * slices
     if rounds == 0:
         return no_sends(chunks, ranks)
-    channels = Channels.table(cycles.order, np.roll(cycles.order, -1, axis=1))
+    channels = Channels.table(rings.order, np.roll(rings.order, -1, axis=1))
     round_ = np.arange(rounds, dtype=np.int32)[:, None, None]
     channel = np.repeat(np.arange(count * ranks, dtype=np.int32).reshape(count, ranks), slices, 0)
     return sends(
@@ -92,7 +111,7 @@ def _blocks(rounds: int, parts: int, ranks: int, reduces: bool) -> IntArray:
 
 
 def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
-    """Position p in round t → position p + 1 in round t + 1, in every part."""
+    """Edges from position p in round t → position p + 1 in round t + 1, in every part."""
     a_round = parts * ranks
     ops, edges = rounds * a_round, (rounds - 1) * a_round
     position = np.arange(a_round, dtype=np.int32).reshape(parts, ranks)
@@ -100,3 +119,72 @@ def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
     starts = np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(a_round)
     ptr = np.minimum(np.arange(ops + 1, dtype=np.int64), edges)
     return Edges(ptr, np.ravel(starts + following), np.broadcast_to(np.int64(0), edges))
+
+
+def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Time of a ring over one rank of each of many domains, from three that stand for all [ps]."""
+    group = call.group
+    if not spans_many_domains(call) or len(np.unique(group.domain)) != group.ranks:
+        return None
+    ranks, slices = group.ranks, costs.slices
+    blocks = cut(-(-call.size_bytes // ranks), slices)
+    chunks = Chunks.table(np.repeat(blocks, RANKS_OF_FEW), EVERY, EVERY)
+    few = cycles(np.arange(RANKS_OF_FEW))
+    level = levelled(group, group.chips, call.ways * (ranks - 1))
+    chips = level.chips_per_domain * np.arange(RANKS_OF_FEW)
+    slowest = narrowed(costs, group.cluster, group.chips)
+
+    def after(rounds: int) -> Schedule:
+        messages = ring_rounds(few, slices, chunks, call.ways * rounds, reduces=call.reduces)
+        return lowered(messages, level, chips, slowest)
+
+    return after_rounds_ps(after, ranks - 1)
+
+
+def _over(
+    name: str,
+    summary: str,
+    rings: Callable[[Group], Cycles],
+    stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks,
+) -> Algorithm:
+    """Make an algorithm that runs over the rings of a group."""
+
+    def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+        if call.kind == "broadcast":
+            slices = broadcast_slices(call, costs)
+            return chain_broadcast(rings(call.group), call.size_bytes, slices)
+        return ring(call, rings(call.group), costs.slices)
+
+    def message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+        if call.ranks == 1:
+            return 0
+        count = len(rings(call.group).order)
+        if call.kind == "broadcast":
+            return count * broadcast_slices(call, costs) * (call.ranks - 1)
+        return count * costs.slices * call.ranks * (call.ranks - 1) * call.ways
+
+    def rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+        if call.kind == "broadcast" and call.ranks > 1:
+            return call.ranks - 2 + broadcast_slices(call, costs)
+        return call.ways * (call.ranks - 1)
+
+    return Algorithm(
+        name=name,
+        summary=summary,
+        kinds=(*RING_KINDS, "broadcast"),
+        suits=suits_every_group,
+        messages=messages,
+        message_count=message_count,
+        rounds=rounds,
+        memory_accesses=each_byte_arrives_once,
+        stands_for=stands_for,
+    )
+
+
+RING = _over("ring", "one directed cycle", one_ring, _one_rank_a_domain_ps)
+BIDIRECTIONAL_RING = _over(
+    "bidirectional-ring",
+    "the cycle both ways, half the payload each",
+    lambda group: one_ring(group).both_ways,
+)
+MULTI_RING = _over("multi-ring", "Hamiltonian cycles that share out all cables", all_rings)

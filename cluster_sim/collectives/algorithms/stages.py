@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms.message_table import Table, gathered
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards, share
-from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
-from cluster_sim.schedule.table import Edges, IntArray
+from cluster_sim.collectives.messages import Channels, Messages, no_sends
+from cluster_sim.schedule.table import IntArray
 
 NO_LINK = -1
-COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,41 +79,22 @@ class _Stage:
     link: int | None = None
 
 
-@dataclass(eq=False)
-class Table:
-    """Columns of sends while they are gathered, block by block, and their edges in that order."""
-
-    columns: dict[str, list[IntArray]]
-    edges: list[IntArray]
-    count: int = 0
-
-    def add(self, edges: IntArray | Sequence[IntArray], **columns: IntArray) -> None:
-        """Append a block of sends; ``edges`` are arrays (sends, edges of each) of targets."""
-        self.edges += [edges] if isinstance(edges, np.ndarray) else edges
-        for name, values in columns.items():
-            self.columns[name].append(np.ravel(values).astype(np.int32, copy=False))
-        self.count += columns["channel"].size
-
-
-def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: int) -> Messages:
-    """All-reduce, all-gather or reduce-scatter in stages.
+def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter in stages.
 
     Parameters
     ----------
-    op : str
-    ranks : int
+    call : CollectiveCall
     parts : sequence of Part
-    size_bytes : int
-        As in nccl-tests [B].
     slices : int
         Of each part; the slice is the priority of its sends, so that early ones go ahead.
     """
+    ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     places = [_places(part, ranks) for part in parts]
     weights = np.repeat([part.weight for part in parts], slices)
-    pieces = shards(size_bytes, ranks, weights).reshape(len(parts), slices, ranks)
+    pieces = shards(call.size_bytes, ranks, weights).reshape(len(parts), slices, ranks)
     owner = np.stack([np.argsort(place) for place in places])[:, None, :]
     owner = np.broadcast_to(owner, pieces.shape)
-    reduces, gathers = op != "all-gather", op != "reduce-scatter"
     chunks = Chunks.table(
         np.take_along_axis(pieces, owner, axis=2),
         source=EVERY if reduces else owner,
@@ -120,7 +102,7 @@ def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: 
     )
     if ranks == 1:
         return no_sends(chunks, ranks)
-    table = Table({name: [] for name in COLUMNS}, [])
+    table = Table.empty()
     channels = _Channels(ranks)
     for number, part in enumerate(parts):
         down, up = _stages(part, ranks, number * slices * ranks)
@@ -129,28 +111,22 @@ def staged(op: str, ranks: int, parts: Sequence[Part], size_bytes: int, slices: 
 
 
 def staged_by_few(
-    op: str,
-    ranks: int,
-    parts: Sequence[tuple[Sequence[Leg], int]],
-    size_bytes: int,
-    slices: int,
+    call: CollectiveCall, ranks: int, parts: Sequence[tuple[Sequence[Leg], int]], slices: int
 ) -> Messages:
-    """The stages of many ranks, all of which do the same, as sends of a few of them.
+    """Write the stages of many ranks, all of which do the same, as messages of a few of them.
 
     Parameters
     ----------
-    op : str
+    call : CollectiveCall
+        The many's; blocks that differ by a byte all get the larger size.
     ranks : int
         The few.
     parts : sequence of (legs, weight)
         As :class:`Part`, with legs in place of lines.
-    size_bytes : int
-        Of the collective of the many [B]; blocks that differ by a byte all get the larger size.
     slices : int
     """
-    pieces = share(size_bytes, np.repeat([weight for _, weight in parts], slices))
-    reduces, gathers = op != "all-gather", op != "reduce-scatter"
-    table, channels = Table({name: [] for name in COLUMNS}, []), _Channels(ranks)
+    pieces = share(call.size_bytes, np.repeat([weight for _, weight in parts], slices))
+    table, channels = Table.empty(), _Channels(ranks)
     blocks: list[IntArray] = []
     for (legs, _), piece in zip(parts, pieces.reshape(-1, slices), strict=True):
         down, left = [], piece
@@ -160,9 +136,38 @@ def staged_by_few(
             down.append(_Stage(leg.lines, low, 1, True, leg.rounds, base, leg.link))
             blocks.append(left)
         up = [replace(stage, reduces=False) for stage in down[::-1]]
-        _add_part(table, channels, down * reduces + up * gathers, ranks, slices)
+        _add_part(table, channels, down * call.reduces + up * call.gathers, ranks, slices)
     chunks = Chunks.table(np.repeat(np.concatenate(blocks), ranks), EVERY, EVERY)
     return gathered(table, channels.table(), replace(chunks, known=False), ranks)
+
+
+def staged_count(call: CollectiveCall, parts: Sequence[Sequence[int]], slices: int) -> int:
+    """Rows of :func:`staged`, told without building them.
+
+    Parameters
+    ----------
+    call : CollectiveCall
+    parts : sequence of sequence of int
+        Ranks of a line of each stage, for each part.
+    slices : int
+    """
+    rows = 0
+    for lengths in parts:
+        stages = [length for length in lengths if length > 1]
+        if stages:
+            joins = call.ways * len(stages) - 1
+            rows += call.ways * (sum(stages) - len(stages)) + joins
+    return rows * slices * call.ranks
+
+
+def staged_rounds(call: CollectiveCall, parts: Sequence[Sequence[int]]) -> int:
+    """Rounds, one after the other, of :func:`staged`; ``parts`` as in :func:`staged_count`."""
+    return call.ways * max(sum(lengths) - len(lengths) for lengths in parts)
+
+
+def lengths_of(parts: Sequence[Part]) -> list[list[int]]:
+    """Ranks of a line of each stage, for each part."""
+    return [[lines.shape[1] for lines in part.lines] for part in parts]
 
 
 def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
@@ -183,7 +188,7 @@ def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
         return no_sends(chunks, ranks)
     rows = np.ascontiguousarray(lines).reshape(ways * count, size)
     stage = _Stage(rows, np.arange(ways * count) * size, 1, reduces, size - 1)
-    table, channels = Table({name: [] for name in COLUMNS}, []), _Channels(ranks)
+    table, channels = Table.empty(), _Channels(ranks)
     _add_stage(
         table,
         channels.of(rows),
@@ -195,18 +200,6 @@ def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
         onward=False,
     )
     return gathered(table, channels.table(), chunks, ranks)
-
-
-def gathered(table: Table, channels: Channels, chunks: Chunks, ranks: int) -> Messages:
-    """The sends of a table, all blocks one after the other."""
-    columns = {name: np.concatenate(blocks) for name, blocks in table.columns.items()}
-    return sends(
-        **columns,
-        edges=_edges(table.edges, table.count),
-        channels=channels,
-        chunks=chunks,
-        ranks=ranks,
-    )
 
 
 def _places(part: Part, ranks: int) -> IntArray:
@@ -393,12 +386,3 @@ def _add_joins(
         step=np.full(shape, step + stage.rounds - 1, np.int32),
         priority=np.broadcast_to(slice_, shape),
     )
-
-
-def _edges(blocks: Sequence[IntArray], count: int) -> Edges:
-    """Edges from blocks (sends, targets of each) in the order of the sends."""
-    degrees = np.concatenate([np.full(len(block), block.shape[1]) for block in blocks])
-    ptr = np.zeros(count + 1, np.int64)
-    np.cumsum(degrees, out=ptr[1:])
-    dst = np.concatenate([block.ravel() for block in blocks])
-    return Edges(ptr, dst, np.broadcast_to(np.int64(0), len(dst)))

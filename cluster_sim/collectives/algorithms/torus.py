@@ -10,13 +10,26 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.stages import Part, staged
-from cluster_sim.collectives.group import Box, Group
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.slices import stage_slices
+from cluster_sim.collectives.algorithms.stages import (
+    Part,
+    staged,
+    staged_count,
+    staged_rounds,
+)
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.group import Box, box
 from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import IntArray
+from topologies.errors import InputError
 
 WHOLE = 1000
 """Weights of the orders are rounded to parts of this."""
@@ -24,9 +37,9 @@ MOST_PERMUTED = 4
 """Axes up to which all orders are considered; beyond, only the cyclic ones."""
 
 
-def torus(op: str, group: Group, found: Box, size_bytes: int, slices: int) -> Messages:
-    """All-reduce, all-gather or reduce-scatter, axis by axis, on the box that a group fills."""
-    return staged(op, group.ranks, parts(found), size_bytes, slices)
+def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter, axis by axis, on the box of a group."""
+    return staged(call, parts(filled), slices)
 
 
 def parts(found: Box) -> list[Part]:
@@ -94,3 +107,56 @@ def _load(order: tuple[int, ...], sizes: tuple[int, ...], axis: int) -> float:
     """Share of the payload that a reduce-scatter in this order sends along an axis."""
     upto = order[: order.index(axis) + 1]
     return (sizes[axis] - 1) / math.prod(sizes[a] for a in upto)
+
+
+def _box(call: CollectiveCall) -> Box:
+    filled = box(call.group)
+    if filled is None:
+        raise InputError("torus needs a group that fills a box of a torus")
+    return filled
+
+
+def _has_axes(call: CollectiveCall) -> bool:
+    filled = box(call.group) if call.group.ranks_per_chip == 1 else None
+    return filled is not None and len(filled.sizes) > 1
+
+
+def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    if call.kind == "all-to-all":
+        return axis_exchange(call.group, _box(call), call.size_bytes)
+    return torus(call, _box(call), stage_slices(call, costs))
+
+
+def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    filled = _box(call)
+    if call.kind == "all-to-all":
+        axes = len(filled.sizes)
+        return axes * call.ranks * (sum(filled.sizes) - axes + axes - 1)
+    ways_round = 2 if any(filled.wraps) else 1
+    orders = ways_round * len(shares(filled.sizes, _capacities(filled)))
+    return staged_count(call, [filled.sizes] * orders, stage_slices(call, costs))
+
+
+def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    sizes = _box(call).sizes
+    return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
+
+
+def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
+    """Accesses; an exchange stores what passes through at every axis."""
+    if call.kind != "all-to-all":
+        return each_byte_arrives_once(call, costs)
+    moved = sum((Fraction(size - 1, size) for size in _box(call).sizes), Fraction(0))
+    return call.ranks * moved * costs.copy_accesses
+
+
+TORUS = Algorithm(
+    name="torus",
+    summary="ring stages, or an exchange, along the axes or tiers, all of them busy at once",
+    kinds=(*RING_KINDS, "all-to-all"),
+    suits=_has_axes,
+    messages=_messages,
+    message_count=_message_count,
+    rounds=_rounds,
+    memory_accesses=_memory_accesses,
+)

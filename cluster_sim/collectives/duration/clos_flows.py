@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cluster_sim.collectives.algorithms.all_to_all import DIRECT
 from cluster_sim.collectives.algorithms.footprint import check_op_count
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.build import schedule
@@ -60,29 +62,28 @@ def traffic(
     return _flows(cluster, paths, np.asarray(size_bytes))
 
 
-def exchange(group: Group, size_bytes: int) -> Schedule:
-    """All-to-all of a group between its domains, flows of equal racks counted together.
+def exchange(call: CollectiveCall) -> Schedule:
+    """Schedule an all-to-all between domains, flows of equal racks counted together.
 
     Chips below one top-of-rack switch have the same to send to those below another and share the
     same links, so that one flow with all their bytes, over all their adapters, stands for them.
 
     Parameters
     ----------
-    group : Group
-    size_bytes : int
-        Whole buffer of one rank, as in nccl-tests [B]; parts are rounded up.
+    call : CollectiveCall
+        Parts of its buffer are rounded up.
 
     Raises
     ------
     InputError
         For more flows than this machine has memory for.
     """
-    cluster = group.cluster
+    group, cluster = call.group, call.group.cluster
     _, layers = clos(cluster)
     rack_of_chip = group.chips // layers[0].chips
     _, first, chips = np.unique(rack_of_chip, return_index=True, return_counts=True)
-    check_op_count("all-to-all", "direct", group.ranks, OPS_A_FLOW * len(first) ** 2)
-    each = -(-size_bytes // group.ranks) * group.ranks_per_chip**2
+    check_op_count(call.kind, DIRECT.name, group.ranks, OPS_A_FLOW * len(first) ** 2)
+    each = -(-call.size_bytes // group.ranks) * group.ranks_per_chip**2
     apart = np.outer(chips, chips) - np.diag(_pairs_inside(group, rack_of_chip))
     a, b = np.nonzero(apart)
     heads = group.chips[first]
@@ -94,9 +95,9 @@ def exchange(group: Group, size_bytes: int) -> Schedule:
     return _flows(cluster, paths, apart[a, b] * each, members)
 
 
-def exchange_ps(group: Group, size_bytes: int) -> int:
+def exchange_ps(call: CollectiveCall) -> int:
     """Time of the part of an all-to-all that goes between domains [ps]."""
-    return run(exchange(group, size_bytes)).total_ps
+    return run(exchange(call)).total_ps
 
 
 def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:

@@ -1,23 +1,38 @@
-"""How long a collective takes: a chunk-level run, remembered for groups of equal geometry.
+"""How long a collective takes, and which of four methods answers.
 
-Training iterations run the same collective on hundreds of groups that are translations of one
-another; each geometry is simulated once.
+``nccl``
+    NVIDIA's machines with ``auto``: the closed form of NCCL's measured behaviour
+    (:mod:`cluster_sim.collectives.duration.nccl`).
+``flows``
+    An all-to-all between domains of 512 ranks or more: what each rack sends to each other as one
+    flow over the layers of the Clos (:mod:`~.clos_flows`), beside what stays inside the fullest
+    domain.
+``few-ranks``
+    The same work in many domains: the algorithm's ``stands_for``, a few ranks that stand for all
+    (:mod:`cluster_sim.collectives.few_ranks`).
+``simulated``
+    Everything else: every message, op by op.
+
+Groups that are translations of one another have one time, so each geometry is worked out once.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.hierarchical import inner_parts, radices
-from cluster_sim.collectives.algorithms.registry import check_op, chosen
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.registry import AUTO, chosen
+from cluster_sim.collectives.builder import compose
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.clos_flows import exchange_ps
-from cluster_sim.collectives.duration.folding import folded_ps
+from cluster_sim.collectives.duration.nccl.judged import NAME as NCCL
 from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.lowering.build import compose
 from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import run
 from topologies.clusters.cluster import Cluster
@@ -26,24 +41,47 @@ from topologies.shapes.links import coordinates
 
 FLOWS_FROM = 512
 """Ranks from which an all-to-all between domains is run as flows, not message by message."""
+FLOWS, FEW_RANKS, SIMULATED = "flows", "few-ranks", "simulated"
+METHODS = (NCCL, FLOWS, FEW_RANKS, SIMULATED)
 
 
-def duration_ps(
-    op: str, group: Group, size_bytes: int, algorithm: str = "auto", *, ideal: bool = False
-) -> int:
-    """Time that a collective takes on an otherwise idle fabric [ps].
+@dataclass(frozen=True)
+class CollectiveTime:
+    """Time of a collective on an otherwise idle fabric.
+
+    Attributes
+    ----------
+    time_ps : int
+    algorithm : str
+        The one that runs; ``nccl`` where NCCL's own choice does.
+    method : str
+        One of ``METHODS``: what worked the time out.
+    """
+
+    time_ps: int
+    algorithm: str
+    method: str
+
+    @property
+    def time_s(self) -> float:
+        """Time [s]."""
+        return self.time_ps / PS_PER_S
+
+
+def collective_time(
+    kind: str, group: Group, *, size_bytes: int, algorithm: str = AUTO, ideal: bool = False
+) -> CollectiveTime:
+    """Time of a collective operation on one group, and the method that answers.
 
     Parameters
     ----------
-    op : str
-        One of ``OPS``.
+    kind : str
     group : Group
         Also across scale-up domains.
     size_bytes : int
-        As in nccl-tests [B].
+        As in nccl-tests; see :class:`~cluster_sim.collectives.call.CollectiveCall` [B].
     algorithm : str
-        ``auto`` or a name from :func:`cluster_sim.collectives.algorithms`. On NVIDIA's machines
-        ``auto`` is NCCL's measured behaviour, :mod:`cluster_sim.collectives.duration.nccl`.
+        ``auto`` or a name of an algorithm.
     ideal : bool
         Link rates and latencies only.
 
@@ -54,78 +92,91 @@ def duration_ps(
 
     Examples
     --------
-    >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
-    >>> eight = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
-    >>> duration_ps("all-reduce", eight, 2**30, "ring") == 14 * (1_000_000 + 1_342_177_280)
-    True
+    >>> eight = Group(cluster("dgx-h100"), range(8))
+    >>> collective_time("all-reduce", eight, size_bytes=2**30).method
+    'nccl'
+    >>> collective_time("all-reduce", eight, size_bytes=2**30, algorithm="ring").method
+    'simulated'
     """
-    check_op(op)
-    if algorithm == "auto" and not ideal and covers(group.cluster):
-        return nccl_ps(op, group, size_bytes)
-    name = chosen(op, group, size_bytes, algorithm)
-    chips = canonical(group)
-    return _duration_ps(
-        op, group.cluster, chips.tobytes(), group.ranks_per_chip, int(size_bytes), name, ideal
-    )
+    return time_of(CollectiveCall(kind, group, size_bytes), algorithm, ideal=ideal)
 
 
-@functools.lru_cache(maxsize=4096)
-def _duration_ps(
-    op: str,
-    cluster: Cluster,
-    chips: bytes,
-    ranks_per_chip: int,
-    size_bytes: int,
-    algorithm: str,
-    ideal: bool,
+def duration_ps(
+    call: CollectiveCall, algorithm: str | Algorithm = AUTO, *, ideal: bool = False
 ) -> int:
-    group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
-    several = len(np.unique(group.domain)) > 1
-    if op == "all-to-all" and several and group.ranks >= FLOWS_FROM:
-        return _all_to_all_ps(group, size_bytes, ideal=ideal)
-    folded = folded_ps(op, group, size_bytes, algorithm, ideal=ideal)
-    if folded is not None:
-        return folded
-    return run(compose(op, group, size_bytes, algorithm, ideal=ideal).schedule).total_ps
-
-
-def _all_to_all_ps(group: Group, size_bytes: int, *, ideal: bool) -> int:
-    """All messages at once: inside the fullest domain, and between domains by shared flows [ps].
-
-    The CC-Cores of a chip issue its messages one after the other.
-    """
-    domain, chips = np.unique(group.domain, return_counts=True)
-    fullest = group.chips[group.domain == domain[np.argmax(chips)]]
-    inside = Group(group.cluster, fullest, group.ranks_per_chip)
-    part = -(-size_bytes // group.ranks) * inside.ranks
-    costs = wire(group.cluster, ideal=ideal)
-    issue = costs.issue_ps * (group.ranks - 1) * group.ranks_per_chip // costs.cc_slots
-    across = max(issue, exchange_ps(group, size_bytes) if size_bytes else 0)
-    start = costs.launch_ps + costs.handshake_ps + costs.step_ps
-    return max(start + across, duration_ps("all-to-all", inside, part, ideal=ideal))
-
-
-def rounds(op: str, group: Group, size_bytes: int, algorithm: str) -> int:
-    """Rounds, one after the other, of what is timed without all its ops.
+    """Time that a call takes on an otherwise idle fabric [ps]; see :func:`collective_time`.
 
     Examples
     --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
-    >>> rounds("all-reduce", whole(cluster("rainier")), 2**30, "hierarchical")
-    102
+    >>> eight = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
+    >>> call = CollectiveCall("all-reduce", eight, 2**30)
+    >>> duration_ps(call, "ring") == 14 * (1_000_000 + 1_342_177_280)
+    True
     """
-    ways = 2 if op == "all-reduce" else 1
-    if algorithm == "hierarchical":
-        parts = inner_parts(group, size_bytes)
-        stages = [[lines.shape[1] for lines in part.lines] for part in parts]
-        inside = max(sum(sizes) - len(sizes) for sizes in stages)
-        between = radices(group)
-        return int(ways * (inside + sum(between) - len(between)))
-    if algorithm == "rdh":
-        return ways * (group.ranks.bit_length() - 1)
-    return ways * (group.ranks - 1)
+    return time_of(call, algorithm, ideal=ideal).time_ps
+
+
+def time_of(
+    call: CollectiveCall, algorithm: str | Algorithm = AUTO, *, ideal: bool = False
+) -> CollectiveTime:
+    """Time of a call, and the method that answers; see :func:`collective_time`."""
+    if algorithm == AUTO and not ideal and covers(call.group.cluster):
+        return CollectiveTime(nccl_ps(call), NCCL, NCCL)
+    picked = chosen(call, algorithm)
+    geometry = canonical(call.group).tobytes()
+    time_ps, method = _timed(
+        call.kind,
+        call.group.cluster,
+        geometry,
+        call.group.ranks_per_chip,
+        call.size_bytes,
+        picked,
+        ideal,
+    )
+    return CollectiveTime(time_ps, picked.name, method)
+
+
+@functools.lru_cache(maxsize=4096)
+def _timed(
+    kind: str,
+    cluster: Cluster,
+    chips: bytes,
+    ranks_per_chip: int,
+    size_bytes: int,
+    algorithm: Algorithm,
+    ideal: bool,
+) -> tuple[int, str]:
+    """Time [ps] and method for all groups of one geometry."""
+    group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
+    call = CollectiveCall(kind, group, size_bytes)
+    several = len(np.unique(group.domain)) > 1
+    if kind == "all-to-all" and several and group.ranks >= FLOWS_FROM:
+        return _exchange_ps(call, ideal=ideal), FLOWS
+    few = algorithm.stands_for(call, wire(cluster, ideal=ideal))
+    if few is not None:
+        return few, FEW_RANKS
+    return run(compose(call, algorithm, ideal=ideal).schedule).total_ps, SIMULATED
+
+
+def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
+    """Time of an all-to-all, inside the fullest domain and between domains by shared flows [ps].
+
+    The CC-Cores of a chip issue its messages one after the other.
+    """
+    group = call.group
+    domain, chips = np.unique(group.domain, return_counts=True)
+    fullest = group.chips[group.domain == domain[np.argmax(chips)]]
+    inside = Group(group.cluster, fullest, group.ranks_per_chip)
+    part = -(-call.size_bytes // group.ranks) * inside.ranks
+    costs = wire(group.cluster, ideal=ideal)
+    issue = costs.issue_ps * (group.ranks - 1) * group.ranks_per_chip // costs.cc_slots
+    across = max(issue, exchange_ps(call) if call.size_bytes else 0)
+    start = costs.launch_ps + costs.handshake_ps + costs.step_ps
+    within = duration_ps(CollectiveCall("all-to-all", inside, part), ideal=ideal)
+    return max(start + across, within)
 
 
 def canonical(group: Group) -> IntArray:

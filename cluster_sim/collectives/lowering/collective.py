@@ -14,7 +14,7 @@ class Collective:
 
     Attributes
     ----------
-    op, algorithm : str
+    kind, algorithm : str
     schedule : Schedule
     chunks : Chunks
         Of all groups; ranks are numbered through the groups.
@@ -23,7 +23,7 @@ class Collective:
         Rounds, one after the other.
     """
 
-    op: str
+    kind: str
     algorithm: str
     schedule: Schedule
     chunks: Chunks

@@ -6,29 +6,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.schedule.build import schedule
 from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
 
 
 def one_op_a_rank(
-    op: str, groups: Sequence[Group], times_ps: Sequence[int], size_bytes: int, algorithm: str
+    calls: Sequence[CollectiveCall], times_ps: Sequence[int], algorithm: str
 ) -> Schedule:
     """Schedule of known times: a join, an op on each rank of each group, a join.
 
     Parameters
     ----------
-    op : str
-    groups : sequence of Group
-        That run at once; ranks are numbered through them.
+    calls : sequence of CollectiveCall
+        Calls of one kind and size that run at once; ranks are numbered through their groups.
     times_ps : sequence of int
-        Of each group [ps].
-    size_bytes : int
+        Time of each call [ps].
     algorithm : str
         What the schedule says of itself; there are no chunks to follow.
     """
-    lasts = np.repeat(np.array(times_ps, np.int64), [group.ranks for group in groups])
-    ranks = len(lasts)
+    lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
+    ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes
     duration = np.concatenate([[0], lasts, [0]])
     kind = np.where(duration > 0, FIXED, JOIN).astype(np.uint8)
     each = np.arange(1, ranks + 1)
@@ -45,7 +43,7 @@ def one_op_a_rank(
         resources=Resources.none(),
         labels={
             "rank": np.concatenate([[0], each - 1, [0]]),
-            "what": Codes(what, ("join", op)),
+            "what": Codes(what, ("join", kind_of_all)),
         },
-        facts={"collective": op, "algorithm": algorithm, "size_bytes": int(size_bytes)},
+        facts={"collective": kind_of_all, "algorithm": algorithm, "size_bytes": size_bytes},
     )

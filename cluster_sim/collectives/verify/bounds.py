@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from cluster_sim.collectives.algorithms.memory_accesses import fewest_accesses
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
@@ -44,17 +45,12 @@ class Bound:
     time_ps: int
 
 
-def lower_bound(
-    op: str, group: Group, size_bytes: int, *, ideal: bool = False, sbuf: bool = False
-) -> Bound:
-    """Return the tightest of all bounds.
+def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> Bound:
+    """Return the tightest of all bounds of a call.
 
     Parameters
     ----------
-    op : str
-    group : Group
-    size_bytes : int
-        As in nccl-tests [B].
+    call : CollectiveCall
     ideal, sbuf : bool
         Link rates and latencies only; buffers in scratchpads. Either leaves memory out.
 
@@ -62,89 +58,92 @@ def lower_bound(
     --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
-    >>> lower_bound("all-to-all", whole(cluster("trn2-ultraserver")), 2**30).what
+    >>> torus, node = whole(cluster("trn2-ultraserver")), whole(cluster("trn2.48xlarge"), 4)
+    >>> lower_bound(CollectiveCall("all-to-all", torus, 2**30)).what
     'cut across Z'
-    >>> lower_bound("all-reduce", whole(cluster("trn2.48xlarge"), 4), 2**30).what
+    >>> lower_bound(CollectiveCall("all-reduce", node, 2**30)).what
     'hbm'
     """
-    found = [Bound("nothing to move", 0)]
-    if len(group.chips) > 1 and size_bytes > 0:
+    group = call.group
+    bounds = [Bound("nothing to move", 0)]
+    if len(group.chips) > 1 and call.size_bytes > 0:
         least = _least_latency(group)
         # With fewer bytes than ranks some pairs of an all-gather have nothing to tell each other.
-        far = op in ("all-reduce", "broadcast", "permute") or size_bytes >= group.ranks
-        found.append(Bound("distance", _distance(op, group) if far else least))
-        found.append(_injection(op, group, size_bytes, least))
-        found += list(_cuts(op, group, size_bytes, least))
-    if size_bytes > 0:
-        found.append(_memory(op, group, size_bytes, wire(group.cluster, ideal=ideal, sbuf=sbuf)))
-    return max(found, key=lambda bound: bound.time_ps)
+        everybody = call.kind in ("all-reduce", "broadcast", "permute")
+        far = everybody or call.size_bytes >= group.ranks
+        bounds.append(Bound("distance", _distance(call) if far else least))
+        bounds.append(_injection(call, least))
+        bounds += list(_cuts(call, least))
+    if call.size_bytes > 0:
+        bounds.append(_memory(call, wire(group.cluster, ideal=ideal, sbuf=sbuf)))
+    return max(bounds, key=lambda bound: bound.time_ps)
 
 
-def lower_bound_ps(
-    op: str, group: Group, size_bytes: int, *, ideal: bool = False, sbuf: bool = False
-) -> int:
-    """Earliest instant at which a collective can end [ps]; see :func:`lower_bound`."""
-    return lower_bound(op, group, size_bytes, ideal=ideal, sbuf=sbuf).time_ps
+def lower_bound_ps(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> int:
+    """Earliest instant at which a call can end [ps]; see :func:`lower_bound`."""
+    return lower_bound(call, ideal=ideal, sbuf=sbuf).time_ps
 
 
-def crossing_bytes(op: str, ranks: int, inside: int, size_bytes: int) -> Fraction:
+def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:
     """Bytes that must leave a set of ``inside`` of the ranks, by any algorithm.
 
     All-reduce: the set's sum. All-gather: its shards. Reduce-scatter: its part of the others'
     shards, summed up. All-to-all: what each of its ranks has for each of the others. In a
     broadcast or permute nothing is sure to cross.
     """
-    share = Fraction(size_bytes, ranks)
-    outside = ranks - inside
-    if op == "all-reduce":
-        return Fraction(size_bytes)
+    share = Fraction(call.size_bytes, call.ranks)
+    outside = call.ranks - inside
+    if call.kind == "all-reduce":
+        return Fraction(call.size_bytes)
     return share * {
         "all-gather": inside,
         "reduce-scatter": outside,
         "all-to-all": inside * outside,
-    }.get(op, 0)
+    }.get(call.kind, 0)
 
 
 def _time(bytes_: Fraction, rate: int, least: int) -> int:
     return int(bytes_ * PS_PER_S / rate) + least if rate > 0 else 0
 
 
-def _injection(op: str, group: Group, size_bytes: int, least: int) -> Bound:
+def _injection(call: CollectiveCall, least: int) -> Bound:
     """All chips together must send what the operation needs, through all their links."""
+    group, size_bytes = call.group, call.size_bytes
     links = domain_links(group.cluster.shape)
     out = np.bincount(links.src, links.bandwidth_bytes_per_s, links.nodes).astype(np.int64)
     scale_out = group.cluster.scale_out
     nic = scale_out.bandwidth_bytes_per_s if scale_out and _domains(group) > 1 else 0
     rates = out[group.chips % group.cluster.chips_per_domain] + nic
     chips, cores = len(group.chips), group.ranks_per_chip
-    if op in ("broadcast", "permute"):
+    if call.kind in ("broadcast", "permute"):
         # Some chip receives a whole buffer, the one with the thinnest links among them.
         return Bound("injection", _time(Fraction(size_bytes), int(rates.min()), least))
-    if op == "all-to-all":
-        total = crossing_bytes(op, group.ranks, cores, size_bytes) * chips
+    if call.kind == "all-to-all":
+        total = crossing_bytes(call, cores) * chips
     else:
-        total = Fraction(size_bytes * (chips - 1) * (2 if op == "all-reduce" else 1))
+        total = Fraction(size_bytes * (chips - 1) * call.ways)
     return Bound("injection", _time(total, int(rates.sum()), least))
 
 
-def _memory(op: str, group: Group, size_bytes: int, costs: CommunicationCosts) -> Bound:
+def _memory(call: CollectiveCall, costs: CommunicationCosts) -> Bound:
     """All memories together give what the thriftiest algorithm reads and writes in them."""
-    need = size_bytes * fewest_accesses(op, group, costs)
-    return Bound("hbm", _time(need, len(group.chips) * costs.hbm_peak_bytes_per_s, 0))
+    need = call.size_bytes * fewest_accesses(call, costs)
+    return Bound("hbm", _time(need, len(call.group.chips) * costs.hbm_peak_bytes_per_s, 0))
 
 
-def _cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]:
+def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     """Cuts that part a domain along an axis or tier, and one that parts a domain from the rest."""
-    each, ranks = group.cluster.chips_per_domain, group.ranks
+    group, ranks = call.group, call.ranks
+    each = group.cluster.chips_per_domain
     local = group.chips % each
     scale_out = group.cluster.scale_out
     if _domains(group) > 1 and scale_out is not None:
         counts = np.bincount(group.domain - group.domain.min())
         for inside in np.unique(counts[counts > 0]).tolist():
-            need = crossing_bytes(op, ranks, inside * group.ranks_per_chip, size_bytes)
+            need = crossing_bytes(call, inside * group.ranks_per_chip)
             rate = each * scale_out.bandwidth_bytes_per_s
             yield Bound(AROUND, _time(need, rate, least))
-        yield from _rack_cuts(op, group, size_bytes, least)
+        yield from _rack_cuts(call, least)
         return
     links = domain_links(group.cluster.shape)
     names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None
@@ -155,17 +154,18 @@ def _cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]
                 part = (place[axis] - start) % size < width
                 inside = int(part[local].sum()) * group.ranks_per_chip
                 if 0 < inside < ranks:
-                    need = crossing_bytes(op, ranks, inside, size_bytes)
+                    need = crossing_bytes(call, inside)
                     name = f"cut across {names[axis] if names else axis}"
                     yield Bound(name, _time(need, _outward(links, part), least))
 
 
-def _rack_cuts(op: str, group: Group, size_bytes: int, least: int) -> Iterator[Bound]:
+def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     """Cuts around the chips below one group of switches."""
+    group = call.group
     for layer in clos(group.cluster)[1][:-1]:
         counts = np.bincount(group.chips // layer.chips)
         for inside in np.unique(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
-            need = crossing_bytes(op, group.ranks, inside * group.ranks_per_chip, size_bytes)
+            need = crossing_bytes(call, inside * group.ranks_per_chip)
             yield Bound(f"cut around a {layer.name}", _time(need, layer.up_bytes_per_s, least))
 
 
@@ -194,13 +194,14 @@ def _least_latency(group: Group) -> int:
     return int(inner.min(initial=0)) if len(inner) else 0
 
 
-def _distance(op: str, group: Group) -> int:
+def _distance(call: CollectiveCall) -> int:
     """Latency between the farthest pair that must meet [ps]."""
+    group = call.group
     chips, each = group.chips, group.cluster.chips_per_domain
-    if op == "permute":
+    if call.kind == "permute":
         src, dst = chips, np.roll(chips, -1)
     else:
-        origins = chips if len(chips) ** 2 <= MAX_PAIRS and op != "broadcast" else chips[:1]
+        origins = chips if len(chips) ** 2 <= MAX_PAIRS and call.kind != "broadcast" else chips[:1]
         src, dst = (side.ravel() for side in np.meshgrid(origins, chips, indexing="ij"))
     inside = src // each == dst // each
     links = domain_links(group.cluster.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster_sim.analysis.conservation import violations
+from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import duration_ps, measure, whole
 from topologies import cluster
 
@@ -16,8 +17,8 @@ def test_auto_on_nvidia_takes_the_time_that_training_is_charged(
     op: str, engine: str, machine: str
 ) -> None:
     group = whole(cluster(machine))
-    row, trace = measure(op, group, 2**26, engine=engine)
-    assert trace.total_ps == duration_ps(op, group, 2**26)
+    row, trace = measure(Call(op, group, 2**26), engine=engine)
+    assert trace.total_ps == duration_ps(Call(op, group, 2**26))
     assert (row["algorithm"], row["semantics"]) == ("nccl", "not-checked")
     assert row["ops"] == group.ranks + 2
     assert 0 < row["lower_bound_s"] <= row["time_s"]
@@ -25,18 +26,18 @@ def test_auto_on_nvidia_takes_the_time_that_training_is_charged(
 
 
 def test_nothing_to_move_takes_no_time() -> None:
-    row, _ = measure("all-reduce", whole(cluster("dgx-h100")), 0)
+    row, _ = measure(Call("all-reduce", whole(cluster("dgx-h100")), 0))
     assert row["time_s"] == 0
 
 
 def test_a_named_algorithm_is_still_run_chunk_by_chunk() -> None:
-    row, _ = measure("all-reduce", whole(cluster("dgx-h100")), 2**20, "ring")
+    row, _ = measure(Call("all-reduce", whole(cluster("dgx-h100")), 2**20), "ring")
     assert (row["algorithm"], row["semantics"]) == ("ring", "proven")
 
 
 def test_reduction_in_the_switch_halves_what_a_rank_must_send() -> None:
     group = whole(cluster("dgx-h100"))
-    ring, _ = measure("all-reduce", group, 2**30, "ring")
-    nccl, _ = measure("all-reduce", group, 2**30)
+    ring, _ = measure(Call("all-reduce", group, 2**30), "ring")
+    nccl, _ = measure(Call("all-reduce", group, 2**30))
     assert nccl["lower_bound_s"] == pytest.approx(ring["lower_bound_s"] / 2)
     assert nccl["lower_bound_s"] < nccl["time_s"] < ring["lower_bound_s"] * 1.05

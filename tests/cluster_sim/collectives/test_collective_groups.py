@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, prove, whole
 from cluster_sim.collectives.group_parsing import ordered, parse_groups
 from cluster_sim.collectives.measure_all_to_all_v import (
@@ -141,13 +142,13 @@ def test_an_uneven_exchange_delivers_every_byte_in_no_less_than_its_bound(data):
 def test_without_skew_it_is_the_all_to_all():
     group = whole(SERVER)
     even = compose_v(group, skewed(16, 2**20, 0.0), ideal=True)
-    known = compose("all-to-all", group, 2**20, "dimension-ordered", ideal=True)
+    known = compose(Call("all-to-all", group, 2**20), "dimension-ordered", ideal=True)
     assert run(even.schedule).total_ps == run(known.schedule).total_ps
     assert bus_factor_v(skewed(16, 2**20, 0.0)) == 15 / 16
 
 
 def test_the_load_of_the_links_is_that_of_the_run():
-    trace = run(compose("all-reduce", whole(RING), 5 * 10**6, "ring").schedule)
+    trace = run(compose(Call("all-reduce", whole(RING), 5 * 10**6), "ring").schedule)
     links = domain_links(RING.shape)
     load = link_load(trace, RING, links)
     up = (links.dst - links.src) % 5 == 1
@@ -159,7 +160,7 @@ def test_the_load_of_the_links_is_that_of_the_run():
 @pytest.mark.parametrize("text", ["ring:5", "torus:2x2x3", "torus:4x4", "torus:2x3x2x3"])
 def test_a_line_each_way_of_every_cable(text):
     machine = cluster(text, bandwidth="100GB/s", latency="1us")
-    trace = run(compose("all-to-all", whole(machine), 1000, "direct").schedule)
+    trace = run(compose(Call("all-to-all", whole(machine), 1000), "direct").schedule)
     figure = link_map(trace, machine)
     drawn = figure.axes[0].collections[0]
     links = len(domain_links(machine.shape))
@@ -169,6 +170,6 @@ def test_a_line_each_way_of_every_cable(text):
 
 def test_a_map_is_of_a_torus():
     switch = cluster("switch:4", bandwidth="100GB/s", latency="1us")
-    trace = run(compose("all-to-all", whole(switch), 1000).schedule)
+    trace = run(compose(Call("all-to-all", whole(switch), 1000)).schedule)
     with pytest.raises(InputError, match="switch:4 is no torus"):
         link_map(trace, switch)

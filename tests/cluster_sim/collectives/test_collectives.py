@@ -4,26 +4,32 @@ from hypothesis import given, settings
 
 from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import (
+    ALGORITHMS,
     Group,
-    algorithms,
     build,
     compose,
     duration_ps,
+    few_ranks,
     lower_bound_ps,
     prove,
     rows,
     whole,
 )
+from cluster_sim.collectives import (
+    CollectiveCall as Call,
+)
+from cluster_sim.collectives.algorithms import hierarchical_few, rdh
 from cluster_sim.collectives.algorithms.hierarchical import hierarchical
+from cluster_sim.collectives.algorithms.hierarchical_few import of_few_domains_ps
 from cluster_sim.collectives.chunks import cut, shards, share
-from cluster_sim.collectives.duration import folding
 from cluster_sim.collectives.group import box
 from cluster_sim.collectives.lowering.lower import lower
+from cluster_sim.collectives.results import first_ranks
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.trace.trace import run
-from tests.support.collective_cases import ENGINES, collectives
+from tests.support.collective_cases import ENGINES, algorithm_names, collectives
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
@@ -36,19 +42,19 @@ def plain(text: str, rate: str = "100GB/s", latency: str = "1us"):
 
 
 def busbw(op, machine, algorithm, size=GIB):
-    return float(rows(op, machine, [size], algorithm, ideal=True).busbw_bytes_per_s[0])
+    return float(rows(op, whole(machine), [size], algorithm, ideal=True).busbw_bytes_per_s[0])
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ring_all_reduce_is_alpha_beta_to_the_picosecond(engine):
-    made = build("all-reduce", whole(plain("ring:8")), GIB, "ring")
+    made = build(Call("all-reduce", whole(plain("ring:8")), GIB), "ring")
     assert run(made, engine=engine).total_ps == 14 * (US + int(transfer_ps(GIB // 8, 100 * 10**9)))
 
 
 @pytest.mark.parametrize(("op", "steps"), [("all-gather", 6), ("reduce-scatter", 6)])
 @pytest.mark.parametrize("size", [0, 1, 6, 7, 1000, 123_457])
 def test_half_rings_take_ranks_less_one_steps_of_the_largest_chunk(op, steps, size):
-    made = compose(op, whole(plain("ring:7")), size, "ring")
+    made = compose(Call(op, whole(plain("ring:7")), size), "ring")
     chunks = cut(size, 7)
     assert made.steps == steps
     least = steps * US + sum(
@@ -59,13 +65,13 @@ def test_half_rings_take_ranks_less_one_steps_of_the_largest_chunk(op, steps, si
 
 
 def test_both_ways_halve_the_blocks():
-    one = run(build("all-reduce", whole(plain("ring:8")), GIB, "ring")).total_ps
-    two = run(build("all-reduce", whole(plain("ring:8")), GIB, "bidirectional-ring")).total_ps
+    one = run(build(Call("all-reduce", whole(plain("ring:8")), GIB), "ring")).total_ps
+    two = run(build(Call("all-reduce", whole(plain("ring:8")), GIB), "bidirectional-ring")).total_ps
     assert two - 14 * US == (one - 14 * US) // 2
 
 
 def test_op_count_of_a_ring_all_reduce():
-    made = build("all-reduce", whole(plain("ring:64")), GIB, "ring")
+    made = build(Call("all-reduce", whole(plain("ring:64")), GIB), "ring")
     assert len(made) == 2 * 63 * 64 + 64
     assert made.nbytes <= 100 * len(made)
 
@@ -74,11 +80,11 @@ def test_op_count_of_a_ring_all_reduce():
 @given(case=collectives())
 @settings(max_examples=60, deadline=None)
 def test_every_collective_is_proven_conserved_and_above_its_bound(engine, case):
-    made = compose(case.op, case.group, case.size, case.algorithm, ideal=case.ideal)
+    made = compose(Call(case.op, case.group, case.size), case.algorithm, ideal=case.ideal)
     assert prove(made) == "proven"
     trace = run(made.schedule, engine=engine)
     assert violations(trace) == []
-    assert trace.total_ps >= lower_bound_ps(case.op, case.group, case.size, ideal=case.ideal)
+    assert trace.total_ps >= lower_bound_ps(Call(case.op, case.group, case.size), ideal=case.ideal)
 
 
 def test_wire_rate_of_the_4x4_torus():
@@ -99,26 +105,26 @@ def test_a_step_between_neighbours_costs_the_core_the_hop_and_the_wire():
     rate = int(128 * 10**9 * machine.catalogue.entry("trn2", "collective_efficiency").exact)
     start = 900_000 + 2_800_000
     expected = start + 1_200_000 + 300_000 + int(transfer_ps(1, rate))
-    assert run(build("all-gather", group, 2, "ring")).total_ps == expected
+    assert run(build(Call("all-gather", group, 2), "ring")).total_ps == expected
 
 
 def test_a_step_between_servers_takes_fifteen_microseconds_and_the_adapter():
     machine = cluster("trn2.48xlarge:4")
     group = Group(machine, [0, 16])
-    ps = run(build("all-gather", group, 2, "ring", ideal=True)).total_ps
+    ps = run(build(Call("all-gather", group, 2), "ring", ideal=True)).total_ps
     assert ps == 15 * US + int(transfer_ps(1, 25 * 10**9))
 
 
 def test_a_bad_rank_order_costs():
     machine = plain("torus:4x4")
-    good = run(build("all-reduce", whole(machine), GIB, "ring")).total_ps
+    good = run(build(Call("all-reduce", whole(machine), GIB), "ring")).total_ps
     shuffled = Group(machine, np.random.default_rng(1).permutation(16))
-    assert run(build("all-reduce", shuffled, GIB, "ring")).total_ps > 1.5 * good
+    assert run(build(Call("all-reduce", shuffled, GIB), "ring")).total_ps > 1.5 * good
 
 
 def test_a_route_over_three_links_is_three_ops():
     machine = plain("ring:8")
-    made = build("all-gather", Group(machine, [3, 0]), 2, "ring")
+    made = build(Call("all-gather", Group(machine, [3, 0]), 2), "ring")
     frame = run(made).frame(ranks=0, resources="link")
     assert frame.resource.tolist() == ["link:3-2", "link:2-1", "link:1-0"]
     assert run(made).total_ps == 3 * (US + 10)
@@ -127,8 +133,9 @@ def test_a_route_over_three_links_is_three_ops():
 def test_disjoint_groups_run_at_once_and_do_not_disturb_each_other():
     machine = cluster("trn2-ultraserver")
     planes = [Group(machine, range(16 * z, 16 * z + 16)) for z in range(4)]
-    alone = run(build("all-reduce", planes[2], 2**20, "multi-ring")).total_ps
-    made = compose("all-reduce", planes, 2**20, "multi-ring")
+    alone = run(build(Call("all-reduce", planes[2], 2**20), "multi-ring")).total_ps
+    calls = [Call("all-reduce", plane, 2**20) for plane in planes]
+    made = compose(calls, "multi-ring")
     assert run(made.schedule).total_ps == alone
     assert prove(made) == "proven"
     assert made.schedule.facts["groups"] == 4
@@ -136,8 +143,8 @@ def test_disjoint_groups_run_at_once_and_do_not_disturb_each_other():
 
 def test_equal_groups_share_one_run():
     machine = cluster("rainier")
-    one = duration_ps("all-reduce", Group(machine, np.arange(32)), 2**24)
-    other = duration_ps("all-reduce", Group(machine, 64 * 4000 + 32 + np.arange(32)), 2**24)
+    one = duration_ps(Call("all-reduce", Group(machine, np.arange(32)), 2**24))
+    other = duration_ps(Call("all-reduce", Group(machine, 64 * 4000 + 32 + np.arange(32)), 2**24))
     assert one == other
 
 
@@ -165,15 +172,15 @@ def test_a_folded_collective_equals_the_whole_one(
         cores,
     )
     size = group.ranks * each_bytes
-    folded = folding.folded_ps(op, group, size, algorithm)
+    call, costs = Call(op, group, size), wire(group.cluster)
+    folded = ALGORITHMS[algorithm].stands_for(call, costs)
     if len(places) * domains > 32 and each_bytes > 2**20:
         slices = 4  # the whole of 16 slices would take a second
-        costs = wire(group.cluster)
-        folded = folding.hierarchical_ps(op, group, slices, size, costs)
-        sends = hierarchical(op, group, size, slices)
-        made = lower(sends, group.chip_of_rank, fabric(group.cluster, np.arange(domains)), {})
+        folded = of_few_domains_ps(call, slices, costs)
+        messages = hierarchical(call, slices)
+        made = lower(messages, group.chip_of_rank, fabric(group.cluster, np.arange(domains)), {})
     else:
-        made = build(op, group, size, algorithm)
+        made = build(Call(op, group, size), algorithm)
     odd = 1e-5 if algorithm == "rdh" else 0  # five parts of a power of two differ by a byte
     assert folded == pytest.approx(run(made).total_ps, rel=odd, abs=0)
 
@@ -181,12 +188,14 @@ def test_a_folded_collective_equals_the_whole_one(
 def test_blocks_and_climbs_that_differ_are_folded_closely():
     machine = cluster("trn2.48xlarge:17")
     group = Group(machine, 16 * np.arange(17))
-    made = run(build("all-reduce", group, 5 * 2**20, "ring")).total_ps
-    folded = folding.folded_ps("all-reduce", group, 5 * 2**20, "ring")
+    call, costs = Call("all-reduce", group, 5 * 2**20), wire(machine)
+    made = run(build(call, "ring")).total_ps
+    folded = ALGORITHMS["ring"].stands_for(call, costs)
     assert folded == pytest.approx(made, rel=0.001)
     wide = Group(machine, np.arange(16 * 17))
-    made = run(build("all-reduce", wide, 10**8 + 1, "hierarchical")).total_ps
-    folded = folding.folded_ps("all-reduce", wide, 10**8 + 1, "hierarchical")
+    call = Call("all-reduce", wide, 10**8 + 1)
+    made = run(build(call, "hierarchical")).total_ps
+    folded = ALGORITHMS["hierarchical"].stands_for(call, costs)
     assert folded == pytest.approx(made, rel=0.05)
 
 
@@ -203,11 +212,12 @@ def test_blocks_and_climbs_that_differ_are_folded_closely():
 )
 def test_groups_of_all_of_rainier_take_few_ops(domains, places, cores, size, monkeypatch):
     ops = []
-    monkeypatch.setattr(folding, "run", lambda made: ops.append(len(made)) or run(made))
+    for module in (few_ranks, hierarchical_few, rdh):
+        monkeypatch.setattr(module, "run", lambda made: ops.append(len(made)) or run(made))
     group = Group(
         cluster("rainier"), np.add.outer(64 * np.arange(domains), list(places)).ravel(), cores
     )
-    total = duration_ps("all-reduce", group, size)
+    total = duration_ps(Call("all-reduce", group, size))
     injected = 2 * size * (domains - 1) / domains / len(places) / 25e9
     assert total >= injected * 1e12
     assert 0 < max(ops) < 4_000_000
@@ -217,7 +227,7 @@ def test_a_ring_over_all_of_rainier_answers_at_once():
     machine = cluster("rainier")
     group = Group(machine, 64 * np.arange(7812))
     steps = 2 * 7811
-    assert duration_ps("all-reduce", group, 2**30, "ring") >= steps * 15 * US
+    assert duration_ps(Call("all-reduce", group, 2**30), "ring") >= steps * 15 * US
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 2**30 + 3])
@@ -246,12 +256,15 @@ def test_boxes_of_a_torus():
         (lambda m: Group(m, [0, 0]), "chip 0 is named twice"),
         (lambda m: Group(m, [16]), "chip 16 is not one of the 16 of trn2.48xlarge"),
         (lambda m: Group(m, []), "a group has no chips"),
-        (lambda m: build("all-reduse", whole(m), 1), "Did you mean all-reduce"),
-        (lambda m: build("all-reduce", whole(m), -1), "a size of -1 B"),
-        (lambda m: build("all-reduce", whole(m), 1, "direct"), "these do: auto, best, ring"),
-        (lambda m: build("all-reduce", [whole(m), whole(m)], 1), "groups share a chip"),
-        (lambda m: rows("all-reduce", m, [1], ranks=17), "17 ranks on trn2.48xlarge"),
-        (lambda m: rows("all-reduce", m, [1], ranks=3, ranks_per_chip=2), "use 2"),
+        (lambda m: build(Call("all-reduse", whole(m), 1)), "Did you mean all-reduce"),
+        (lambda m: build(Call("all-reduce", whole(m), -1)), "a size of -1 B"),
+        (
+            lambda m: build(Call("all-reduce", whole(m), 1), "direct"),
+            "these do: auto, best, ring",
+        ),
+        (lambda m: build([Call("all-reduce", whole(m), 1)] * 2), "groups share a chip"),
+        (lambda m: first_ranks(m, 17), "17 ranks on trn2.48xlarge"),
+        (lambda m: first_ranks(m, 3, 2), "use 2"),
     ],
 )
 def test_mistakes_are_named(call, message):
@@ -260,15 +273,12 @@ def test_mistakes_are_named(call, message):
 
 
 def test_sensible_algorithms_depend_on_the_fabric():
-    assert "dimension-ordered" not in algorithms("all-to-all", whole(plain("switch:4")))
-    assert "dimension-ordered" in algorithms("all-to-all", whole(plain("torus:4x4")))
+    assert "dimension-ordered" not in algorithm_names("all-to-all", whole(plain("switch:4")))
+    assert "dimension-ordered" in algorithm_names("all-to-all", whole(plain("torus:4x4")))
 
 
 def test_best_is_the_fastest_and_is_named():
-    table = rows("all-reduce", cluster("trn2.48xlarge"), [GIB], "best")
-    others = [
-        rows("all-reduce", cluster("trn2.48xlarge"), [GIB], name).time_s[0]
-        for name in algorithms("all-reduce", whole(cluster("trn2.48xlarge")))
-    ]
-    assert table.time_s[0] == min(others)
-    assert table.algorithm[0] in algorithms("all-reduce", whole(cluster("trn2.48xlarge")))
+    node = whole(cluster("trn2.48xlarge"))
+    table, names = rows("all-reduce", node, [GIB], "best"), algorithm_names("all-reduce", node)
+    assert table.time_s[0] == min(rows("all-reduce", node, [GIB], one).time_s[0] for one in names)
+    assert table.algorithm[0] in names

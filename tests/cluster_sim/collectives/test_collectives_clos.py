@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.analysis.conservation import violations
+from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, build, duration_ps, lower_bound, whole
 from cluster_sim.collectives.duration.clos_flows import exchange, exchange_ps, traffic
 from cluster_sim.engine import simulate
@@ -51,13 +52,13 @@ def test_flows_of_racks_counted_together_equal_all_messages(ratio, servers):
     machine = racks(ratio, radix=16, servers=servers)
     domain = np.arange(machine.chips) // 16
     src, dst = np.nonzero(domain[:, None] != domain)
-    together = exchange_ps(whole(machine), machine.chips * MB)
+    together = exchange_ps(Call("all-to-all", whole(machine), machine.chips * MB))
     assert together == pytest.approx(run(traffic(machine, src, dst, MB)).total_ps, rel=1e-4)
 
 
 def test_4096_chips_over_an_oversubscribed_clos():
     machine = racks(4, servers=256)
-    made = exchange(whole(machine), 2**30)
+    made = exchange(Call("all-to-all", whole(machine), 2**30))
     crossing = 2**30 * (4096 - 128) / 4096
     assert len(made) < 2 * (4096 // 64) ** 2
     assert run(made).total_s >= crossing / (machine.scale_out.bandwidth_bytes_per_s / 4)
@@ -65,16 +66,17 @@ def test_4096_chips_over_an_oversubscribed_clos():
 
 def test_a_large_all_to_all_between_domains_is_run_as_flows():
     machine = racks(2, servers=64)
-    across = exchange_ps(whole(machine), 2**30)
+    across = exchange_ps(Call("all-to-all", whole(machine), 2**30))
     start = 900_000 + 2_800_000 + 1_200_000
-    assert duration_ps("all-to-all", whole(machine), 2**30) == across + start
+    assert duration_ps(Call("all-to-all", whole(machine), 2**30)) == across + start
 
 
 def test_a_group_of_some_chips_of_each_rack():
     machine = racks(1, servers=8)
     group = Group(machine, np.add.outer(16 * np.arange(8), [0, 5]).ravel())
     usable = wire(machine).scale_out_bytes_per_s
-    assert exchange_ps(group, 16 * MB) == pytest.approx(14 * MB / usable * 1e12 + LATENCY, rel=0.02)
+    call = Call("all-to-all", group, 16 * MB)
+    assert exchange_ps(call) == pytest.approx(14 * MB / usable * 1e12 + LATENCY, rel=0.02)
 
 
 @pytest.mark.parametrize("ratio", [2, 4])
@@ -82,21 +84,21 @@ def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks(ratio):
     machine, size = racks(ratio, radix=16, servers=8), 2**28
     uplink = 16 * machine.scale_out.bandwidth_bytes_per_s / ratio
     between = 2 * (7 / 8) * size / uplink  # each server's shards, round a ring of eight, both ways
-    made = build("all-reduce", whole(machine), size, "hierarchical")
+    made = build(Call("all-reduce", whole(machine), size), "hierarchical")
     trace = run(made)
     assert between < trace.total_s < 1.1 * between + 0.4e-3
     assert not violations(trace)
     out = size * (112 / 128) * 16 / uplink
-    exchanged = duration_ps("all-to-all", whole(machine), size // 4) / 1e12
+    exchanged = duration_ps(Call("all-to-all", whole(machine), size // 4)) / 1e12
     assert exchanged == pytest.approx(out / 4, rel=0.05)
-    assert lower_bound("all-to-all", whole(machine), size).what == "cut around a ToR"
+    assert lower_bound(Call("all-to-all", whole(machine), size)).what == "cut around a ToR"
 
 
 def test_one_chip_of_each_rack_has_the_uplink_to_itself():
     free, thin = (racks(ratio, radix=16, servers=8) for ratio in (1, 4))
     for op in ("all-gather", "all-reduce"):
         times = [
-            duration_ps(op, Group(machine, 16 * np.arange(8)), 2**26, "ring")
+            duration_ps(Call(op, Group(machine, 16 * np.arange(8)), 2**26), "ring")
             for machine in (free, thin)
         ]
         assert times[0] == times[1]
@@ -106,14 +108,14 @@ def test_one_chip_of_each_rack_has_the_uplink_to_itself():
 @pytest.mark.parametrize("op", ["all-gather", "all-reduce"])
 def test_folded_domains_feel_thin_racks_as_all_of_them_do(ratio, radix, op):
     group = whole(racks(ratio, radix=radix, servers=16))
-    unfolded = run(build(op, group, 2**27, "hierarchical")).total_ps
-    assert duration_ps(op, group, 2**27, "hierarchical") == pytest.approx(unfolded, rel=0.03)
+    unfolded = run(build(Call(op, group, 2**27), "hierarchical")).total_ps
+    assert duration_ps(Call(op, group, 2**27), "hierarchical") == pytest.approx(unfolded, rel=0.03)
 
 
 def test_both_engines_agree_on_oversubscribed_racks():
     machine = racks(4, radix=16, servers=4)
     group = Group(machine, np.add.outer(16 * np.arange(4), [0, 1, 4]).ravel(), 2)
-    made = build("all-to-all", group, MB, "direct")
+    made = build(Call("all-to-all", group, MB), "direct")
     assert any(name.startswith("ToR-up") for name in made.resources.names())
     fast, reference = simulate(made), simulate(made, engine="reference")
     np.testing.assert_array_equal(fast.end_ps, reference.end_ps)
@@ -124,4 +126,4 @@ def test_no_two_chips_send_to_one_at_the_same_time(servers, cores):
     group = whole(cluster(f"trn2.48xlarge:{servers}"), cores)
     size, other = 2**24, (servers - 1) / servers
     wire_s = size * cores * other / (0.8 * 25e9)  # efficiency of efa-v3
-    assert wire_s < duration_ps("all-to-all", group, size, "direct") / 1e12 < 1.08 * wire_s
+    assert wire_s < duration_ps(Call("all-to-all", group, size), "direct") / 1e12 < 1.08 * wire_s

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import (
-    OPS,
+    KINDS,
     Group,
-    algorithms,
     build,
     compose,
     duration_ps,
@@ -17,8 +16,12 @@ from cluster_sim.collectives import (
     prove,
     whole,
 )
+from cluster_sim.collectives import (
+    CollectiveCall as Call,
+)
 from cluster_sim.collectives.measure_all_to_all_v import compose_v, lower_bound_v
 from cluster_sim.trace.trace import run
+from tests.support.collective_cases import algorithm_names
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.names import cluster
 
@@ -61,7 +64,7 @@ def test_memory_bounds_a_full_node_of_four_ranks_a_chip(
     node, op, algorithm, each, gb_per_s, reached
 ):
     size = 4 * GIB
-    made = compose(op, whole(node, 4), size, algorithm)
+    made = compose(Call(op, whole(node, 4), size), algorithm)
     assert prove(made) == "proven"
     through = size * 15 / 16
     moved = accesses(made.schedule)
@@ -77,7 +80,7 @@ def test_collectives_in_scratchpads_escape_memory(node, op, each):
     size = 56 * 2**20
     cap = 2.9e12 / each * (15 / 16) / (63 / 64)
     inside, outside = (
-        size * 15 / 16 / run(build(op, whole(node, 4), size, "multi-ring", sbuf=sbuf)).total_s
+        size * 15 / 16 / run(build(Call(op, whole(node, 4), size), "multi-ring", sbuf=sbuf)).total_s
         for sbuf in (True, False)
     )
     assert outside < 0.85 * inside
@@ -96,22 +99,22 @@ def test_collectives_in_scratchpads_escape_memory(node, op, each):
 )
 def test_a_memory_that_cannot_bind_changes_no_time(machine, op, algorithm):
     group = whole(cluster(machine))
-    alone = build(op, group, 64 * 2**20, algorithm)
-    beside_others = build(op, group, 64 * 2**20, algorithm, contended=True)
+    alone = build(Call(op, group, 64 * 2**20), algorithm)
+    beside_others = build(Call(op, group, 64 * 2**20), algorithm, contended=True)
     assert not len(alone.flows)
     assert len(beside_others.flows)
-    assert accesses(beside_others).sum() == hbm_bytes(op, group, 64 * 2**20, algorithm)
+    assert accesses(beside_others).sum() == hbm_bytes(Call(op, group, 64 * 2**20), algorithm)
     np.testing.assert_array_equal(run(alone).times.end_ps, run(beside_others).times.end_ps)
 
 
 def test_on_ideal_wire_nothing_crosses_memory():
     group = whole(cluster("trn2.48xlarge"), 4)
-    assert not len(build("all-reduce", group, GIB, "ring", ideal=True, contended=True).flows)
+    assert not len(build(Call("all-reduce", group, GIB), "ring", ideal=True, contended=True).flows)
 
 
 def test_ranks_of_one_chip_are_bound_by_its_dma_engines():
     pair = Group(cluster("trn1.32xlarge"), [0], 2)
-    assert duration_ps("all-reduce", pair, GIB) / 1e12 == pytest.approx(18.93e-3, rel=0.01)
+    assert duration_ps(Call("all-reduce", pair, GIB)) / 1e12 == pytest.approx(18.93e-3, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -128,54 +131,56 @@ def test_the_smallest_all_reduce_takes_what_it_was_measured_to(
     machine, chips, cores, floor_us, within
 ):
     group = Group(cluster(machine), np.arange(chips), cores)
-    assert duration_ps("all-reduce", group, 1024) / 1e6 == pytest.approx(floor_us, rel=within)
+    assert duration_ps(Call("all-reduce", group, 1024)) / 1e6 == pytest.approx(floor_us, rel=within)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", KINDS)
 @pytest.mark.parametrize(
     ("machine", "cores"), [("trn1.32xlarge", 2), ("trn2.48xlarge", 4), ("trn2.48xlarge:2", 4)]
 )
 def test_bytes_of_memory_in_closed_form_are_those_of_the_schedule(machine, cores, op):
     group, size = whole(cluster(machine), cores), 64 * 2**20
-    for name in algorithms(op, group):
-        made = build(op, group, size, name, contended=True)
-        assert hbm_bytes(op, group, size, name) == accesses(made).sum()
+    for name in algorithm_names(op, group):
+        made = build(Call(op, group, size), name, contended=True)
+        assert hbm_bytes(Call(op, group, size), name) == accesses(made).sum()
 
 
 def test_mean_rate_at_a_memory_is_bytes_over_chips_and_time():
     group, size = whole(cluster("trn2.48xlarge"), 4), GIB
-    seconds = duration_ps("all-gather", group, size) / 1e12
-    rate = hbm_bytes("all-gather", group, size) / 16 / seconds
-    assert hbm_bytes_per_s("all-gather", group, size) == pytest.approx(rate)
+    seconds = duration_ps(Call("all-gather", group, size)) / 1e12
+    rate = hbm_bytes(Call("all-gather", group, size)) / 16 / seconds
+    assert hbm_bytes_per_s(Call("all-gather", group, size)) == pytest.approx(rate)
     assert 1.2e12 < rate < 0.78 * 2.9e12
 
 
 def test_no_bytes_of_memory_are_claimed_where_none_are_known():
     for machine in ("dgx-h100", "dgx-h100:2"):
-        assert hbm_bytes("all-reduce", whole(cluster(machine)), GIB) == 0
+        assert hbm_bytes(Call("all-reduce", whole(cluster(machine)), GIB)) == 0
     plain = whole(cluster("ring:8", bandwidth="1GB/s", latency="1us"))
-    assert hbm_bytes_per_s("all-reduce", plain, GIB) == 0
+    assert hbm_bytes_per_s(Call("all-reduce", plain, GIB)) == 0
 
 
 @pytest.mark.parametrize("op", ["all-gather", "reduce-scatter", "all-reduce"])
 def test_the_bound_of_a_full_node_is_its_memory_and_of_one_rank_a_chip_its_links(op):
     node = cluster("trn2.48xlarge")
     full, single = whole(node, 4), whole(node)
-    assert lower_bound(op, full, GIB).what == "hbm"
-    assert lower_bound(op, single, GIB).what == "injection"
+    assert lower_bound(Call(op, full, GIB)).what == "hbm"
+    assert lower_bound(Call(op, single, GIB)).what == "injection"
     for left_out in ({"ideal": True}, {"sbuf": True}):
-        assert lower_bound(op, full, GIB, **left_out).what == "injection"
-    pairs = hbm_bytes(op, full, GIB, "kangaring")
-    assert lower_bound_ps(op, full, GIB) == pairs * 10**12 // (16 * 2_900_000_000_000)
+        assert lower_bound(Call(op, full, GIB), **left_out).what == "injection"
+    pairs = hbm_bytes(Call(op, full, GIB), "kangaring")
+    assert lower_bound_ps(Call(op, full, GIB)) == pairs * 10**12 // (16 * 2_900_000_000_000)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", KINDS)
 @pytest.mark.parametrize("size", [1, 1000, 2**20 + 7, 2**26])
 @pytest.mark.parametrize(("machine", "cores"), [("trn2.48xlarge", 4), ("trn1.32xlarge", 2)])
 def test_no_algorithm_beats_the_bound_of_memory(machine, cores, op, size):
     group = Group(cluster(machine), [0, 1, 4, 5], cores)
-    bound = lower_bound_ps(op, group, size)
-    assert all(duration_ps(op, group, size, name) >= bound for name in algorithms(op, group))
+    bound = lower_bound_ps(Call(op, group, size))
+    assert all(
+        duration_ps(Call(op, group, size), name) >= bound for name in algorithm_names(op, group)
+    )
 
 
 def test_an_all_to_all_v_is_bound_by_the_memory_of_the_fullest_chip():

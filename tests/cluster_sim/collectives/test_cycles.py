@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, duration_ps, whole
 from cluster_sim.collectives.algorithms.cycle_search import ultraserver_boxes
 from cluster_sim.collectives.algorithms.cycles import (
@@ -113,5 +114,7 @@ def test_an_order_of_ones_own_is_followed_at_its_cost(algorithm):
     row = cluster("trn2.48xlarge")
     fitted, crossed = (Group(row, order) for order in ([0, 1, 2, 3], [0, 2, 1, 3]))
     assert all_rings(crossed).order.tolist() == [[0, 1, 2, 3], [3, 2, 1, 0]]
-    times = [duration_ps("all-reduce", group, 2**26, algorithm) for group in (fitted, crossed)]
+    times = [
+        duration_ps(Call("all-reduce", group, 2**26), algorithm) for group in (fitted, crossed)
+    ]
     assert times[1] > 1.5 * times[0]

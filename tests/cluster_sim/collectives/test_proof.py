@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.collectives import ProofError, algorithms, compose, prove, whole
-from cluster_sim.collectives.algorithms.registry import OPS
+from cluster_sim.collectives import KINDS, ProofError, compose, prove, whole
+from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.schedule.table import Codes, Edges
+from tests.support.collective_cases import algorithm_names
 from topologies.clusters.names import cluster
 
 MACHINES = ("trn2.48xlarge", "ring:4", "mesh:4", "switch:4")
@@ -15,7 +16,7 @@ MACHINES = ("trn2.48xlarge", "ring:4", "mesh:4", "switch:4")
 
 def composed(machine, op, algorithm, size=4096):
     links = {"bandwidth": "1GB/s", "latency": "1us"} if ":" in machine else {}
-    return compose(op, whole(cluster(machine, **links)), size, algorithm)
+    return compose(Call(op, whole(cluster(machine, **links)), size), algorithm)
 
 
 def check(made, **changes):
@@ -33,8 +34,8 @@ def all_cases():
     for machine in MACHINES:
         links = {"bandwidth": "1GB/s", "latency": "1us"} if ":" in machine else {}
         group = whole(cluster(machine, **links))
-        for op in OPS:
-            for algorithm in algorithms(op, group):
+        for op in KINDS:
+            for algorithm in algorithm_names(op, group):
                 yield machine, op, algorithm
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.analysis.conservation import violations
+from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, build, whole
 from cluster_sim.engine import simulate
 from cluster_sim.hardware.memory_kernel import memory_kernel
@@ -32,7 +33,7 @@ def ends(trace):
     ],
 )
 def test_two_streams_slow_each_other_and_beat_one_after_the_other(machine, cores, size):
-    one = build("all-reduce", whole(cluster(machine), cores), size, contended=True)
+    one = build(Call("all-reduce", whole(cluster(machine), cores), size), contended=True)
     alone, both = run(one).total_ps, run(merge(one, one))
     assert alone < both.total_ps < 2 * alone
     assert min(ends(both)) >= alone  # of equal messages those of the first stream go first
@@ -43,19 +44,21 @@ def test_streams_queue_for_cc_cores_even_where_their_links_are_apart():
     node = cluster("trn2.48xlarge")
     rows = [Group(node, 4 * np.arange(4) + column) for column in (0, 1)]
     one, other, mine = (
-        build("all-to-all", group, 4096, "direct", contended=True)
+        build(Call("all-to-all", group, 4096), "direct", contended=True)
         for group in (rows[0], Group(node, [0, 1, 2, 3]), rows[1])
     )
     apart, crossing = run(merge(one, mine)), run(merge(one, other))
     assert apart.total_ps == run(one).total_ps
     assert crossing.total_ps == run(one).total_ps  # six messages of chip 0, sixteen CC-Cores
-    many = [build("all-to-all", rows[0], 4096, "direct", contended=True) for _ in range(8)]
+    many = [build(Call("all-to-all", rows[0], 4096), "direct", contended=True) for _ in range(8)]
     assert run(merge(*many)).total_ps > run(one).total_ps + 800_000
 
 
 def test_both_engines_agree_on_streams_and_kernels():
     group = Group(cluster("trn2.48xlarge:2"), [0, 1, 4, 5, 16, 17, 20, 21], 2)
-    parts = [build("all-reduce", group, MIB, name, contended=True) for name in ("ring", "mesh")]
+    parts = [
+        build(Call("all-reduce", group, MIB), name, contended=True) for name in ("ring", "mesh")
+    ]
     made = merge(*parts, memory_kernel(group.cluster, group.chips, 64 * MIB))
     fast, reference = simulate(made), simulate(made, engine="reference")
     np.testing.assert_array_equal(fast.start_ps, reference.start_ps)
@@ -71,7 +74,7 @@ def test_a_kernel_takes_what_memory_gives_and_no_more_than_asked():
 
 def test_a_kernel_and_a_collective_slow_each_other():
     node = cluster("trn2.48xlarge")
-    gathered = build("all-gather", whole(node, 4), 2**29, contended=True)
+    gathered = build(Call("all-gather", whole(node, 4), 2**29), contended=True)
     kernel = memory_kernel(node, range(16), 2 * 10**9)
     alone = run(kernel).total_ps, run(gathered).total_ps
     both = run(merge(kernel, gathered))
@@ -84,7 +87,7 @@ def test_a_kernel_and_a_collective_slow_each_other():
 
 def test_a_collective_in_scratchpads_leaves_memory_to_the_kernel():
     node = cluster("trn2.48xlarge")
-    gathered = build("all-gather", whole(node, 4), 32 * MIB, sbuf=True, contended=True)
+    gathered = build(Call("all-gather", whole(node, 4), 32 * MIB), sbuf=True, contended=True)
     kernel = memory_kernel(node, range(16), 10**8)
     both = run(merge(kernel, gathered))
     assert ends(both) == [run(kernel).total_ps, run(gathered).total_ps]
@@ -92,7 +95,7 @@ def test_a_collective_in_scratchpads_leaves_memory_to_the_kernel():
 
 def test_streams_of_other_domains_and_labels_are_numbered_on():
     two = cluster("trn2.48xlarge:2")
-    here, there = (build("all-gather", Group(two, [k, k + 1]), MIB) for k in (0, 16))
+    here, there = (build(Call("all-gather", Group(two, [k, k + 1]), MIB)) for k in (0, 16))
     made = merge(here, there)
     assert run(made).total_ps == run(here).total_ps
     assert len(made.resources) == len(here.resources) + len(there.resources)
@@ -101,8 +104,8 @@ def test_streams_of_other_domains_and_labels_are_numbered_on():
 
 def test_schedules_of_different_machines_are_refused():
     ranks = [0, 1]
-    one = build("all-gather", Group(cluster("trn2.48xlarge"), ranks), MIB)
-    other = build("all-gather", Group(cluster("trn1.32xlarge"), ranks), MIB)
+    one = build(Call("all-gather", Group(cluster("trn2.48xlarge"), ranks), MIB))
+    other = build(Call("all-gather", Group(cluster("trn1.32xlarge"), ranks), MIB))
     with pytest.raises(InputError, match=r"cc:0 has slots 16 in one schedule and 6 in another"):
         merge(one, other)
 
@@ -126,4 +129,4 @@ def test_a_kernel_needs_a_memory_and_bytes():
 )
 def test_what_does_not_fit_in_scratchpads_is_refused(machine, cores, op, size, message):
     with pytest.raises(InputError, match=message):
-        build(op, whole(cluster(machine), cores), size, sbuf=True)
+        build(Call(op, whole(cluster(machine), cores), size), sbuf=True)

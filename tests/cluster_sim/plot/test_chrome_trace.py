@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import build, whole
 from cluster_sim.engine.faults import Faults
 from cluster_sim.plot.perfetto import write_timeline
@@ -34,7 +35,7 @@ def _written(trace: Trace, folder: Path, **options: Any) -> dict[str, Any]:
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A ring all-reduce of four chips, with arrows."""
     ring = cluster("ring:4", bandwidth="100GB/s", latency="1us")
-    trace = run(build("all-reduce", whole(ring), 10**6, "ring"))
+    trace = run(build(Call("all-reduce", whole(ring), 10**6), "ring"))
     return _written(trace, tmp_path_factory.mktemp("trace"), arrows=True)
 
 
@@ -46,7 +47,7 @@ def test_a_collective_keeps_the_rules(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["trn2.48xlarge", "dgx-h100", "trn2.48xlarge:2"])
 def test_machines_keep_the_rules(name: str, tmp_path: Path) -> None:
-    trace = run(build("all-reduce", whole(cluster(name)), 2**20))
+    trace = run(build(Call("all-reduce", whole(cluster(name)), 2**20)))
     assert faults(_written(trace, tmp_path)) == []
 
 
@@ -111,7 +112,7 @@ def test_times_in_another_unit_would_be_seen(document: dict[str, Any]) -> None:
 
 def test_faults_keep_the_rules(tmp_path: Path) -> None:
     ring = cluster("ring:4", bandwidth="100GB/s", latency="1us")
-    made = build("all-reduce", whole(ring), 10**6, "ring")
+    made = build(Call("all-reduce", whole(ring), 10**6), "ring")
     resource = int(made.resource[np.argmax(made.duration_ps)])
     lost = Faults.table([10**6, 3 * 10**6], [resource, resource], [0, 1])
     trace = run(made, faults=lost)

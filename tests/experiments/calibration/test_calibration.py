@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.collectives.algorithms.registry import OPS
+from cluster_sim.collectives import KINDS
+from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl.judged import bound_with_switch
 from cluster_sim.collectives.duration.nccl.load import load_of
@@ -118,26 +119,26 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_loads_follow_the_algorithms():
     inside = whole(cluster("dgx-h100"))
-    ring = load_of("all-reduce", inside, 800)
+    ring = load_of(Call("all-reduce", inside, 800))
     assert (ring.inside, ring.in_switch, ring.steps, ring.far_steps) == (1400, 900, 14, 0)
     two, four = (whole(cluster(f"dgx-h100:{count}")) for count in (2, 4))
-    assert load_of("all-reduce", two, 800).outside == 100
-    assert load_of("all-reduce", four, 800).outside == pytest.approx(193.75)
-    assert load_of("all-gather", four, 3200).outside == 3100 / 8
-    assert load_of("all-to-all", two, 1600).outside == 800
+    assert load_of(Call("all-reduce", two, 800)).outside == 100
+    assert load_of(Call("all-reduce", four, 800)).outside == pytest.approx(193.75)
+    assert load_of(Call("all-gather", four, 3200)).outside == 3100 / 8
+    assert load_of(Call("all-to-all", two, 1600)).outside == 800
     one_each = Group(cluster("dgx-h100:4"), np.arange(4) * 8)
-    assert load_of("all-gather", one_each, 400).outside == 300
+    assert load_of(Call("all-gather", one_each, 400)).outside == 300
 
 
 def test_times_have_the_right_limits():
     eight = whole(cluster("dgx-a100"))
     costs = constants(eight.cluster)
-    assert nccl_ps("all-reduce", eight, 0) == 0
-    assert nccl_ps("all-reduce", Group(eight.cluster, np.arange(1)), 10**6) == 0
-    smallest = nccl_ps("all-reduce", eight, 8) / 1e12
+    assert nccl_ps(Call("all-reduce", eight, 0)) == 0
+    assert nccl_ps(Call("all-reduce", Group(eight.cluster, np.arange(1)), 10**6)) == 0
+    smallest = nccl_ps(Call("all-reduce", eight, 8)) / 1e12
     assert smallest == pytest.approx(costs.chip["launch"] + 14 * costs.chip["step"], rel=0.01)
     size = 2**36
-    rate = 1.75 * size / (nccl_ps("all-reduce", eight, size) / 1e12)
+    rate = 1.75 * size / (nccl_ps(Call("all-reduce", eight, size)) / 1e12)
     assert rate == pytest.approx(costs.chip["efficiency"] * costs.port, rel=0.06)
 
 
@@ -155,7 +156,7 @@ MACHINES = [
 
 
 @given(
-    st.sampled_from(OPS),
+    st.sampled_from(KINDS),
     st.sampled_from(MACHINES),
     st.sampled_from([2, 3, 4, 5, 8, 12, 16, 64, 72, 128, 512]),
     st.booleans(),
@@ -167,10 +168,14 @@ def test_times_grow_with_size_and_keep_to_the_bounds(op, name, ranks, spread, si
     machine = cluster(f"{name}:{-(-ranks // each)}")
     chips = np.arange(machine.domains) * each if spread and ranks > each else np.arange(ranks)
     group = Group(machine, chips)
-    now = nccl_ps(op, group, size)
-    assert nccl_ps(op, group, size + more) >= now
-    assert now >= bound_with_switch(op, group, size, lower_bound(op, group, size)).time_ps
-    assert nccl_ps("all-reduce", group, size, rings=True) >= nccl_ps("all-gather", group, size)
+    now = nccl_ps(Call(op, group, size))
+    assert nccl_ps(Call(op, group, size + more)) >= now
+    assert (
+        now >= bound_with_switch(Call(op, group, size), lower_bound(Call(op, group, size))).time_ps
+    )
+    assert nccl_ps(Call("all-reduce", group, size), rings=True) >= nccl_ps(
+        Call("all-gather", group, size)
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,28 +197,32 @@ def test_largest_rates_are_those_that_others_published(machine, op, chips, busbw
     count = -(-chips // cluster(machine).chips)
     group = Group(cluster(f"{machine}:{count}"), np.arange(chips))
     factor = (2 if op == "all-reduce" else 1) * (chips - 1) / chips
-    assert factor * 2**33 / nccl_ps(op, group, 2**33) * 1000 == pytest.approx(busbw, rel=0.16)
+    assert factor * 2**33 / nccl_ps(Call(op, group, 2**33)) * 1000 == pytest.approx(busbw, rel=0.16)
 
 
 def test_pairs_of_a100_jump_where_the_tuner_leaves_ll_too_early():
     pair = Group(cluster("dgx-a100"), np.arange(2))
-    before, after = (nccl_ps("all-gather", pair, size) / 1e6 for size in (2**20, 2**21))
+    before, after = (nccl_ps(Call("all-gather", pair, size)) / 1e6 for size in (2**20, 2**21))
     assert before == pytest.approx(19.9, rel=0.2)
     assert after == pytest.approx(38.1, rel=0.25)
 
 
 def test_reduction_in_the_switch_beats_the_ring_for_large_buffers_only():
     eight = whole(cluster("dgx-h100"))
-    busbw = [1.75 * size / nccl_ps("all-reduce", eight, size) * 1e12 for size in (2**24, 2**33)]
+    busbw = [
+        1.75 * size / nccl_ps(Call("all-reduce", eight, size)) * 1e12 for size in (2**24, 2**33)
+    ]
     assert busbw[0] < 300e9
     assert 440e9 < busbw[1] < 500e9
 
 
 def test_auto_on_nvidia_machines_is_this_model_and_plain_shapes_are_not():
     eight = whole(cluster("dgx-h100"))
-    assert duration_ps("all-reduce", eight, 2**20) == nccl_ps("all-reduce", eight, 2**20)
-    assert duration_ps("all-reduce", eight, 2**20, ideal=True) != nccl_ps(
-        "all-reduce", eight, 2**20
+    assert duration_ps(Call("all-reduce", eight, 2**20)) == nccl_ps(
+        Call("all-reduce", eight, 2**20)
+    )
+    assert duration_ps(Call("all-reduce", eight, 2**20), ideal=True) != nccl_ps(
+        Call("all-reduce", eight, 2**20)
     )
     assert not covers(cluster("switch:8", bandwidth="100GB/s", latency="1us"))
     assert not covers(cluster("trn2.48xlarge"))
@@ -280,7 +289,7 @@ def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
     eight = whole(cluster("dgx-a100"))
     lines = ["all_reduce_perf -g 8", "size time(us) algbw busbw"]
     for size in sizes.tolist():
-        time_us = nccl_ps("all-reduce", eight, size) / 1e6
+        time_us = nccl_ps(Call("all-reduce", eight, size)) / 1e6
         slower = time_us * 1.25 + 20
         lines.append(
             f"{size} {slower:.3f} {size / slower / 1e3:.4f} {1.75 * size / slower / 1e3:.4f}"
@@ -309,7 +318,7 @@ def chosen_constants(machine, operation, size):
             for name, value in changed.items()
         )
         group = whole(cluster(machine, catalogue=numbers))
-        return np.array([duration_ps(operation, group, size) / 1e12])
+        return np.array([duration_ps(Call(operation, group, size)) / 1e12])
 
     return constants_of(cluster(machine), largest)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.collectives import compose
+from cluster_sim.collectives import CollectiveCall, build
 from cluster_sim.collectives.duration.nccl.times import covers
 from cluster_sim.schedule.build import schedule
 from cluster_sim.schedule.table import (
@@ -150,8 +150,8 @@ def _calls(program: Program, exchange: Exchange) -> Iterator[tuple[LayerOp, IntA
 def _schedule(cluster: Cluster, chips: IntArray, step: LayerOp) -> Schedule:
     group = group_of(cluster, chips)
     if step.collective != "send":
-        return compose(step.collective, group, step.size_bytes).schedule
-    return _one_way(compose("permute", group, step.size_bytes).schedule)
+        return build(CollectiveCall(step.collective, group, step.size_bytes))
+    return _one_way(build(CollectiveCall("permute", group, step.size_bytes)))
 
 
 def _one_way(both: Schedule) -> Schedule:

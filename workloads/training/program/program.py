@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.collectives import Group, hbm_bytes
+from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.schedule.table import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
@@ -347,14 +347,15 @@ def group_ps(group: Group, op: str, size_bytes: int) -> int:
     """
     if len(group.chips) == 1:
         return _local_ps(group.cluster, size_bytes)
-    return max(1, duration_ps("permute" if op == "send" else op, group, size_bytes))
+    kind = "permute" if op == "send" else op
+    return max(1, duration_ps(CollectiveCall(kind, group, size_bytes)))
 
 
 def group_bytes(group: Group, op: str, size_bytes: int) -> int:
     """What one rank's part of a communication reads and writes in memory [B]."""
     if len(group.chips) == 1:
         return LOCAL_ACCESSES * size_bytes
-    return hbm_bytes(op, group, size_bytes) // group.ranks
+    return hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
 
 
 def group_of(cluster: Cluster, chips: IntArray) -> Group:

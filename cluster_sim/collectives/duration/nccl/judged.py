@@ -1,27 +1,27 @@
-"""What stands beside the time of one of NCCL's collectives: its name, its steps and its bound."""
+"""Facts beside the time of one of NCCL's collectives: its name, its steps and its bound."""
 
 from __future__ import annotations
 
 import math
 
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.nccl.load import load_of
 from cluster_sim.collectives.duration.nccl.times import SWITCH, constants
-from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.verify.bounds import AROUND, Bound
 
 NAME = "nccl"
 """What ``auto`` is called on machines whose collectives are NCCL's, as it was measured."""
 
 
-def steps(op: str, group: Group, size_bytes: int) -> int:
+def steps(call: CollectiveCall) -> int:
     """Steps one after the other, inside and between domains."""
-    load = load_of(op, group, size_bytes)
+    load = load_of(call)
     return math.ceil(float(load.steps + load.far_steps))
 
 
-def bound_with_switch(op: str, group: Group, size_bytes: int, bound: Bound) -> Bound:
+def bound_with_switch(call: CollectiveCall, bound: Bound) -> Bound:
     """Lower bound where the switches of a domain may reduce: a rank then sends its buffer once."""
-    reduces = SWITCH[0] in constants(group.cluster).chip and op == "all-reduce"
+    reduces = SWITCH[0] in constants(call.group.cluster).chip and call.kind == "all-reduce"
     if not reduces or bound.what in ("distance", AROUND):
         return bound
     return Bound(f"{bound.what}, reduced in the switch", bound.time_ps // 2)

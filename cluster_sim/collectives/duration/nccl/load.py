@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.call import CollectiveCall
 
 Number = float | npt.NDArray[np.float64]
 Way = Literal["ring", "tree", "exchange"]
@@ -45,18 +45,19 @@ class Load:
     messages: Number
 
 
-def load_of(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> Load:
-    """Load of a collective on a group; of an all-reduce round ``rings`` if it must.
+def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
+    """Load of a call on the ports of its ranks; an all-reduce goes round ``rings`` if it must.
 
     Examples
     --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
-    >>> load = load_of("all-gather", whole(cluster("p5.48xlarge:2")), 2**20)
+    >>> two = whole(cluster("p5.48xlarge:2"))
+    >>> load = load_of(CollectiveCall("all-gather", two, 2**20))
     >>> load.way, load.steps, load.far_steps, load.inside / 2**20
     ('ring', 13, 2, 0.9375)
     """
-    ranks = group.ranks
+    kind, group, size_bytes, ranks = call.kind, call.group, call.size_bytes, call.ranks
     domains, each = np.unique(group.domain, return_counts=True)
     near, far = int(each.max()) * group.ranks_per_chip, len(domains)
     ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
@@ -66,23 +67,23 @@ def load_of(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> L
         return Load(way, size_bytes, ranks, far, inside, outside, **{**known, **other})
 
     crossings = 0 if far == 1 else far if near > 1 else far - 1
-    if op == "all-reduce" and (rings or far == 1):
+    if kind == "all-reduce" and (rings or far == 1):
         switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
         own = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
         steps = 2 * (ranks - 1 - crossings)
         return load("ring", 2 * ring, 2 * ring / near if far > 1 else 0, steps=steps, **own)
-    if op == "all-reduce":
+    if kind == "all-reduce":
         switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
         outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
         climb = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
         return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **climb)
-    if op in ("all-gather", "reduce-scatter"):
+    if kind in ("all-gather", "reduce-scatter"):
         own = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
         return load("ring", ring, ring / near if far > 1 else 0, **own)
-    if op == "broadcast":
+    if kind == "broadcast":
         outside = size_bytes / near if far > 1 else 0
         return load("ring", size_bytes, outside, steps=ranks - far, far_steps=far - 1)
-    if op == "permute":
+    if kind == "permute":
         crosses = int(far > 1)
         return load("exchange", size_bytes, size_bytes * crosses, steps=1, far_steps=crosses)
     outside = size_bytes * (ranks - near) / ranks

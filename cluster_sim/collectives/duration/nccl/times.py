@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.nccl.load import Load, Number, load_of
 from cluster_sim.collectives.duration.nccl.tuner import PART, PROTOCOLS, Tuner, pick, tuner
-from cluster_sim.collectives.group import Group
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
@@ -85,14 +85,12 @@ def covers(cluster: Cluster) -> bool:
     )
 
 
-def nccl_ps(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> int:
-    """Time of a collective [ps], sizes as in nccl-tests; the cluster must be covered.
+def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
+    """Time of a call [ps]; its cluster must be covered.
 
     Parameters
     ----------
-    op : str
-    group : Group
-    size_bytes : int
+    call : CollectiveCall
     rings : bool
         An all-reduce goes round rings, without switches that reduce and without trees.
 
@@ -100,13 +98,13 @@ def nccl_ps(op: str, group: Group, size_bytes: int, *, rings: bool = False) -> i
     --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
-    >>> eight = whole(cluster("dgx-h100"))
-    >>> 0.002 < nccl_ps("all-reduce", eight, 2**29) / 1e12 < 0.0022
+    >>> call = CollectiveCall("all-reduce", whole(cluster("dgx-h100")), 2**29)
+    >>> 0.002 < nccl_ps(call) / 1e12 < 0.0022
     True
     """
-    if group.ranks == 1 or size_bytes == 0:
+    if call.ranks == 1 or call.size_bytes == 0:
         return 0
-    return _time_ps(load_of(op, group, size_bytes, rings=rings), *_machine(group.cluster))
+    return _time_ps(load_of(call, rings=rings), *_machine(call.group.cluster))
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.ring import RING_OPS
 from cluster_sim.collectives.algorithms.stages import ring_stage
 from cluster_sim.collectives.algorithms.torus import axis_lines
+from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.collectives.lowering.collective import Collective
@@ -65,7 +65,7 @@ def phases(
         When the group does not fill a box, or the operation is none of rings.
     """
     found = box(group)
-    if op not in RING_OPS or found is None or group.ranks_per_chip > 1:
+    if op not in RING_KINDS or found is None or group.ranks_per_chip > 1:
         raise InputError(f"{op} on {group.cluster.name} cannot be run in phases along axes")
     made = fabric(group.cluster, np.unique(group.domain), ideal=ideal)
     for name, axis, size in _plan(op, found.sizes, size_bytes):

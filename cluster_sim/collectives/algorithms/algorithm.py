@@ -1,0 +1,76 @@
+"""The type of an algorithm: one object that holds all that the program asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts
+
+
+def runs_all_ranks(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Answer of an algorithm that has no few ranks which stand for all: none."""
+    return None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to run some collective operations.
+
+    Every question that the rest of the program has about an algorithm is a field here, so that a
+    new one is a file with an instance and a line in :mod:`~.registry`. A test compares every field
+    with the schedule that is built.
+
+    Attributes
+    ----------
+    name : str
+        As ``--algorithm`` takes it.
+    summary : str
+        What it does, in one line.
+    kinds : tuple of str
+        Operations that it can run.
+    suits : function of a call
+        Whether it makes sense for the group of a call of one of these kinds.
+    messages : function of a call and costs
+        Messages between ranks, without regard to links.
+    message_count : function of a call and costs
+        Rows of ``messages``, joins included, told without building them.
+    rounds : function of a call and costs
+        Rounds, one after the other.
+    memory_accesses : function of a call and costs
+        Reads and writes in all memories for each byte of the buffer.
+    stands_for : function of a call and costs
+        Time of the call from a few ranks that stand for all [ps]; None where it has to be run
+        whole.
+    crosses_links : bool
+        Whether a message may cross several links, rather than go to a neighbour.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives.algorithms.registry import ALGORITHMS
+    >>> ALGORITHMS["ring"].kinds
+    ('all-reduce', 'all-gather', 'reduce-scatter', 'broadcast')
+    """
+
+    name: str
+    summary: str
+    kinds: tuple[str, ...]
+    suits: Callable[[CollectiveCall], bool]
+    messages: Callable[[CollectiveCall, CommunicationCosts], Messages]
+    message_count: Callable[[CollectiveCall, CommunicationCosts], int]
+    rounds: Callable[[CollectiveCall, CommunicationCosts], int]
+    memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction]
+    stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks
+    crosses_links: bool = False
+
+    def runs(self, call: CollectiveCall) -> bool:
+        """Whether the algorithm can run a call and makes sense for its group."""
+        return call.kind in self.kinds and self.suits(call)
+
+
+def suits_every_group(call: CollectiveCall) -> bool:
+    """Accept any group."""
+    return True

@@ -1,0 +1,71 @@
+"""KangaRing, the pair-alternating ring of the Neuron runtime.
+
+One stage between the two ranks of a pair, then rings in which one rank of every pair drives while
+the other one rests, the roles exchanged for the other half of the payload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.cycles import all_rings
+from cluster_sim.collectives.algorithms.memory_accesses import pairs_share
+from cluster_sim.collectives.algorithms.neuron_runtime import has_pairs
+from cluster_sim.collectives.algorithms.stages import (
+    Part,
+    lengths_of,
+    staged,
+    staged_count,
+)
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts
+
+
+def kangaring(call: CollectiveCall, slices: int) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
+    return sharing(staged(call, kangaring_parts(call.group), slices))
+
+
+def kangaring_parts(group: Group) -> list[Part]:
+    """Stages of KangaRing: within the pairs, then rings of which each drives one half."""
+    each = group.ranks_per_chip
+    ranks = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
+    chips = all_rings(Group(group.cluster, group.chips))
+    half = np.arange(each // 2) * 2
+    parts = []
+    for order, weight in zip(chips.order, chips.weight.tolist(), strict=True):
+        primaries = np.ravel(order[:, None] * each + half)
+        rings = np.stack([primaries, primaries + 1]).astype(np.int32)
+        parts.append(Part((ranks, rings), weight))
+    return parts
+
+
+def sharing(messages: Messages) -> Messages:
+    """The same messages where the two ranks of a pair share what one of them received."""
+    ends = messages.channels
+    return replace(messages, channels=replace(ends, fused=ends.src // 2 == ends.dst // 2))
+
+
+def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return call.ways * call.ranks // 2
+
+
+def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return staged_count(call, lengths_of(kangaring_parts(call.group)), costs.slices)
+
+
+KANGARING = Algorithm(
+    name="kangaring",
+    summary="pairs exchange halves, then rings in which one of each pair drives",
+    kinds=RING_KINDS,
+    suits=lambda call: has_pairs(call.group),
+    messages=lambda call, costs: kangaring(call, costs.slices),
+    message_count=_message_count,
+    rounds=_rounds,
+    memory_accesses=pairs_share,
+)

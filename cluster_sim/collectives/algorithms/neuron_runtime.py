@@ -1,0 +1,73 @@
+"""The Neuron runtime's documented habits: which groups it halves, pairs, or sends a mesh to.
+
+The thresholds are documented for the 64 ranks of a Trn2 server. Larger groups are assumed to use
+the same ones; smaller groups leave halving and doubling the earlier the fewer ranks they have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_sim.collectives.group import Group
+from cluster_sim.hardware.communication_costs import RUNTIME, wire
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.clusters.cluster import Cluster
+from topologies.shapes.basic import Torus
+from topologies.shapes.links import domain_links
+
+
+def halves(group: Group, size_bytes: int) -> bool:
+    """Whether the runtime halves and doubles a buffer, or would but for a faster mesh."""
+    numbers = group.cluster.catalogue
+    if numbers is None or not is_trainium(group.cluster):
+        return False
+    most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
+    return size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below"))
+
+
+def drives_pairs(group: Group) -> bool:
+    """Whether the runtime runs large buffers by KangaRing: with all ranks of each chip of a torus.
+
+    It is documented for the four ranks of a Trn2 chip; the two of Trn1 run rings.
+    """
+    return (
+        isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == _logical_cores(group) > 2
+    )
+
+
+def is_trainium(cluster: Cluster) -> bool:
+    """Whether the Neuron runtime runs the collectives of a cluster."""
+    return cluster.catalogue is not None and cluster.chip.startswith("trn")
+
+
+def is_short(group: Group, size_bytes: int) -> bool:
+    """Whether steps, not bytes, decide on Trainium."""
+    numbers = group.cluster.catalogue
+    return numbers is not None and size_bytes <= numbers.integer(RUNTIME, "mesh_up_to")
+
+
+def one_step_wins(group: Group, size_bytes: int) -> bool:
+    """Whether the whole buffer for everybody costs less than the step that it saves."""
+    numbers, chip = group.cluster.catalogue, group.cluster.chip
+    if numbers is None:
+        return False
+    step_ps = numbers.ps(chip, "collective_step")
+    links = domain_links(group.cluster.shape)
+    local = group.chips % group.cluster.chips_per_domain
+    within = (links.src == local[0]) & (
+        np.isin(links.dst, local) | (links.dst >= group.cluster.chips_per_domain)
+    )
+    out = int(wire(group.cluster).scale_up(links.bandwidth_bytes_per_s[within]).sum())
+    return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
+
+
+def _logical_cores(group: Group) -> int:
+    """Ranks of a chip that takes part with all its logical cores; 0 where that is not known."""
+    numbers, chip = group.cluster.catalogue, group.cluster.chip
+    known = numbers is not None and chip and numbers.has(chip, "ranks_per_chip")
+    return numbers.integer(chip, "ranks_per_chip") if known and numbers is not None else 0
+
+
+def has_pairs(group: Group) -> bool:
+    """Whether each chip takes part with an even number of ranks."""
+    return group.ranks_per_chip % 2 == 0

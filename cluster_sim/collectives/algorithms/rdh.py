@@ -1,0 +1,127 @@
+"""Recursive halving and doubling: stages of pairs, one for each dimension of a hypercube."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.one_to_many import tree_broadcast
+from cluster_sim.collectives.algorithms.stages import (
+    Leg,
+    Part,
+    lengths_of,
+    staged,
+    staged_by_few,
+    staged_count,
+)
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.few_ranks import (
+    FEW,
+    is_thin,
+    levelled,
+    lowered,
+    spans_many_domains,
+)
+from cluster_sim.collectives.group import Group, box
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.table import IntArray
+from cluster_sim.trace.trace import run
+
+
+def halving_doubling(call: CollectiveCall, slices: int) -> Messages:
+    """Write an all-reduce, all-gather or reduce-scatter on a power of two of ranks.
+
+    A ring of four is a 2-cube, so a 4x4 torus is a 4-cube and 4x4x4 a 6-cube, and every exchange is
+    between neighbours. The payload is shared out over as many parts as there are dimensions, each
+    beginning with another one, so that all are busy at once.
+    """
+    return staged(call, cube_parts(call.group), slices)
+
+
+def cube_parts(group: Group) -> list[Part]:
+    """Stages of pairs, one a dimension; each part begins with another of those over links."""
+    at = cube(group)
+    dimensions = group.ranks.bit_length() - 1
+    inside = (group.ranks_per_chip & -group.ranks_per_chip).bit_length() - 1
+    pairs = [_pairs(at, bit) for bit in range(dimensions)]
+    outer, inner = pairs[inside:], pairs[:inside]
+    return [Part((*inner, *outer[turn:], *outer[:turn])) for turn in range(max(1, len(outer)))]
+
+
+def is_cube(group: Group) -> bool:
+    """Whether the ranks are a power of two."""
+    return group.ranks & (group.ranks - 1) == 0 and group.ranks > 1
+
+
+def cube(group: Group) -> IntArray:
+    """Rank at each corner of the hypercube, int64 (ranks,), neighbours on neighbouring corners.
+
+    Along each axis of a box the places are numbered by the Gray code; the cores of a chip are the
+    lowest dimensions.
+    """
+    found = box(group)
+    powers = found is not None and all(size & (size - 1) == 0 for size in found.sizes)
+    if found is None or not powers:
+        chip_at: IntArray = np.arange(len(group.chips))
+    else:
+        grid: IntArray = found.chip_at.reshape(found.sizes)
+        for axis, size in enumerate(found.sizes):
+            corner = np.arange(size)
+            place = np.empty(size, np.int64)
+            place[corner ^ (corner >> 1)] = corner
+            grid = np.take(grid, place, axis=axis)
+        chip_at = grid.ravel()
+    each = group.ranks_per_chip
+    return np.ravel(chip_at[:, None] * each + np.arange(each))
+
+
+def _pairs(at: IntArray, bit: int) -> IntArray:
+    """Ranks that differ in one dimension, int32 (ranks / 2, 2)."""
+    corner = np.arange(len(at))
+    low = corner[corner >> bit & 1 == 0]
+    return np.stack([at[low], at[low | 1 << bit]], axis=1).astype(np.int32)
+
+
+def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    if call.kind == "broadcast":
+        return tree_broadcast(cube(call.group), call.size_bytes)
+    return halving_doubling(call, costs.slices)
+
+
+def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    if call.kind == "broadcast":
+        return call.ranks - 1
+    return staged_count(call, lengths_of(cube_parts(call.group)), costs.slices)
+
+
+def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return call.ways * (call.ranks.bit_length() - 1)
+
+
+def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Time over one rank of each of many domains [ps]: one pair stands for all of a dimension."""
+    group = call.group
+    if not spans_many_domains(call) or len(np.unique(group.domain)) != group.ranks:
+        return None
+    if is_thin(group, costs):
+        return None
+    dimensions = group.ranks.bit_length() - 1
+    level = levelled(group, group.chips, 1)
+    legs = [Leg(np.arange(FEW, dtype=np.int32)[None, :], 2, 1)] * dimensions
+    messages = staged_by_few(call, FEW, [(legs, 1)] * dimensions, costs.slices)
+    return run(lowered(messages, level, level.chips_per_domain * np.arange(FEW), costs)).total_ps
+
+
+RDH = Algorithm(
+    name="rdh",
+    summary="recursive halving and doubling; 4x4 is a 4-cube, 4x4x4 a 6-cube",
+    kinds=(*RING_KINDS, "broadcast"),
+    suits=lambda call: is_cube(call.group),
+    messages=_messages,
+    message_count=_message_count,
+    rounds=_rounds,
+    memory_accesses=each_byte_arrives_once,
+    stands_for=_one_rank_a_domain_ps,
+)

@@ -1,0 +1,165 @@
+"""Calls built into schedules: the algorithm's messages, laid over the links of the fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.footprint import check_op_count, ops_foreseen
+from cluster_sim.collectives.algorithms.registry import AUTO, chosen
+from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
+from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.lowering.collective import Collective
+from cluster_sim.collectives.lowering.lower import Facts, lower
+from cluster_sim.collectives.messages import side_by_side
+from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.fabric import fabric
+from cluster_sim.schedule.table import Schedule
+from topologies.errors import InputError
+
+
+def collective(
+    kind: str,
+    group: Group,
+    *,
+    size_bytes: int,
+    algorithm: str = AUTO,
+    ideal: bool = False,
+    sbuf: bool = False,
+    contended: bool = False,
+) -> Schedule:
+    """Build the schedule of a collective operation on one group.
+
+    Parameters
+    ----------
+    kind : str
+        ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``broadcast`` or
+        ``permute``.
+    group : Group
+        Such as ``Group(cluster, range(64))``.
+    size_bytes : int
+        As in nccl-tests; see :class:`CollectiveCall` [B].
+    algorithm, ideal, sbuf, contended
+        As in :func:`compose`.
+
+    Raises
+    ------
+    InputError
+        As in :func:`compose`.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    >>> schedule = collective("all-reduce", Group(ring, range(8)), size_bytes=2**30)
+    >>> schedule.facts["algorithm"], len(schedule)
+    ('multi-ring', 232)
+    """
+    call = CollectiveCall(kind, group, size_bytes)
+    return build(call, algorithm, ideal=ideal, sbuf=sbuf, contended=contended)
+
+
+def build(
+    calls: CollectiveCall | Sequence[CollectiveCall],
+    algorithm: str | Algorithm = AUTO,
+    *,
+    ideal: bool = False,
+    sbuf: bool = False,
+    contended: bool = False,
+) -> Schedule:
+    """Build the schedule of a call; see :func:`compose` for the parameters.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.clusters.names import cluster
+    >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
+    >>> build(CollectiveCall("all-reduce", ring, 2**30), "ring").facts["ranks"]
+    8
+    """
+    return compose(calls, algorithm, ideal=ideal, sbuf=sbuf, contended=contended).schedule
+
+
+def compose(
+    calls: CollectiveCall | Sequence[CollectiveCall],
+    algorithm: str | Algorithm = AUTO,
+    *,
+    ideal: bool = False,
+    sbuf: bool = False,
+    contended: bool = False,
+) -> Collective:
+    """Build a call, or several at once on disjoint groups, with what they must achieve.
+
+    Parameters
+    ----------
+    calls : CollectiveCall or sequence of CollectiveCall
+        Several are of one kind and size, on one cluster.
+    algorithm : str or Algorithm
+        A name of :data:`~.registry.ALGORITHMS`, or ``auto``.
+    ideal : bool
+        Link rates and latencies only.
+    sbuf : bool
+        The buffers are in the scratchpads of the cores and nothing is drawn from memory.
+    contended : bool
+        Others may draw on the same memories (:mod:`cluster_sim.schedule.merge`): what is drawn
+        from them is written out even where this collective by itself cannot fill them.
+
+    Raises
+    ------
+    InputError
+        For unknown names, an algorithm that makes no sense here, and buffers that do not fit in a
+        scratchpad or whose schedule does not fit in this machine.
+    """
+    many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
+    _check(many)
+    first, cluster = many[0], many[0].group.cluster
+    if sbuf:
+        for call in many:
+            check_scratchpad(call.kind, call.group, call.size_bytes)
+    picked = chosen(first, algorithm)
+    for call in many[1:]:
+        chosen(call, picked)
+    costs = wire(cluster, ideal=ideal, sbuf=sbuf)
+    ranks = sum(call.ranks for call in many)
+    check_op_count(first.kind, picked.name, ranks, ops_foreseen(many, picked, costs))
+    messages = side_by_side([picked.messages(call, costs) for call in many])
+    facts: Facts = {
+        "collective": first.kind,
+        "algorithm": picked.name,
+        "cluster": cluster.name,
+        "ranks": messages.ranks,
+        "groups": len(many),
+        "size_bytes": first.size_bytes,
+        "ideal": ideal or cluster.plain,
+        "sbuf": sbuf,
+    }
+    chips = np.concatenate([call.group.chip_of_rank for call in many])
+    covered = fabric(cluster, np.unique(chips // cluster.chips_per_domain), costs=costs)
+    return Collective(
+        kind=first.kind,
+        algorithm=picked.name,
+        schedule=lower(messages, chips, covered, facts, contended=contended),
+        chunks=messages.chunks,
+        chip_of_rank=chips,
+        group_of_rank=np.repeat(
+            np.arange(len(many), dtype=np.int32), [call.ranks for call in many]
+        ),
+        steps=int(messages.step.max(initial=-1)) + 1,
+    )
+
+
+def _check(calls: Sequence[CollectiveCall]) -> None:
+    """Refuse no calls, calls that differ in more than their group, and groups that overlap."""
+    if not calls:
+        raise InputError("no group is given; a collective needs at least one")
+    first = calls[0]
+    chips = np.concatenate([call.group.chips for call in calls])
+    if len(np.unique(chips)) < len(chips):
+        raise InputError("groups share a chip; replica groups must be disjoint")
+    if any(call.group.cluster != first.group.cluster for call in calls):
+        raise InputError("groups of different clusters cannot run in one schedule")
+    if any((call.kind, call.size_bytes) != (first.kind, first.size_bytes) for call in calls):
+        raise InputError("calls that run at once differ in kind or size; give one of each")

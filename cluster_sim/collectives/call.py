@@ -1,0 +1,88 @@
+"""A collective call: which operation, on which group of ranks, over how many bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster_sim.collectives.group import Group
+from topologies.errors import InputError, suggestion
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
+"""Operations, as nccl-tests names and sizes them."""
+RING_KINDS = ("all-reduce", "all-gather", "reduce-scatter")
+"""Operations that a reduce-scatter, an all-gather, or one after the other achieves."""
+MAX_BYTES = 2**50
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One collective operation of one group.
+
+    Attributes
+    ----------
+    kind : str
+        One of ``KINDS``.
+    group : Group
+    size_bytes : int
+        As in nccl-tests: all-reduce and broadcast the buffer; all-gather the gathered buffer;
+        reduce-scatter the whole input; all-to-all and permute the whole buffer of one rank [B].
+
+    Raises
+    ------
+    InputError
+        When there is no such operation, or the size is out of range.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives.group import whole
+    >>> from topologies.clusters.names import cluster
+    >>> ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    >>> CollectiveCall("all-reduce", whole(ring), 2**20).ways
+    2
+    """
+
+    kind: str
+    group: Group
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        check_kind(self.kind)
+        size = int(self.size_bytes)
+        object.__setattr__(self, "size_bytes", size)
+        if not 0 <= size <= MAX_BYTES:
+            raise InputError(f"a size of {size} B is not between 0 and {MAX_BYTES} B (1 PiB)")
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the group."""
+        return self.group.ranks
+
+    @property
+    def reduces(self) -> bool:
+        """Whether ranks add up what they hold."""
+        return self.kind in ("all-reduce", "reduce-scatter")
+
+    @property
+    def gathers(self) -> bool:
+        """Whether each rank ends with what all have, or with their sum."""
+        return self.kind in ("all-reduce", "all-gather")
+
+    @property
+    def ways(self) -> int:
+        """Passes over the buffer: an all-reduce scatters and then gathers."""
+        return self.reduces + self.gathers if self.kind in RING_KINDS else 1
+
+
+def check_kind(kind: str) -> None:
+    """Refuse the name of an operation that does not exist.
+
+    Raises
+    ------
+    InputError
+        With the nearest one.
+    """
+    if kind not in KINDS:
+        raise InputError(
+            f"unknown collective {kind[:40]!r}.{suggestion(kind, KINDS)} "
+            f"There are {', '.join(KINDS)}."
+        )

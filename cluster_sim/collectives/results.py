@@ -1,0 +1,280 @@
+"""Results as nccl-tests prints them: size, time, algbw, busbw, with the lower bound beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.registry import AUTO, BEST, chosen, fits_by, fitting
+from cluster_sim.collectives.builder import compose
+from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.nccl import judged
+from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
+from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.lowering.collective import Collective
+from cluster_sim.collectives.lowering.timed import one_op_a_rank
+from cluster_sim.collectives.verify.bounds import Bound, lower_bound
+from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
+from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.trace.trace import ENGINES, Trace, run
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_PER_CHIP = 256
+"""More than any chip has cores."""
+
+
+class _Options(TypedDict):
+    ideal: bool
+    sbuf: bool
+    engine: str
+    proof: bool | None
+
+
+def rows(
+    kind: str,
+    group: Group,
+    sizes: Sequence[int],
+    algorithm: str = AUTO,
+    *,
+    ideal: bool = False,
+    sbuf: bool = False,
+    engine: str = "fast",
+    proof: bool | None = None,
+) -> pd.DataFrame:
+    """Simulate a collective at several sizes.
+
+    Parameters
+    ----------
+    kind : str
+        One of ``KINDS``.
+    group : Group
+    sizes : sequence of int
+        As in nccl-tests [B].
+    algorithm : str
+        A name, ``auto``, or ``best``: all that make sense, of which the fastest is kept.
+    ideal, sbuf : bool
+        Link rates and latencies only; buffers in the scratchpads of the cores.
+    engine : str
+    proof : bool, optional
+        Whether to prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
+
+    Returns
+    -------
+    DataFrame
+        ``collective, algorithm, cluster, ranks, size_bytes, time_s, algbw_bytes_per_s,
+        busbw_bytes_per_s, lower_bound_s, bound, steps, ops, engine, build_s, simulate_s,
+        semantics``.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives.group import whole
+    >>> from topologies.clusters.names import cluster
+    >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
+    >>> table = rows("all-reduce", ring, [2**30], "ring")
+    >>> float(table.time_s[0]), table.semantics[0]
+    (0.01880448192, 'proven')
+    """
+    calls = [CollectiveCall(kind, group, size) for size in sizes]
+    options: _Options = {"ideal": ideal, "sbuf": sbuf, "engine": engine, "proof": proof}
+    import pandas as pd
+
+    return pd.DataFrame([measure(call, algorithm, **options)[0] for call in calls])
+
+
+def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
+    """Group of the first ranks of a cluster.
+
+    Raises
+    ------
+    InputError
+        When the cluster has fewer, or a chip would be cut in two.
+    """
+    if not 1 <= ranks_per_chip <= MOST_PER_CHIP:
+        raise InputError(f"{ranks_per_chip} ranks per chip; use 1 to {MOST_PER_CHIP}")
+    most = cluster.chips * ranks_per_chip
+    wanted = most if ranks is None else ranks
+    if not 1 <= wanted <= most:
+        raise InputError(
+            f"{wanted} ranks on {cluster.name}: its {cluster.chips:,} chips have {most:,} at "
+            f"{ranks_per_chip} a chip; ask for 1 to {most:,}"
+        )
+    if wanted % ranks_per_chip:
+        raise InputError(
+            f"{wanted} ranks are not whole chips of {ranks_per_chip} ranks; "
+            f"use {wanted - wanted % ranks_per_chip or ranks_per_chip}"
+        )
+    return Group(cluster, np.arange(wanted // ranks_per_chip), ranks_per_chip)
+
+
+def measure(
+    calls: CollectiveCall | Sequence[CollectiveCall],
+    algorithm: str = AUTO,
+    *,
+    ideal: bool = False,
+    sbuf: bool = False,
+    engine: str = "fast",
+    proof: bool | None = None,
+) -> tuple[dict[str, Any], Trace]:
+    """Build, run and prove a call; the row of :func:`rows`, and the trace.
+
+    Of several calls at once, which are of one size, ``ranks`` and busbw are those of one group
+    and the time is that of the last to end. ``auto`` on NVIDIA's machines is NCCL's measured
+    behaviour, as in :func:`cluster_sim.collectives.duration_ps`; so is the time of a group whose
+    ops this machine could not hold.
+    """
+    check_engine(engine)
+    many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
+    first = many[0]
+    bounds = (lower_bound(call, ideal=ideal, sbuf=sbuf) for call in many)
+    bound = max(bounds, key=lambda one: one.time_ps)
+    frame = Frame(first.group, first.size_bytes, bound, bus_factor(first.kind, first.ranks), engine)
+    if algorithm == AUTO and not (ideal or sbuf) and covers(first.group.cluster):
+        return _measure_nccl(frame, many)
+
+    def tried(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
+        if len(many) == 1 and not sbuf and not fits_by(many, picked):
+            return _measure_large(frame, first, picked, ideal=ideal)
+        return measure_built(
+            lambda: compose(many, picked, ideal=ideal, sbuf=sbuf), frame, proof=proof
+        )
+
+    candidates = fitting(many) if algorithm == BEST else [chosen(first, algorithm)]
+    return min(map(tried, candidates), key=lambda one: int(one[1].total_ps))
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The part of a row that does not come from its schedule.
+
+    Attributes
+    ----------
+    group : Group
+        The one whose ranks the row counts.
+    size_bytes : int
+        Over time, algbw [B].
+    bound : Bound
+    factor : float
+        busbw over algbw.
+    engine : str
+    """
+
+    group: Group
+    size_bytes: int
+    bound: Bound
+    factor: float
+    engine: str = "fast"
+
+
+def measure_built(
+    build: Callable[[], Collective], frame: Frame, *, proof: bool | None = None
+) -> tuple[dict[str, Any], Trace]:
+    """Build, run and prove; the row and the trace.
+
+    Parameters
+    ----------
+    build : function that returns a Collective
+        Its time is the row's ``build_s``.
+    frame : Frame
+    proof : bool, optional
+        As in :func:`rows`.
+    """
+    check_engine(frame.engine)
+    begun = time.perf_counter()
+    built = build()
+    ready = time.perf_counter()
+    trace = run(built.schedule, engine=frame.engine)
+    row = _row(frame, trace, (begun, ready, time.perf_counter()))
+    wanted = built.chunks.known and len(built.chip_of_rank) <= LARGEST_RANKS
+    semantics = prove(built) if (wanted if proof is None else proof) else NOT_CHECKED
+    named = {"collective": built.kind, "algorithm": built.algorithm}
+    return {**named, **row, "steps": built.steps, "semantics": semantics}, trace
+
+
+def _measure_nccl(frame: Frame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
+    """NCCL's time; groups at once share no port, so that each takes as long as by itself."""
+    bound = judged.bound_with_switch(calls[0], frame.bound)
+    frame = replace(frame, bound=bound)
+    return _measure_timed(frame, calls, judged.NAME, judged.steps(calls[0]), nccl_ps)
+
+
+def _measure_large(
+    frame: Frame, call: CollectiveCall, algorithm: Algorithm, *, ideal: bool
+) -> tuple[dict[str, Any], Trace]:
+    """A collective whose ops this machine cannot hold, by a few ranks that stand for all."""
+    rounds = algorithm.rounds(call, wire(call.group.cluster, ideal=ideal))
+    return _measure_timed(
+        frame,
+        [call],
+        algorithm.name,
+        rounds,
+        lambda one: duration_ps(one, algorithm, ideal=ideal),
+    )
+
+
+def _measure_timed(
+    frame: Frame,
+    calls: Sequence[CollectiveCall],
+    name: str,
+    steps: int,
+    time_ps: Callable[[CollectiveCall], int],
+) -> tuple[dict[str, Any], Trace]:
+    """The row and the trace of calls of which only the time is known."""
+    begun = time.perf_counter()
+    times = [time_ps(call) for call in calls]
+    timed = time.perf_counter()
+    trace = run(one_op_a_rank(calls, times, name), engine=frame.engine)
+    row = _row(frame, trace, (begun, begun, timed))
+    named = {"collective": calls[0].kind, "algorithm": name}
+    return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
+
+
+def _row(frame: Frame, trace: Trace, clock: tuple[float, float, float]) -> dict[str, Any]:
+    seconds = trace.total_s
+    rate = frame.size_bytes / seconds if seconds else 0.0
+    begun, built, done = clock
+    return {
+        "cluster": frame.group.cluster.name,
+        "ranks": frame.group.ranks,
+        "size_bytes": int(frame.size_bytes),
+        "time_s": seconds,
+        "algbw_bytes_per_s": rate,
+        "busbw_bytes_per_s": frame.factor * frame.size_bytes / seconds if seconds else 0.0,
+        "lower_bound_s": frame.bound.time_ps / 1e12,
+        "bound": frame.bound.what,
+        "steps": 0,
+        "ops": len(trace),
+        "engine": frame.engine,
+        "build_s": built - begun,
+        "simulate_s": done - built,
+    }
+
+
+def check_engine(engine: str) -> None:
+    """Refuse an engine that does not exist."""
+    if engine not in ENGINES:
+        raise InputError(
+            f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
+        )
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """busbw over algbw, as nccl-tests defines it (doc/PERFORMANCE.md of nccl-tests).
+
+    Examples
+    --------
+    >>> bus_factor("all-reduce", 8), bus_factor("all-gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if kind == "all-reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if kind in ("broadcast", "permute") else (ranks - 1) / ranks
