@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from experiments.validation.nccl_tests import Measured
     from topologies.clusters.cluster import Cluster
+    from workloads.confidence import Interval
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ SHOWN = (
     ("size_bytes", "size"),
     ("algorithm", "algorithm"),
     ("time_s", "time"),
+    ("low", "80 % from"),
+    ("high", "to"),
     ("algbw_bytes_per_s", "algbw"),
     ("busbw_bytes_per_s", "busbw"),
     ("lower_bound_s", "lower bound"),
@@ -127,6 +130,8 @@ SHOWN = (
     ("semantics", "semantics"),
 )
 """Columns of the printed table."""
+UNIT_OF = {"low": "time_s", "high": "time_s"}
+"""Columns that have the unit of another."""
 
 
 MEASURED_SHOWN = (
@@ -159,14 +164,27 @@ def collective(
     wanted = sizes or _sizes(asked.size, measured)
     what = f"{asked.op} on {machine.cluster}"
     results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
-    rows, summary = [row for row, _ in results], dict[str, Any]()
+    rows = [row for row, _ in results]
+    ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
+    rows = [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
+    summary: dict[str, Any] = {}
     if measured is not None:
         rows, summary["summary"] = _compared(rows, measured, str(compared.compare))
     call.answer(
-        lambda: {"rows": rows, **summary},
+        lambda: {"rows": rows, "interval": ends[0].document(), **summary},
         show=lambda: _print(f"{what}, {_who(groups)}", rows, **summary),
         write=lambda run: _write(run, rows, results[-1][1], cluster),
     )
+
+
+def _interval(
+    asked: CollectiveInputs, cluster: Cluster, ranks: int, row: Mapping[str, Any]
+) -> Interval:
+    """Interval of the time of one row."""
+    from workloads.confidence.answers import collective_interval
+
+    size, seconds = row["size_bytes"], row["time_s"]
+    return collective_interval(cluster, ranks, size, seconds, ideal=asked.ideal)
 
 
 def _compared(
@@ -254,7 +272,9 @@ def _print(
     shown = SHOWN if summary is None else MEASURED_SHOWN
     cells = [
         [
-            _signed(row[name]) if name == "error" else value_text(name, row[name])
+            _signed(row[name])
+            if name == "error"
+            else value_text(UNIT_OF.get(name, name), row[name])
             for name, _ in shown
         ]
         for row in rows

@@ -96,12 +96,14 @@ def serve(
     call: Invocation,
 ) -> None:
     """Serve requests on one replica, token by token."""
+    from workloads.confidence.answers import serving_interval
     from workloads.serving import parse_slo, profile, serving_summary
     from workloads.serving import serve as run
 
     limits = parse_slo(replica.slo)
     cluster = asked.read_cluster(catalogue.read())
-    served_by = profile(asked.read_model(), cluster, tp=replica.tp, precision=replica.precision)
+    model = asked.read_model()
+    served_by = profile(model, cluster, tp=replica.tp, precision=replica.precision)
     trainium = cluster.chip.startswith("trn")
     batching = _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium)
     served = run(served_by, _requests(load, call.seed), batching)
@@ -111,6 +113,9 @@ def serve(
         "chips": served_by.chips,
         **serving_summary(served, served_by, limits),
     }
+    first_s = document["ttft_s"]["p50"]
+    ends = serving_interval(model, cluster.chip, served_by.chips, first_s)
+    document["interval"] = ends.document()
     call.answer(
         lambda: document,
         lambda: _print(document),

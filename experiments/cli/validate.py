@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from experiments.validation.tables import Table
     from experiments.validation.validate import Result
 
-SHOWN = ("rows", "ok", "unsupported", "infeasible", "median_abs_error", "p90_abs_error", "bias")
+SHOWN = (
+    *("rows", "ok", "unsupported", "infeasible", "median_abs_error", "p90_abs_error", "bias"),
+    *("coverage", "median_half_width"),
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,12 @@ class ValidationInputs:
     )
     file: Path | None = field(
         default=None, metadata=option("Your own measurements", metavar="ROWS.csv")
+    )
+    residuals: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write the residuals that intervals are made of", metavar="FILE.csv", recorded=False
+        ),
     )
     workers: int | None = field(
         default=None,
@@ -66,6 +75,8 @@ def validate(asked: ValidationInputs, call: Invocation) -> int:
         results = [compare(read_file(asked.file), asked.file.name)]
     else:
         results = [compare(one.rows(), one.name) for one in chosen]
+    if asked.residuals:
+        _write_residuals(results, asked.residuals)
     inputs = {"file": asked.file, "table": [one.name for one in chosen]}
     call.answer(
         lambda: _documents(results),
@@ -81,6 +92,17 @@ def validate(asked: ValidationInputs, call: Invocation) -> int:
     for why in missed:
         typer.echo(why, err=True)
     return 1 if missed and asked.table else 0
+
+
+def _write_residuals(results: Sequence[Result], path: Path) -> None:
+    """Write the residuals of all compared rows, from which intervals are made."""
+    from cluster_sim.files import whole_file
+    from experiments.validation.residuals import residuals
+    from workloads.confidence.residuals import csv_lines
+
+    lines = csv_lines(residuals({result.name: result.rows for result in results}))
+    with whole_file(path) as part:
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _documents(results: Sequence[Result]) -> dict[str, Any]:
@@ -127,9 +149,10 @@ def _print_rows(result: Result) -> None:
 
 def _print_summaries(results: Sequence[Result]) -> None:
     cells = [line for result in results for line in _lines(result)]
-    heads = (*SHOWN[:4], "median", "p90", "bias", "tau")
+    heads = (*SHOWN[:4], "median", "p90", "bias", "in 80 %", "±", "tau")
     columns = ("table", "kind", *heads, "constant: median", "p90")
-    print_table("Absolute errors, and those of one constant efficiency", columns, cells, left=2)
+    title = "Absolute errors, intervals and coverage, and errors of one constant efficiency"
+    print_table(title, columns, cells, left=2)
     for result in results:
         if fits := result.summary.get("fits"):
             told = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
@@ -141,8 +164,9 @@ def _lines(result: Result) -> list[tuple[str, ...]]:
     summary = result.summary
     lines = [(result.name, result.kind, *_summary_cells(summary), *_constant(result.baseline))]
     for name, errors in summary.get("quantities", {}).items():
-        shown = (_percent(errors[key]) for key in SHOWN[4:])
-        lines.append((f"  {name}", "", str(errors["rows"]), "", "", "", *shown, "", "", ""))
+        shown = (_percent(errors[key]) for key in SHOWN[4:7])
+        blank = [""] * 5
+        lines.append((f"  {name}", "", str(errors["rows"]), "", "", "", *shown, *blank))
     return lines
 
 

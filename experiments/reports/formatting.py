@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from topologies.units import format_bytes, format_rate, format_seconds
+from workloads.confidence.interval import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +18,19 @@ LARGEST = 10**300
 LONG = 10**11
 """From here on the digits of a bare number tell a reader less than its size."""
 SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_interval(ends: Interval) -> str:
+    """Interval of a time as it stands beside the time.
+
+    Examples
+    --------
+    >>> format_interval(Interval(14.1, 19.0))
+    '(80 %: 14.1 s – 19 s)'
+    """
+    return f"({ends.level:.0%}: {format_seconds(ends.low)} – {format_seconds(ends.high)})".replace(
+        "%:", " %:"
+    )
 
 
 def _prefixed(unit: str) -> Callable[[Any], str]:

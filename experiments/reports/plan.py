@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.reports.formatting import format_interval
 from topologies.units import format_bytes, format_seconds
+from workloads.confidence import Interval, ratio_half_width, training_features
+from workloads.confidence.answers import training_interval
 from workloads.search import Finalist, Search
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import plan_yaml
@@ -54,19 +58,56 @@ def document(found: Search, top: int, model: str = "") -> dict[str, Any]:
         "fitting": len(found.plans),
         "estimated": len(found.plans),
         "simulated": len(found.finalists),
-        "rows": [row(one, place) for place, one in enumerate(found.finalists[:top], start=1)],
+        "rows": ranked(found, top),
         "agreement": {
             "plans": found.agreement.plans,
             "kendall_tau": found.agreement.kendall_tau,
             "median_abs_error": found.agreement.median_abs_error,
             "worst_abs_error": found.agreement.worst_abs_error,
         },
+        "interval": plan_interval(found, found.finalists[0]).document(),
         "next_estimate_s": found.next_estimate_s,
         "overlapped_s": found.overlapped_s,
         "train": train_command(found, model),
         "build_s": found.estimated_in_s,
         "simulate_s": found.simulated_in_s,
     }
+
+
+def plan_interval(found: Search, one: Finalist) -> Interval:
+    """Interval of the time of one plan."""
+    return training_interval(found.model, one.plan, found.cluster.chip, one.iteration_s)
+
+
+def ranked(found: Search, top: int) -> list[dict[str, Any]]:
+    """The best plans as rows, each with its interval and whether it ties with the first.
+
+    Plans of one search share the errors of machine, model and kernels, so their ratio is surer than
+    either time: ``tied`` says that the ratio to the first plan is within what pairs of measured
+    plans of one job differed by.
+    """
+    best = found.finalists[0]
+    kind = training_features(found.model, best.plan, found.cluster.chip).kind
+    margin = ratio_half_width(kind)
+    rows = []
+    for place, one in enumerate(found.finalists[:top], start=1):
+        ends = plan_interval(found, one)
+        tied = math.log(one.iteration_s / best.iteration_s) <= margin
+        rows.append({**row(one, place), "low": ends.low, "high": ends.high, "tied": tied})
+    return rows
+
+
+def ties(found: Search) -> str:
+    """One line on the interval of the first plan, and which plans cannot be told from it."""
+    rows = ranked(found, len(found.finalists))
+    tied = [str(one["rank"]) for one in rows[1:] if one["tied"]]
+    ends = format_interval(plan_interval(found, found.finalists[0]))
+    first = f"The first takes {format_seconds(rows[0]['iteration_s'])} {ends}"
+    if not tied:
+        return (
+            f"{first}; every other plan that was simulated is slower beyond the error of a ratio."
+        )
+    return f"{first}; within the error of a ratio of two plans it ties with {', '.join(tied)}."
 
 
 def row(one: Finalist, place: int) -> dict[str, Any]:
@@ -109,8 +150,7 @@ def estimates(found: Search) -> pd.DataFrame:
 def frame(found: Search, top: int) -> pd.DataFrame:
     """The ranked plans as a table, breakdown and memory in columns of their own."""
     rows = []
-    for place, one in enumerate(found.finalists[:top], start=1):
-        told = row(one, place)
+    for told in ranked(found, top):
         memory, parts = told.pop("memory_bytes"), told.pop("breakdown_s")
         told |= {f"memory_{name}_bytes": size for name, size in memory.items()}
         rows.append(told | {f"{part}_s": seconds for part, seconds in parts.items()})
@@ -222,6 +262,7 @@ def remarks(found: Search) -> list[str]:
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
     told.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
+    told.append(ties(found))
     if found.next_estimate_s is not None:
         best = found.finalists[0]
         slower = found.next_estimate_s / best.iteration_s - 1

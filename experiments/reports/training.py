@@ -12,10 +12,12 @@ import pandas as pd
 
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
+from experiments.reports.formatting import format_interval
 from topologies.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
+    from workloads.confidence import Interval
     from workloads.training.iteration import Iteration
     from workloads.training.plan.plan import ParallelPlan
 
@@ -35,6 +37,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "parameters": run.model.parameters,
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
         "iteration_s": run.iteration_s,
+        "interval": interval_document(run),
         "tokens": plan.tokens,
         "tokens_per_s": run.tokens_per_s,
         "tokens_per_s_per_chip": run.tokens_per_s / run.chips,
@@ -56,6 +59,20 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "peak_rss_bytes": peak_rss_bytes(),
         "provenance": dict(run.provenance),
     }
+
+
+def step_interval(run: Iteration) -> Interval:
+    """Interval of the time of a step."""
+    from workloads.confidence.answers import training_interval
+
+    return training_interval(run.model, run.plan, run.cluster.chip, run.iteration_s)
+
+
+def interval_document(run: Iteration) -> dict[str, Any]:
+    """Interval of the time of a step, and of what follows from it."""
+    ends = step_interval(run)
+    rates = {"tokens_per_s": run.tokens_per_s, "mfu": run.mfu, "hfu": run.hfu}
+    return {**ends.document(), **{name: ends.scaled(value) for name, value in rates.items()}}
 
 
 def stated(plan: ParallelPlan) -> dict[str, Any]:
@@ -85,14 +102,16 @@ def results(run: Iteration) -> list[tuple[str, str]]:
     memory = run.memory
     kept = f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)} a rank"
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
+    ends = step_interval(run)
+    mfu = ends.scaled(run.mfu)
     rows = [
-        ("iteration", format_seconds(run.iteration_s)),
+        ("iteration", f"{format_seconds(run.iteration_s)} {format_interval(ends)}"),
         (
             "tokens a second",
             f"{run.tokens_per_s:,.0f}, a chip {run.tokens_per_s / run.chips:,.1f}",
         ),
         ("model FLOP/s a chip", f"{run.model_flops_per_s_per_chip / 1e12:,.1f} T"),
-        ("MFU, HFU", f"{run.mfu:.1%}, {run.hfu:.1%}"),
+        ("MFU, HFU", f"{run.mfu:.1%} (80 %: {mfu['low']:.1%} – {mfu['high']:.1%}), {run.hfu:.1%}"),
         ("memory", kept),
         ("  in GB", parts),
         ("hidden communication", format_seconds(run.overlapped_s)),

@@ -10,8 +10,10 @@ from typing import Any
 from experiments.validation.baseline import baseline
 from experiments.validation.compare import compare_row, summary
 from experiments.validation.predictors import predictor
+from experiments.validation.residuals import coverage, with_intervals
 from experiments.validation.rows import Row, Rows
 from experiments.validation.schema import Kind
+from workloads.confidence import shipped_residuals
 
 Watch = Callable[[Sequence[Row], str], Any]
 LONG = ("training", "memory")
@@ -53,7 +55,9 @@ def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:
 
 
 def validate(rows: Rows, name: str, *, watch: Watch = _unwatched, workers: int = 1) -> Result:
-    """Compare every row with its prediction.
+    """Compare every row with its prediction, and give each prediction an interval.
+
+    The intervals of a shipped table come from the residuals of all other tables.
 
     Parameters
     ----------
@@ -68,7 +72,10 @@ def validate(rows: Rows, name: str, *, watch: Watch = _unwatched, workers: int =
     worth = len(rows) // ROWS_OF_A_WORKER if rows.kind.name in LONG else 1
     done = _compared(rows, min(workers, worth))
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
-    return Result(name, rows.kind.name, compared, summary(compared), baseline(rows, compared))
+    known = shipped_residuals().without(name)
+    told = with_intervals(compared, name, known)
+    errors = {**summary(compared), **coverage(told)}
+    return Result(name, rows.kind.name, told, errors, baseline(rows, compared))
 
 
 def _compared(rows: Rows, workers: int) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,9 @@ HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"
 VOLATILE = {"build_s", "simulate_s", "wall_s", "peak_rss_bytes", "version", "search_s", "elapsed_s"}
 """Keys that tell about the process rather than about the simulated machine."""
+INTERVALS = {"interval", "low", "high", "tied", "coverage", "median_half_width"}
+"""Keys that follow the residuals of all validation tables, which are recorded by themselves."""
+LEFT_OUT = VOLATILE | INTERVALS
 
 
 def commands() -> dict[str, list[str]]:
@@ -43,7 +46,7 @@ def answer(words: list[str]) -> Any:
 def steady(value: Any) -> Any:
     """Copy of a document without its volatile keys and this folder's path."""
     if isinstance(value, dict):
-        return {key: steady(item) for key, item in value.items() if key not in VOLATILE}
+        return {key: steady(item) for key, item in value.items() if key not in LEFT_OUT}
     if isinstance(value, list):
         return [steady(item) for item in value]
     return value.replace(str(HERE), "FILES") if isinstance(value, str) else value

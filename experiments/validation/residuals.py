@@ -1,0 +1,152 @@
+"""Residuals of validation: from compared rows to what intervals are made of, and back to rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from experiments.validation.machines import machines_for
+from topologies.errors import InputError
+from workloads.confidence import Interval, Prediction, Residual, Residuals, interval
+from workloads.confidence.features import kernels_assumed
+from workloads.confidence.kinds import (
+    EXCHANGE,
+    KERNEL,
+    RESEARCH,
+    SERVING,
+    SERVING_EXPERTS,
+    collective_kind,
+    training_kind,
+)
+from workloads.models.huggingface import model as read_model
+
+EXCHANGES = "expert_exchange"
+"""Table of exchanges of experts, which are collectives of uneven sizes."""
+RESEARCH_CODE = "nanotron"
+"""Recipe of rows that research code gave on whatever nodes a cluster had."""
+MIXED_ABOVE_CHIPS = 128
+"""Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
+
+Row = Mapping[str, Any]
+
+
+def residuals(tables: Mapping[str, Sequence[Row]]) -> list[Residual]:
+    """Residuals of the compared rows of tables, in their order.
+
+    Rows without a prediction or a time are left out, as are the pipelined and the largest runs of
+    the nanotron sweep: they mix healthy and slow machines, so their residuals say how often a node
+    was slow rather than how far a prediction is off.
+    """
+    return [one for name, rows in tables.items() for one in _of_table(name, rows)]
+
+
+def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
+    for row in rows:
+        error = row.get("error")
+        if error is None or error <= -1 or _mixed(name, row):
+            continue
+        prediction = prediction_of(row, name)
+        if prediction is not None:
+            yield Residual(
+                table=name,
+                kind=prediction.kind,
+                chip=prediction.chip,
+                group=f"{row.get('cluster')}|{row.get('name') or row.get('model') or ''}",
+                tp=prediction.tp,
+                cp=prediction.cp,
+                ranks=prediction.ranks,
+                assumed=prediction.assumed,
+                log_residual=-math.log1p(error),
+            )
+
+
+def _mixed(name: str, row: Row) -> bool:
+    if name != "nanotron_h100":
+        return False
+    return (row.get("pp") or 1) > 1 or (row.get("chips") or 1) > MIXED_ABOVE_CHIPS
+
+
+def prediction_of(row: Row, table: str = "") -> Prediction | None:
+    """Features of a compared row; None for memory and other quantities that are no times."""
+    quantity = row["quantity"]
+    grades: Mapping[str, str] = row["provenance"]
+    chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
+    ranks = int(row.get("ranks") or row.get("chips") or 1)
+    if quantity == "iteration_s":
+        kind = training_kind(experts=bool(row.get("experts")), zero=int(row.get("zero") or 0))
+        if str(grades.get("framework", "")).endswith(RESEARCH_CODE):
+            kind = RESEARCH
+        tp, cp = int(row.get("tp") or 1), int(row.get("cp") or 1)
+        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip))
+    if "collective" in row:
+        kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
+        links = grades.get("efficiency", grades.get("collective_efficiency", ""))
+        return Prediction(kind, chip, ranks=ranks, assumed=links.startswith("assumed"))
+    if "concurrency" in row or quantity in ("ttft_s", "tpot_s", "tokens_per_s"):
+        kind = SERVING_EXPERTS if _has_experts(str(row.get("model"))) else SERVING
+        return Prediction(kind, chip, ranks=ranks, assumed=kernels_assumed(chip))
+    if quantity in ("kernel_s", "forward_s", "backward_s"):
+        return Prediction(KERNEL, chip, assumed=kernels_assumed(chip))
+    return None
+
+
+@cache
+def _chip(cluster: str) -> str:
+    """Catalogue name of the chip of a machine; the text itself where it names no machine."""
+    try:
+        return machines_for(cluster, 1).chip or cluster
+    except InputError:
+        return cluster
+
+
+@cache
+def _has_experts(model: str) -> bool:
+    try:
+        return read_model(model).experts is not None
+    except InputError:
+        return False
+
+
+def row_interval(row: Row, table: str, known: Residuals) -> Interval | None:
+    """Interval of one compared row's prediction; None where there is no predicted time."""
+    predicted = row.get("predicted")
+    if not predicted or row["status"] == "unsupported":
+        return None
+    prediction = prediction_of(row, table)
+    if prediction is None:
+        return None
+    ends = interval(predicted, prediction, known)
+    if row["quantity"] != "tokens_per_s":
+        return ends
+    return Interval(**ends.scaled(predicted), level=ends.level, basis=ends.basis)
+
+
+def with_intervals(rows: Sequence[Row], table: str, known: Residuals) -> list[dict[str, Any]]:
+    """Rows with the ends ``low`` and ``high`` of their predictions, None where there are none."""
+    complete = []
+    for row in rows:
+        ends = row_interval(row, table, known)
+        low, high = (ends.low, ends.high) if ends else (None, None)
+        complete.append({**row, "low": low, "high": high})
+    return complete
+
+
+def coverage(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Share of published values inside their intervals, and the intervals' median half-width.
+
+    Returns
+    -------
+    dict
+        ``coverage`` and ``median_half_width``; the latter is half of (high − low) / predicted. None
+        where no row has both.
+    """
+    judged = [row for row in rows if row.get("low") is not None and row["error"] is not None]
+    if not judged:
+        return {"coverage": None, "median_half_width": None}
+    inside = [row["low"] <= row["published"] <= row["high"] for row in judged]
+    widths = [(row["high"] - row["low"]) / 2 / row["predicted"] for row in judged]
+    return {"coverage": float(np.mean(inside)), "median_half_width": float(np.median(widths))}

@@ -1,0 +1,191 @@
+"""Intervals: exact quantiles, each step of widening, ties, and coverage of tables left out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.clusters.names import cluster
+from workloads.confidence import (
+    Interval,
+    Prediction,
+    Residual,
+    Residuals,
+    interval,
+    ratio_half_width,
+    shipped_residuals,
+)
+from workloads.confidence.answers import collective_interval, training_interval
+from workloads.confidence.kinds import FAMILY, NAMES, TENSOR, collective_kind, training_kind
+from workloads.confidence.residuals import csv_lines, parse
+from workloads.confidence.split_conformal import (
+    ASSUMED,
+    BORROWED_TABLES,
+    DEGREE_DOUBLED,
+    MOST,
+    NEW_CHIP,
+    NOT_FITTED,
+    half_width,
+    score_quantile,
+    weighted_quantile,
+    widening,
+)
+from workloads.models.huggingface import named
+from workloads.training.plan.plan import ParallelPlan
+
+
+def _row(table: str, residual: float, **other: object) -> Residual:
+    fields = {"kind": TENSOR, "chip": "h100", "group": "a", "tp": 8, "cp": 1, "ranks": 64}
+    return Residual(table=table, assumed=False, log_residual=residual, **{**fields, **other})
+
+
+def _two_tables() -> Residuals:
+    """A hundred rows that err by 0.1 and one that errs by 0.3: tables of equal weight."""
+    return Residuals((*(_row("large", 0.1) for _ in range(100)), _row("small", -0.3)))
+
+
+def test_every_table_has_the_same_weight() -> None:
+    known = _two_tables()
+    own = score_quantile(TENSOR, known, 0.8)
+    assert own == pytest.approx(0.3)
+    assert score_quantile(TENSOR, known, 0.5) == pytest.approx(0.1)
+
+
+def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
+    rows = [_row(name, 0.1) for name in ("a", "b", "c")]
+    rows.append(_row("d", 0.4, kind="training.experts"))
+    known = Residuals(tuple(rows))
+    weight = 1 / (1 + BORROWED_TABLES)
+    shared = weighted_quantile(np.array([0.1, 0.1, 0.1, 0.4]), np.ones(4), 0.8)
+    expected = 0.4**weight * shared ** (1 - weight)
+    assert score_quantile("training.experts", known, 0.8) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "factor"),
+    [
+        (Prediction(TENSOR, "h100", 8, 1, 64), 1.0),
+        (Prediction(TENSOR, "trn9", 8, 1, 64), NEW_CHIP),
+        (Prediction(TENSOR, "h100", 32, 1, 64), DEGREE_DOUBLED**2),
+        (Prediction(TENSOR, "h100", 8, 2, 128), DEGREE_DOUBLED**2),
+        (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
+        (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST / NOT_FITTED),
+    ],
+)
+def test_each_step_away_from_what_was_measured_widens(
+    prediction: Prediction, factor: float
+) -> None:
+    assert widening(prediction, _two_tables()) == pytest.approx(NOT_FITTED * factor)
+
+
+def test_the_basis_names_measurements_and_reasons() -> None:
+    ends = interval(10.0, Prediction(TENSOR, "trn9", 16, 1, 64), _two_tables())
+    assert "101 measured rows of 2 tables" in ends.basis
+    assert "no such measurement on trn9 (×1.50)" in ends.basis
+    assert "tp 16 beyond 8 (×1.15)" in ends.basis
+
+
+@given(st.floats(1e-9, 1e9), st.sampled_from(sorted(NAMES)))
+def test_an_interval_is_symmetric_in_logarithms(value: float, kind: str) -> None:
+    ends = interval(value, Prediction(kind, "h100"))
+    assert ends.low < value < ends.high
+    assert math.sqrt(ends.low * ends.high) == pytest.approx(value)
+    rate = ends.scaled(1 / value)
+    assert rate["low"] == pytest.approx(1 / ends.high)
+    assert rate["high"] == pytest.approx(1 / ends.low)
+
+
+def test_residuals_survive_their_file() -> None:
+    known = _two_tables()
+    again = parse(csv_lines(known.rows))
+    assert [row.table for row in again.rows] == [row.table for row in known.rows]
+    assert again.rows[-1] == known.rows[-1]
+
+
+def test_every_kind_has_a_name_and_a_family_with_measurements() -> None:
+    assert set(FAMILY) == set(NAMES)
+    families = {FAMILY[row.kind] for row in shipped_residuals().rows}
+    assert families == set(FAMILY.values())
+
+
+def test_a_ratio_is_surer_than_a_value() -> None:
+    rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
+    known = Residuals(rows)
+    assert ratio_half_width(TENSOR, known) == pytest.approx(0.05)
+    assert ratio_half_width(TENSOR, known) < score_quantile(TENSOR, known)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in NAMES if FAMILY[kind] == "training"])
+def test_shipped_ratios_are_surer_than_shipped_values(kind: str) -> None:
+    assert 0 < ratio_half_width(kind) <= score_quantile(kind, shipped_residuals())
+
+
+def _left_out() -> dict[str, tuple[float, float]]:
+    """Coverage and median half-width of each training table by the residuals of all others."""
+    known = shipped_residuals()
+    answer = {}
+    for table, rows in known.by_table.items():
+        timed = [row for row in rows if FAMILY[row.kind] == "training"]
+        if not timed:
+            continue
+        others = known.without(table)
+        widths = [
+            half_width(Prediction(r.kind, r.chip, r.tp, r.cp, r.ranks, r.assumed), others)
+            for r in timed
+        ]
+        inside = [abs(row.log_residual) <= wide for row, wide in zip(timed, widths, strict=True)]
+        answer[table] = (float(np.mean(inside)), float(np.median(widths)))
+    return answer
+
+
+def test_intervals_cover_training_tables_that_were_left_out() -> None:
+    covered = _left_out()
+    shares = [share for share, _ in covered.values()]
+    assert 0.75 <= float(np.mean(shares)) <= 0.92
+    assert float(np.median([wide for _, wide in covered.values()])) <= 0.18
+    poor = {table for table, (share, _) in covered.items() if share < 0.6}
+    assert poor <= {"nanotron_h100"}, "research code of its own kind, which no other table knows"
+
+
+def test_plain_shapes_are_the_model_itself() -> None:
+    ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    assert collective_interval(ring, 8, 2**20, 1.0) == Interval(1.0, 1.0, basis=_exact())
+    real = cluster("trn2.48xlarge")
+    assert collective_interval(real, 16, 2**20, 1.0, ideal=True).high == 1.0
+    assert collective_interval(real, 16, 2**20, 1.0).high > 1.0
+
+
+def _exact() -> str:
+    return "rates and latencies as given, no machine behind"
+
+
+def test_small_collectives_are_less_sure_than_large_ones() -> None:
+    small, large = (
+        collective_interval(cluster("p5.48xlarge"), 8, size, 1.0) for size in (1024, 2**30)
+    )
+    assert small.factor > large.factor
+
+
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [(0, "small"), (2**16 - 1, "small"), (2**16, "medium"), (2**22, "large")],
+)
+def test_collectives_are_told_apart_by_size(size: int, kind: str) -> None:
+    assert collective_kind(size) == f"collective.{kind}"
+
+
+def test_training_is_told_apart_by_what_dominates_its_error() -> None:
+    assert training_kind(experts=True, zero=3) == "training.experts"
+    assert training_kind(experts=False, zero=3) == "training.sharded"
+    assert training_kind(experts=False, zero=2) == TENSOR
+
+
+def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
+    model = named("llama-3.1-8b")
+    plan = ParallelPlan(tp=8, dp=8, global_batch=64)
+    known, unknown = (training_interval(model, plan, chip, 1.0) for chip in ("h100", "mi300x"))
+    assert unknown.factor > known.factor

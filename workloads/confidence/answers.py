@@ -1,0 +1,50 @@
+"""Intervals of whole answers: a training step, a collective, a replica's first token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workloads.confidence.features import (
+    collective_features,
+    serving_features,
+    training_features,
+)
+from workloads.confidence.interval import Interval
+from workloads.confidence.split_conformal import interval
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
+    from workloads.training.plan.plan import ParallelPlan
+
+
+def training_interval(model: Model, plan: ParallelPlan, chip: str, seconds: float) -> Interval:
+    """Interval of the predicted time of a training step [s].
+
+    Examples
+    --------
+    >>> from workloads.models.huggingface import named
+    >>> from workloads.training.plan.plan import ParallelPlan
+    >>> plan = ParallelPlan(tp=8, dp=8, global_batch=64)
+    >>> ends = training_interval(named("llama-3.1-8b"), plan, "h100", 2.0)
+    >>> ends.low < 2.0 < ends.high
+    True
+    """
+    return interval(seconds, training_features(model, plan, chip))
+
+
+def collective_interval(
+    cluster: Cluster, ranks: int, size_bytes: int, seconds: float, *, ideal: bool = False
+) -> Interval:
+    """Interval of the predicted time of a collective [s].
+
+    A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a point.
+    """
+    if cluster.plain or not cluster.chip or ideal:
+        return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
+    return interval(seconds, collective_features(cluster, ranks, size_bytes))
+
+
+def serving_interval(model: Model, chip: str, chips: int, seconds: float) -> Interval:
+    """Interval of a predicted latency of a replica [s]."""
+    return interval(seconds, serving_features(model, chip, chips))

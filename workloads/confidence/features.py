@@ -1,0 +1,62 @@
+"""Features of a job that its uncertainty depends on: what kind of prediction on which chip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topologies.catalogue.catalogue import catalogue
+from workloads.confidence.kinds import (
+    SERVING,
+    SERVING_EXPERTS,
+    Prediction,
+    collective_kind,
+    training_kind,
+)
+from workloads.kernels.chip_share import family
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
+    from workloads.training.plan.plan import ParallelPlan
+
+
+def training_features(model: Model, plan: ParallelPlan, chip: str) -> Prediction:
+    """Features of a training step."""
+    return Prediction(
+        training_kind(experts=model.experts is not None, zero=plan.zero),
+        chip,
+        tp=plan.tp,
+        cp=plan.cp,
+        ranks=max(1, plan.ranks // plan.ranks_per_chip),
+        assumed=kernels_assumed(chip),
+    )
+
+
+def collective_features(cluster: Cluster, ranks: int, size_bytes: int) -> Prediction:
+    """Features of a collective on a machine of the catalogue."""
+    return Prediction(
+        collective_kind(size_bytes), cluster.chip, ranks=ranks, assumed=_links_assumed(cluster)
+    )
+
+
+def serving_features(model: Model, chip: str, chips: int) -> Prediction:
+    """Features of a replica that serves."""
+    kind = SERVING if model.experts is None else SERVING_EXPERTS
+    return Prediction(kind, chip, ranks=chips, assumed=kernels_assumed(chip))
+
+
+def kernels_assumed(chip: str) -> bool:
+    """Whether the kernels of a chip rest on assumed numbers, because nobody measured them."""
+    return family(chip).provenance == "assumed"
+
+
+def _links_assumed(cluster: Cluster) -> bool:
+    """Whether the share of the links' rate that collectives reach is assumed."""
+    numbers = cluster.catalogue or catalogue()
+    for part, quantity in (
+        (f"nccl.{cluster.chip}", "efficiency"),
+        (cluster.chip, "collective_efficiency"),
+    ):
+        if numbers.has(part, quantity):
+            return numbers.entry(part, quantity).grade == "assumed"
+    return True

@@ -1,0 +1,67 @@
+"""Comparisons: the ratio of two predictions for one job is surer than either of them."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from workloads.confidence.interval import LEVEL
+from workloads.confidence.kinds import FAMILY
+from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
+from workloads.confidence.split_conformal import score_quantile, weighted_quantile
+
+MOST_PAIRS = 2_000
+"""Pairs of rows of a group that are looked at; neighbours first."""
+
+
+@lru_cache(maxsize=64)
+def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float = LEVEL) -> float:
+    """Half-width of ln(time of one plan / time of another) for the same job and machine.
+
+    Two rows of a table with the same model and machine share the error of machine, framework and
+    kernels; the difference of their residuals is what is left. Every table has the same weight.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of both predictions.
+    residuals : Residuals, optional
+        Shipped ones by default.
+    level : float
+        Share of measured pairs to hold.
+
+    Returns
+    -------
+    float
+        Predicted times whose logarithms differ by less are a tie. Never wider than the interval
+        of a single prediction of the kind.
+    """
+    known = shipped_residuals() if residuals is None else residuals
+    own = [row for row in known.rows if FAMILY.get(row.kind) == FAMILY[kind]]
+    differences, weights = [], []
+    for table in Residuals(tuple(own)).by_table.values():
+        pairs = _pairs(table)
+        if not pairs:
+            continue
+        differences += pairs
+        weights += [1 / len(pairs)] * len(pairs)
+    alone = score_quantile(kind, known, level)
+    if not differences:
+        return math.sqrt(2) * alone
+    return min(alone, weighted_quantile(np.array(differences), np.array(weights), level))
+
+
+def _pairs(table: tuple[Residual, ...]) -> list[float]:
+    """Absolute differences of the residuals of rows of the same job."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in table:
+        groups.setdefault((row.kind, row.group), []).append(row.log_residual)
+    pairs = [
+        abs(group[one] - group[one + apart])
+        for group in groups.values()
+        for apart in range(1, len(group))
+        for one in range(len(group) - apart)
+    ]
+    return pairs[:MOST_PAIRS]

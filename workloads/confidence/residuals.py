@@ -1,0 +1,139 @@
+"""Residuals of the shipped validation tables: how far predictions were from measurements.
+
+``residuals.csv`` is written by ``cluster-sim validate --residuals FILE`` and read here; it has one
+row for each measured row that could be predicted.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+
+COLUMNS = ("table", "kind", "chip", "group", "tp", "cp", "ranks", "assumed", "log_residual")
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One measured row beside its prediction.
+
+    Attributes
+    ----------
+    table : str
+        Validation table that the row is in.
+    kind : str
+        Kind of prediction, as :mod:`workloads.confidence.kinds` names it.
+    chip : str
+        Catalogue name of the chip.
+    group : str
+        Rows of one table with the same group are the same job on the same machine under another
+        plan, so they share most of their error.
+    tp, cp, ranks : int
+        Degrees that a prediction may go beyond.
+    assumed : bool
+        Whether kernels or links rest on assumed numbers.
+    log_residual : float
+        ln(measured / predicted).
+    """
+
+    table: str
+    kind: str
+    chip: str
+    group: str
+    tp: int
+    cp: int
+    ranks: int
+    assumed: bool
+    log_residual: float
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Residuals of many rows; two sets are equal only if they are the same object.
+
+    Attributes
+    ----------
+    rows : tuple of Residual
+    """
+
+    rows: tuple[Residual, ...]
+
+    @cached_property
+    def by_kind(self) -> Mapping[str, Residuals]:
+        """Residuals of each kind of prediction."""
+        kinds: dict[str, list[Residual]] = {}
+        for row in self.rows:
+            kinds.setdefault(row.kind, []).append(row)
+        return {kind: Residuals(tuple(rows)) for kind, rows in kinds.items()}
+
+    @cached_property
+    def by_table(self) -> Mapping[str, tuple[Residual, ...]]:
+        """Rows of each table."""
+        tables: dict[str, list[Residual]] = {}
+        for row in self.rows:
+            tables.setdefault(row.table, []).append(row)
+        return {table: tuple(rows) for table, rows in tables.items()}
+
+    @cached_property
+    def chips(self) -> frozenset[str]:
+        """Chips with at least one measured row."""
+        return frozenset(row.chip for row in self.rows)
+
+    def largest(self, degree: str) -> int:
+        """Largest measured degree: ``tp``, ``cp`` or ``ranks``; 1 without rows."""
+        return max((int(getattr(row, degree)) for row in self.rows), default=1)
+
+    def of(self, kind: str) -> Residuals:
+        """Residuals of one kind; empty where there are none."""
+        return self.by_kind.get(kind, Residuals(()))
+
+    def without(self, table: str) -> Residuals:
+        """Residuals of all tables but one."""
+        return Residuals(tuple(row for row in self.rows if row.table != table))
+
+
+def parse(lines: Iterable[str]) -> Residuals:
+    """Read residuals from the lines of a CSV file with a header."""
+    return Residuals(
+        tuple(
+            Residual(
+                table=row["table"],
+                kind=row["kind"],
+                chip=row["chip"],
+                group=row["group"],
+                tp=int(row["tp"]),
+                cp=int(row["cp"]),
+                ranks=int(row["ranks"]),
+                assumed=row["assumed"] == "1",
+                log_residual=float(row["log_residual"]),
+            )
+            for row in csv.DictReader(lines)
+        )
+    )
+
+
+def csv_lines(rows: Iterable[Residual]) -> list[str]:
+    """Lines of the CSV file that :func:`parse` reads; residuals to four decimals."""
+    lines = [",".join(COLUMNS)]
+    for row in rows:
+        if math.isfinite(row.log_residual):
+            cells = (row.table, row.kind, row.chip, row.group.replace(",", ";"), row.tp, row.cp)
+            more = (row.ranks, int(row.assumed), f"{row.log_residual:.4f}")
+            lines.append(",".join(str(cell) for cell in (*cells, *more)))
+    return lines
+
+
+@cache
+def shipped_residuals() -> Residuals:
+    """Residuals that come with the package.
+
+    Examples
+    --------
+    >>> "h100" in shipped_residuals().of("training.tensor").chips
+    True
+    """
+    path = files("workloads.confidence") / "residuals.csv"
+    return parse(path.read_text(encoding="utf-8").splitlines())

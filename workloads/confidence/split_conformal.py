@@ -1,0 +1,150 @@
+"""Split-conformal intervals with the validation table as the exchangeable unit.
+
+Rows of one table share their machine, framework and people, so they err together: a thousand rows
+of one table say less about the next table than ten rows each of ten. Every table therefore has the
+same weight. The score of a row is |ln(measured / predicted)| divided by its widening, the factor by
+which it goes beyond the other tables; the half-width of a prediction is the weighted quantile of
+the scores times its own widening. A kind with few tables is drawn towards the scores of its family
+(Vovk, Gammerman and Shafer 2005; Lei et al. 2018 for normalised scores).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.confidence.interval import LEVEL, Interval
+from workloads.confidence.kinds import FAMILY, NAMES, Prediction
+from workloads.confidence.residuals import Residuals, shipped_residuals
+
+BORROWED_TABLES = 1
+"""Tables that the family counts for, beside a kind's own."""
+NOT_FITTED = 1.25
+"""Widening for all: constants have seen most tables, a new table is one that nothing was fitted to.
+The factor is assumed: 80th percentiles of fitted tables are 5 to 14 %, of tables that nothing was
+fitted to 12 to 23 % (fsdp_more, tpu_training, megatron_more, moe_folding)."""
+NEW_CHIP = 1.5
+"""Widening for a chip without a measured row of the kind."""
+DEGREE_DOUBLED = 1.15
+"""Widening for each doubling of a degree beyond the largest that was measured."""
+ASSUMED = 1.25
+"""Widening where kernels or links rest on assumed numbers."""
+MOST = 4.0
+"""Largest widening in all."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def interval(
+    value: float, prediction: Prediction, residuals: Residuals | None = None, level: float = LEVEL
+) -> Interval:
+    """Interval of a predicted time.
+
+    Parameters
+    ----------
+    value : float
+        Prediction, in any unit.
+    prediction : Prediction
+    residuals : Residuals, optional
+        Shipped ones by default.
+    level : float
+        Share of measurements to hold.
+
+    Returns
+    -------
+    Interval
+        ``value`` divided and multiplied by the same factor.
+
+    Examples
+    --------
+    >>> found = interval(10.0, Prediction("training.tensor", "h100", tp=8, ranks=64))
+    >>> found.low < 10.0 < found.high, found.level
+    (True, 0.8)
+    """
+    known = shipped_residuals() if residuals is None else residuals
+    wide = math.exp(half_width(prediction, known, level))
+    return Interval(value / wide, value * wide, level, _basis(prediction, known))
+
+
+def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVEL) -> float:
+    """Half of an interval's width, in logarithms: the ends are value · exp(± half_width)."""
+    return score_quantile(prediction.kind, residuals, level) * widening(prediction, residuals)
+
+
+def widening(prediction: Prediction, residuals: Residuals) -> float:
+    """Factor by which a prediction's interval is wider than those of measured rows of its kind."""
+    factor = NOT_FITTED
+    for step, _ in _steps(prediction, residuals):
+        factor *= step
+    return min(MOST, factor)
+
+
+def _steps(prediction: Prediction, residuals: Residuals) -> list[tuple[float, str]]:
+    """Each step away from what was measured: its factor and its reason."""
+    own = residuals.of(prediction.kind)
+    steps = []
+    if own.rows and prediction.chip not in own.chips:
+        steps.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
+    for degree in ("tp", "cp", "ranks"):
+        asked, largest = getattr(prediction, degree), own.largest(degree)
+        if own.rows and asked > largest:
+            doublings = math.log2(asked / largest)
+            steps.append((DEGREE_DOUBLED**doublings, f"{degree} {asked:,} beyond {largest:,}"))
+    if prediction.assumed:
+        steps.append((ASSUMED, "assumed numbers"))
+    return steps
+
+
+def _basis(prediction: Prediction, residuals: Residuals) -> str:
+    own = residuals.of(prediction.kind)
+    tables = len(own.by_table)
+    told = f"{len(own.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
+    text = f"{NAMES[prediction.kind]}: {told}, each table of equal weight"
+    steps = _steps(prediction, residuals)
+    if not steps:
+        return f"{text}; wider by ×{NOT_FITTED:.2f} for what was never fitted"
+    reasons = "; ".join(f"{reason} (×{factor:.2f})" for factor, reason in steps)
+    return f"{text}; wider by ×{widening(prediction, residuals):.2f}: {reasons}"
+
+
+@lru_cache(maxsize=256)
+def score_quantile(kind: str, residuals: Residuals, level: float = LEVEL) -> float:
+    """Quantile of the scores of a kind, drawn towards its family where it has few tables."""
+    own, own_tables = _quantile(residuals.of(kind), level)
+    relatives = Residuals(
+        tuple(row for row in residuals.rows if FAMILY.get(row.kind) == FAMILY[kind])
+    )
+    shared, _ = _quantile(relatives, level)
+    if not own_tables:
+        return shared
+    weight = own_tables / (own_tables + BORROWED_TABLES)
+    return math.exp(weight * math.log(own) + (1 - weight) * math.log(shared))
+
+
+def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
+    """Quantile of the scores with equal weight for every table, and the number of tables."""
+    scores, weights = [], []
+    for table in rows.by_table.values():
+        for row in table:
+            scores.append(abs(row.log_residual) / (ASSUMED if row.assumed else 1.0))
+            weights.append(1 / len(table))
+    if not scores:
+        return math.log(2.0), 0
+    return weighted_quantile(np.array(scores), np.array(weights), level), len(rows.by_table)
+
+
+def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
+    """Smallest value at or below which a share ``level`` of the weight lies.
+
+    Examples
+    --------
+    >>> weighted_quantile(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 2.0]), 0.5)
+    2.0
+    """
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    position = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))
+    return float(values[order][min(position, len(values) - 1)])
