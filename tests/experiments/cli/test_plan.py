@@ -25,7 +25,7 @@ CONFIG = {
 KEYS = {
     "model", "cluster", "chips", "ranks", "parameters", "global_batch", "seq", "candidates",
     "fitting", "estimated", "simulated", "rows", "agreement", "next_estimate_s", "train",
-    "build_s", "simulate_s", "pruned", "oversized", "overlapped_s",
+    "build_s", "simulate_s", "pruned", "oversized", "overlapped_s", "interval",
 }  # fmt: skip
 
 

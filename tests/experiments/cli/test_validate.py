@@ -23,6 +23,8 @@ SUMMARY = {
     "p90_abs_error",
     "bias",
     "kendall_tau",
+    "coverage",
+    "median_half_width",
 }
 
 
