@@ -14,6 +14,7 @@ from experiments.figures.training import NAMES, stacked
 from topologies.units import format_bytes, format_seconds
 from workloads.search.communication import FloatArray
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules import all_schedules
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
@@ -89,11 +90,12 @@ def pareto(found: Search, top: int) -> Figure:
     figure = Figure(figsize=(9.5, 5.4), layout="constrained")
     axes = figure.subplots()
     memory, seconds = found.total_bytes / 1e9, found.estimate_s
-    kinds = [kind(plan) for plan in found.plans]
-    for number, name in enumerate(KINDS):
-        which = np.array([one == name for one in kinds])
+    known = [kind(plan) for plan in found.plans]
+    for number, name in enumerate(kinds()):
+        which = np.array([one == name for one in known])
         if which.any():
-            axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=HUES[number],
+            hue = HUES[number % len(HUES)]
+            axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=hue,
                          label=f"{name} ({which.sum():,})")  # fmt: skip
     edge = frontier(found.total_bytes, seconds)
     axes.step(
@@ -129,12 +131,18 @@ def pareto(found: Search, top: int) -> Figure:
     return figure
 
 
-KINDS = ("no pipeline", "no pipeline, ZeRO 2 or 3", "1F1B", "interleaved", "zero-bubble", "gpipe")
-HUES = ("#4477AA", "#66CCEE", "#EE6677", "#228833", "#CCBB44", "#AA3377")
+UNPIPED = ("no pipeline", "no pipeline, ZeRO 2 or 3")
+HUES = ("#4477AA", "#66CCEE", "#AA3377", "#EE6677", "#CCBB44", "#228833", "#BBBBBB", "#882255")
+
+
+def kinds() -> tuple[str, ...]:
+    """Return the ways to divide a model, as the legend lists them: one a pipeline schedule."""
+    titles = [one.titled(chunks) for one in all_schedules() for chunks in one.chunks_searched]
+    return (*UNPIPED, *dict.fromkeys(titles))
 
 
 def kind(plan: ParallelPlan) -> str:
-    """How the layers of a model are divided, one of ``KINDS``.
+    """How the layers of a model are divided, one of :func:`kinds`.
 
     Examples
     --------
@@ -142,9 +150,8 @@ def kind(plan: ParallelPlan) -> str:
     'interleaved'
     """
     if plan.pp == 1:
-        return KINDS[plan.zero >= 2]
-    named = {"1f1b": "1F1B"}.get(plan.schedule, plan.schedule)
-    return "interleaved" if plan.vpp > 1 else named
+        return UNPIPED[plan.zero >= 2]
+    return plan.pipeline.titled(plan.vpp)
 
 
 def frontier(size: IntArray, seconds: FloatArray) -> IntArray:

@@ -13,6 +13,8 @@ from typing import Any
 from experiments.validation.recipes import recipe
 from topologies.catalogue.catalogue import catalogue
 from topologies.errors import InputError
+from workloads.training.plan.schedules import pipeline_schedule
+from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
 
 Cells = Mapping[str, Any]
 
@@ -159,19 +161,21 @@ def _batch(row: Cells) -> Cells:
 
 
 def _pipeline(row: Cells) -> Cells:
-    """Schedule and chunks of a stage; only 1F1B has several, and only where there are stages."""
+    """Schedule and chunks of a stage, of which only stages of a pipeline have several."""
     pp, vpp, schedule = row["pp"], row.get("vpp"), row.get("schedule")
-    if pp == 1 or (vpp and schedule in ("gpipe", "zero-bubble")):
-        return {"vpp": 1, "schedule": schedule or "1f1b"}
+    allowed = pipeline_schedule(schedule or DEFAULT).chunks_allowed
+    if pp == 1 or (vpp and vpp not in allowed):
+        return {"vpp": 1 if pp == 1 else allowed[0], "schedule": schedule or DEFAULT}
     microbatches = row["global_batch"] // (row["dp"] * row["microbatch"])
     most = row["layers"] // pp
     bubble = (pp - 1) / microbatches
     tuned = row["chips"] >= TUNED and most > 1
     if schedule is None and vpp is None and tuned and bubble > MOST_BUBBLE:
-        schedule = "interleaved"
-    if schedule == "interleaved" and vpp is None:
+        schedule = schedule_of_chunks(2)
+    usual = pipeline_schedule(schedule or DEFAULT).chunks_searched
+    if vpp is None and len(usual) > 1:
         vpp = max(1, min(most, max(2, round(most / LAYERS_OF_A_CHUNK))))
-    return {"vpp": vpp or 1, "schedule": schedule or "1f1b"}
+    return {"vpp": vpp or usual[0], "schedule": schedule or DEFAULT}
 
 
 def _overlap(row: Cells) -> Cells:

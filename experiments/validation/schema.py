@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from topologies.errors import InputError, suggestion
+from workloads.training.plan.schedules import all_schedules, schedule_names
 
 Value = int | float | str | None
 Holds = Literal["text", "count", "number", "flag"]
@@ -83,12 +84,8 @@ def _spellings(**names: str) -> dict[str, str]:
 SCHEDULE = Column(
     "schedule",
     "text",
-    choices=("gpipe", "1f1b", "interleaved", "zero-bubble"),
-    also={
-        **_spellings(gpipe="afab", interleaved="interleaved-1f1b 1f1b-interleaved vpp"),
-        **dict.fromkeys(("zb", "zb-h1", "zbh1", "zb1p"), "zero-bubble"),
-        **dict.fromkeys(("dapple", "pipedream-flush", "non-interleaved"), "1f1b"),
-    },
+    choices=schedule_names(),
+    also={other: one.name for one in all_schedules() for other in one.aliases},
 )
 RECOMPUTE = Column(
     "recompute",

@@ -25,19 +25,16 @@ from workloads.training.plan.plan import (
     Overlap,
     ParallelPlan,
     Recompute,
-    Schedule,
     check_model,
 )
 from workloads.training.plan.plan_file import complete
+from workloads.training.plan.schedules import pipeline_schedule, schedule_names
+from workloads.training.plan.schedules.registry import DEFAULT
 from workloads.training.plan.stage_layers import layer_counts
 
 ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
 """Orders of the axes that are tried: replicas or pipeline stages next to each other."""
-SCHEDULES: tuple[Schedule, ...] = ("1f1b", "zero-bubble", "interleaved", "gpipe")
-"""Pipelines by number. GPipe is not tried unasked: it has the bubble of 1F1B and holds more."""
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-CHUNKS = (1, 2, 3, 4, 8)
-"""Model chunks of a stage that are tried."""
 OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
 """Overlaps by number. They say what a framework does, so they are tried only to be compared."""
 SHARED = (
@@ -215,19 +212,16 @@ def _microbatches(columns: Columns, base: ParallelPlan, known: Stated) -> Column
 
 def _pipelines(columns: Columns, model: Model, base: ParallelPlan, known: Stated) -> Columns:
     """Schedules, chunks, layers of the stages and order of the axes."""
-    schedules = [SCHEDULES.index(known["schedule"])] if "schedule" in known else [0, 1, 2]
-    grown = crossed(columns, "schedule", schedules)
-    chunks = [known["vpp"]] if "vpp" in known else CHUNKS
-    grown = crossed(grown, "vpp", chunks)
-    many, several = grown["vpp"] > 1, grown["pp"] > 1
-    interleaved = grown["schedule"] == SCHEDULES.index("interleaved")
-    least = schedules[0] if not several.any() or "schedule" in known else 0
-    alone = ~several & (grown["schedule"] == least) & ~many
-    # 1F1B with several chunks is interleaved under another name.
-    pipe = several & (many == interleaved) & (grown["pp"] * grown["vpp"] <= model.layers)
-    if "schedule" in known and known.get("vpp", 1) == 1:
-        # Interleaving of one chunk is run if it is asked for.
-        pipe |= several & ~many
+    names, allowed = schedule_names(), _pairs(known)
+    numbers = sorted({names.index(name) for name, _ in allowed})
+    grown = crossed(columns, "schedule", numbers)
+    numbers_of_chunks = sorted({known.get("vpp", 1), *(chunks for _, chunks in allowed)})
+    grown = crossed(grown, "vpp", numbers_of_chunks)
+    several = grown["pp"] > 1
+    alone = ~several & (grown["schedule"] == numbers[0]) & (grown["vpp"] == 1)
+    numbered = [(names.index(name), chunks) for name, chunks in allowed]
+    pipe = several & among(grown, ("schedule", "vpp"), numbered)
+    pipe &= (grown["vpp"] == 1) | (grown["pp"] * grown["vpp"] <= model.layers)
     grown = crossed(kept(grown, alone | pipe), "ends", [EVEN, LIGHT_END])
     light = {pp: bool(light_end(model, pp, base.seq)) for pp in set(grown["pp"].tolist())}
     can = np.array([light[pp] for pp in grown["pp"].tolist()], np.bool_) & (grown["vpp"] == 1)
@@ -236,6 +230,28 @@ def _pipelines(columns: Columns, model: Model, base: ParallelPlan, known: Stated
     grown = crossed(grown, "order", range(len(orders)))
     differ = (grown["dp"] > 1) & (grown["pp"] > 1)
     return kept(grown, differ | (grown["order"] == 0))
+
+
+def _pairs(known: Stated) -> list[tuple[str, int]]:
+    """Pipeline schedules that are tried, each with each of its numbers of chunks a stage.
+
+    Examples
+    --------
+    >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4})
+    ([('gpipe', 1)], [('interleaved', 4)])
+    """
+    stated, chunks = known.get("schedule"), known.get("vpp")
+    pairs = []
+    for name in schedule_names() if stated is None else (stated,):
+        one = pipeline_schedule(name)
+        if stated is None and not one.searched:
+            continue
+        tried = one.chunks_searched if stated is None else one.chunks_allowed
+        if chunks is None:
+            pairs += [(name, each) for each in one.chunks_searched]
+        elif chunks in tried:
+            pairs.append((name, chunks))
+    return pairs or [(stated or DEFAULT, 1)]
 
 
 def _memory_savings(columns: Columns, base: ParallelPlan, known: Stated) -> Columns:
@@ -292,6 +308,7 @@ def _plans(
     model: Model, base: ParallelPlan, columns: Columns, known: Stated
 ) -> tuple[ParallelPlan, ...]:
     """The rows as plans."""
+    names = schedule_names()
     same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
     orders = [known["order"]] if "order" in known else ORDERS
     listed = {name: column.tolist() for name, column in columns.items()}
@@ -301,7 +318,7 @@ def _plans(
             **same,
             **{name: listed[name][row] for name in DEGREES},
             sequence_parallel=bool(listed["sequence_parallel"][row]),
-            schedule=SCHEDULES[listed["schedule"][row]],
+            schedule=names[listed["schedule"][row]],
             recompute=RECOMPUTE[listed["recompute"][row]],
             overlap=OVERLAPS[listed["overlap"][row]],
             order=orders[listed["order"][row]],

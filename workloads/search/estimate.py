@@ -23,8 +23,8 @@ from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, Talk, ends_s, layer_s
 from workloads.training.layers.shapes import TWO
-from workloads.training.plan.pipeline_order import BACKWARD, WEIGHT
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.stage_layers import is_moe, layer_counts
 
 Found = TypeVar("Found")
@@ -119,7 +119,7 @@ class _Shared:
             tie_s=many.tie_s,
             gathers=EACH if plan.sharding == 3 else ONCE if beside and plan.sharding else NOT,
             reduces=EACH if plan.sharding >= 2 else ONCE if beside else NOT,
-            reduced_in=WEIGHT if plan.schedule == "zero-bubble" else BACKWARD,
+            reduced_in=WEIGHT if plan.pipeline.splits_weights else BACKWARD,
             sends_beside=plan.overlap == "all",
             dp_beside=beside,
         )
@@ -131,7 +131,7 @@ class _Shared:
         experts does not depend on how these are divided.
         """
         stage = Stage(self.model, plan, self.chip, self.parts, self._talk(plan))
-        near = (*_fields(plan, PASS_FIELDS), plan.schedule == "zero-bubble", _where(plan, DENSE))
+        near = (*_fields(plan, PASS_FIELDS), plan.pipeline.splits_weights, _where(plan, DENSE))
         dense = self._once(lambda: layer_s(stage, moe=False), "dense", *near)
         ends = self._once(lambda: ends_s(stage), "ends", *near)
         if self.model.experts is None:

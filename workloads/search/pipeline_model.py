@@ -14,7 +14,8 @@ import numpy as np
 from cluster_sim.engine.jit import compiled, internal
 from cluster_sim.schedule.table import IntArray
 from workloads.search.communication import FloatArray
-from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT, order
+from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT, pipeline_schedule
+from workloads.training.plan.schedules.held import passes
 
 NOT, ONCE, EACH = range(3)
 """When replicas exchange beside passes: never, once an iteration, with each pass."""
@@ -85,7 +86,8 @@ class Line(NamedTuple):
 @lru_cache(maxsize=ORDERS_KEPT)
 def orders(schedule: str, pp: int, microbatches: int, vpp: int) -> IntArray:
     """Passes of all stages: phase, microbatch and chunk, int64 (3, stages, passes)."""
-    made = [order(schedule, pp, stage, microbatches, vpp) for stage in range(pp)]
+    how = pipeline_schedule(schedule)
+    made = [passes(how, pp, stage, microbatches, vpp) for stage in range(pp)]
     return np.ascontiguousarray(np.stack([np.stack(one) for one in made], axis=1), np.int64)
 
 

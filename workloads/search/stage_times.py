@@ -16,8 +16,8 @@ from workloads.models.model import Layer, Model
 from workloads.search.communication import FloatArray
 from workloads.training.layers.layer import RankShapes
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT
 from workloads.training.program.ops import Catalog, Ops
 from workloads.training.program.stage import Builder
 
@@ -74,17 +74,17 @@ def ends_s(stage: Stage) -> FloatArray:
 
 def _through(one: Stage, layers: int, stage: int, kind: Layer) -> FloatArray:
     """A stage of so many layers by phase: forward, backward, gradients of weights if split [s]."""
-    plan, splits = one.plan, one.plan.schedule == "zero-bubble"
+    plan, splits = one.plan, one.plan.pipeline.splits_weights
+    chunks = plan.pipeline.chunks_allowed[0]
     alone = replace(
-        plan, pp=3, vpp=1, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=(),
-        schedule="zero-bubble" if splits else "1f1b",
-    )  # fmt: skip
-    shapes = RankShapes(
-        replace(one.model.of_kind(kind), layers=3 * layers), alone, one.chip, one.parts
+        plan, pp=3, vpp=chunks, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=()
     )
-    make, found = Builder(shapes, stage, Catalog()), np.zeros(3)
+    few = replace(one.model.of_kind(kind), layers=3 * chunks * layers)
+    make = Builder(RankShapes(few, alone, one.chip, one.parts), stage, Catalog())
+    found = np.zeros(3)
+    chunk = chunks - 1 if stage == LAST else 0
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
-        found[phase] = span(make.one(phase, 0, False), make.catalog.steps, one.talk)
+        found[phase] = span(make.one(phase, chunk, False), make.catalog.steps, one.talk)
     return found
 
 

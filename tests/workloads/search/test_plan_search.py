@@ -27,9 +27,10 @@ from workloads.search.stage_times import span
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE, NOTHING, LayerOp
 from workloads.training.memory.memory import worst
-from workloads.training.plan.pipeline_order import BACKWARD, WEIGHT, bubble_fraction, zero_bubble_s
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan, check_model, check_ranks
+from workloads.training.plan.schedules import BACKWARD, WEIGHT
+from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.program.ops import Catalog
 from workloads.training.program.program import exchange_ps
 

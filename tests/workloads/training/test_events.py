@@ -16,7 +16,7 @@ from workloads.models.flops import forward_flops
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration
 from workloads.training.plan.parameters import edge_share, layer_share
-from workloads.training.plan.pipeline_order import bubble_fraction, zero_bubble_s
+from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import exchange_ps
 

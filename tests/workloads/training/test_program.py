@@ -18,9 +18,11 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution.lower import lower
 from workloads.training.layers.steps import CC_DP, ENGINE, STREAM_KINDS
-from workloads.training.plan.pipeline_order import bubble_fraction, order, zero_bubble_s
 from workloads.training.plan.placement import geometries, place
 from workloads.training.plan.plan import check_model
+from workloads.training.plan.schedules import pipeline_schedule
+from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
+from workloads.training.plan.schedules.held import passes
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
 from workloads.training.program.program import exchange_ps
@@ -42,7 +44,7 @@ def ends(trace: Trace, rank: int) -> list[int]:
 def test_every_microbatch_goes_forward_then_back(pp: int, m: int, name: str, data: Any) -> None:
     stage = data.draw(st.integers(0, pp - 1))
     vpp = data.draw(st.integers(1, 4)) if name == "interleaved" else 1
-    made = order(name, pp, stage, m, vpp)
+    made = passes(pipeline_schedule(name), pp, stage, m, vpp)
     phases = 3 if name == "zero-bubble" else 2
     at = np.lexsort((made.phase, made.chunk, made.microbatch))
     assert made.phase[at].tolist() == [*range(phases)] * m * vpp
@@ -73,14 +75,15 @@ def test_zero_bubble_is_the_closed_form(pp: int, more: int, weight: int) -> None
 
 def length(pp: int, m: int, vpp: int, name: str, times: tuple[int, int, int]) -> int:
     """End of the last pass when passes wait for nothing but their data, told pass by pass."""
-    orders = [order(name, pp, stage, m, vpp) for stage in range(pp)]
-    passes = [list(zip(*(c.tolist() for c in one), strict=True)) for one in orders]
+    how = pipeline_schedule(name)
+    orders = [passes(how, pp, stage, m, vpp) for stage in range(pp)]
+    left = [list(zip(*(c.tolist() for c in one), strict=True)) for one in orders]
     took = times if name == "zero-bubble" else (times[0], times[1] + times[2], 0)
     done: dict[tuple[int, int, int], int] = {}
     clock = [0] * pp
-    while any(passes):
-        waiting = sum(map(len, passes))
-        for stage, todo in enumerate(passes):
+    while any(left):
+        waiting = sum(map(len, left))
+        for stage, todo in enumerate(left):
             while todo:
                 phase, number, chunk = todo[0]
                 place = chunk * pp + stage
@@ -92,7 +95,7 @@ def length(pp: int, m: int, vpp: int, name: str, times: tuple[int, int, int]) ->
                 clock[stage] = max(clock[stage], done[need] if need else 0) + took[phase]
                 done[phase, number, place] = clock[stage]
                 todo.pop(0)
-        assert sum(map(len, passes)) < waiting, "the stages wait in a circle"
+        assert sum(map(len, left)) < waiting, "the stages wait in a circle"
     return max(clock)
 
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from cluster_sim.schedule.table import IntArray
 from workloads.models.model import Model
-from workloads.training.plan.pipeline_order import BACKWARD, FORWARD, WEIGHT, order
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.held import most_held
 from workloads.training.plan.stage_layers import chunk_layers, is_kept, layer_kinds
 
 ELEMENT_BYTES = 2
@@ -100,30 +101,22 @@ def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
 def held_activations(
     model: Model, plan: ParallelPlan, stage: int, *, gated: int = GATED_KEPT
 ) -> int:
-    """Most that a stage holds at once, by its order of passes [B]; ``gated`` as of a layer."""
+    """Return the most that a stage holds at once, by its passes [B]; ``gated`` as of a layer."""
     each = np.array([_chunk(model, plan, stage, chunk, gated) for chunk in range(plan.vpp)])
-    return int(_most_held(plan, stage, each))
+    return int((_held(plan, stage) * each).sum(axis=1).max())
 
 
 def in_flight(plan: ParallelPlan, stage: int) -> int:
-    """Microbatches whose activations a stage holds at once, counted over its chunks.
+    """Count the microbatches whose activations a stage holds at once, summed over its chunks.
 
     GPipe keeps all; 1F1B as many as there are stages from this one on (arXiv 2104.04473).
     """
-    return int(_most_held(plan, stage, np.ones(plan.vpp, np.int64)))
+    return int(_held(plan, stage).sum(axis=1).max())
 
 
-def _most_held(plan: ParallelPlan, stage: int, each: np.typing.NDArray[np.int64]) -> int:
-    """Peak of a running sum: a forward pass keeps its chunk's, the last pass over it drops them."""
-    if plan.schedule == "gpipe":
-        return int(each[0]) * plan.microbatches
-    if plan.vpp == 1 and plan.schedule != "zero-bubble":
-        return int(each[0]) * min(plan.microbatches, plan.pp - stage)
-    count = min(plan.microbatches, 4 * plan.pp)
-    made = order(plan.schedule, plan.pp, stage, count, plan.vpp)
-    drops = WEIGHT if plan.schedule == "zero-bubble" else BACKWARD
-    change = (made.phase == FORWARD).astype(np.int64) - (made.phase == drops)
-    return int(np.cumsum(change * each[made.chunk]).max())
+def _held(plan: ParallelPlan, stage: int) -> IntArray:
+    """Microbatches in flight of each chunk at the worst moments, int64 (moments, chunks)."""
+    return most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
 
 
 def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from topologies.errors import InputError, suggestion
 from topologies.options import option
-from workloads.models.model import Model
+from workloads.training.plan.schedules.registry import (
+    DEFAULT,
+    pipeline_schedule,
+    schedule_names,
+    schedule_of_chunks,
+)
+from workloads.training.plan.schedules.schedule import PipelineSchedule
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+if TYPE_CHECKING:
+    from workloads.models.model import Model
+
 Recompute = Literal["none", "selective", "full"]
 Overlap = Literal["none", "dp", "all"]
 CpExchange = Literal["ring", "all-gather"]
 
 CHOICES = {
-    "schedule": ("gpipe", "1f1b", "interleaved", "zero-bubble"),
     "recompute": ("none", "selective", "full"),
     "overlap": ("none", "dp", "all"),
     "precision": ("bf16", "fp8"),
@@ -24,7 +31,7 @@ CHOICES = {
     "zero": (0, 1, 2, 3),
     "cp_exchange": ("ring", "all-gather"),
 }
-"""What each field may be."""
+"""Choices of each field that has some; ``schedule`` has those of the registry."""
 
 ORDER = ("tp", "cp", "dp", "pp")
 ENDS = 2
@@ -59,8 +66,8 @@ class ParallelPlan:
         pipeline.
     sequence_parallel : bool
         Whether norms and residuals are split along the sequence over tp (arXiv 2205.05198).
-    schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble"}
-        With vpp above 1 1F1B is interleaved.
+    schedule : str
+        Name of a pipeline schedule, see :mod:`workloads.training.plan.schedules`.
     recompute : {"none", "selective", "full"}
         ``selective``: the attention core; ``full``: whole layers.
     recompute_every : int
@@ -127,8 +134,8 @@ class ParallelPlan:
             default="on where --tp divides the sequence",
         ),
     )
-    schedule: Schedule = field(
-        default="1f1b", metadata=option("Pipeline schedule", choices=CHOICES["schedule"])
+    schedule: str = field(
+        default=DEFAULT, metadata=option("Pipeline schedule", choices=schedule_names())
     )
     recompute: Recompute = field(
         default="selective",
@@ -185,6 +192,7 @@ class ParallelPlan:
         _positive("recompute_every", self.recompute_every)
         for name, known in CHOICES.items():
             _choice(name, getattr(self, name), known)
+        pipeline_schedule(self.schedule)
         for name in ("etp", "bucket_bytes"):
             if getattr(self, name) != 0:
                 _positive(name, getattr(self, name), most=2**50)
@@ -212,11 +220,7 @@ class ParallelPlan:
             raise InputError(
                 f"vpp {self.vpp} divides the stages of a pipeline, but pp is 1. Use vpp 1."
             )
-        if self.vpp > 1 and self.schedule in ("gpipe", "zero-bubble"):
-            raise InputError(
-                f"schedule {self.schedule} has one chunk a stage, not vpp {self.vpp}. "
-                "Use vpp 1 or --schedule interleaved."
-            )
+        self._check_chunks()
         chunks = self.pp * self.vpp
         if self.stage_layers and len(self.stage_layers) != chunks:
             raise InputError(
@@ -225,6 +229,16 @@ class ParallelPlan:
             )
         for number in self.stage_layers:
             _positive("stage_layers", number)
+
+    def _check_chunks(self) -> None:
+        allowed = self.pipeline.chunks_allowed
+        if self.vpp in allowed or self.pp == 1:
+            return
+        has = "one chunk" if allowed[-1] == 1 else f"{allowed[0]} to {allowed[-1]} chunks"
+        raise InputError(
+            f"schedule {self.schedule} has {has} a stage, not vpp {self.vpp}. "
+            f"Use vpp {allowed[0]} or --schedule {schedule_of_chunks(self.vpp)}."
+        )
 
     def _check_experts(self) -> None:
         inner, room = self.ep * self.expert_tp, self.tp * self.cp * self.dp
@@ -236,6 +250,11 @@ class ParallelPlan:
             )
         if not 1.0 <= self.routing_skew < float("inf"):
             raise InputError(f"routing_skew is {self.routing_skew}; it must be at least 1.")
+
+    @property
+    def pipeline(self) -> PipelineSchedule:
+        """The pipeline schedule of that name."""
+        return pipeline_schedule(self.schedule)
 
     @property
     def ranks(self) -> int:

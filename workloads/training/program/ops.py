@@ -36,9 +36,9 @@ class Ops:
     def __len__(self) -> int:
         return len(self.step)
 
-    def of_microbatch(self, number: int) -> Ops:
-        """The same ops for a microbatch."""
-        return Ops(self.step, self.back, self.layer, np.full_like(self.step, number))
+    def later(self, microbatches: int) -> Ops:
+        """Return the same ops for as many microbatches later."""
+        return replace(self, microbatch=self.microbatch + np.int32(microbatches))
 
 
 class Catalog:
@@ -82,6 +82,24 @@ def join(parts: Sequence[Ops]) -> Ops:
             for name in ("step", "back", "layer", "microbatch")
         )
     )
+
+
+def sequence(blocks: Sequence[Ops], which: IntArray, microbatch: IntArray) -> Ops:
+    """Blocks one after the other, each for a microbatch.
+
+    Parameters
+    ----------
+    blocks : sequence of Ops
+    which : int array (places,)
+        Number of the block at each place.
+    microbatch : int array (places,)
+    """
+    lengths = np.array([len(block) for block in blocks], np.int64)
+    whole, length = join(blocks), lengths[which]
+    first = (np.cumsum(lengths) - lengths)[which] - (np.cumsum(length) - length)
+    at = np.repeat(first, length) + np.arange(int(length.sum()))
+    number = np.repeat(microbatch.astype(np.int32), length)
+    return Ops(whole.step[at], whole.back[at], whole.layer[at], number)
 
 
 def repeat(block: Ops, layers: Sequence[int] | IntArray) -> Ops:

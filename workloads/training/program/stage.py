@@ -42,9 +42,10 @@ from workloads.training.layers.steps import (
     kernel,
 )
 from workloads.training.plan.parameters import Share, kind_shares, stage_share, total
-from workloads.training.plan.pipeline_order import FORWARD, WEIGHT, order
+from workloads.training.plan.schedules import FORWARD, WEIGHT
+from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.stage_layers import chunk_layers, is_kept, layer_kinds
-from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, repeat
+from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, repeat, sequence
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
 """Steps of a layer: of each kind, whose activations are dropped or kept."""
@@ -59,21 +60,29 @@ def stage_ops(shapes: RankShapes, stage: int, catalog: Catalog, iterations: int 
     """
     plan = shapes.plan
     make = Builder(shapes, stage, catalog)
-    made = order(plan.schedule, plan.pp, stage, plan.microbatches, plan.vpp)
-    passes = list(zip(*(column.tolist() for column in made), strict=True))
-    blocks: dict[tuple[int, int, bool], Ops] = {}
-    parts = []
-    for iteration in range(iterations):
-        parts.append(make.start())
-        for phase, number, chunk in passes:
-            key = (phase, chunk, number == plan.microbatches - 1)
-            if key not in blocks:
-                blocks[key] = make.one(*key)
-            parts.append(blocks[key].of_microbatch(iteration * plan.microbatches + number))
-        parts.append(make.finish())
-    ops = join(parts)
+    order = passes(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    kind = 2 * (order.phase * plan.vpp + order.chunk)
+    kind += _last_of_each(kind)
+    kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
+    start = make.start()
+    blocks = {
+        key: make.one(key // 2 // plan.vpp, key // 2 % plan.vpp, key % 2 == 1)
+        for key in kinds[np.argsort(first)].tolist()
+    }
+    worked = sequence([blocks[key] for key in kinds.tolist()], which, order.microbatch)
+    finish = make.finish()
+    later = [number * plan.microbatches for number in range(iterations)]
+    ops = join([part for more in later for part in (start, worked.later(more), finish)])
     beside = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
     return past_asynchronous(ops, np.isin(catalog.column("stream")[ops.step], beside))
+
+
+def _last_of_each(kind: IntArray) -> IntArray:
+    """1 for each pass that no later one of its kind follows, else 0."""
+    last = np.zeros(len(kind), np.int64)
+    _, from_end = np.unique(kind[::-1], return_index=True)
+    last[len(kind) - 1 - from_end] = 1
+    return last
 
 
 class Builder:
@@ -94,14 +103,14 @@ class Builder:
         self.stage = stage
         self.catalog = catalog
         self.chunks = chunk_layers(shapes.model, shapes.plan, stage)
-        self.splits = shapes.plan.schedule == "zero-bubble"
+        self.splits = shapes.plan.pipeline.splits_weights
 
     def one(self, phase: int, chunk: int, last: bool) -> Ops:
         """One microbatch through a chunk in a phase; ``last`` is the last microbatch."""
         if phase == FORWARD:
             return self.forward(chunk)
         if phase == WEIGHT:
-            return self._weights(self._reduces(last))
+            return self._weights(chunk, self._reduces(last))
         return self.backward(chunk, self._reduces(last) and not self.splits)
 
     def forward(self, chunk: int = 0) -> Ops:
@@ -132,17 +141,13 @@ class Builder:
             end = [*end, self._send("backward")]
         return self._pass(begin, layers, worked, end)
 
-    def last_backward(self) -> Ops:
-        """The last microbatch of the first chunk backward, gradients leaving beside."""
-        return self.backward(0, reduces=True)
-
-    def _weights(self, reduces: bool) -> Ops:
+    def _weights(self, chunk: int, reduces: bool) -> Ops:
         """Gradients of weights of one microbatch, where the backward pass is split."""
-        s = self.shapes
-        begin = weight_half(output_backward(s)) if self._last(0) else []
+        s, first, last = self.shapes, self._first(chunk), self._last(chunk)
+        begin = weight_half(output_backward(s)) if last else []
         blocks = [[weight_half(block) for block in kind] for kind in self._backwards()]
-        worked, left = self._layers(blocks, self.chunks[0][::-1], reduces)
-        rest = total([left, edges_of(s, self.stage)])
+        worked, left = self._layers(blocks, self.chunks[chunk][::-1], reduces)
+        rest = total([left, edges_of(s, self.stage) if first or last else Share(0, 0)])
         end = self._reduced(rest) if reduces else []
         return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
 

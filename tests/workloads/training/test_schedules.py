@@ -1,0 +1,212 @@
+"""Pipeline schedules: one place each, and everything else follows from their passes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.toy_training import TOY, plan, sixteen
+from topologies.errors import InputError
+from workloads.training.iteration import iteration
+from workloads.training.memory.activations import in_flight, layer_activations
+from workloads.training.memory.memory import memory
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules import all_schedules, schedule_names
+from workloads.training.plan.schedules.held import most_held, passes
+from workloads.training.plan.schedules.schedule import PipelineSchedule
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-pipeline-schedule.md"
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+EVERY = [(one, chunks) for one in all_schedules() for chunks in one.chunks_searched]
+
+
+def held_now(schedule: PipelineSchedule, pp: int, stage: int, m: int, chunks: int) -> int:
+    """Most microbatches in flight, counted one by one: the slow definition."""
+    order = passes(schedule, pp, stage, m, chunks)
+    rows = list(zip(*(column.tolist() for column in order), strict=True))
+    last = {(number, chunk): place for place, (_, number, chunk) in enumerate(rows)}
+    alive: set[tuple[int, int]] = set()
+    most = 0
+    for place, (_, number, chunk) in enumerate(rows):
+        alive.add((number, chunk))
+        most = max(most, len(alive))
+        if last[number, chunk] == place:
+            alive.remove((number, chunk))
+    return most
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), EVERY)
+def test_microbatches_in_flight_are_counted_from_the_passes(
+    schedule: PipelineSchedule, chunks: int
+) -> None:
+    for pp, m in product((2, 3, 4), (1, 3, 4, 7, 19)):
+        for stage in range(pp):
+            counted = most_held(schedule, pp, stage, m, chunks).sum(axis=1).max()
+            assert counted == held_now(schedule, pp, stage, m, chunks)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), EVERY)
+def test_many_microbatches_hold_what_the_last_round_adds(
+    schedule: PipelineSchedule, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
+    monkeypatch.setattr("workloads.training.plan.schedules.held.COUNTED", 16)
+    most_held.cache_clear()
+    short = [most_held(schedule, 4, stage, 83, chunks).tolist() for stage in range(4)]
+    most_held.cache_clear()
+    assert short == whole
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), EVERY)
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_memory_is_what_a_counted_run_holds(
+    schedule: PipelineSchedule, chunks: int, zero: int, recompute: str
+) -> None:
+    """Activations alive in the simulated trace, and parameters of the layers that it computes."""
+    how = ParallelPlan(
+        pp=2, dp=2, tp=2, vpp=chunks, global_batch=10, seq=64, zero=zero, schedule=schedule.name,
+        recompute=recompute, ranks_per_chip=1,
+    )  # fmt: skip
+    few = {"layers": 2 * max(2, chunks)}
+    model = TOY.__class__(**{**TOY.__dict__, **few})
+    step = iteration(model, sixteen(), how, partial=True, allow_oversized=True, folded=False)
+    frame = step.trace.frame()
+    compute = frame[(frame.what == "compute") & (frame.microbatch >= 0)]
+    each = layer_activations(model, how)
+    for stage in range(how.pp):
+        mine = compute[
+            (compute.stage == stage)
+            & (compute["rank"] == compute["rank"][compute.stage == stage].min())
+        ]
+        layers = mine[mine.layer >= 0].groupby(["microbatch", "layer"])
+        spans = layers.agg(begin=("start_s", "min"), end=("end_s", "max"))
+        begins, ends = spans.begin.to_numpy(), spans.end.to_numpy()
+        alive = max(int(((begins <= at) & (ends > at)).sum()) for at in begins)
+        kept = memory(model, how, stage, sixteen().catalogue, sixteen().chip)
+        per_stage = model.layers // how.pp
+        assert alive <= in_flight(how, stage) * per_stage // chunks
+        assert alive > (in_flight(how, stage) - 1) * per_stage // chunks
+        assert kept.activations >= alive * each
+    replicas = how.dp
+    whole = memory(
+        model, ParallelPlan(**{**how.__dict__, "zero": 0}), 0, sixteen().catalogue, sixteen().chip
+    )
+    parts = memory(model, how, 0, sixteen().catalogue, sixteen().chip)
+    for name, level in (("optimizer", 1), ("gradients", 2), ("weights", 3)):
+        divided = replicas if how.sharding >= level else 1
+        assert getattr(parts, name) == -(-getattr(whole, name) // divided)
+
+
+def test_a_schedule_that_leaves_out_a_pass_is_refused() -> None:
+    from workloads.training.plan.schedules import FORWARD, in_order
+
+    lame = PipelineSchedule("lame", "lame", lambda pp, s, m, c: in_order([(FORWARD, 0, 0)]))
+    with pytest.raises(ValueError, match="lame: stage 0 of 2 does not take each of 2 microbatches"):
+        passes(lame, 2, 0, 2)
+
+
+def test_an_unknown_schedule_is_refused_with_the_list() -> None:
+    with pytest.raises(InputError, match=r"it must be one of gpipe, 1f1b, .*Did you mean 1f1b"):
+        plan(schedule="1f1c")
+
+
+def test_no_schedule_is_compared_by_name_elsewhere() -> None:
+    """A name in another file would be a second place that a new schedule must be told to."""
+    root = Path(__file__).parents[3]
+    quoted = re.compile("|".join(f"['\"]{name}['\"]" for name in schedule_names()))
+    places = [
+        str(file.relative_to(root))
+        for folder in ("workloads", "experiments", "cluster_sim", "topologies")
+        for file in (root / folder).rglob("*.py")
+        if "plan/schedules" not in str(file) and quoted.search(_code(file.read_text()))
+    ]
+    assert places == []
+
+
+def _code(text: str) -> str:
+    """The text without docstrings, whose examples may name a schedule."""
+    return re.sub(r'"""(?:[^"]|"(?!""))*"""', "", text)
+
+
+ADD = """
+import sys
+sys.path.insert(0, {folder!r})
+from batched_warm_up import BATCHED_WARM_UP
+from workloads.training.plan.schedules import registry
+registry.SCHEDULES = (*registry.SCHEDULES, BATCHED_WARM_UP)
+"""
+"""What the how-to page's line in the registry does, for one process."""
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page's own code in a temporary module, and what adds it to the list."""
+    folder = tmp_path_factory.mktemp("added")
+    first, *_ = BLOCK.findall(PAGE.read_text())
+    (folder / "batched_warm_up.py").write_text(first)
+    return ADD.format(folder=str(folder))
+
+
+def python(text: str) -> str:
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def command(added: str, line: str) -> str:
+    call = "from experiments.cli.main import run\nsys.exit(run(sys.argv[1].split()))"
+    words = [sys.executable, "-c", added + call, line]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_page_shows_what_its_code_prints(added: str) -> None:
+    *_, shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    _, second = BLOCK.findall(PAGE.read_text())
+    assert python(added + second) == shown
+
+
+def test_help_lists_the_added_schedule(added: str) -> None:
+    assert "batched-warm-up" in command(added, "train --help")
+
+
+TRAIN = (
+    "train --model gpt2 --cluster trn2.48xlarge --tp 2 --pp 4 --global-batch 64 --seq 512 --json"
+)
+
+
+def test_train_runs_the_added_schedule_with_its_own_memory(added: str) -> None:
+    """The last stage, which needs most memory, holds three microbatches where 1F1B holds one."""
+    ours, usual = (
+        json.loads(command(added, f"{TRAIN} --schedule {name}"))
+        for name in ("batched-warm-up", "1f1b")
+    )
+    held = [one["memory_bytes"]["activations"] for one in (ours, usual)]
+    assert ours["plan"]["schedule"] == "batched-warm-up"
+    assert held[0] == 3 * held[1]
+    assert ours["iteration_s"] == pytest.approx(usual["iteration_s"], rel=0.02)
+
+
+def test_plan_searches_the_added_schedule_and_draws_it(added: str, tmp_path: Path) -> None:
+    line = (
+        "plan --model gpt2 --cluster trn2.48xlarge --global-batch 64 --seq 512 --pp 4 --top 2 "
+        f"--schedule batched-warm-up --json --out {tmp_path / 'run'}"
+    )
+    found = json.loads(command(added, line))
+    assert {row["schedule"] for row in found["rows"]} == {"batched-warm-up"}
+    assert abs(found["rows"][0]["estimate_error"]) < 0.05
+    assert (tmp_path / "run" / "pareto.svg").read_text().count("batched warm-up") >= 1
+
+
+def test_numbers_of_passes_are_whole() -> None:
+    for one, chunks in EVERY:
+        assert all(column.dtype == np.int64 for column in passes(one, 2, 0, 3, chunks))

@@ -1,0 +1,21 @@
+"""Pipeline schedules: in which order a stage takes its microbatches through its chunks."""
+
+from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes, in_order
+from workloads.training.plan.schedules.registry import (
+    all_schedules,
+    pipeline_schedule,
+    schedule_names,
+)
+from workloads.training.plan.schedules.schedule import PipelineSchedule
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "WEIGHT",
+    "Passes",
+    "PipelineSchedule",
+    "all_schedules",
+    "in_order",
+    "pipeline_schedule",
+    "schedule_names",
+]

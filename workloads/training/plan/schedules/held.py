@@ -1,0 +1,87 @@
+"""The passes of a schedule, checked once, and the microbatches in flight that follow from them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from cluster_sim.schedule.table import IntArray
+from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes
+from workloads.training.plan.schedules.schedule import PipelineSchedule
+
+REMEMBERED = 4096
+COUNTED = 4096
+"""Microbatches that are counted one by one; rounds of the pipeline beyond hold as many as the last
+one that is counted, or as many more as it does than the one before."""
+
+
+def passes(
+    schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int = 1
+) -> Passes:
+    """Return the passes of one stage, after checking that none is missing.
+
+    Raises
+    ------
+    ValueError
+        For a schedule that leaves out a pass, takes one twice, or takes a microbatch backward
+        before forward: a mistake of whoever wrote the schedule.
+    """
+    order = schedule.passes(pp, stage, microbatches, chunks)
+    phases = 3 if schedule.splits_weights else 2
+    number = (order.phase * chunks + order.chunk) * microbatches + order.microbatch
+    place = np.full(phases * chunks * microbatches, -1)
+    if len(number) == len(place):
+        place[number] = np.arange(len(number))
+    by_phase = place.reshape(phases, -1)
+    if (place < 0).any() or (np.diff(by_phase, axis=0) < 0).any():
+        raise ValueError(
+            f"pipeline schedule {schedule.name}: stage {stage} of {pp} does not take each of "
+            f"{microbatches} microbatches through each of {chunks} chunks forward, then backward"
+        )
+    return order
+
+
+@lru_cache(REMEMBERED)
+def most_held(
+    schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int = 1
+) -> IntArray:
+    """Count the microbatches in flight at the worst moments of a stage.
+
+    A microbatch's activations of a chunk are held from its forward pass to the last pass over it.
+
+    Returns
+    -------
+    int64 array (moments, chunks)
+        Microbatches held of each chunk, at each moment that no other exceeds in every chunk.
+
+    Examples
+    --------
+    >>> from workloads.training.plan.schedules.registry import pipeline_schedule
+    >>> [most_held(pipeline_schedule(name), 4, 1, 8).tolist() for name in ("1f1b", "gpipe")]
+    [[[3]], [[8]]]
+    """
+    rounds = -(-(microbatches - max(COUNTED, 4 * pp)) // pp)
+    if rounds > 1:
+        before, last = (
+            most_held(schedule, pp, stage, microbatches - (rounds + more) * pp, chunks)
+            for more in (1, 0)
+        )
+        if before.shape == last.shape:
+            return last + rounds * (last - before)
+    order = passes(schedule, pp, stage, microbatches, chunks)
+    dropped = WEIGHT if schedule.splits_weights else BACKWARD
+    change = (order.phase == FORWARD).astype(np.int64) - (order.phase == dropped)
+    if chunks == 1:
+        return np.full((1, 1), np.cumsum(change).max())
+    own = order.chunk[:, None] == np.arange(chunks)
+    return _undominated(np.unique(np.cumsum(change[:, None] * own, axis=0), axis=0))
+
+
+def _undominated(moments: IntArray) -> IntArray:
+    """Leave out the moments at which no chunk holds more than at some other moment."""
+    kept: list[IntArray] = []
+    for moment in moments[np.argsort(-moments.sum(axis=1), kind="stable")]:
+        if not any((other >= moment).all() for other in kept):
+            kept.append(moment)
+    return np.array(kept)

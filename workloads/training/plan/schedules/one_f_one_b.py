@@ -1,0 +1,94 @@
+"""1F1B and its interleaved form: forward and backward passes alternate after a warm-up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, Passes
+from workloads.training.plan.schedules.schedule import ANY_NUMBER, PipelineSchedule
+
+if TYPE_CHECKING:
+    from cluster_sim.schedule.table import IntArray
+
+
+def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
+    """Passes that alternate after as many forward ones as there are stages behind this one.
+
+    With several chunks a stage this is the interleaved schedule (arXiv 2104.04473, section 2.2).
+
+    Examples
+    --------
+    >>> print(one_f_one_b(4, 2, 4, 1))
+    F0 F1 B0 F2 B1 F3 B2 B3
+    >>> print(one_f_one_b(2, 1, 2, 2))
+    F0 F1 F0' B0' F1' B1' B0 B1
+    """
+    behind = pp - stage - 1
+    first_group, _ = _group_sizes(pp, microbatches)
+    warm_up = behind if chunks == 1 else 2 * behind + (chunks - 1) * first_group
+    return alternating(pp, microbatches, chunks, min(warm_up, microbatches * chunks))
+
+
+def alternating(pp: int, microbatches: int, chunks: int, warm_up: int) -> Passes:
+    """Passes of which the first ``warm_up`` are forward, and which alternate from there on."""
+    import numpy as np  # the command line lists the schedules without it
+
+    total = microbatches * chunks
+    forward = _forward_order(pp, microbatches, chunks)
+    number = np.arange(total)
+    forward_at = np.where(number < warm_up, number, 2 * number - warm_up)
+    steady = total - warm_up
+    backward_at = np.where(number < steady, warm_up + 2 * number + 1, total + number)
+    phase = np.repeat([FORWARD, BACKWARD], total)
+    microbatch = np.tile(forward[0], 2)
+    chunk = np.concatenate([forward[1], chunks - 1 - forward[1]])
+    order = np.argsort(np.concatenate([forward_at, backward_at]))
+    return Passes(phase[order], microbatch[order], chunk[order])
+
+
+def _group_sizes(pp: int, microbatches: int) -> tuple[int, int]:
+    """Microbatches of the first group that goes through all chunks, and of every later one.
+
+    A group is as large as the pipeline; what is left over goes with the first group, as a smaller
+    one would make stages wait for one another.
+    """
+    return microbatches % pp + min(pp, microbatches // pp * pp), pp
+
+
+def _forward_order(pp: int, microbatches: int, chunks: int) -> tuple[IntArray, IntArray]:
+    """Microbatch and chunk of each forward pass: chunk after chunk for a group of microbatches.
+
+    Backward passes go through the same list with the chunks reversed.
+    """
+    import numpy as np
+
+    if chunks == 1:
+        return np.arange(microbatches), np.zeros(microbatches, np.int64)
+    first, later = _group_sizes(pp, microbatches)
+    number = np.arange(microbatches * chunks)
+    begun = np.maximum(0, 1 + (number - first * chunks) // (later * chunks))
+    size = np.where(begun == 0, first, later)
+    base = np.where(begun == 0, 0, first + (begun - 1) * later)
+    within = number - base * chunks
+    return base + within % size, within // size
+
+
+ONE_F_ONE_B = PipelineSchedule(
+    name="1f1b",
+    title="1F1B",
+    passes=one_f_one_b,
+    chunks_allowed=ANY_NUMBER,
+    title_of_chunks="interleaved",
+    aliases=("dapple", "pipedream-flush", "non-interleaved"),
+    source="arXiv 2104.04473, section 2.1",
+)
+
+INTERLEAVED = PipelineSchedule(
+    name="interleaved",
+    title="interleaved",
+    passes=one_f_one_b,
+    chunks_allowed=ANY_NUMBER,
+    chunks_searched=(2, 3, 4, 8),
+    aliases=("interleaved-1f1b", "1f1b-interleaved", "vpp"),
+    source="arXiv 2104.04473, section 2.2",
+)

@@ -1,0 +1,63 @@
+"""The one list of pipeline schedules: command line, search, memory, figures and validation read it.
+
+A new schedule is a file beside this one that ends with its ``PipelineSchedule``, and its name here.
+"""
+
+from __future__ import annotations
+
+from topologies.errors import InputError, suggestion
+from workloads.training.plan.schedules.gpipe import GPIPE
+from workloads.training.plan.schedules.one_f_one_b import INTERLEAVED, ONE_F_ONE_B
+from workloads.training.plan.schedules.schedule import PipelineSchedule
+from workloads.training.plan.schedules.zero_bubble import ZERO_BUBBLE
+
+SCHEDULES: tuple[PipelineSchedule, ...] = (GPIPE, ONE_F_ONE_B, ZERO_BUBBLE, INTERLEAVED)
+"""All pipeline schedules, in the order in which they are listed and searched."""
+DEFAULT = ONE_F_ONE_B.name
+
+
+def all_schedules() -> tuple[PipelineSchedule, ...]:
+    """Return all pipeline schedules."""
+    return SCHEDULES
+
+
+def schedule_names() -> tuple[str, ...]:
+    """Return the names of all pipeline schedules."""
+    return tuple(one.name for one in SCHEDULES)
+
+
+def schedule_of_chunks(chunks: int) -> str:
+    """Return the name of the schedule that is first to be tried with so many chunks a stage.
+
+    Examples
+    --------
+    >>> schedule_of_chunks(4), schedule_of_chunks(7)
+    ('interleaved', 'interleaved')
+    """
+
+    def tries(one: PipelineSchedule) -> tuple[bool, bool, int]:
+        searched = one.chunks_searched
+        return chunks in one.chunks_allowed, chunks in searched, len(searched)
+
+    return max(SCHEDULES, key=tries).name
+
+
+def pipeline_schedule(name: str) -> PipelineSchedule:
+    """Return the pipeline schedule of a name.
+
+    Raises
+    ------
+    InputError
+        For a name that no schedule has.
+
+    Examples
+    --------
+    >>> pipeline_schedule("zero-bubble").splits_weights
+    True
+    """
+    for one in SCHEDULES:
+        if one.name == name:
+            return one
+    names = schedule_names()
+    near = suggestion(str(name), names)
+    raise InputError(f"schedule is {name!r}; it must be one of {', '.join(names)}.{near}")
