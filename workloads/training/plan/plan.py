@@ -135,7 +135,7 @@ class ParallelPlan:
         ),
     )
     schedule: str = field(
-        default=DEFAULT, metadata=option("Pipeline schedule", choices=schedule_names())
+        default=DEFAULT, metadata=option("Pipeline schedule", choices=schedule_names)
     )
     recompute: Recompute = field(
         default="selective",
