@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -75,8 +76,7 @@ def test_memory_is_what_a_counted_run_holds(
         pp=2, dp=2, tp=2, vpp=chunks, global_batch=10, seq=64, zero=zero, schedule=schedule.name,
         recompute=recompute, ranks_per_chip=1,
     )  # fmt: skip
-    few = {"layers": 2 * max(2, chunks)}
-    model = TOY.__class__(**{**TOY.__dict__, **few})
+    model = replace(TOY, layers=2 * max(2, chunks))
     step = iteration(model, sixteen(), how, partial=True, allow_oversized=True, folded=False)
     frame = step.trace.frame()
     compute = frame[(frame.what == "compute") & (frame.microbatch >= 0)]
@@ -96,9 +96,7 @@ def test_memory_is_what_a_counted_run_holds(
         assert alive > (in_flight(how, stage) - 1) * per_stage // chunks
         assert kept.activations >= alive * each
     replicas = how.dp
-    whole = memory(
-        model, ParallelPlan(**{**how.__dict__, "zero": 0}), 0, sixteen().catalogue, sixteen().chip
-    )
+    whole = memory(model, replace(how, zero=0), 0, sixteen().catalogue, sixteen().chip)
     parts = memory(model, how, 0, sixteen().catalogue, sixteen().chip)
     for name, level in (("optimizer", 1), ("gradients", 2), ("weights", 3)):
         divided = replicas if how.sharding >= level else 1
