@@ -22,6 +22,7 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 		{ echo "cluster-sim needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dask]'
+	$(BIN)/python -m experiments.precompile || true
 	@touch $(READY)
 
 setup: $(READY)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from experiments.cli.main import run
+from experiments.cli.process import leave, prepare
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -16,4 +17,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    prepare()
+    leave(main(sys.argv[1:]))

@@ -142,7 +142,7 @@ def _described(value: Any) -> str:
 def _surroundings() -> tuple[str, ...]:
     """Python, LLVM and the processor that machine code is for."""
     llvm = _llvm()
-    from llvmlite import __version__  # type: ignore[import-untyped]
+    from llvmlite import __version__
 
     features = llvm.get_host_cpu_features().flatten()
     return (
@@ -169,7 +169,7 @@ def _tell(text: str, *values: object) -> None:
 @cache
 def _llvm() -> Any:
     """LLVM for this machine."""
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+    import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
 
 LIBRARIES = ("numpy", "numba", "scipy", "pandas", "networkx", "simpy", "matplotlib", "pyarrow")
-PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
 LEAST_MEMORY_BYTES = 4 * 10**9
 
 
@@ -90,7 +89,7 @@ def _timed() -> list[Step]:
         Step("import the libraries", _seconds(_import), 3.0, "a local disk loads faster"),
         Step("read the catalogue", _seconds(_catalogue), 0.5, "a local disk loads faster"),
         Step("first collective (compiles or loads)", _seconds(_collective), 15.0,
-             "let the compile cache be written, or set NUMBA_CACHE_DIR"),
+             "let the compile cache be written, or set CLUSTER_SIM_CACHE"),
         Step("second collective", _seconds(_collective), 0.5, "close other programs"),
     ]  # fmt: skip
 
@@ -102,8 +101,8 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _import() -> None:
+    import llvmlite.binding  # noqa: F401
     import networkx  # noqa: F401
-    import numba  # noqa: F401
     import pandas  # noqa: F401
     import scipy.sparse  # noqa: F401
 
@@ -145,10 +144,9 @@ def _available_bytes() -> int | None:
 
 def _compiled() -> tuple[int, list[str]]:
     """Compiled functions that are kept between processes, and the folders that they are in."""
-    set_by_user = os.environ.get("NUMBA_CACHE_DIR")
-    root = Path(__file__).parents[2]
-    roots = [Path(set_by_user)] if set_by_user else [root / package for package in PACKAGES]
-    files = [path for one in roots for path in one.rglob("*.nbi")]
+    from topologies.kept_files import folders
+
+    files = [path for folder in folders() for path in folder.glob("*.o")]
     return len(files), sorted({str(path.parent) for path in files})
 
 
@@ -164,7 +162,7 @@ def _remarks(steps: list[Step], available: int | None, cached: int) -> list[str]
     if not cached:
         remarks.append(
             "compiled functions are not kept, so that every process compiles again: make the "
-            "installation writable, or set NUMBA_CACHE_DIR"
+            "installation writable, or set CLUSTER_SIM_CACHE"
         )
     return remarks
 

@@ -66,6 +66,13 @@ class Invocation:
             near = suggestion(self.engine, ENGINES)
             raise InputError(f"unknown engine {self.engine!r}.{near} Use {' or '.join(ENGINES)}.")
 
+    def hush(self) -> None:
+        """Let nothing be told of functions that are compiled, if nothing is to be told."""
+        if self.quiet:
+            import logging
+
+            logging.getLogger("cluster_sim").setLevel(logging.ERROR)
+
     def check_out(self) -> None:
         """Refuse a directory that holds something else, before the work begins.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from experiments.cli.groups import LazyGroup
+from experiments.cli.process import leave, prepare
 from topologies.errors import InputError, file_fault
 
 app = typer.Typer(
@@ -114,4 +115,5 @@ def _refuse(message: str, status: int = 2) -> int:
 
 def main() -> None:
     """Run the command line of this process."""
-    sys.exit(run(sys.argv[1:]))
+    prepare()
+    leave(run(sys.argv[1:]))

@@ -105,6 +105,7 @@ def as_options(
                 arguments[key] = dataclasses.replace(value, command=name, inputs=inputs)
                 if not resumes:
                     value.check_out()
+                    value.hush()
         return command(**arguments)
 
     call.__doc__, call.__name__ = command.__doc__, name

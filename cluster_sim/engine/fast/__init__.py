@@ -41,7 +41,7 @@ def simulate(
     until_ops: Sequence[int] = (),
 ) -> Times:
     """Run a schedule in compiled code; see :func:`cluster_sim.engine.simulate`."""
-    run = _run(schedule, faults, until_ops)
+    run = new_run(schedule, faults, until_ops)
     now = play(run, HORIZON_PS if until_ps is None else until_ps)
     state = run.state
     if state.notes[TROUBLE] != NO_OP:
@@ -68,7 +68,8 @@ def simulate(
     return settle(times, state.pending, now=now, on_its_way=len(moving) > 0 or faults_ahead)
 
 
-def _run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
+def new_run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
+    """Return everything that a run of a schedule works on, before its first instant."""
     return Run(
         ops=_ops(schedule, until_ops),
         state=_state(len(schedule)),
@@ -139,6 +140,8 @@ def _speeds(schedule: Schedule, faults: Faults) -> Speeds:
 
 def _most_attempts(schedule: Schedule, faults: Faults) -> int:
     """No more runs can be lost than dying resources hold, and than cut through from those."""
+    if not len(faults):
+        return 0
     deaths = np.bincount(faults.resource[faults.numerator == 0], minlength=len(schedule.resources))
     holds = np.bincount(schedule.resource[schedule.resource >= 0], minlength=len(deaths))
     shares = np.bincount(schedule.flows.resource, minlength=len(deaths))

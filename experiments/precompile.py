@@ -1,0 +1,55 @@
+"""``python -m experiments.precompile``: make the machine code that commands need, once.
+
+``make setup`` runs it, so that the first command does not have to compile. Each line below is the
+smallest command that comes to some of the compiled functions; commands run in processes of their
+own, two at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+PLAIN = ("ring:4", "--bandwidth", "1GB/s", "--latency", "1us")
+TRAIN = ("train", "--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--tp", "4")
+STEP = ("--global-batch", "8", "--seq", "4096", "--allow-oversized")
+
+COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("runs of schedules", ("collective", "all-reduce", *PLAIN, "--size", "1KiB")),
+    ("clocks of all ranks", (*TRAIN, *STEP, "--level", "rank-vector", "--jitter", "0.01")),
+    ("faults", (*TRAIN, *STEP, "--fault", "engine:0@1ms:slow=1/2")),
+    ("breakdowns of training steps", (*TRAIN, *STEP, "--unfolded")),
+    ("searches for plans", ("plan", *TRAIN[1:5], *STEP[:4])),
+)
+
+
+def main() -> int:
+    """Run every command once; returns how many failed."""
+    begun = time.perf_counter()
+    failed = 0
+    with ProcessPoolExecutor(2) as pool:
+        works = {pool.submit(run_quietly, command): what for what, command in COMMANDS}
+        for done, work in enumerate(as_completed(works), 1):
+            failed += bool(work.result())
+            said = "failed" if work.result() else "ready"
+            line = f"machine code [{done}/{len(works)}]: {works[work]} {said}"
+            sys.stderr.write(f"{line}, {time.perf_counter() - begun:.0f} s\n")
+    return failed
+
+
+def run_quietly(command: Sequence[str]) -> int:
+    """Run a command of ``cluster-sim`` without its output; returns the exit status."""
+    from experiments.cli.main import run
+
+    logging.getLogger("cluster_sim").setLevel(logging.ERROR)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return run([*command, "--json"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
