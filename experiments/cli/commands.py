@@ -52,6 +52,7 @@ COMMANDS = (
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
     Command("serve", "serve", "Serve requests on one replica, token by token."),
     Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
+    Command("lend", "lend", "Say how many units can be lent tonight, and how sure that is."),
     Command("experiment", "experiment", "Run one of the experiments, or list them."),
     Command("sweep", "sweep", "Run a table of parameters on all processors.", resumes=True),
     Command("validate", "validate", "Compare predictions with published measurements."),

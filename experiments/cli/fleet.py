@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.fleet_options import (
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
     from workloads.fleet.scenario import Scenario
 
 GROUPS = ("inference", "training", "moving", "idle", "broken")
+COMPARED = (
+    ("slo_attainment", "within the SLO", "{:.3%}"),
+    ("slo_attainment_worst_15min", "worst 15 min", "{:.2%}"),
+    ("training_share", "lent to training", "{:.2%}"),
+    ("inference_share", "serving", "{:.2%}"),
+    ("units_needed_peak", "units, busiest hour", "{:,.0f}"),
+    ("shed_share", "tokens shed", "{:.3%}"),
+    ("role_changes", "role changes", "{:,}"),
+)
+"""Columns of the table of scenarios: key of a row, title, format."""
 
 
 def fleet(
@@ -45,50 +55,104 @@ def fleet(
 
     Every chip-hour of the run is accounted for: inference, training, moving, idle or broken.
     """
-    asked = Question(fleet, demand, policy, limits, money)
-    scenario, result, times = _timed(asked, catalogue, call.seed)
-    document = {**_document(asked, scenario, result, call), **times}
-    for note in document["notes"]:
-        sys.stderr.write(f"{note}\n")
+    told = _run_all(Question(fleet, demand, policy, limits, money), catalogue, call)
+    document = _document(told, call)
+    for note in (document["scaling"], *document["notes"]):
+        sys.stderr.write(f"{note}\n" if note else "")
     call.answer(
         lambda: document,
         lambda: _print(document),
-        lambda run: _write(run, document, result, scenario),
+        lambda run: _write(run, document, told),
     )
 
 
-def _timed(
-    asked: Question, catalogue: CatalogueInputs, seed: int
-) -> tuple[Scenario, FleetRun, dict[str, float]]:
-    from experiments.cli.fleet_inputs import run_under, scenario_of
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """Scenarios side by side with their runs, the base first."""
+
+    asked: Question
+    scenarios: list[tuple[str, Scenario]]
+    runs: list[FleetRun]
+    build_s: float
+    simulate_s: float
+
+    @property
+    def base(self) -> Scenario:
+        return self.scenarios[0][1]
+
+    @property
+    def main(self) -> tuple[str, Scenario, FleetRun]:
+        """The only what-if, or else the base: what is told in full."""
+        place = 1 if len(self.runs) == 2 else 0
+        return (*self.scenarios[place], self.runs[place])
+
+
+def _run_all(asked: Question, catalogue: CatalogueInputs, call: Invocation) -> _Told:
+    from experiments.cli.fleet_inputs import run_under, scenario_from
+    from workloads.fleet.scenario import what_ifs
 
     begun = time.perf_counter()
-    scenario = scenario_of(asked, catalogue.read(), seed)
+    base = scenario_from(asked, catalogue.read(), call.seed)
+    scenarios = what_ifs(base, asked.demand.what_if)
     built = time.perf_counter()
-    result = run_under(scenario, asked.policy.policy, asked.policy, seed)
-    ended = time.perf_counter()
-    return scenario, result, {"build_s": built - begun, "simulate_s": ended - built}
+    runs = [
+        run_under(scenario, asked.policy.policy, asked.policy, call.seed)
+        for _, scenario in shown(scenarios, "fleet", quiet=call.quiet)
+    ]
+    return _Told(asked, scenarios, runs, built - begun, time.perf_counter() - built)
 
 
-def _document(
-    asked: Question, scenario: Scenario, result: FleetRun, call: Invocation
-) -> dict[str, Any]:
-    from experiments.cli.fleet_inputs import notes, run_under
+def _document(told: _Told, call: Invocation) -> dict[str, Any]:
+    from experiments.cli.fleet_inputs import notes
+    from workloads.fleet import summary
+
+    name, scenario, run = told.main
+    own = summary(run, scenario.economics, scenario.prices)
+    document = {
+        "cluster": told.asked.fleet.cluster,
+        "policy": told.asked.policy.policy,
+        "scenario": name,
+        **scenario.sizing.document(),
+        **own,
+        "scaling": told.base.scaling,
+        "notes": notes(told.base, told.asked.policy.policy),
+    }
+    if told.asked.policy.compare:
+        document["regret"] = _regret(told, own, call)
+    if len(told.scenarios) > 1:
+        document["rows"] = [
+            _row(label, each, summary(done, each.economics, each.prices))
+            for (label, each), done in zip(told.scenarios, told.runs, strict=True)
+        ]
+    return {**document, "build_s": told.build_s, "simulate_s": told.simulate_s}
+
+
+def _regret(told: _Told, own: Mapping[str, Any], call: Invocation) -> dict[str, float]:
+    from experiments.cli.fleet_inputs import run_under
     from workloads.fleet import regret, summary
 
-    own = summary(result, scenario.economics, scenario.prices)
-    named = {"cluster": asked.fleet.cluster, "policy": asked.policy.policy}
-    document = {**named, **own, "notes": notes(scenario, asked.policy.policy)}
-    if asked.policy.compare:
-        usual = replace(asked.policy, headroom=None)
-        others = {
-            name: summary(
-                run_under(scenario, name, usual, call.seed), scenario.economics, scenario.prices
-            )
-            for name in shown(["oracle", "static"], "fleet, to compare", quiet=call.quiet)
-        }
-        document["regret"] = regret(own, others["oracle"], others["static"])
-    return document
+    _, scenario, _ = told.main
+    usual = replace(told.asked.policy, headroom=None)
+    others = {
+        name: summary(
+            run_under(scenario, name, usual, call.seed), scenario.economics, scenario.prices
+        )
+        for name in shown(["oracle", "static"], "fleet, to compare", quiet=call.quiet)
+    }
+    return regret(own, others["oracle"], others["static"])
+
+
+def _row(name: str, scenario: Scenario, own: Mapping[str, Any]) -> dict[str, Any]:
+    """One scenario beside the others: every number of its summary, and shares of the fleet."""
+    hours, offered = own["chip_hours"], own["offered_tokens"]
+    return {
+        "scenario": name,
+        **scenario.sizing.document(),
+        **own,
+        "training_share": own["training_chip_hours"] / hours,
+        "inference_share": own["inference_chip_hours"] / hours,
+        "shed_share": own["shed_tokens"] / offered if offered else 0.0,
+    }
 
 
 def _print(document: Mapping[str, Any]) -> None:
@@ -101,19 +165,53 @@ def _print(document: Mapping[str, Any]) -> None:
         for name in GROUPS
     ]
     title = f"{document['chips']:,} chips of {document['cluster']}, {document['policy']} policy"
+    if document["scenario"] != "base":
+        title += f", {document['scenario']}"
     print_table(title, ["", "chip-hours", "share"], hours)
+    print_table("", ["", ""], [*_size_facts(document), *_service_facts(document)])
+    print_table("", ["", ""], _money_facts(document))
+    if "rows" in document:
+        titles = ["scenario", *(name for _, name, _ in COMPARED)]
+        rows = [
+            [row["scenario"], *(style.format(row[key]) for key, _, style in COMPARED)]
+            for row in document["rows"]
+        ]
+        print_table("What-ifs side by side", titles, rows)
+
+
+def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        ["demand, busiest hour", f"{document['demand_peak_requests_per_s']:,.3g} requests/s"],
+        ["the fleet serves at the SLO", f"{document['capacity_requests_per_s']:,.4g} requests/s"],
+        ["", f"{document['capacity_tokens_per_s']:,.4g} tokens/s"],
+        ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
+        [
+            "units for the busiest hour",
+            f"{document['units_needed_peak']:,.1f} of {document['units']:,}",
+        ],
+        ["factor on the demand", f"{document['demand_scale']:.6g}"],
+    ]
+
+
+def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
     latency = document["reclaim_latency_s"]
-    facts = [
+    return [
         ["requests within the SLO", f"{document['slo_attainment']:.3%}"],
         ["worst 15 minutes", f"{document['slo_attainment_worst_15min']:.3%}"],
         ["tokens served", f"{document['served_tokens']:,}"],
         ["tokens shed", f"{document['shed_tokens']:,}"],
         ["tokens waiting at the end", f"{document['queued_tokens']:,}"],
-        ["training goodput", _number(document["training_goodput"], "{:.2%}")],
-        ["training steps", _number(document["training_steps"], "{:,.0f}")],
         ["unit role changes", f"{document['role_changes']:,}"],
         ["time to serve, p50 / p99", f"{_number(latency['p50'])} / {_number(latency['p99'])}"],
         ["failures", f"{document['failures']:,}"],
+    ]
+
+
+def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
+    facts = [
+        ["training goodput", _number(document["training_goodput"], "{:.2%}")],
+        ["training tokens", _number(document["training_tokens"], "{:,.4g}")],
+        ["training steps", _number(document["training_steps"], "{:,.0f}")],
         ["energy", f"{document['energy_joules'] / 3.6e9:,.0f} MWh"],
         ["largest change in 15 min", f"{document['power_ramp_15min_w'] / 1e6:,.1f} MW"],
         ["electricity", _number(document["electricity_usd"], "{:,.0f} USD")],
@@ -124,23 +222,41 @@ def _print(document: Mapping[str, Any]) -> None:
     if "regret" in document:
         captured = document["regret"]["captured"]
         facts.append(["training won, of what foresight wins", f"{captured:.1%}"])
-    print_table("", ["", ""], facts)
+    return facts
 
 
 def _number(value: float | None, style: str = "{:,.0f} s") -> str:
     return "–" if value is None else style.format(value)
 
 
-def _write(run: Run, document: Mapping[str, Any], result: FleetRun, made: Scenario) -> None:
-    from experiments.figures.fleet import power_figure, roles_figure
+def _write(run: Run, document: Mapping[str, Any], told: _Told) -> None:
+    from experiments.figures.fleet import power_figure, roles_figure, scenarios_figure
     from workloads.fleet import changes_frame, jobs_frame, timeline
 
-    frame: pd.DataFrame = timeline(result, made.economics)
+    name, scenario, result = told.main
+    frame: pd.DataFrame = timeline(result, scenario.economics)
     title = f"{document['chips']:,} chips of {document['cluster']}, {document['policy']} policy"
+    if name != "base":
+        title += f", {name}"
     chips = result.chips_per_unit
     run.json("summary", document, title="Results")
     run.figure("roles", roles_figure(frame, chips_per_unit=chips, title=title), title="Roles")
     run.figure("power", power_figure(frame, title=title), title="Power")
+    if "rows" in document:
+        import pandas as pd
+
+        rows = pd.DataFrame([_flat(row) for row in document["rows"]])
+        run.table("what_ifs", rows, title="What-ifs side by side")
+        lines = {
+            label: timeline(done, each.economics)
+            for (label, each), done in zip(told.scenarios, told.runs, strict=True)
+        }
+        figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")
+        run.figure("what_ifs", figure, title="What-ifs")
     run.table("jobs", jobs_frame(result), title="Training jobs")
     run.table("changes", changes_frame(result), title="Role changes", parquet=True)
     run.table("timeline", frame, title="Every minute", parquet=True)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if not isinstance(value, dict)}

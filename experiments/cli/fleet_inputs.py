@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Callable
 
 from experiments.cli.fleet_options import (
     DemandInputs,
@@ -19,21 +17,21 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError
 from topologies.units import parse_seconds
-from workloads.demand import Demand, demand_of
+from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.prices import Prices, read_prices
+from workloads.fleet.inputs.serving import Serving
 from workloads.fleet.policy_by_name import policy_of
-from workloads.fleet.scenario import Scenario, run, scenario
-from workloads.fleet.state.services import Serving
+from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
 from workloads.models.huggingface import model
 from workloads.serving import parse_slo
 
 NEVER = ("inf", "never")
 
 
-def scenario_of(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
+def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
     """Build everything that the options say about the fleet, but its policy.
 
     Raises
@@ -44,7 +42,7 @@ def scenario_of(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
     if fleet.failures not in ("on", "off"):
         raise InputError(f"--failures {fleet.failures!r}; write on or off.")
     cluster = machine(fleet.cluster, catalogue=catalogue)
-    built = scenario(
+    return scenario(
         cluster,
         _demand(demand),
         model=model(fleet.model),
@@ -55,18 +53,22 @@ def scenario_of(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
             unit_rate_per_s=fleet.unit_rate,
             cache=fleet.cache,
         ),
-        days=demand.days,
-        start_day=demand.start_day,
-        peak_share=demand.peak,
-        noise=_noise(demand.noise),
+        period=Period(
+            days=demand.days,
+            start_day=demand.start_day,
+            scale_to_peak=demand.peak_share,
+            noise=_noise(demand.noise),
+            seed=seed,
+        ),
         training=fleet.training,
-        costs=_costs(cluster, asked.limits),
-        limits=_limits(asked.limits),
-        failing=fleet.failures == "on",
-        economics=Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
-        rng=np.random.default_rng([seed, 1]),
+        operation=Operation(
+            costs=_costs(cluster, asked.limits),
+            limits=_limits(asked.limits),
+            failing=fleet.failures == "on",
+            economics=Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
+            tariff=_tariff(asked.money),
+        ),
     )
-    return replace(built, prices=_prices(built, asked.money))
 
 
 def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> FleetRun:
@@ -93,18 +95,26 @@ def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> 
 def notes(built: Scenario, policy: str) -> list[str]:
     """Remarks on the inputs that a reader of the results should know."""
     known = 0 if built.history is None else built.history.minutes
-    if policy != "forecast" or known >= MINUTES_PER_DAY:
-        return []
-    return [
-        "the forecast knows no earlier day when the run begins, so its first hours are guesses; "
-        "--start-day 1 gives it a day of history."
-    ]
+    remarks = []
+    if policy == "forecast" and known < MINUTES_PER_DAY:
+        remarks.append(
+            "the forecast knows no earlier day when the run begins, so its first hours are "
+            "guesses; --start-day 1 gives it a day of history."
+        )
+    need, units = built.sizing.units_needed_peak, built.cluster.domains
+    if need > units:
+        remarks.append(
+            f"the busiest hour needs {need:,.0f} units and the fleet has {units:,}, so requests "
+            "wait or are shed."
+        )
+    return remarks
 
 
-def _prices(built: Scenario, money: MoneyInputs) -> Prices | None:
+def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
     cap = math.inf if money.price_cap is None else money.price_cap
-    if money.price is not None:
-        return read_prices(money.price, built.demand.start, built.demand.minutes, cap=cap)
+    path = money.price
+    if path is not None:
+        return lambda start, minutes: read_prices(path, start, minutes, cap=cap)
     if money.price_cap is not None:
         raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")
     return None
@@ -116,12 +126,11 @@ def _demand(asked: DemandInputs) -> Demand:
         raise InputError(
             f"--average {asked.average} is not a whole number of minutes; write 1min or 1h."
         )
-    return demand_of(
+    return demand_from(
         asked.demand or ["azure-code"],
         service=asked.service,
         weights=asked.weight,
         average_minutes=int(minutes),
-        what_if=asked.what_if,
     )
 
 

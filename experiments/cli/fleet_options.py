@@ -51,11 +51,51 @@ class DemandInputs:
         default="none",
         metadata=option("Noise of arrivals: none, measured, or a relative spread such as 0.1"),
     )
-    what_if: str = field(
-        default="", metadata=option("Change of the demand: plus-30, spike, failover or monday")
+    what_if: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Change of the scaled demand: growth=30%, spike@2d02:00x3/30min, "
+            "failover@3d12:00+12h, launch@2d09:00=30% or monday; repeated, scenarios side by side",
+            metavar="CHANGE",
+        ),
     )
-    peak: float = field(
-        default=1.0, metadata=option("Share of the fleet that the busiest hour needs")
+    scale_to_peak: float | None = field(
+        default=None,
+        metadata=option(
+            "Scale the demand so that its busiest hour needs this share of the fleet",
+            default="0.9 for bundled demands, counts of files as they stand",
+        ),
+    )
+    peak: float | None = field(default=None, metadata=option("Older name of --scale-to-peak"))
+
+    @property
+    def peak_share(self) -> float | None:
+        """Share of the fleet that the busiest hour is scaled to, if one was asked for."""
+        return self.peak if self.scale_to_peak is None else self.scale_to_peak
+
+
+@dataclass(frozen=True)
+class NightInputs:
+    """The night: until when, at which service level, how sure."""
+
+    until: str = field(
+        default="06:00",
+        metadata=option("Time of day (UTC) at which all units serve again", metavar="HH:MM"),
+    )
+    begin: str = field(
+        default="",
+        metadata=option(
+            "Time of day (UTC) at which lending begins",
+            name="from",
+            metavar="HH:MM",
+            default="the end of the history",
+        ),
+    )
+    confidence: str = field(
+        default="95%", metadata=option("Share of nights on which the service level is kept")
+    )
+    window: str = field(
+        default="1h", metadata=option("Time between two changes of the number of lent units")
     )
 
 
@@ -76,7 +116,10 @@ class FleetInputs:
     )
     slo: str = field(
         default="ttft=6s,tpot=175ms",
-        metadata=option("Limits of time to first token and time per output token"),
+        metadata=option(
+            "Limits of time to first token and time per output token, and the share of requests "
+            "that keeps them, such as ttft=2s,tpot=50ms,share=99.9%"
+        ),
     )
     chunk: int = field(
         default=512,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,6 +91,53 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     bottom.axhline(0, color="black", lw=0.6)
     bottom.set_ylabel("change of the mean\nof 15 min [MW]")
     _days(bottom, frame)
+    return figure
+
+
+def scenarios_figure(
+    lines: Mapping[str, pd.DataFrame], *, chips_per_unit: int, title: str
+) -> Figure:
+    """Draw what-ifs side by side: chips that serve, chips that train, requests within the SLO.
+
+    Parameters
+    ----------
+    lines : mapping of str to DataFrame
+        Timeline of each scenario by its name, the base first.
+    """
+    from matplotlib.figure import Figure
+
+    from cluster_sim.plot.palette import colors
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+    shades = colors(lines)
+    thousands = chips_per_unit / 1000
+    for name, frame in lines.items():
+        coarse = _coarse(frame)
+        time, style = coarse.index.to_numpy(), "-" if name == "base" else "--"
+        trains = coarse[["training_units", "evaluation_units"]].sum(axis=1)
+        curves = (
+            coarse["serving_units"] * thousands,
+            trains * thousands,
+            100 * coarse["slo_attainment"],
+        )
+        for axes, curve in zip(panels, curves, strict=True):
+            axes.plot(time, curve, color=shades[name], lw=1.3, ls=style, label=name)
+    panels[0].set_title(title, loc="left")
+    for axes, label in zip(
+        panels,
+        (
+            "chips that serve\n[thousand]",
+            "chips lent to training\n[thousand]",
+            "SLO attained\n[% of requests]",
+        ),
+        strict=True,
+    ):
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+    panels[0].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    longest = max(lines.values(), key=len)
+    _days(panels[-1], longest)
     return figure
 
 

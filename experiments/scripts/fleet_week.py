@@ -42,16 +42,16 @@ def run(
         One row a minute, see :func:`workloads.fleet.results.timeline`; ``attrs`` hold the summary.
     """
     from topologies.clusters.names import cluster as named_cluster
-    from workloads.demand import demand_of
+    from workloads.demand import demand_from
     from workloads.fleet.policy_by_name import policy_of
     from workloads.fleet.results.summary import summary
     from workloads.fleet.results.timeline import timeline
+    from workloads.fleet.scenario import Period, scenario
     from workloads.fleet.scenario import run as run_scenario
-    from workloads.fleet.scenario import scenario
     from workloads.models.huggingface import model as read_model
 
     machine = named_cluster(cluster)
-    made = scenario(machine, demand_of([demand]), model=read_model(model), days=days)
+    made = scenario(machine, demand_from([demand]), model=read_model(model), period=Period(days))
     result = run_scenario(made, policy_of(policy, made), seed=seed)
     frame = timeline(result, made.economics)
     frame.attrs = {

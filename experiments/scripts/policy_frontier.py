@@ -37,18 +37,17 @@ def run(
         role_changes, usd_per_million_tokens``.
     """
     from topologies.clusters.names import cluster as named
-    from workloads.demand import demand_of
+    from workloads.demand import demand_from
     from workloads.fleet.results.summary import summary
+    from workloads.fleet.scenario import Period, scenario
     from workloads.fleet.scenario import run as run_scenario
-    from workloads.fleet.scenario import scenario
     from workloads.models.huggingface import model as read_model
 
     made = scenario(
         named(cluster),
-        demand_of([demand]),
+        demand_from([demand]),
         model=read_model(model),
-        days=days,
-        peak_share=peak_share,
+        period=Period(days, scale_to_peak=peak_share),
     )
     rows = []
     for name, setting, policy in _policies(made, headrooms):

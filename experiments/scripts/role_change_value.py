@@ -52,20 +52,19 @@ def run(
         ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
     """
     from topologies.clusters.names import cluster as named
-    from workloads.demand import demand_of
+    from workloads.demand import demand_from
+    from workloads.fleet.inputs.serving import Serving
     from workloads.fleet.policies.headroom import lendable
-    from workloads.fleet.scenario import scenario
-    from workloads.fleet.state.services import Serving
+    from workloads.fleet.scenario import Operation, Period, scenario
 
     machine = named(cluster)
-    asked = demand_of([demand])
+    asked = demand_from([demand])
     made = scenario(
         machine,
         asked,
         serving=Serving(unit_rate_per_s=10.0),
-        days=days,
-        peak_share=0.9,
-        failing=False,
+        period=Period(days, scale_to_peak=0.9),
+        operation=Operation(failing=False),
     )
     study = lendable(made.need.sum(axis=0), lead_minutes=minutes)
     rows = [

@@ -12,8 +12,16 @@ from workloads.demand.bundled import (
     servegen,
 )
 from workloads.demand.read import read_demand
-from workloads.demand.selection import demand_of
-from workloads.demand.trace import Demand, constant, mix, period_means, whole_requests
+from workloads.demand.selection import demand_from
+from workloads.demand.trace import (
+    Demand,
+    constant,
+    joined,
+    mix,
+    period_means,
+    whole_requests,
+)
+from workloads.demand.what_if_text import KINDS, Horizon, horizons
 from workloads.demand.whatif import (
     busiest_hour,
     failover,
@@ -25,7 +33,9 @@ from workloads.demand.whatif import (
 
 __all__ = [
     "BUNDLED",
+    "KINDS",
     "Demand",
+    "Horizon",
     "azure_code",
     "azure_conv",
     "azure_mix",
@@ -35,8 +45,10 @@ __all__ = [
     "deepseek_day",
     "deepseek_nodes",
     "demand",
-    "demand_of",
+    "demand_from",
     "failover",
+    "horizons",
+    "joined",
     "measured_noise",
     "mix",
     "monday_only",

@@ -1,7 +1,8 @@
-"""The demand traces that ship with the package, by name."""
+"""The demand traces that ship with the package, by name: shapes, to be scaled to a fleet."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -45,8 +46,8 @@ def burstgpt() -> Demand:
     MIT. Size: 1,464 hours, 154,219 and 1,275,518 requests (exact). The calendar is not published:
     day 0 is taken as a Wednesday, so that days 3 and 4 of each seven are the weekend. No tokens.
     """
-    made = read_demand(data_file("burstgpt_1_hourly.csv"))
-    return Demand(made.services, "2024-01-03T00:00", *_columns(made))
+    hourly = read_demand(data_file("burstgpt_1_hourly.csv"))
+    return replace(hourly, start="2024-01-03T00:00", absolute=False)
 
 
 def servegen(model: str = "m-large") -> Demand:
@@ -57,12 +58,12 @@ def servegen(model: str = "m-large") -> Demand:
     whose lengths are published (43–100 % of the requests). Windows without requests are gaps in the
     source and are filled linearly here. Times presumably UTC+8; day 0 is not dated.
     """
-    made = read_demand(data_file("servegen_10min.csv"), service=model)
-    requests = made.requests[0]
+    rates = read_demand(data_file("servegen_10min.csv"), service=model)
+    requests = rates.requests[0]
     gaps = requests <= 0
-    minutes = np.arange(made.minutes)
+    minutes = np.arange(rates.minutes)
     requests = np.where(gaps, np.interp(minutes, minutes[~gaps], requests[~gaps]), requests)
-    return Demand(made.services, made.start, requests[None, :], *_columns(made)[1:])
+    return replace(rates, requests=requests[None, :], absolute=False)
 
 
 def deepseek_day() -> Demand:
@@ -72,9 +73,9 @@ def deepseek_day() -> Demand:
     (0.2 % in total). Size: 24 hours. Its ``requests`` are load shares in each minute times one
     minute: scale them to a fleet before use. :func:`deepseek_nodes` gives what the operator did.
     """
-    made = read_demand(data_file("deepseek_2025_day_hourly.csv"), prompt_tokens=4989.0)
-    shares = made.requests * 60.0
-    return Demand(("deepseek",), "2025-02-27T04:00", shares, *_columns(made)[1:])
+    hourly = read_demand(data_file("deepseek_2025_day_hourly.csv"), prompt_tokens=4989.0)
+    shares = hourly.requests * 60.0
+    return replace(hourly, services=("deepseek",), start="2025-02-27T04:00", requests=shares)
 
 
 def deepseek_nodes() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -114,8 +115,8 @@ def demand(text: str, *, service: str | None = None) -> Demand:
     10080
     """
     if text in BUNDLED:
-        made = BUNDLED[text]()
-        return made if service is None else made.only(service)
+        bundled = BUNDLED[text]()
+        return bundled if service is None else bundled.only(service)
     looks_like_a_path = text.endswith(".csv") or "/" in text or Path(text).exists()
     if not looks_like_a_path:
         raise InputError(
@@ -135,10 +136,9 @@ def _azure(service: str, output_tokens: float) -> Demand:
     hourly = read_demand(
         data_file("azure_llm_2024_hourly.csv"), service=service, output_tokens=output_tokens
     )
-    return Demand(
-        (service,), counts.start, counts.requests, hourly.prompt_tokens, hourly.output_tokens
+    return replace(
+        counts,
+        prompt_tokens=hourly.prompt_tokens,
+        output_tokens=hourly.output_tokens,
+        absolute=False,
     )
-
-
-def _columns(made: Demand) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]:
-    return made.requests, made.prompt_tokens, made.output_tokens

@@ -30,9 +30,10 @@ ALIASES = {
     "load_share_of_peak": "load_share",
     "load": "load_share",
     "rate": "load_share",
-    "rps": "load_share",
-    "qps": "load_share",
-    "requests_per_s": "load_share",
+    "rps": "requests_per_s",
+    "qps": "requests_per_s",
+    "input_tokens_mean": "prompt_tokens_mean",
+    "input_tokens_sum": "prompt_tokens_sum",
     "datetime": "time",
     "date": "time",
 }
@@ -40,9 +41,14 @@ ALIASES = {
 
 LOAD = (
     "requests",
+    "requests_per_s",
     "load_share",
     "prompt_tokens",
     "output_tokens",
+    "prompt_tokens_mean",
+    "output_tokens_mean",
+    "prompt_tokens_sum",
+    "output_tokens_sum",
     "requests_with_lengths",
     "input_tokens_covered",
     "output_tokens_covered",
@@ -94,9 +100,9 @@ def meanings(header: list[str], path: str) -> dict[str, str]:
         if plain not in known and not plain.endswith(WIDE):
             raise InputError(
                 f"{path}: unknown column {column!r}; a demand file has a time ({', '.join(CLOCK)}, "
-                f"{', '.join(TIME_S)}), optionally service, and requests, load_share or one row a "
-                f"request, with prompt_tokens and output_tokens."
-                + suggestion(plain, sorted(known | set(ALIASES)))
+                f"{', '.join(TIME_S)}), optionally service, and requests, requests_per_s, "
+                f"load_share or one row a request, with prompt_tokens_mean or prompt_tokens_sum "
+                f"and the same of output_tokens." + suggestion(plain, sorted(known | set(ALIASES)))
             )
         if plain in result.values():
             raise InputError(f"{path}: two columns mean {plain}; keep one of them.")

@@ -9,11 +9,17 @@ Columns, in any order (spellings of public traces are understood, see
 ``day`` and ``hour``                or both of these
 ``service``                         optional; one time series for each
 ``requests``                        requests in the period
-``load_share`` / ``rate`` / …       or load on any scale, such as a share of the peak
-``chat_requests``                   or one such column for each service
-``prompt_tokens``                   optional, tokens of all requests of the row
-``output_tokens``                   the same
+``requests_per_s`` / ``rps`` / …    or their rate in it
+``load_share`` / ``load`` / ``rate``  or load on any scale, such as a share of the peak: a shape
+``chat_requests``                   or one ``…_requests`` column for each service
+``prompt_tokens_mean``              optional, mean tokens of a request of the row
+``prompt_tokens_sum``               or tokens of all requests of the row
+``output_tokens_mean``, ``…_sum``   the same
 ==================================  ==========================================================
+
+``prompt_tokens`` without a suffix is a sum beside ``requests``, and a mean in a log or beside
+``load_share``. A file whose requests come out at less than one prompt token, or more than two
+million, is refused: a sum was read as a mean or the other way round.
 
 A file with times and neither requests nor load is read as a log: one row a request, with that
 request's tokens. The period is the smallest distance between two rows; each period's requests
@@ -31,6 +37,7 @@ import pandas as pd
 
 from topologies.errors import InputError
 from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
+from workloads.demand.token_columns import check_plausible, mean_tokens
 from workloads.demand.trace import MINUTES_PER_WEEK, Demand, FloatArray
 from workloads.table_file import read_table
 
@@ -41,6 +48,11 @@ MAX_MINUTES = 106 * MINUTES_PER_WEEK
 MAX_SERVICES = 64
 UNDATED = "2024-01-01T00:00"
 """Start of a file without dates: a Monday."""
+COUNTS = ("requests", "requests_per_s")
+"""Columns that say how many requests there are."""
+LOADS = (*COUNTS, "load_share")
+LOG = "log"
+"""Kind of a file with one row a request."""
 
 
 def read_demand(
@@ -83,10 +95,10 @@ def read_demand(
     return Demand(
         tuple(each.services[0] for each in series),
         series[0].start,
-        *(
-            np.concatenate([getattr(each, name) for each in series])
-            for name in ("requests", "prompt_tokens", "output_tokens")
-        ),
+        np.concatenate([each.requests for each in series]),
+        np.concatenate([each.prompt_tokens for each in series]),
+        np.concatenate([each.output_tokens for each in series]),
+        absolute=series[0].absolute,
     )
 
 
@@ -104,9 +116,7 @@ def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
     result = pd.DataFrame({"time": _times(table, file)})
     names = [name for name in table.columns if name in LOAD]
     for name in names:
-        result[name] = _numbers(
-            table[name], name, file, blank=name not in ("requests", "load_share")
-        )
+        result[name] = _numbers(table[name], name, file, blank=name not in LOADS)
     wide = [name for name in table.columns if name.endswith(WIDE)]
     if wide:
         parts = [
@@ -185,22 +195,26 @@ def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
 def _series(
     rows: pd.DataFrame, service: str, file: Path, prompt_tokens: float, output_tokens: float
 ) -> Demand:
-    is_log = not {"requests", "load_share"} & set(rows.columns)
-    start, slot, period, periods = _grid(rows["time"], file, service, is_log=is_log)
-    load = "load_share" if "load_share" in rows else "requests"
-    weights = np.ones(len(rows)) if is_log else rows[load].to_numpy(float)
+    kind = next((name for name in LOADS if name in rows), LOG)
+    start, slot, period, periods = _grid(rows["time"], file, service, is_log=kind == LOG)
+    weights = np.ones(len(rows)) if kind == LOG else rows[kind].to_numpy(float)
+    if kind == "requests_per_s":
+        weights = weights * period * 60.0
     requests = np.bincount(slot, weights, periods).astype(float)
-    means = [
-        _mean_tokens(rows, slot, periods, requests, which, default)
-        for which, default in (("prompt", prompt_tokens), ("output", output_tokens))
-    ]
     if requests.sum() <= 0:
         raise InputError(f"{file}: service {service} has no requests at all; check the columns.")
+    means = [
+        mean_tokens(rows, slot, requests, which=which, default=default, sums=kind in COUNTS)
+        for which, default in (("prompt", prompt_tokens), ("output", output_tokens))
+    ]
+    check_plausible(means[0], requests, str(file))
     return Demand(
         (service,),
         start.strftime("%Y-%m-%dT%H:%M"),
         np.repeat(requests / period, period)[None, :],
-        *(np.repeat(mean, period)[None, :] for mean in means),
+        np.repeat(means[0], period)[None, :],
+        np.repeat(means[1], period)[None, :],
+        absolute=kind != "load_share",
     )
 
 
@@ -230,27 +244,3 @@ def _grid(
             f"{file}: {periods * period:,} minutes, limit {MAX_MINUTES:,}; cut the file."
         )
     return first, slot, period, periods
-
-
-def _mean_tokens(
-    rows: pd.DataFrame,
-    slot: np.ndarray[Any, np.dtype[np.int64]],
-    periods: int,
-    requests: FloatArray,
-    which: str,
-    default: float,
-) -> FloatArray:
-    """Mean tokens of a request in each period; periods that do not say take the overall mean."""
-    covered = "input_tokens_covered" if which == "prompt" else "output_tokens_covered"
-    column = covered if covered in rows else f"{which}_tokens"
-    if column not in rows or rows[column].isna().all():
-        return np.full(periods, default)
-    tokens = np.bincount(slot, rows[column].fillna(0.0), periods)
-    counted = requests
-    if column == covered and "requests_with_lengths" in rows:
-        counted = np.bincount(slot, rows["requests_with_lengths"].fillna(0.0), periods).astype(
-            float
-        )
-    stated = (tokens > 0) & (counted > 0)
-    overall = tokens[stated].sum() / counted[stated].sum() if stated.any() else default
-    return np.where(stated, tokens / np.where(stated, counted, 1.0), overall)

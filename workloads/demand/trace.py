@@ -18,7 +18,7 @@ MINUTES_PER_WEEK = 7 * MINUTES_PER_DAY
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """What users ask of each service, minute by minute.
+    """Requests and tokens of each service, minute by minute.
 
     Attributes
     ----------
@@ -29,6 +29,9 @@ class Demand:
         Requests that arrive in the minute.
     prompt_tokens, output_tokens : float array (services, minutes)
         Mean tokens of one request that arrives in the minute.
+    absolute : bool
+        Whether ``requests`` counts requests of this fleet; False for a shape, whose size means
+        nothing before it is scaled to a fleet.
 
     Examples
     --------
@@ -42,6 +45,7 @@ class Demand:
     requests: FloatArray
     prompt_tokens: FloatArray
     output_tokens: FloatArray
+    absolute: bool = True
 
     def __repr__(self) -> str:
         total = self.requests.sum(axis=0)
@@ -69,12 +73,12 @@ class Demand:
             )
         begin = pd.Timestamp(self.start) + pd.Timedelta(minutes=first)
         window = slice(first, last)
-        return Demand(
-            self.services,
-            _iso(begin),
-            self.requests[:, window],
-            self.prompt_tokens[:, window],
-            self.output_tokens[:, window],
+        return replace(
+            self,
+            start=_iso(begin),
+            requests=self.requests[:, window],
+            prompt_tokens=self.prompt_tokens[:, window],
+            output_tokens=self.output_tokens[:, window],
         )
 
     def only(self, service: str) -> Demand:
@@ -85,12 +89,12 @@ class Demand:
                 + suggestion(service, self.services)
             )
         row = [self.services.index(service)]
-        return Demand(
-            (service,),
-            self.start,
-            self.requests[row],
-            self.prompt_tokens[row],
-            self.output_tokens[row],
+        return replace(
+            self,
+            services=(service,),
+            requests=self.requests[row],
+            prompt_tokens=self.prompt_tokens[row],
+            output_tokens=self.output_tokens[row],
         )
 
     def times(self, factor: npt.ArrayLike) -> Demand:
@@ -123,13 +127,12 @@ class Demand:
     def repeated(self, minutes: int) -> Demand:
         """Repeat end to end until ``minutes`` long, cut there."""
         rounds = -(-minutes // self.minutes)
-        return Demand(
-            self.services,
-            self.start,
-            *(
-                np.tile(column, (1, rounds))[:, :minutes]
-                for column in (self.requests, self.prompt_tokens, self.output_tokens)
-            ),
+        requests, prompt_tokens, output_tokens = (
+            np.tile(column, (1, rounds))[:, :minutes]
+            for column in (self.requests, self.prompt_tokens, self.output_tokens)
+        )
+        return replace(
+            self, requests=requests, prompt_tokens=prompt_tokens, output_tokens=output_tokens
         )
 
 
@@ -181,6 +184,18 @@ def mix(demands: Sequence[Demand]) -> Demand:
         np.concatenate([part.requests for part in parts]),
         np.concatenate([part.prompt_tokens for part in parts]),
         np.concatenate([part.output_tokens for part in parts]),
+        absolute=all(part.absolute for part in parts),
+    )
+
+
+def joined(parts: Sequence[Demand]) -> Demand:
+    """Put stretches of the same services one after the other; each begins where the last ends."""
+    first = parts[0]
+    return replace(
+        first,
+        requests=np.concatenate([part.requests for part in parts], axis=1),
+        prompt_tokens=np.concatenate([part.prompt_tokens for part in parts], axis=1),
+        output_tokens=np.concatenate([part.output_tokens for part in parts], axis=1),
     )
 
 
@@ -199,8 +214,11 @@ def _rolled_to(demand: Demand, start: str) -> Demand:
             f"cannot align {'+'.join(demand.services)}, which starts {demand.start}, with {start}: "
             "only demands of whole weeks can be rolled; cut it to 10,080 minutes."
         )
-    columns = (demand.requests, demand.prompt_tokens, demand.output_tokens)
-    return Demand(demand.services, start, *(np.roll(column, -shift, axis=1) for column in columns))
+    requests, prompt_tokens, output_tokens = (
+        np.roll(column, -shift, axis=1)
+        for column in (demand.requests, demand.prompt_tokens, demand.output_tokens)
+    )
+    return Demand(demand.services, start, requests, prompt_tokens, output_tokens, demand.absolute)
 
 
 def _minute_of_week(start: str) -> int:

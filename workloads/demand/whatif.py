@@ -9,6 +9,8 @@ import numpy as np
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, Demand, FloatArray, period_means
 
+TREND = 61
+"""Minutes of the centred mean that noise is measured against."""
 LARGEST_NOISE = 10.0
 """Relative spread beyond which nearly all minutes of a Gamma–Poisson are empty."""
 
@@ -17,27 +19,29 @@ def spike(
     demand: Demand, *, at: str = "02:00", factor: float = 2.0, minutes: int = 10, day: int = 0
 ) -> Demand:
     """Multiply demand for a few minutes from ``at`` (UTC) on one day, counted from the start."""
-    hours, _, rest = at.partition(":")
-    if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
-        raise InputError(f"spike at {at!r} is not a time of day; write it as 02:00.")
-    begin = _minute_of_day(demand, int(hours) * 60 + int(rest)) + day * MINUTES_PER_DAY
-    return _raised(demand, begin, minutes, factor)
+    return raised(demand, day * MINUTES_PER_DAY + minute_from_start(demand, at), minutes, factor)
 
 
 def failover(demand: Demand, *, minute: int, minutes: int, factor: float = 2.0) -> Demand:
-    """Another region fails: its load arrives here as well from ``minute`` on."""
-    return _raised(demand, minute, minutes, factor)
+    """Add another region's load from ``minute`` on, because that region fails."""
+    return raised(demand, minute, minutes, factor)
 
 
-def monday_only(demand: Demand) -> Demand:
-    """Cut out the first whole Monday, the day that yesterday says least about."""
+def first_monday(demand: Demand) -> int:
+    """Minute at which the first whole Monday begins, the day that yesterday says least about."""
     weekday = demand.index.day_of_week.to_numpy()
     midnight = (demand.index.hour.to_numpy() == 0) & (demand.index.minute.to_numpy() == 0)
     starts = np.flatnonzero(midnight & (weekday == 0))
     starts = starts[starts + MINUTES_PER_DAY <= demand.minutes]
     if not len(starts):
         raise InputError("the demand has no whole Monday; choose more days.")
-    return demand.between(int(starts[0]), int(starts[0]) + MINUTES_PER_DAY)
+    return int(starts[0])
+
+
+def monday_only(demand: Demand) -> Demand:
+    """Cut out the first whole Monday."""
+    first = first_monday(demand)
+    return demand.between(first, first + MINUTES_PER_DAY)
 
 
 def measured_noise(demand: Demand) -> FloatArray:
@@ -45,12 +49,22 @@ def measured_noise(demand: Demand) -> FloatArray:
 
     The trend is the centred mean of 61 minutes; hours with under one request a minute are left out.
     Azure 2024: 0.116 (code) and 0.070 (conversation), against 0.032 and 0.020 of a Poisson stream.
+
+    Raises
+    ------
+    InputError
+        For a demand of less than two hours.
     """
-    kernel = np.ones(61) / 61
+    if demand.minutes < 2 * TREND:
+        raise InputError(
+            f"a demand of {demand.minutes} minutes is too short to measure its noise, which takes "
+            f"{2 * TREND}; give the noise as a number such as 0.1."
+        )
+    kernel = np.ones(TREND) / TREND
     noise = []
     for requests in demand.requests:
-        trend = np.convolve(requests, kernel, "same")[30:-30]
-        inside = requests[30:-30]
+        trend = np.convolve(requests, kernel, "same")[TREND // 2 : -(TREND // 2)]
+        inside = requests[TREND // 2 : -(TREND // 2)]
         busy = trend > 1.0
         noise.append(np.std(inside[busy] / trend[busy] - 1.0) if busy.any() else 0.0)
     return np.asarray(noise)
@@ -88,7 +102,8 @@ def busiest_hour(load: FloatArray) -> float:
     return float(period_means(load, 60).max())
 
 
-def _raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
+def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
+    """Multiply demand for some minutes from minute ``begin`` on, cut at the end of the demand."""
     if not 0 <= begin < demand.minutes or minutes < 1 or factor < 0:
         raise InputError(
             f"cannot multiply {minutes} minutes from minute {begin} by {factor}: the demand has "
@@ -99,6 +114,16 @@ def _raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
     return demand.times(factors)
 
 
-def _minute_of_day(demand: Demand, minute: int) -> int:
+def minute_from_start(demand: Demand, clock: str) -> int:
+    """Minutes from the start of a demand to the first such time of the clock.
+
+    Raises
+    ------
+    InputError
+        For a text that is no time of day.
+    """
+    hours, _, rest = clock.strip().partition(":")
+    if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
+        raise InputError(f"spike at {clock!r} is not a time of day; write it as 02:00.")
     first = demand.index[0]
-    return int((minute - first.hour * 60 - first.minute) % MINUTES_PER_DAY)
+    return int((int(hours) * 60 + int(rest) - first.hour * 60 - first.minute) % MINUTES_PER_DAY)

@@ -25,7 +25,7 @@ from workloads.fleet.results.timeline import power_w, timeline
 from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.state.needs import scaled_to_fleet, units_needed
 from workloads.fleet.state.roles import GROUPS, ROLES, Role
-from workloads.fleet.state.world import Service
+from workloads.fleet.state.services import Service
 
 __all__ = [
     "GROUPS",

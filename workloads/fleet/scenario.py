@@ -1,7 +1,9 @@
-"""A scenario: cluster, demand and model made into everything that a fleet run needs."""
+"""A scenario: cluster, demand and model turned into everything that a fleet run needs."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy.typing as npt
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.demand import Demand, measured_noise, with_noise
+from workloads.demand import Demand, Horizon, horizons, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.economics import Economics
@@ -19,12 +21,13 @@ from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.inputs.progress import training_rates
+from workloads.fleet.inputs.serving import Serving, services_from
+from workloads.fleet.inputs.sizing import Sizing, scale_factor, scale_note, sizing
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures
 from workloads.fleet.simulate import FleetRun, simulate
-from workloads.fleet.state.needs import scaled_to_fleet, units_needed
-from workloads.fleet.state.services import Serving, services_of
-from workloads.fleet.state.world import Service, lead_s
+from workloads.fleet.state.needs import units_needed
+from workloads.fleet.state.services import Service, lead_s
 from workloads.models.model import Model
 
 FloatArray = npt.NDArray[np.float64]
@@ -32,20 +35,86 @@ STEP_TOKENS = 16e6
 """Tokens of one optimizer step of the default jobs: the batch of Llama 3 (arXiv 2407.21783)."""
 
 
+@dataclass(frozen=True)
+class Period:
+    """Which part of a demand is run, and how large it is.
+
+    Attributes
+    ----------
+    days : float, optional
+        Length; by default up to a week, infinity for all of the demand.
+    start_day : float
+        What lies before is history that policies know.
+    scale_to_peak : float, optional
+        Share of the fleet that the busiest hour of the run shall need. By default counts stand as
+        they are, and shapes without a size of their own are scaled to 0.9.
+    noise : float or "measured"
+        Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is.
+    seed : int
+        Of the noise.
+    """
+
+    days: float | None = None
+    start_day: float = 0.0
+    scale_to_peak: float | None = None
+    noise: float | str = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """How a fleet is operated; what is left out is the catalogue's.
+
+    Attributes
+    ----------
+    costs : ChangeCosts, optional
+    limits : Limits, optional
+    failing : bool
+    economics : Economics, optional
+    tariff : function of (start, minutes), optional
+        Prices of electricity for a run from a moment on.
+    """
+
+    costs: ChangeCosts | None = None
+    limits: Limits | None = None
+    failing: bool = True
+    economics: Economics | None = None
+    tariff: Callable[[str, int], Prices] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """Everything that a run needs but the policy and the seed."""
+    """Everything that a run needs but the policy and the seed.
+
+    Attributes
+    ----------
+    horizon : Horizon
+        Demand and history before noise, scaled.
+    demand : Demand
+        As it arrives.
+    sizing : Sizing
+        The demand before noise against the fleet.
+    """
 
     cluster: Cluster
+    horizon: Horizon
+    period: Period
+    spread: FloatArray | float
+    sizing: Sizing
     demand: Demand
-    history: Demand | None
     services: tuple[Service, ...]
     jobs: tuple[TrainingJob, ...]
     costs: ChangeCosts
     limits: Limits
     failures: Failures | None
     economics: Economics
+    tariff: Callable[[str, int], Prices] | None = None
     prices: Prices | None = None
+
+    @property
+    def history(self) -> Demand | None:
+        """What policies know of the time before the run."""
+        return self.horizon.history
 
     @property
     def need(self) -> FloatArray:
@@ -53,27 +122,37 @@ class Scenario:
         return units_needed(self.demand, self.services)
 
     @property
+    def scaling(self) -> str:
+        """How the demand was scaled, in a sentence; empty where it stands as it is."""
+        return scale_note(self.sizing, absolute=self.demand.absolute, units=self.cluster.domains)
+
+    @property
     def lead_s(self) -> float:
         """Expected time until a unit that trained serves [s]."""
         return lead_s(self.costs, self.services)
 
+    def at(self, horizon: Horizon) -> Scenario:
+        """Return the same fleet under another demand, such as a what-if's."""
+        demand = _noisy(horizon.demand, self.spread, self.period.seed)
+        scale = self.sizing.demand_scale
+        return replace(
+            self,
+            horizon=horizon,
+            demand=demand,
+            sizing=sizing(horizon.demand, self.services, self.cluster.domains, scale=scale),
+            prices=None if self.tariff is None else self.tariff(demand.start, demand.minutes),
+        )
+
 
 def scenario(
     cluster: Cluster,
-    asked: Demand,
+    demand: Demand,
     *,
     model: Model | None = None,
     serving: Serving | None = None,
-    days: float | None = None,
-    start_day: float = 0.0,
-    peak_share: float = 1.0,
-    noise: float | str = 0.0,
+    period: Period | None = None,
     training: str | Path | None = None,
-    costs: ChangeCosts | None = None,
-    limits: Limits | None = None,
-    failing: bool = True,
-    economics: Economics | None = None,
-    rng: np.random.Generator | None = None,
+    operation: Operation | None = None,
 ) -> Scenario:
     """Make a scenario.
 
@@ -81,78 +160,104 @@ def scenario(
     ----------
     cluster : Cluster
         Its scale-up domains are the units that change role.
-    asked : Demand
-        Any scale; the busiest hour of the run is scaled to ``peak_share`` of the fleet.
+    demand : Demand
+        Counts stand as they are; a shape is scaled, see :class:`Period`.
     model : Model, optional
         Served, and trained by the default jobs.
     serving : Serving, optional
-    days, start_day : float
-        Length, by default up to a week; what lies before the start is history that policies know.
-    noise : float or "measured"
-        Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is.
+    period : Period, optional
     training : path, optional
         Jobs, see :func:`workloads.fleet.inputs.job_file.read_jobs`.
-    costs, limits, failing, economics
-        By default the catalogue's.
-    rng : numpy.random.Generator, optional
-        For the noise.
+    operation : Operation, optional
+
+    Examples
+    --------
+    A file of counts is what it says:
+
+    >>> from topologies.clusters.names import cluster
+    >>> from workloads.demand import constant
+    >>> fleet = scenario(cluster("trn2-ultraserver:10"), constant(6000.0),
+    ...                  serving=Serving(unit_rate_per_s=25.0))
+    >>> fleet.sizing.demand_scale, fleet.sizing.units_needed_peak
+    (1.0, 4.0)
     """
-    window, before = _window(asked, days, start_day)
-    services = services_of(window, cluster, model, serving or Serving())
-    scaled = scaled_to_fleet(window, services, cluster.domains, peak_share=peak_share)
-    factor = scaled.requests.sum() / window.requests.sum()
-    return Scenario(
+    period, operation = period or Period(), operation or Operation()
+    window, before = _window(demand, period.days, period.start_day)
+    services = services_from(window, cluster, model, serving or Serving())
+    factor = scale_factor(window, services, cluster.domains, scale_to_peak=period.scale_to_peak)
+    horizon = Horizon(window.times(factor), None if before is None else before.times(factor))
+    empty = Scenario(
         cluster=cluster,
-        demand=_noisy(scaled, window, noise, rng or np.random.default_rng(0)),
-        history=None if before is None else before.times(factor),
+        horizon=horizon,
+        period=period,
+        spread=measured_noise(demand) if isinstance(period.noise, str) else float(period.noise),
+        sizing=sizing(horizon.demand, services, cluster.domains, scale=factor),
+        demand=horizon.demand,
         services=services,
         jobs=read_jobs(training) if training else _night_work(cluster, model),
-        costs=costs or ChangeCosts.of(cluster),
-        limits=limits or Limits(),
-        failures=_failures(cluster, services) if failing else None,
-        economics=economics or Economics.of(cluster),
+        costs=operation.costs or ChangeCosts.of(cluster),
+        limits=operation.limits or Limits(),
+        failures=_failures(cluster, services) if operation.failing else None,
+        economics=operation.economics or Economics.of(cluster),
+        tariff=operation.tariff,
     )
+    return empty.at(horizon)
 
 
-def run(made: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
+def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
+    """Scenarios side by side, the base first, then one for each what-if.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        See :mod:`workloads.demand.what_if_text`.
+    """
+    return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
+
+
+def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
     """Run a scenario under a policy."""
     return simulate(
-        made.demand,
-        made.services,
-        units=made.cluster.domains,
-        chips_per_unit=made.cluster.chips_per_domain,
+        scenario.demand,
+        scenario.services,
+        units=scenario.cluster.domains,
+        chips_per_unit=scenario.cluster.chips_per_domain,
         policy=policy,
-        jobs=made.jobs,
-        costs=made.costs,
-        limits=made.limits,
-        failures=made.failures,
-        history=made.history,
-        held=None if made.prices is None else made.prices.dear,
+        jobs=scenario.jobs,
+        costs=scenario.costs,
+        limits=scenario.limits,
+        failures=scenario.failures,
+        history=scenario.history,
+        held=None if scenario.prices is None else scenario.prices.dear,
         rng=np.random.default_rng(seed),
     )
 
 
-def _window(asked: Demand, days: float | None, start_day: float) -> tuple[Demand, Demand | None]:
+def _window(demand: Demand, days: float | None, start_day: float) -> tuple[Demand, Demand | None]:
     first = round(start_day * MINUTES_PER_DAY)
-    left = asked.minutes - first
-    length = min(left, MINUTES_PER_WEEK) if days is None else round(days * MINUTES_PER_DAY)
-    if length < 1 or first < 0 or length > left:
+    left = demand.minutes - first
+    if days is None:
+        length = min(left, MINUTES_PER_WEEK)
+    else:
+        length = left if math.isinf(days) else round(days * MINUTES_PER_DAY)
+    whole_weeks = demand.minutes % MINUTES_PER_WEEK == 0 and length % MINUTES_PER_WEEK == 0
+    if length > MINUTES_PER_WEEK and whole_weeks and first + length > demand.minutes:
+        demand = demand.repeated(first + length)
+    if length < 1 or first < 0 or first + length > demand.minutes:
         raise InputError(
             f"{length / MINUTES_PER_DAY:g} days from day {start_day:g} of a demand of "
-            f"{asked.minutes / MINUTES_PER_DAY:g} days; choose fewer days or an earlier start."
+            f"{demand.minutes / MINUTES_PER_DAY:g} days; choose fewer days or an earlier start. "
+            "A demand of whole weeks is repeated for a run of whole weeks."
         )
-    before = asked.between(0, first) if first else None
-    return asked.between(first, first + length), before
+    before = demand.between(0, first) if first else None
+    return demand.between(first, first + length), before
 
 
-def _noisy(
-    demand: Demand, measured: Demand, noise: float | str, rng: np.random.Generator
-) -> Demand:
-    """Draw the requests of each minute, by default with the spread measured at full scale."""
-    if not noise:
+def _noisy(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
+    """Draw the requests of each minute; the same seed gives every what-if the same luck."""
+    if not np.any(spread):
         return demand
-    spread = measured_noise(measured) if isinstance(noise, str) else float(noise)
-    return with_noise(demand, rng, relative_sd=spread)
+    return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)
 
 
 def _failures(cluster: Cluster, services: tuple[Service, ...]) -> Failures:

@@ -24,7 +24,8 @@ from workloads.fleet.processes.opening import (
 )
 from workloads.fleet.state.gangs import Tally
 from workloads.fleet.state.queues import Queue
-from workloads.fleet.state.world import Change, Service, World
+from workloads.fleet.state.services import Service
+from workloads.fleet.state.world import Change, World
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Serving: one replica at token level, and what a unit of the fleet can serve."""
 
 from workloads.serving.capacity import Capacity, Slo, fixed_rate
-from workloads.serving.metrics import attained, parse_slo, serving_summary
+from workloads.serving.metrics import attained, parse_share, parse_slo, serving_summary
 from workloads.serving.predict import Steady, steady
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import BUCKETS, Batching, Served, closed_loop, serve
@@ -31,6 +31,7 @@ __all__ = [
     "closed_loop",
     "fixed_lengths",
     "fixed_rate",
+    "parse_share",
     "parse_slo",
     "poisson",
     "profile",

@@ -65,17 +65,24 @@ def serving_summary(served: Served, profile: Profile, slo: Slo) -> dict[str, Any
 
 
 def parse_slo(text: str, *, share: float = 0.99) -> Slo:
-    """Read ``ttft=2s,tpot=50ms``; a limit that is left out is infinite.
+    """Read ``ttft=2s,tpot=50ms,share=99.9%``; a limit that is left out is infinite.
+
+    A percentage alone is the share of requests: ``99.9%``.
 
     Examples
     --------
     >>> parse_slo("ttft=2s,tpot=50ms")
     Slo(ttft_s=2.0, tpot_s=0.05, share=0.99)
+    >>> parse_slo("tpot=50ms,share=99.9%").share
+    0.999
     """
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         name = name.strip().lower()
+        if name == "share" or (not equals and name.endswith("%")):
+            share = parse_share(value if equals else name, "slo share")
+            continue
         if not equals or name not in LIMITS:
             raise InputError(
                 f"slo {part.strip()!r} is not of the form ttft=2s,tpot=50ms."
@@ -87,3 +94,26 @@ def parse_slo(text: str, *, share: float = 0.99) -> Slo:
         if not limits[name] > 0:
             raise InputError(f"slo {name} is {value}; it must be above 0.")
     return Slo(limits.get("ttft", math.inf), limits.get("tpot", math.inf), share)
+
+
+def parse_share(text: str, where: str) -> float:
+    """Read a share below 1, as ``99.9%`` or ``0.999``.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+
+    Examples
+    --------
+    >>> parse_share("99.9%", "slo share"), parse_share("0.95", "slo share")
+    (0.999, 0.95)
+    """
+    plain = text.strip()
+    try:
+        value = float(plain.removesuffix("%")) / (100.0 if plain.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise InputError(f"{where} is {text!r}; write a share such as 99.9% or 0.999.")
+    return round(value, 12)

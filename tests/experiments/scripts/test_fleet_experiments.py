@@ -81,6 +81,7 @@ def test_fleet_command_reproduces_the_ideal_split(tmp_path: Path) -> None:
         "fleet",
         "--cluster", "trn2-ultraserver:1000",
         "--demand", str(path),
+        "--scale-to-peak", "1",
         "--policy", "oracle",
         "--change-time", "0s",
         "--failures", "off",

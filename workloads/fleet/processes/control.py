@@ -12,7 +12,8 @@ from workloads.fleet.processes.moves import Phase, Process, dispatch, release, t
 from workloads.fleet.processes.reclaim import reclaim, stop_training
 from workloads.fleet.state.ledger import MS, milliseconds
 from workloads.fleet.state.roles import Role
-from workloads.fleet.state.world import World, lead_s
+from workloads.fleet.state.services import lead_s
+from workloads.fleet.state.world import World
 
 FloatArray = npt.NDArray[np.float64]
 MINUTE_MS = 60 * MS

@@ -19,8 +19,9 @@ from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
 from workloads.fleet.state.needs import rates_max, units_needed
 from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.services import Service, lead_s
 from workloads.fleet.state.store import Store
-from workloads.fleet.state.world import Service, World, lead_s
+from workloads.fleet.state.world import World
 
 MAX_UNITS = 1_000_000
 

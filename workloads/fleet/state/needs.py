@@ -10,7 +10,7 @@ import numpy.typing as npt
 from topologies.errors import InputError
 from workloads.demand.trace import Demand
 from workloads.demand.whatif import busiest_hour
-from workloads.fleet.state.world import Service
+from workloads.fleet.state.services import Service
 
 FloatArray = npt.NDArray[np.float64]
 

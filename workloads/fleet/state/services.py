@@ -1,106 +1,38 @@
-"""The services of a fleet: what one unit can serve of each, by the token-level replica."""
+"""A model in service on the fleet, and how long a unit takes to get there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from topologies.clusters.cluster import Cluster
-from workloads.demand import Demand
-from workloads.fleet.state.world import Service
-from workloads.models.model import Model
-from workloads.serving import (
-    BUCKETS,
-    Batching,
-    Profile,
-    Slo,
-    azure_lengths,
-    capacity_table,
-    fixed_rate,
-    profile,
-)
-
-FloatArray = npt.NDArray[np.float64]
-DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
-"""Limits of MLPerf's server scenario for Llama-3.1-405B."""
-RATE_WITHOUT_MODEL = 1000.0
-"""Requests/s of a unit where neither a model nor a rate is given: only the shape counts then."""
-LONG_ANSWER = 60.0
-"""Mean output tokens from which lengths are spread as in conversation, not as in code [tokens]."""
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.serving.capacity import Capacity
 
 
-@dataclass(frozen=True)
-class Serving:
-    """How the units of a fleet serve.
+@dataclass(frozen=True, eq=False)
+class Service:
+    """One service of the fleet: a model that answers one kind of request.
 
     Attributes
     ----------
-    slo : Slo
-    tp : int, optional
-        Chips of a replica; by default one server.
-    chunk_tokens : int
-        Prompts are cut into such pieces; 0 lets decode stand still for whole prompts, which keeps
-        no tight TPOT. See :class:`workloads.serving.Batching`.
-    unit_rate_per_s : float, optional
-        Requests/s of a unit, instead of a model's capacity; then there is no latency model, and a
-        request that is not queued keeps the SLO.
-    cache : Path, optional
-        Where capacity tables are kept.
+    name : str
+    capacity : Capacity
+        Of one unit.
+    weights_bytes : float
+        What a unit loads before it can serve, all its replicas together [B].
+    patience_s : float
+        The queue holds at most so much work; what comes on top is shed [s].
+    replicas : int
+        In a unit. Where each lies within a server, a unit works on without one of its servers.
     """
 
-    slo: Slo = DEFAULT_SLO
-    tp: int | None = None
-    chunk_tokens: int = 512
-    unit_rate_per_s: float | None = None
-    cache: Path | None = None
+    name: str
+    capacity: Capacity
+    weights_bytes: float = 0.0
+    patience_s: float = 600.0
+    replicas: int = 1
 
 
-def services_of(
-    asked: Demand, cluster: Cluster, model: Model | None, serving: Serving
-) -> tuple[Service, ...]:
-    """One service for each of the demand's, with the capacity of one unit for its lengths.
-
-    Raises
-    ------
-    InputError
-        For a model that does not fit, and an SLO that even an idle replica misses.
-    """
-    if model is None or serving.unit_rate_per_s is not None:
-        rate = serving.unit_rate_per_s
-        capacity = fixed_rate(RATE_WITHOUT_MODEL if rate is None else rate)
-        servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-        return tuple(Service(name, capacity, replicas=servers) for name in asked.services)
-    served = profile(model, cluster, tp=serving.tp)
-    replicas = max(1, cluster.chips_per_domain // served.chips)
-    return tuple(_service(asked.only(name), served, replicas, serving) for name in asked.services)
-
-
-def _service(asked: Demand, served: Profile, replicas: int, serving: Serving) -> Service:
-    prompt, output = (
-        float(np.average(column[0], weights=asked.requests[0]))
-        for column in (asked.prompt_tokens, asked.output_tokens)
-    )
-    alike = azure_lengths("conv" if output >= LONG_ANSWER else "code")
-    chunk = serving.chunk_tokens
-    table = capacity_table(
-        served,
-        alike.with_means(prompt, output),
-        serving.slo,
-        replicas=replicas,
-        batching=Batching(chunk_tokens=chunk, buckets=() if chunk else BUCKETS),
-        prompt_means=_grid(asked.prompt_tokens[0], prompt),
-        output_means=_grid(asked.output_tokens[0], output),
-        cache=serving.cache,
-    )
-    weights = replicas * served.weights_bytes
-    return Service(asked.services[0], table, weights_bytes=weights, replicas=replicas)
-
-
-def _grid(values: FloatArray, mean: float) -> FloatArray:
-    """Least, mean and largest value, without those within 5 % of the mean."""
-    points = np.array([values.min(), mean, values.max()])
-    kept: FloatArray = np.unique(points[(np.abs(points / mean - 1) > 0.05) | (points == mean)])
-    return np.maximum(kept, 1.0)
+def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
+    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
+    return costs.to_serving_s(max((service.weights_bytes for service in services), default=0.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,37 +17,8 @@ from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, IntArray, Ledger
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.fleet.state.store import Store
-from workloads.serving.capacity import Capacity
-
-
-@dataclass(frozen=True, eq=False)
-class Service:
-    """One model in service on the fleet.
-
-    Attributes
-    ----------
-    name : str
-    capacity : Capacity
-        Of one unit.
-    weights_bytes : float
-        What a unit loads before it can serve, all its replicas together [B].
-    patience_s : float
-        The queue holds at most so much work; what comes on top is shed [s].
-    replicas : int
-        In a unit. Where each lies within a server, a unit works on without one of its servers.
-    """
-
-    name: str
-    capacity: Capacity
-    weights_bytes: float = 0.0
-    patience_s: float = 600.0
-    replicas: int = 1
-
-
-def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
-    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
-    return costs.to_serving_s(max((service.weights_bytes for service in services), default=0.0))
 
 
 @dataclass

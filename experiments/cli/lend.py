@@ -1,0 +1,131 @@
+"""``cluster-sim lend``: how many chips can be given away tonight, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.fleet_options import (
+    DemandInputs,
+    FleetInputs,
+    LimitInputs,
+    MoneyInputs,
+    NightInputs,
+    PolicyInputs,
+    Question,
+)
+from experiments.cli.inputs import CatalogueInputs
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from experiments.reports.run_directory import Run
+    from workloads.fleet.lending import Loan, Night
+
+USUAL_SHARE = 0.999
+LIMIT_NAMES = ("ttft", "tpot")
+
+
+def lend(
+    night: NightInputs,
+    fleet: FleetInputs,
+    demand: DemandInputs,
+    limits: LimitInputs,
+    catalogue: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Say how many units can be lent tonight, and how sure that is.
+
+    The demand is the history and ends now. The same rule is tried on every night of the history.
+    """
+    from experiments.cli.fleet_inputs import scenario_from
+    from workloads.fleet.lending import lend_on
+
+    question = _night(night, fleet.slo)
+    asked = Question(
+        replace(fleet, slo=_limits_only(fleet.slo)),
+        replace(demand, days=math.inf if demand.days is None else demand.days),
+        PolicyInputs(),
+        limits,
+        MoneyInputs(),
+    )
+    scenario = scenario_from(asked, catalogue.read(), call.seed)
+    loan = lend_on(scenario, question)
+    document = {
+        "cluster": fleet.cluster,
+        **scenario.sizing.document(),
+        "history_days": scenario.demand.minutes / 1440,
+        **loan.summary(),
+        "scaling": scenario.scaling,
+    }
+    if scenario.scaling:
+        sys.stderr.write(f"{scenario.scaling}\n")
+    call.answer(lambda: document, lambda: _print(document), lambda run: _write(run, loan))
+
+
+def _limits_only(slo: str) -> str:
+    """Limits on latency without the share, which counts minutes of the night here."""
+    limits = [part for part in slo.split(",") if part.partition("=")[0].strip() in LIMIT_NAMES]
+    return ",".join(limits) or FleetInputs.slo
+
+
+def _night(asked: NightInputs, slo: str) -> Night:
+    from topologies.errors import InputError
+    from topologies.units import parse_seconds
+    from workloads.fleet.lending import Night
+    from workloads.serving import parse_share, parse_slo
+
+    window_s = parse_seconds(asked.window, "--window")
+    if window_s % 60 or window_s < 60:
+        raise InputError(
+            f"--window {asked.window} is not a whole number of minutes; write 30min or 1h."
+        )
+    return Night(
+        until=asked.until,
+        begin=asked.begin,
+        share=parse_slo(slo, share=USUAL_SHARE).share,
+        confidence=parse_share(asked.confidence, "--confidence"),
+        window_minutes=int(window_s // 60),
+    )
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    level = f"{document['confidence']:.4g}"
+    rows = [
+        [one["from"], one["to"], f"{one['units']:,}", f"{one['chips']:,}", one["reclaim_at"]]
+        for one in document["loans"]
+    ]
+    print_table(
+        f"Units that can be lent at confidence {level}, of {document['units']:,}",
+        ["from (UTC)", "until", "units", "chips", "order back at"],
+        rows or [["–", "–", "0", "0", "–"]],
+    )
+    tested = document["backtest"]
+    usd = document["usd"]
+    shortfall = tested["hindsight_unit_hours"] or 1.0
+    facts = [
+        ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
+        ["training tokens", f"{document['training_tokens']:,.4g}"],
+        ["worth at the list price", "–" if usd is None else f"{usd:,.0f} USD"],
+        ["time to reclaim a unit", f"{document['reclaim_latency_s']:,.0f} s"],
+        ["kept back for repairs", f"{document['reserve_units']:,} units"],
+        ["nights of the history answered", f"{tested['nights']:,}"],
+        ["of them demand exceeded the answer", f"{tested['violated']:,}"],
+        ["worst night, demand beyond capacity", f"{tested['worst_night_missed_share']:.2%}"],
+        ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / shortfall:.1%}"],
+        ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
+        ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
+    ]
+    print_table("", ["", ""], facts)
+
+
+def _write(run: Run, loan: Loan) -> None:
+    from experiments.figures.lending import loan_figure
+
+    run.json("summary", loan.summary(), title="Results")
+    run.figure("lend", loan_figure(loan), title="Units that can be lent")
+    run.table("backtest", loan.frame(), title="Every night of the history")

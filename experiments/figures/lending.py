@@ -1,0 +1,73 @@
+"""Figures of the night question: lendable units against time and confidence, and the backtest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from workloads.fleet.lending import Loan
+
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Confidences that are drawn, the boldest first."""
+
+
+def loan_figure(loan: Loan) -> Figure:
+    """Draw how many chips can be lent tonight at several confidences, and the nights before.
+
+    Above: chips against the time of the night, one step line for each confidence. Below: chip-hours
+    that the same rule would have lent on each night of the history, beside what hindsight would
+    have lent; nights on which demand exceeded the answer are marked.
+    """
+    from matplotlib.figure import Figure
+
+    from workloads.fleet.lending.answer import at_confidence
+
+    figure = Figure(figsize=(10.5, 7), layout="constrained")
+    top, bottom = figure.subplots(2, 1, height_ratios=(3, 2))
+    edges = loan.nights.edges
+    hours = edges / 60.0
+    thousands = loan.terms.chips_per_unit / 1000.0
+    levels = sorted({*LEVELS, loan.question.confidence})
+    for level, shade in zip(levels, np.linspace(0.75, 0.15, len(levels)), strict=True):
+        units = at_confidence(loan, level)
+        asked = level == loan.question.confidence
+        top.step(
+            hours,
+            np.append(units, units[-1]) * thousands,
+            where="post",
+            color="#2f855a" if asked else str(shade),
+            lw=2.8 if asked else 1.2,
+            label=f"{level:.4g}" + (" (asked)" if asked else ""),
+        )
+    whole = loan.terms.units * thousands
+    top.axhline(whole, color="black", lw=0.8, ls=":")
+    top.set_ylim(0, whole * 1.05)
+    top.set_xlim(hours[0], hours[-1])
+    top.set_xticks(hours, [loan.moment(int(edge))[-5:] for edge in edges], rotation=45)
+    top.set_ylabel("chips that can be lent [thousand]")
+    top.set_xlabel(f"time from {loan.begin:%A %d %B %Y}, UTC (dotted: the whole fleet)")
+    top.legend(title="confidence", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    top.set_title(
+        f"Tonight {loan.unit_hours * loan.terms.chips_per_unit:,.0f} chip-hours can be lent at "
+        f"confidence {loan.question.confidence:.4g}",
+        loc="left",
+    )
+    frame = loan.frame()
+    place = np.arange(len(frame))
+    per_unit = loan.terms.chips_per_unit / 1000.0
+    bottom.bar(place, frame["hindsight_unit_hours"] * per_unit, color="#e2e8f0", label="hindsight")
+    colours = np.where(frame["violated"], "#c53030", "#2f855a")
+    bottom.bar(place, frame["lent_unit_hours"] * per_unit, color=colours, width=0.55)
+    bottom.bar([0], [0], color="#2f855a", label="answered, and kept")
+    bottom.bar([0], [0], color="#c53030", label="answered, and demand exceeded it")
+    ticks = place[:: max(1, len(place) // 10)]
+    names = [f"{night:%d %b}" for night in frame["night"]]
+    bottom.set_xticks(ticks, [names[tick] for tick in ticks])
+    bottom.set_ylabel("chip-hours lent\n[thousand]")
+    bottom.set_xlabel("nights of the history, each answered from the nights before it")
+    bottom.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

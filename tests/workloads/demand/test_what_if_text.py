@@ -1,0 +1,133 @@
+"""What-ifs as text, and files that are what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from topologies.errors import InputError
+from workloads.demand import Horizon, constant, horizons, read_demand
+from workloads.demand.what_if_text import changed
+
+FLAT = Horizon(constant(10.0, minutes=4 * 1440))
+
+
+def _raised(text: str) -> tuple[int, int, float]:
+    """First minute, number of minutes and factor of a what-if on flat demand."""
+    requests = changed(FLAT, text).demand.requests[0]
+    where = np.flatnonzero(requests != 10.0)
+    return int(where[0]), len(where), float(requests[where[0]] / 10.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("spike@2d02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
+        ("spike@2d+02:00x3/30min", (2 * 1440 + 120, 30, 3.0)),
+        ("spike@2dx1.5/1h", (2 * 1440, 60, 1.5)),
+        ("spike", (1440 + 120, 30, 2.0)),
+        ("failover@3d12:00+12h", (3 * 1440 + 720, 720, 2.0)),
+        ("failover@1d12:00x1.5+2h", (1440 + 720, 120, 1.5)),
+        ("failover", (2880, 720, 2.0)),
+        ("launch@1d=30%", (1440, 3 * 1440, 1.3)),
+        ("growth=30%", (0, 4 * 1440, 1.3)),
+        ("growth=0.3", (0, 4 * 1440, 1.3)),
+        ("plus-30", (0, 4 * 1440, 1.3)),
+    ],
+)
+def test_numbers_are_read(text: str, expected: tuple[int, int, float]) -> None:
+    first, minutes, factor = _raised(text)
+    assert (first, minutes) == expected[:2]
+    assert factor == pytest.approx(expected[2])
+
+
+def test_the_clock_counts_from_the_start_of_the_run() -> None:
+    afternoon = Horizon(constant(1.0, minutes=1440, start="2024-01-01T18:00"))
+    requests = changed(afternoon, "spike@02:00x2/1min").demand.requests[0]
+    assert np.flatnonzero(requests > 1).tolist() == [8 * 60]
+
+
+def test_monday_keeps_what_came_before() -> None:
+    week = Horizon(
+        constant(1.0, minutes=5 * 1440, start="2024-01-06T00:00"),
+        constant(2.0, minutes=1440, start="2024-01-05T00:00"),
+    )
+    monday = changed(week, "monday")
+    assert (monday.demand.start, monday.demand.minutes) == ("2024-01-08T00:00", 1440)
+    assert monday.history is not None
+    assert monday.history.start == "2024-01-05T00:00"
+    assert monday.history.requests.sum() == 2 * 1440 + 2 * 1440
+
+
+def test_growth_holds_for_the_history_and_a_launch_does_not() -> None:
+    both = Horizon(FLAT.demand, constant(10.0, minutes=1440))
+    grown, launched = (changed(both, text).history for text in ("growth=50%", "launch@0d=50%"))
+    assert grown is not None
+    assert launched is not None
+    assert (grown.requests.max(), launched.requests.max()) == (15.0, 10.0)
+
+
+def test_several_changes_make_one_scenario_and_several_texts_make_several() -> None:
+    rows = horizons(FLAT, ["growth=10%,spike@1d00:00x2/1min", "failover"])
+    assert [name for name, _ in rows] == ["base", "growth=10%,spike@1d00:00x2/1min", "failover"]
+    assert rows[1][1].demand.requests.max() == pytest.approx(22.0)
+    assert rows[0][1].demand.requests.max() == 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("flood", "unknown what-if 'flood'; choose from growth=30%"),
+        ("spike@9d02:00x3/30min", "9.083 days after the start of a run of 4 days"),
+        ("spike@2d25:00", "not a time of day"),
+        ("spike=3", "write it as spike@2d02:00x3/30min"),
+        ("growth", "is not a share; write growth=30%"),
+        ("growth=lots", "is not a share"),
+        ("monday@2d", "takes no numbers"),
+        ("failover@1d+12parsecs", "parsecs"),
+    ],
+)
+def test_mistakes(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        changed(FLAT, text)
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "demand.csv"
+    path.write_text(text)
+    return path
+
+
+def test_means_and_sums_by_name(tmp_path: Path) -> None:
+    head = "hour,requests,{0}_mean,{1}_sum\n0,100,1500,2000\n1,300,500,9000\n"
+    both = head.format("prompt_tokens", "output_tokens")
+    demand = read_demand(_file(tmp_path, both))
+    assert demand.prompt_tokens[0, [0, 60]].tolist() == [1500.0, 500.0]
+    assert demand.output_tokens[0, [0, 60]].tolist() == [20.0, 30.0]
+    assert demand.absolute
+    assert demand.requests.sum() == 400.0
+
+
+@pytest.mark.parametrize(
+    ("column", "tokens", "remedy"),
+    [
+        ("prompt_tokens", "150", "prompt_tokens_mean"),
+        ("prompt_tokens_sum", "150", "prompt_tokens_mean"),
+        ("prompt_tokens_mean", "3e6", "prompt_tokens_sum"),
+    ],
+)
+def test_an_implausible_reading_is_refused(
+    tmp_path: Path, column: str, tokens: str, remedy: str
+) -> None:
+    text = f"hour,requests,{column}\n0,2000,{tokens}\n1,2000,{tokens}\n"
+    with pytest.raises(InputError, match=f"is called {remedy}"):
+        read_demand(_file(tmp_path, text))
+
+
+def test_a_rate_is_absolute_and_a_share_is_a_shape(tmp_path: Path) -> None:
+    rate = read_demand(_file(tmp_path, "hour,requests_per_s\n0,5\n1,10\n"))
+    assert rate.absolute
+    assert rate.requests[0, [0, 60]].tolist() == [300.0, 600.0]
+    assert not read_demand(_file(tmp_path, "hour,load_share\n0,0.5\n1,1\n")).absolute

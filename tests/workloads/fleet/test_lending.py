@@ -1,0 +1,175 @@
+"""The night question: windows, calibration on unseen traces, loans, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.figures.lending import loan_figure
+from topologies.errors import InputError
+from workloads.demand import burstgpt
+from workloads.fleet.lending import Night, Terms, lend
+from workloads.fleet.lending.answer import at_confidence, whole_loans
+
+FloatArray = npt.NDArray[np.float64]
+DAY = 1440
+
+
+def _trace(seed: int, days: int = 50, *, noise: float, level: float, weekend: float) -> FloatArray:
+    """Requests a minute with a day's shape, quiet weekends, days of unequal size, and noise."""
+    rng = np.random.default_rng(seed)
+    minute = np.arange(days * DAY)
+    hour = minute % DAY / 60
+    shape = 1 + 0.8 * np.sin((hour - 9) / 12 * np.pi)
+    size = np.exp(np.cumsum(rng.normal(0, level / 3, days)) + rng.normal(0, level, days))
+    mean = 1000 * shape * np.where(minute // DAY % 7 >= 5, weekend, 1.0) * size[minute // DAY]
+    return rng.poisson(mean * rng.gamma(noise**-2, noise**2, len(minute))).astype(float)
+
+
+TRACES = {
+    "calm": _trace(1, noise=0.05, level=0.05, weekend=0.4),
+    "noisy": _trace(2, noise=0.15, level=0.1, weekend=0.7),
+    "wild": _trace(3, noise=0.1, level=0.25, weekend=1.0),
+    "burstgpt": burstgpt().requests.sum(axis=0)[: 60 * DAY],
+}
+
+
+def _units(trace: FloatArray, units: int = 1000) -> FloatArray:
+    return trace / trace.max() * 0.9 * units
+
+
+@pytest.mark.parametrize("name", sorted(TRACES))
+def test_an_answer_is_kept_as_often_as_it_says(name: str) -> None:
+    """Every night's answer from its past alone, compared with what happened then, minute by minute.
+
+    The answers are asked for one by one on cut histories, so nothing of the night is known.
+    """
+    need = _units(TRACES[name])
+    broken = 0
+    nights = range(len(need) // DAY - 20, len(need) // DAY)
+    for day in nights:
+        loan = lend(need[: day * DAY], "2024-01-01T00:00", Night("06:00"), Terms(1000))
+        kept = np.full(360, 1000.0)
+        for window in loan.windows:
+            kept[window.first : window.last] -= window.units
+        broken += bool((need[day * DAY : day * DAY + 360] > kept).any())
+    assert broken <= 3
+    whole = lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000))
+    assert whole.tested.violated.mean() == pytest.approx(0.05, abs=0.045)
+
+
+def test_the_backtest_is_what_would_have_been_answered() -> None:
+    """The walk through the history gives each night the answer that a cut history gives."""
+    need = _units(TRACES["noisy"])
+    whole = lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000))
+    for place in (3, 7, len(whole.tested) - 1):
+        day = len(need) // DAY - len(whole.nights) + int(whole.tested.number[place])
+        cut = lend(need[: day * DAY], "2024-01-01T00:00", Night("06:00"), Terms(1000))
+        assert np.array_equal(cut.tested.coming, whole.tested.capacity[place])
+
+
+def test_more_confidence_never_lends_more() -> None:
+    loan = lend(_units(TRACES["wild"]), "2024-01-01T00:00", Night("06:00"), Terms(1000))
+    lent = [at_confidence(loan, level).sum() for level in (0.5, 0.8, 0.95, 0.99)]
+    assert lent == sorted(lent, reverse=True)
+
+
+def test_thirty_per_cent_more_demand_never_lends_more() -> None:
+    need = _units(TRACES["calm"])
+    base, more = (
+        lend(need * factor, "2024-01-01T00:00", Night("06:00", "22:00"), Terms(1000))
+        for factor in (1.0, 1.3)
+    )
+    assert base.begin == more.begin == pd.Timestamp("2024-02-20T22:00")
+    for one, other in zip(base.windows, more.windows, strict=True):
+        assert other.units <= one.units
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_loans_add_up_to_the_windows(units: list[int]) -> None:
+    edges = list(range(0, 60 * len(units) + 1, 60))
+    total = np.zeros(60 * len(units), int)
+    for loan in whole_loans(edges, units):
+        total[loan.first : loan.last] += loan.units
+    assert total.tolist() == np.repeat(units, 60).tolist()
+
+
+def test_what_a_loan_earns() -> None:
+    """Ten hours of 80 units: chip-hours by price, tokens without starting and giving back."""
+    day = np.repeat([20.0, 80.0], [600, 840])
+    terms = Terms(
+        100, 64, start_s=600.0, reclaim_s=300.0, tokens_per_unit_s=1000.0, usd_per_chip_s=0.001
+    )
+    loan = lend(np.tile(day, 21), "2024-01-01T00:00", Night("10:00"), terms)
+    assert loan.unit_hours == 800.0
+    assert loan.usd == pytest.approx(800 * 64 * 3.6)
+    assert loan.training_tokens == pytest.approx(80 * (36_000 - 900) * 1000.0)
+    summary = loan.summary()
+    assert summary["loans"][0]["reclaim_at"] == "2024-01-22T09:55"
+    assert summary["backtest"]["lent_unit_hours"] == summary["backtest"]["hindsight_unit_hours"]
+    assert summary["backtest"]["violated"] == 0
+
+
+def test_mistakes_are_told_in_a_line() -> None:
+    flat = np.full(3 * DAY, 10.0)
+    with pytest.raises(InputError, match="whole nights; at least 5"):
+        lend(flat, "2024-01-01T00:00", Night("06:00"), Terms(20))
+    with pytest.raises(InputError, match="not a time of day"):
+        lend(flat, "2024-01-01T00:00", Night("6am"), Terms(20))
+    with pytest.raises(InputError, match="confidence of 1 is not in"):
+        Night("06:00", confidence=1.0)
+
+
+def _history(path: Path, trace: FloatArray) -> Path:
+    times = pd.date_range("2026-01-05", periods=len(trace), freq="min")
+    pd.DataFrame({"time": times.strftime("%Y-%m-%dT%H:%M"), "requests": trace.astype(int)}).to_csv(
+        path, index=False
+    )
+    return path
+
+
+def test_the_command_answers(tmp_path: Path) -> None:
+    path = _history(tmp_path / "history.csv", TRACES["calm"][: 15 * DAY])
+    words = [
+        "lend",
+        "--demand", str(path),
+        "--cluster", "trn2-ultraserver:50",
+        "--unit-rate", "1",
+        "--until", "06:00",
+        "--slo", "99.9%",
+        "--confidence", "95%",
+        "--out", str(tmp_path / "run"),
+        "--json",
+    ]  # fmt: skip
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert {
+        "windows", "confidence", "backtest", "reclaim_latency_s", "training_tokens", "usd",
+        "demand_scale", "unit_capacity_requests_per_s",
+    } <= set(document)  # fmt: skip
+    assert document["demand_scale"] == 1.0
+    assert document["confidence"] == 0.95
+    assert document["windows"][0]["from"] == "2026-01-20T00:00"
+    assert document["windows"][-1]["to"] == "2026-01-20T06:00"
+    assert {"nights", "violated", "lent_unit_hours", "hindsight_unit_hours"} <= set(
+        document["backtest"]
+    )
+    assert (tmp_path / "run" / "lend.png").is_file()
+
+
+def test_the_figure_names_the_confidence() -> None:
+    loan = lend(_units(TRACES["calm"]), "2024-01-01T00:00", Night("06:00"), Terms(1000))
+    top, bottom = loan_figure(loan).axes
+    assert "0.95 (asked)" in top.get_legend_handles_labels()[1]
+    assert "hindsight" in bottom.get_legend_handles_labels()[1]

@@ -1,0 +1,91 @@
+"""Tokens of a request from the columns of a demand file: means, sums, sums over some requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from topologies.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+LEAST_MEAN, MOST_MEAN = 1.0, 2e6
+"""Prompt tokens of a request between which a reading is believed."""
+COVERED = {"prompt": "input_tokens_covered", "output": "output_tokens_covered"}
+"""Sums over those requests whose lengths a source publishes."""
+
+
+def mean_tokens(
+    rows: pd.DataFrame,
+    slot: npt.NDArray[np.int64],
+    requests: FloatArray,
+    *,
+    which: str,
+    default: float,
+    sums: bool,
+) -> FloatArray:
+    """Mean tokens of a request in each period; periods that do not say take the overall mean.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Rows of one service.
+    slot : int array (rows,)
+        Period of each row.
+    requests : float array (periods,)
+    which : {"prompt", "output"}
+    default : float
+        Mean of a file without such a column.
+    sums : bool
+        Whether a column without a suffix holds the tokens of all requests of the row.
+    """
+    periods = len(requests)
+    mean, total, plain = (f"{which}_tokens{suffix}" for suffix in ("_mean", "_sum", ""))
+    column = next((name for name in (COVERED[which], total, mean, plain) if name in rows), None)
+    if column is None or rows[column].isna().all():
+        return np.full(periods, default)
+    given = rows[column].notna().to_numpy()
+    values = rows[column].fillna(0.0).to_numpy(float)
+    if column == COVERED[which] and "requests_with_lengths" in rows:
+        counts = rows["requests_with_lengths"].fillna(0.0).to_numpy(float)
+    elif column == mean or (column == plain and not sums):
+        # Each row's mean counts as often as the row has requests, a row of a log once.
+        counts = _row_requests(rows)
+        values = values * counts
+    else:
+        counts = requests[slot] / np.bincount(slot, minlength=periods)[slot]
+    tokens = np.bincount(slot, values * given, periods)
+    counted = np.bincount(slot, counts * given, periods)
+    stated = (tokens > 0) & (counted > 0)
+    overall = tokens[stated].sum() / counted[stated].sum() if stated.any() else default
+    return np.where(stated, tokens / np.where(stated, counted, 1.0), overall)
+
+
+def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:
+    """Refuse prompts of less than a token or of millions: a sum was read as a mean, or the reverse.
+
+    Raises
+    ------
+    InputError
+        Says the mean that came out, and which column name says what.
+    """
+    overall = float(np.average(mean, weights=requests))
+    if overall < LEAST_MEAN:
+        raise InputError(
+            f"{file}: {overall:.3g} prompt tokens a request, at least 1 is expected; a column of "
+            "means is called prompt_tokens_mean."
+        )
+    if overall > MOST_MEAN:
+        raise InputError(
+            f"{file}: {overall:,.0f} prompt tokens a request, at most {MOST_MEAN:,.0f} are "
+            "expected; a column of sums is called prompt_tokens_sum."
+        )
+
+
+def _row_requests(rows: pd.DataFrame) -> npt.NDArray[Any]:
+    for name in ("requests", "requests_per_s", "load_share"):
+        if name in rows:
+            return rows[name].to_numpy(float)
+    return np.ones(len(rows))

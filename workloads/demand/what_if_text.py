@@ -1,0 +1,219 @@
+"""What-ifs as text: each kind is one entry of ``KINDS``, a change of a horizon with numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from topologies.errors import InputError, suggestion
+from topologies.units import parse_seconds
+from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined
+from workloads.demand.whatif import first_monday, minute_from_start, raised
+
+
+@dataclass(frozen=True, eq=False)
+class Horizon:
+    """The demand of a run, and what policies know of the time before it.
+
+    Attributes
+    ----------
+    demand : Demand
+    history : Demand, optional
+        Ends where the demand begins.
+    """
+
+    demand: Demand
+    history: Demand | None = None
+
+
+Change = Callable[[Horizon], Horizon]
+
+PLACE = re.compile(
+    r"(?:@(?P<day>\d+)d\+?(?P<clock>\d{1,2}:\d\d)?|@(?P<only_clock>\d{1,2}:\d\d))?"
+    r"(?:x(?P<factor>\d+(?:\.\d+)?))?"
+    r"(?:[/+](?P<length>\d+(?:\.\d+)?\s*[a-z]+))?"
+)
+"""``@2d02:00x3/30min``: a moment, a factor and a length, each of which may be left out."""
+
+
+def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]]:
+    """Scenarios side by side: the horizon as it is, called ``base``, then each what-if.
+
+    Several changes of one scenario are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
+
+    Raises
+    ------
+    InputError
+        For an unknown kind, a text that cannot be read, a moment outside the run.
+    """
+    rows = [("base", base)]
+    for text in what_ifs:
+        rows.append((text, changed(base, text)))
+    return rows
+
+
+def changed(base: Horizon, text: str) -> Horizon:
+    """Apply every change of one what-if, in the order in which they stand."""
+    horizon = base
+    for part in text.split(","):
+        horizon = _change(part.strip())(horizon)
+    return horizon
+
+
+def _change(text: str) -> Change:
+    name = re.split(r"[@=x/+]|-\d", text, maxsplit=1)[0].strip()
+    rest = text[len(name) :]
+    if name in KINDS and name not in ("growth", "plus") and rest.startswith("="):
+        raise InputError(f"what-if {text!r} takes no '='; write it as {KINDS[name][1]}.")
+    if name not in KINDS:
+        forms = ", ".join(form for _, form in KINDS.values())
+        raise InputError(
+            f"unknown what-if {text!r}; choose from {forms}." + suggestion(name, KINDS)
+        )
+    return KINDS[name][0](text, rest)
+
+
+def _growth(text: str, rest: str) -> Change:
+    """More demand at all times, before the run as well."""
+    factor = 1.0 + share_from(rest.lstrip("=-"), f"what-if {text!r}", "growth=30%")
+
+    def change(horizon: Horizon) -> Horizon:
+        history = horizon.history
+        return Horizon(
+            horizon.demand.times(factor), None if history is None else history.times(factor)
+        )
+
+    return change
+
+
+def _launch(text: str, rest: str) -> Change:
+    """More demand from one moment on, which no history tells."""
+    place, _, size = rest.partition("=")
+    factor = 1.0 + share_from(size, f"what-if {text!r}", KINDS["launch"][1])
+    match = _placed(text, place, "launch")
+
+    def change(horizon: Horizon) -> Horizon:
+        first = _minute(horizon.demand, match, 0)
+        return replace(
+            horizon, demand=raised(horizon.demand, first, horizon.demand.minutes, factor)
+        )
+
+    return change
+
+
+def _spike(text: str, rest: str) -> Change:
+    """Several times the demand for some minutes, by default twice it for 30 minutes from 02:00."""
+    match = _placed(text, rest, "spike")
+
+    def change(horizon: Horizon) -> Horizon:
+        demand = horizon.demand
+        night = min(1, demand.minutes // MINUTES_PER_DAY - 1)
+        usual = max(night, 0) * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
+        first = _minute(demand, match, usual)
+        return replace(
+            horizon, demand=raised(demand, first, _length(text, match, 30), _factor(match, 2.0))
+        )
+
+    return change
+
+
+def _failover(text: str, rest: str) -> Change:
+    """Another region's load arrives here as well, by default from the middle on for 12 hours."""
+    match = _placed(text, rest, "failover")
+
+    def change(horizon: Horizon) -> Horizon:
+        demand = horizon.demand
+        first = _minute(demand, match, demand.minutes // 2)
+        return replace(
+            horizon, demand=raised(demand, first, _length(text, match, 720), _factor(match, 2.0))
+        )
+
+    return change
+
+
+def _monday(text: str, rest: str) -> Change:
+    """The first whole Monday alone; the days before it become history."""
+    if rest:
+        raise InputError(f"what-if {text!r} takes no numbers; write monday.")
+
+    def change(horizon: Horizon) -> Horizon:
+        first = first_monday(horizon.demand)
+        before = [horizon.history] if horizon.history is not None else []
+        if first:
+            before.append(horizon.demand.between(0, first))
+        return Horizon(
+            horizon.demand.between(first, first + MINUTES_PER_DAY),
+            joined(before) if before else None,
+        )
+
+    return change
+
+
+KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {
+    "growth": (_growth, "growth=30%"),
+    "plus": (_growth, "plus-30"),
+    "launch": (_launch, "launch@2d09:00=30%"),
+    "spike": (_spike, "spike@2d02:00x3/30min"),
+    "failover": (_failover, "failover@3d12:00+12h"),
+    "monday": (_monday, "monday"),
+}
+"""Every kind of what-if: how its text is read, and an example of it."""
+
+
+def share_from(text: str, where: str, example: str) -> float:
+    """Read ``30%`` or ``0.3``; a whole number of at least 1 counts as per cent.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> share_from("30%", "", ""), share_from("0.3", "", ""), share_from("30", "", "")
+    (0.3, 0.3, 0.3)
+    """
+    plain = text.strip()
+    try:
+        value = float(plain.removesuffix("%"))
+    except ValueError:
+        raise InputError(f"{where}: {text!r} is not a share; write {example}.") from None
+    if plain.endswith("%") or value >= 1:
+        value /= 100.0
+    if not -1 < value < 100:
+        raise InputError(f"{where}: a share of {value:g} is not in (-1, 100); write {example}.")
+    return value
+
+
+def _placed(text: str, rest: str, name: str) -> re.Match[str]:
+    match = PLACE.fullmatch(rest.strip())
+    if match is None:
+        raise InputError(f"what-if {text!r} cannot be read; write it as {KINDS[name][1]}.")
+    return match
+
+
+def _minute(demand: Demand, match: re.Match[str], usual: int) -> int:
+    """Minute of the run: so many days after its start, then the next time of the clock."""
+    clock = match["clock"] or match["only_clock"]
+    if match["day"] is None and clock is None:
+        return usual
+    minute = int(match["day"] or 0) * MINUTES_PER_DAY + (
+        minute_from_start(demand, clock) if clock else 0
+    )
+    if minute >= demand.minutes:
+        raise InputError(
+            f"what-if at {match.group()[1:]!r}: that is {minute / MINUTES_PER_DAY:.4g} days after "
+            f"the start of a run of {demand.minutes / MINUTES_PER_DAY:.4g} days; choose an earlier "
+            "moment or more days."
+        )
+    return minute
+
+
+def _length(text: str, match: re.Match[str], usual: int) -> int:
+    if match["length"] is None:
+        return usual
+    return max(1, round(parse_seconds(match["length"], f"what-if {text!r}") / 60.0))
+
+
+def _factor(match: re.Match[str], usual: float) -> float:
+    return usual if match["factor"] is None else float(match["factor"])

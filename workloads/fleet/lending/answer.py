@@ -1,0 +1,333 @@
+"""The night question: how many units can be lent, from when to when, and at which confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from topologies.errors import InputError
+from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.fleet.lending.backtest import Backtest, backtest
+from workloads.fleet.lending.nights import Nights, cut_nights
+
+FloatArray = npt.NDArray[np.float64]
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Night:
+    """The question: until when, at which service level, how sure.
+
+    Attributes
+    ----------
+    until : str
+        Time of day, UTC, at which all units serve again: ``06:00``.
+    begin : str
+        Time of day at which lending may begin; empty: at once, when the history ends.
+    share : float
+        Share of the night's minutes in which demand must stay within what is kept.
+    confidence : float
+        Share of nights in which that must hold.
+    window_minutes : int
+        The number of units changes at most so often.
+    """
+
+    until: str = "06:00"
+    begin: str = ""
+    share: float = 0.999
+    confidence: float = 0.95
+    window_minutes: int = 60
+
+    def __post_init__(self) -> None:
+        for name, value in (("slo share", self.share), ("confidence", self.confidence)):
+            if not 0.5 <= value < 1:
+                raise InputError(
+                    f"a {name} of {value:.4g} is not in [0.5, 1); write it as 99.9% or 0.999."
+                )
+
+    def span(self, end: pd.Timestamp) -> tuple[int, int]:
+        """Minutes from the end of the history to the night, and its length."""
+        now = end.hour * 60 + end.minute
+        lead = (minute_of_day(self.begin) - now) % MINUTES_PER_DAY if self.begin else 0
+        minutes = (minute_of_day(self.until) - now - lead) % MINUTES_PER_DAY
+        return lead, minutes or MINUTES_PER_DAY
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What lending costs and earns on a fleet.
+
+    Attributes
+    ----------
+    units, chips_per_unit : int
+        Size of the fleet.
+    reserve_units : int
+        Units that are never lent: expected to be under repair.
+    start_s, reclaim_s : float
+        From serving until training runs; from the order until a unit that trained serves [s].
+    tokens_per_unit_s : float
+        Training throughput of one unit [tokens/s].
+    usd_per_chip_s : float
+        Price of a chip; 0 where none is known [USD/s].
+    """
+
+    units: int
+    chips_per_unit: int = 64
+    reserve_units: int = 0
+    start_s: float = 0.0
+    reclaim_s: float = 0.0
+    tokens_per_unit_s: float = 0.0
+    usd_per_chip_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """Units that are free from one moment to another; minutes count from the night's beginning."""
+
+    first: int
+    last: int
+    units: int
+
+
+@dataclass(frozen=True, eq=False)
+class Loan:
+    """The answer for the coming night, and how the same answer fared on the nights before.
+
+    Attributes
+    ----------
+    begin : Timestamp
+        Beginning of the night, UTC.
+    windows : tuple of Window
+        How many units are free when.
+    runs : tuple of Window
+        The same as whole loans: so many units without a break from ``first`` to ``last``.
+    """
+
+    question: Night
+    terms: Terms
+    begin: pd.Timestamp
+    nights: Nights
+    tested: Backtest
+    windows: tuple[Window, ...]
+    runs: tuple[Window, ...]
+
+    @property
+    def unit_hours(self) -> float:
+        """Unit-hours that are lent."""
+        return sum(run.units * (run.last - run.first) for run in self.runs) / 60.0
+
+    @property
+    def training_tokens(self) -> float:
+        """Tokens that the loans train, without the time that starting and giving back take."""
+        lost_s = self.terms.start_s + self.terms.reclaim_s
+        useful_s = sum(
+            run.units * max(0.0, (run.last - run.first) * 60.0 - lost_s) for run in self.runs
+        )
+        return useful_s * self.terms.tokens_per_unit_s
+
+    @property
+    def usd(self) -> float | None:
+        """Value of the lent chip-hours at the machine's price; None without one [USD]."""
+        price = self.terms.chips_per_unit * self.terms.usd_per_chip_s * HOUR_S
+        return self.unit_hours * price if price else None
+
+    def moment(self, minute: int) -> str:
+        """A minute of the night as a time, UTC."""
+        return str((self.begin + pd.Timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M"))
+
+    def lent_and_hindsight(self) -> tuple[FloatArray, FloatArray]:
+        """Unit-hours that each night of the backtest lent, and could have lent; (answered,)."""
+        width = np.diff(self.nights.edges) / 60.0
+        need = self.nights.need[self.tested.number]
+        foresight = np.maximum.reduceat(need, self.nights.edges[:-1], axis=1)
+        return (
+            free_units(self.terms, self.tested.capacity) @ width,
+            free_units(self.terms, foresight) @ width,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The answer by its keys in the command line's JSON."""
+        lent, hindsight = self.lent_and_hindsight()
+        violated = int(self.tested.violated.sum())
+        # A unit is ordered back so much earlier that it serves when its window ends.
+        early = int(-(-self.terms.reclaim_s // 60))
+        return {
+            "windows": [
+                {"from": self.moment(one.first), "to": self.moment(one.last), "units": one.units}
+                for one in self.windows
+            ],
+            "loans": [
+                {
+                    "from": self.moment(run.first),
+                    "to": self.moment(run.last),
+                    "reclaim_at": self.moment(max(run.first, run.last - early)),
+                    "units": run.units,
+                    "chips": run.units * self.terms.chips_per_unit,
+                }
+                for run in self.runs
+            ],
+            "confidence": self.question.confidence,
+            "slo_share": self.question.share,
+            "units": self.terms.units,
+            "reserve_units": self.terms.reserve_units,
+            "lent_unit_hours": self.unit_hours,
+            "backtest": {
+                "nights": len(self.tested),
+                "violated": violated,
+                "violated_share": violated / len(self.tested),
+                "lent_unit_hours": float(lent.sum()),
+                "hindsight_unit_hours": float(hindsight.sum()),
+                "worst_night_missed_share": float(self.tested.missed.max()),
+            },
+            "expectation": self.tested.form,
+            "reclaim_latency_s": self.terms.reclaim_s,
+            "training_tokens": self.training_tokens,
+            "usd": self.usd,
+        }
+
+    def frame(self) -> pd.DataFrame:
+        """Return every night of the backtest, one row a night."""
+        lent, hindsight = self.lent_and_hindsight()
+        days = len(self.nights) - self.tested.number
+        return pd.DataFrame(
+            {
+                "night": [self.begin - pd.Timedelta(days=int(back)) for back in days],
+                "lent_unit_hours": lent,
+                "hindsight_unit_hours": hindsight,
+                "violated": self.tested.violated,
+                "missed_share": self.tested.missed,
+            }
+        )
+
+
+def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan:
+    """Answer the night question from a history that ends now.
+
+    Parameters
+    ----------
+    need : float array (minutes,)
+        Units that each minute of the history needed, see
+        :func:`workloads.fleet.state.needs.units_needed`, all services together.
+    start : str
+        First minute of the history, UTC.
+    question : Night
+    terms : Terms
+
+    Raises
+    ------
+    InputError
+        For a history with too few nights.
+
+    Examples
+    --------
+    A fleet of 100 units whose demand is the same every day, 20 units at night and 80 by day:
+
+    >>> day = np.repeat([20.0, 80.0], [480, 960])
+    >>> loan = lend(np.tile(day, 14), "2024-01-01T00:00", Night("08:00"), Terms(100))
+    >>> [(loan.moment(one.first), one.units) for one in loan.windows]
+    [('2024-01-15T00:00', 80)]
+    """
+    history = np.asarray(need, float)
+    first = pd.Timestamp(start)
+    end = first + pd.Timedelta(minutes=len(history))
+    lead, minutes = question.span(end)
+    nights = cut_nights(
+        history,
+        first_minute_of_week=first.weekday() * MINUTES_PER_DAY + first.hour * 60 + first.minute,
+        lead=lead,
+        minutes=minutes,
+        window=question.window_minutes,
+    )
+    limit = float(max(terms.units - terms.reserve_units, 0))
+    tested = backtest(nights, share=question.share, confidence=question.confidence, limit=limit)
+    free = free_units(terms, tested.coming)
+    return Loan(
+        question=question,
+        terms=terms,
+        begin=end + pd.Timedelta(minutes=lead),
+        nights=nights,
+        tested=tested,
+        windows=tuple(merged(nights.edges.tolist(), free.tolist())),
+        runs=tuple(whole_loans(nights.edges.tolist(), free.tolist())),
+    )
+
+
+def at_confidence(loan: Loan, confidence: float) -> npt.NDArray[np.int64]:
+    """Units that are free in each window of the same night at another confidence."""
+    tested = backtest(
+        loan.nights,
+        share=loan.question.share,
+        confidence=confidence,
+        limit=float(max(loan.terms.units - loan.terms.reserve_units, 0)),
+    )
+    return free_units(loan.terms, tested.coming)
+
+
+def free_units(terms: Terms, kept: FloatArray) -> npt.NDArray[np.int64]:
+    """Whole units that are free beside those that are kept and the reserve."""
+    free = np.floor(terms.units - terms.reserve_units - kept + 1e-9)
+    return np.maximum(free, 0).astype(np.int64)
+
+
+def merged(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
+    """Join neighbouring windows of the same number of units.
+
+    Examples
+    --------
+    >>> merged([0, 60, 120, 180], [5, 5, 3])
+    [Window(first=0, last=120, units=5), Window(first=120, last=180, units=3)]
+    """
+    result: list[Window] = []
+    for first, last, count in zip(edges[:-1], edges[1:], units, strict=True):
+        if result and result[-1].units == count:
+            result[-1] = Window(result[-1].first, last, count)
+        else:
+            result.append(Window(first, last, count))
+    return result
+
+
+def whole_loans(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
+    """Divide a number of units that changes into loans without a break, the longest first.
+
+    Units that are wanted back first are those that were lent last.
+
+    Examples
+    --------
+    >>> whole_loans([0, 60, 120, 180], [2, 5, 3])
+    [Window(first=0, last=180, units=2), Window(first=60, last=180, units=1), \
+Window(first=60, last=120, units=2)]
+    """
+    result: list[Window] = []
+    open_loans: list[tuple[int, int]] = []
+    level = 0
+    for moment, count in zip(edges, [*units, 0], strict=True):
+        while level > count:
+            first, size = open_loans.pop()
+            back = min(size, level - count)
+            result.append(Window(first, moment, back))
+            level -= back
+            if size > back:
+                open_loans.append((first, size - back))
+        if count > level:
+            open_loans.append((moment, count - level))
+            level = count
+    return sorted(result, key=lambda one: (one.first, -one.last))
+
+
+def minute_of_day(text: str) -> int:
+    """Read a time of day such as ``06:00`` as minutes since midnight.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+    """
+    hours, _, rest = text.strip().partition(":")
+    if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
+        raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")
+    return int(hours) * 60 + int(rest)

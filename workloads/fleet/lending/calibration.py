@@ -1,0 +1,65 @@
+"""Margins that keep a stated share of nights: conformal quantiles of past errors, and feedback.
+
+An error is the least factor on an expectation that a night would have needed. With n earlier errors
+the (1 − risk)(n + 1)-th smallest covers the next one with probability 1 − risk when nights are
+exchangeable (split conformal prediction: Vovk, Gammerman, Shafer, *Algorithmic Learning in a Random
+World*, 2005). Where n is too small for that, the tail is Student's prediction interval of the
+logarithms. Because nights are not exchangeable (growth, seasons), the risk that is asked for is
+corrected after each night by what happened (Gibbs and Candès, *Adaptive conformal inference under
+distribution shift*, NeurIPS 2021).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+FloatArray = npt.NDArray[np.float64]
+FEEDBACK = 0.03
+"""Step of the correction of the risk after each night."""
+LEAST_RISK, MOST_RISK = 0.004, 0.5
+"""Bounds on the corrected risk; a smaller risk that is asked for is kept as it is."""
+
+
+def margin_log(errors: FloatArray, risk: float) -> float:
+    """Logarithm of the factor that covers the next error with probability ``1 - risk``.
+
+    Parameters
+    ----------
+    errors : float array (nights,)
+        Logarithms of past errors, at least two.
+    risk : float
+        In (0, 1).
+
+    Examples
+    --------
+    Of 19 errors the largest covers the next with probability 95 %:
+
+    >>> margin_log(np.arange(1.0, 20.0), 0.05)
+    19.0
+    """
+    count = len(errors)
+    ordered = np.sort(errors)
+    rank = (1 - risk) * (count + 1)
+    if rank <= count + 1e-9:
+        below = max(int(rank + 1e-9), 1)
+        part = max(rank - below, 0.0)
+        after = ordered[min(below, count - 1)]
+        return float(ordered[below - 1] + (after - ordered[below - 1]) * part)
+    spread = float(errors.std(ddof=1)) * math.sqrt(1 + 1 / count)
+    tail = float(errors.mean()) + float(special.stdtrit(count - 1, 1 - risk)) * spread
+    return max(float(ordered[-1]), tail)
+
+
+def corrected(risk: npt.ArrayLike, asked: float, violated: npt.ArrayLike) -> FloatArray:
+    """Risk for the next night after one that was, or was not, violated."""
+    missed = np.asarray(violated, float)
+    return np.asarray(np.asarray(risk, float) + FEEDBACK * (asked - missed))
+
+
+def bounded(risk: float, asked: float) -> float:
+    """Corrected risk within its bounds."""
+    return min(max(risk, min(LEAST_RISK, asked)), max(MOST_RISK, asked))

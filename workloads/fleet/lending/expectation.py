@@ -1,0 +1,51 @@
+"""Expected demand of a night: several simple forms, all from nights that had ended before."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.fleet.lending.nights import Nights
+
+FloatArray = npt.NDArray[np.float64]
+RECENT, WEEKS = 5, 3
+"""Nights of the same kind, and of the same weekday, that an average looks at."""
+SMALLEST = 0.02
+"""Share of the typical need that is added to every expectation, so that none is zero."""
+
+FORMS = ("last week", "recent nights", "both", "both, by level", "both, mostly by level")
+"""Names of the forms, in the order of the rows that :func:`expectations` returns."""
+
+
+def expectations(nights: Nights, number: int) -> FloatArray:
+    """Expected need of each window of one night by every form; (forms, windows) [units].
+
+    ``last week`` is the last night of the same weekday (of the same kind, working day or weekend,
+    where there is none); ``recent nights`` the mean of the last five of the same kind; ``both``
+    the mean of the last three of the same weekday and those five. The last two forms scale that by
+    how busy the hour before the decision was, against the same hour of those nights, to the power
+    of 0.5 and 0.8.
+    """
+    known = np.arange(nights.known[number])
+    weekday = nights.weekday
+    weekend = weekday >= 5
+    alike = known[weekend[known] == weekend[number]]
+    alike = alike if len(alike) else known
+    same_day = known[weekday[known] == weekday[number]]
+    both = np.concatenate([same_day[-WEEKS:], alike[-RECENT:]])
+    last = same_day[-1] if len(same_day) else alike[-1]
+    least = SMALLEST * float(nights.need[known].mean())
+    level = nights.level + max(least, 1e-12)
+    busier = float(np.exp(np.mean(np.log(level[number] / level[both]))))
+    mean = nights.busiest[both].mean(axis=0)
+    forms = np.stack(
+        [
+            nights.busiest[last],
+            nights.busiest[alike[-RECENT:]].mean(axis=0),
+            mean,
+            mean * busier**0.5,
+            mean * busier**0.8,
+        ]
+    )
+    result: FloatArray = forms + max(least, 1e-12)
+    return result

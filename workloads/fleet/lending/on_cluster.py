@@ -1,0 +1,59 @@
+"""The night question for a cluster, a model and a history of demand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from scipy import special
+
+from workloads.fleet.lending.answer import Loan, Night, Terms, lend
+from workloads.fleet.scenario import Scenario
+from workloads.fleet.state.needs import units_needed
+
+
+def lend_on(scenario: Scenario, question: Night) -> Loan:
+    """Answer the night question for a scenario whose demand is the history.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Cluster, services, night work and the costs of changes; see
+        :func:`workloads.fleet.scenario.scenario`. Its demand ends now.
+    question : Night
+
+    Raises
+    ------
+    InputError
+        For a history with too few nights.
+    """
+    need = units_needed(scenario.demand, scenario.services).sum(axis=0)
+    terms = terms_on(scenario, confidence=question.confidence)
+    loan = lend(need, scenario.demand.start, question, terms)
+    together = max((run.units for run in loan.runs), default=1)
+    heaviest = max((service.weights_bytes for service in scenario.services), default=0.0)
+    reclaim_s = scenario.costs.to_serving_s(heaviest, max(together, 1))
+    return replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
+
+
+def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
+    """What lending costs and earns on a scenario's fleet.
+
+    The reserve is the number of units under repair, servers counted as parts of a unit, that is
+    not exceeded with the stated confidence when failures are independent (Poisson).
+    """
+    cluster, failures, costs = scenario.cluster, scenario.failures, scenario.costs
+    reserve = 0
+    if failures is not None:
+        mean = cluster.domains * failures.repair_s / failures.unit_mtbf_s / failures.servers
+        reserve = min(math.ceil(special.pdtrik(confidence, mean)), cluster.domains)
+    rates = [job.rate(job.units) / job.units for job in scenario.jobs if not job.evaluation]
+    start_s = costs.drain_s + costs.join_s + costs.restart_s
+    return Terms(
+        units=cluster.domains,
+        chips_per_unit=cluster.chips_per_domain,
+        reserve_units=reserve,
+        start_s=start_s if math.isfinite(start_s) else 0.0,
+        tokens_per_unit_s=max(rates, default=0.0),
+        usd_per_chip_s=scenario.economics.usd_per_chip_s,
+    )
