@@ -78,6 +78,7 @@ class _Told:
 
     @property
     def base(self) -> Scenario:
+        """The scenario before any what-if."""
         return self.scenarios[0][1]
 
     @property
