@@ -34,3 +34,39 @@ def file_fault(fault: OSError) -> str:
     """
     where = "" if fault.filename is None else f"{fault.filename}: "
     return f"{where}{fault.strerror or fault}."
+
+
+LONGEST_NAME = 100
+"""Characters of a name from outside that a message repeats."""
+
+
+def printable(text: str) -> str:
+    """Return text from outside without anything that moves or colours a terminal.
+
+    Control characters, marks of writing direction and broken surrogates are written as escapes;
+    line ends and tabs stay.
+
+    Examples
+    --------
+    >>> printable("red \\x1b[31mname")
+    'red \\\\x1b[31mname'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def shown(text: str, limit: int = LONGEST_NAME) -> str:
+    """Return a name from outside as a message repeats it: on one line and cut where it is long.
+
+    Examples
+    --------
+    >>> shown("a" * 200, 10)
+    'aaaaaaaaa…'
+    """
+    one_line = " ".join(printable(text[: 2 * limit]).split(" "))
+    one_line = one_line.replace("\n", "\\n").replace("\t", "\\t")
+    return one_line if len(one_line) <= limit else one_line[: limit - 1] + "…"

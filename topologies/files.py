@@ -1,12 +1,107 @@
-"""Text from strangers' files: bounded in size, in UTF-8, with one wording for what can be wrong."""
+"""Files from outside: regular ones only, bounded in size, with one wording for what can be wrong.
+
+Every file that a user names is opened here. A pipe, a device or a directory is refused before
+anything is read from it, so that no command waits for ever for somebody to write. ``-`` stands for
+the standard input where a caller allows it.
+"""
 
 from __future__ import annotations
 
+import csv
+import errno
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
 from topologies.units import format_bytes
+
+STANDARD_INPUT = "-"
+KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+"""What a path may lead to besides a regular file."""
+
+
+def read_bytes(
+    file: Path | Traversable, *, limit_bytes: int, name: str = "", remedy: str = ""
+) -> bytes:
+    """Return the content of a regular file.
+
+    Parameters
+    ----------
+    file : path
+    limit_bytes : int
+        Size of the largest file that is read [B].
+    name : str
+        Name of the file in messages; by default its path.
+    remedy : str
+        Sentence that says what to give instead of a file that is missing, too large or no file.
+
+    Raises
+    ------
+    InputError
+        For what cannot be read, is no regular file or is too large.
+    """
+    named = shown(name or str(file))
+    if not isinstance(file, Path):
+        return file.read_bytes()  # a resource of this program
+    try:
+        with open(file, "rb", opener=_open_regular) as stream:
+            content = stream.read(limit_bytes + 1)
+    except (OSError, ValueError) as fault:
+        raise InputError(_unreadable(named, fault)) from None
+    if len(content) > limit_bytes:
+        raise InputError(
+            _sentences(f"{named} is over the limit of {format_bytes(limit_bytes)}.", remedy)
+        )
+    return content
+
+
+def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None = None) -> Path:
+    """Return the path of a regular file of at most ``limit_bytes``; refuse any other.
+
+    For libraries that open a file themselves; everything else calls :func:`read_bytes`.
+
+    Raises
+    ------
+    InputError
+    """
+    path, named = Path(file), shown(name or str(file))
+    try:
+        with open(path, "rb", opener=_open_regular) as stream:
+            size_bytes = os.fstat(stream.fileno()).st_size
+    except (OSError, ValueError) as fault:
+        raise InputError(_unreadable(named, fault)) from None
+    if limit_bytes is not None and size_bytes > limit_bytes:
+        limit = format_bytes(limit_bytes)
+        raise InputError(
+            f"{named} has {size_bytes:,} bytes, over the limit of {limit}; split it first."
+        )
+    return path
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open without waiting for a writer, and keep only what is a regular file."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    kind = KINDS.get(stat.S_IFMT(os.fstat(descriptor).st_mode))
+    if kind is None:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, f"it is {kind}, and only regular files are read")
+
+
+def _unreadable(named: str, fault: OSError | ValueError) -> str:
+    reason = (fault.strerror if isinstance(fault, OSError) else None) or str(fault)
+    return f"{named} cannot be read: {reason}."
 
 
 def read_text(
@@ -17,36 +112,94 @@ def read_text(
     remedy: str = "",
     lenient: bool = False,
 ) -> str:
-    """Text of a file, without a byte order mark.
+    """Return the text of a regular file in UTF-8, without a byte order mark.
 
     Parameters
     ----------
     file : path
     limit_bytes : int
-        Largest file that is read [B].
+        Size of the largest file that is read [B].
     name : str
-        Of the file in messages; by default its path.
+        Name of the file in messages; by default its path.
     remedy : str
-        What to do about a file that is too large, as a sentence.
+        Sentence that says what to give instead.
     lenient : bool
-        Put a sign where bytes are no UTF-8, for what programs have printed.
+        Replace bytes that are no UTF-8 by a sign, for what programs have printed.
 
     Raises
     ------
     InputError
-        For a file that cannot be read, is too large or is no text.
+        For what :func:`read_bytes` refuses, and for a file that is no text.
     """
-    named = name or str(file)
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(limit_bytes + 1)
-    except OSError as mistake:
-        raise InputError(f"{named} cannot be read: {mistake.strerror}.") from None
-    if len(content) > limit_bytes:
-        said = f"{named} is over the limit of {format_bytes(limit_bytes)}. {remedy}"
-        raise InputError(said.rstrip())
+    content = read_bytes(file, limit_bytes=limit_bytes, name=name, remedy=remedy)
+    return decoded(content, shown(name or str(file)), lenient=lenient)
+
+
+def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
+    """Return UTF-8 text without its byte order mark; a mistake is refused with its line.
+
+    Raises
+    ------
+    InputError
+    """
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as mistake:
         line = content.count(b"\n", 0, mistake.start) + 1
         raise InputError(f"{named} line {line}: not UTF-8 text.") from None
+
+
+def read_standard_input(limit_bytes: int, *, lenient: bool = False) -> str:
+    """Return what is piped into this process, as :func:`read_text` returns a file.
+
+    Raises
+    ------
+    InputError
+        For more than ``limit_bytes``, or what is no text.
+    """
+    content = sys.stdin.buffer.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise InputError(f"standard input is over the limit of {format_bytes(limit_bytes)}.")
+    return decoded(content, "standard input", lenient=lenient)
+
+
+def csv_rows(
+    text: str, named: str, *, delimiter: str = ","
+) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Return the header of a CSV text, and its rows one by one, each with its line number.
+
+    Cells lose the white space around them; empty lines are left out.
+
+    Raises
+    ------
+    InputError
+        For text that is no CSV, a column that is named twice, and a row that has not as many cells
+        as there are columns.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+    except csv.Error as mistake:
+        raise InputError(f"{named} line 1: not CSV ({mistake}).") from None
+    twice = [column for column in header if column and header.count(column) > 1]
+    if twice:
+        raise InputError(f"{named} line 1: the column {shown(twice[0])!r} stands twice.")
+    return header, _rows(reader, header, named)
+
+
+def _rows(reader: Any, header: Sequence[str], named: str) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        for cells in reader:
+            if not cells:
+                continue
+            where = f"{named} line {reader.line_num}"
+            if len(cells) != len(header):
+                raise InputError(f"{where}: it has not as many cells as the header has columns.")
+            row = (cell.strip() for cell in cells)
+            yield reader.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as mistake:
+        raise InputError(f"{named} line {reader.line_num}: not CSV ({mistake}).") from None
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(filter(None, parts))

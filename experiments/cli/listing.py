@@ -7,17 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from topologies.options import option
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
 
 Rows = list[dict[str, Any]]
 
 
-def models() -> Rows:
+def models(catalogue: Catalogue) -> Rows:
     """Named models with their sizes."""
     from workloads.models.huggingface import models, named
 
@@ -35,16 +37,16 @@ def models() -> Rows:
     ]
 
 
-def clusters() -> Rows:
+def clusters(catalogue: Catalogue) -> Rows:
     """Named machines, one scale-up domain each, and the forms of plain shapes."""
-    from topologies.clusters.machines import MACHINES
+    from topologies.clusters.machines import machines
     from topologies.clusters.names import RAINIER, cluster
     from topologies.clusters.plain import PLAIN
 
-    machines = ((name, cluster(name)) for name in (*MACHINES, RAINIER))
+    named = (*machines(catalogue), RAINIER)
     rows = [
         {"name": name, "chip": one.chip, "chips": one.chips, "domains": one.domains}
-        for name, one in machines
+        for name, one in ((name, cluster(name, catalogue=catalogue)) for name in named)
     ]
     shapes = [
         {"name": example, "chip": "(plain shape)", "chips": None, "domains": None}
@@ -53,7 +55,7 @@ def clusters() -> Rows:
     return rows + shapes
 
 
-def algorithms() -> Rows:
+def algorithms(catalogue: Catalogue) -> Rows:
     """Algorithms of collectives, the operations that each of them runs, and how."""
     from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 
@@ -63,14 +65,14 @@ def algorithms() -> Rows:
     ]
 
 
-def schedules() -> Rows:
+def schedules(catalogue: Catalogue) -> Rows:
     """Pipeline schedules."""
     from workloads.training.plan.plan import CHOICES
 
     return [{"name": name} for name in CHOICES["schedule"]]
 
 
-def demands() -> Rows:
+def demands(catalogue: Catalogue) -> Rows:
     """Demand traces that ship with the package."""
     from workloads.demand.bundled import BUNDLED
 
@@ -80,28 +82,23 @@ def demands() -> Rows:
     ]
 
 
-def variants() -> Rows:
+def variants(catalogue: Catalogue) -> Rows:
     """Contested values of the catalogue: the default and each named alternative."""
-    from topologies.catalogue.catalogue import catalogue
-
-    parts = catalogue()
     return [
         {
             "name": f"{row.part}.{row.quantity}={row.variant}",
             "value": row.written,
-            "default": parts.entry(row.part, row.quantity).written,
+            "default": catalogue.entry(row.part, row.quantity).written,
             "grade": row.grade,
             "note": row.note,
         }
-        for row in parts.rows
+        for row in catalogue.rows
         if row.variant
     ]
 
 
-def prices() -> Rows:
+def prices(catalogue: Catalogue) -> Rows:
     """Prices in the catalogue."""
-    from topologies.catalogue.catalogue import catalogue
-
     return [
         {
             "name": f"{row.part}.{row.quantity}",
@@ -109,19 +106,19 @@ def prices() -> Rows:
             "grade": row.grade,
             "source": row.source,
         }
-        for row in catalogue().rows
+        for row in catalogue.rows
         if "USD" in row.unit and not row.variant
     ]
 
 
-def experiments() -> Rows:
+def experiments(catalogue: Catalogue) -> Rows:
     """Experiments and the question that each of them answers."""
     from experiments.scripts.registry import EXPERIMENTS
 
     return [{"name": one.name, "question": one.question} for one in EXPERIMENTS]
 
 
-KINDS: Mapping[str, Callable[[], Rows]] = {
+KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
     one.__name__: one
     for one in (models, clusters, algorithms, schedules, demands, variants, prices, experiments)
 }
@@ -144,9 +141,9 @@ class ListInputs:
             raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")
 
 
-def listing(asked: ListInputs, call: Invocation) -> None:
+def listing(asked: ListInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
     """List models, clusters, algorithms and other names."""
-    rows = KINDS[asked.kind]()
+    rows = KINDS[asked.kind](catalogue.read())
     call.answer(
         lambda: {"kind": asked.kind, "rows": rows},
         lambda: _print(asked.kind, rows),

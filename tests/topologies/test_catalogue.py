@@ -272,7 +272,7 @@ def test_the_digest_follows_values_not_words(tmp_path: Path, shipped: Catalogue)
         ("trn2,tdp,,480,watts,stated,me,,,", "line 2: value: unknown unit watts."),
         ("trn2,tdp,,480,W,stated,,,,", "line 2: source is empty."),
         ("trn2,tdp,,480,,stated,me,,,", "line 2: unit is empty."),
-        ("trn2,tdp,,-1,W,stated,me,,,", "line 2: value -1 is negative or outside its range, any"),
+        ("trn2,tdp,,-1,W,stated,me,,,", "line 2: value -1 is negative; the least is 0."),
         ("trn2,tdp,,480,W,stated,me,,490,500", "outside its range, 490 to 500."),
         ("trn2,tdp,,480,W,stated,me,,,low", "line 2: high: 'low' is not a number."),
         ("trn2,tdp,,480,GB,stated,me,,,", "line 2: trn2 tdp is in B, elsewhere in W."),

@@ -153,7 +153,7 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
     [
         ("chip: trn2", "chip: trn22", "the catalogue has no part 'trn22'. Did you mean trn2?"),
         ("chip: trn2", "chip: efa-v3", "the catalogue has no 'hbm_bytes' of efa-v3"),
-        ("chip: trn2", "chip: 7", "chip '7': input should be"),
+        ("chip: trn2", "chip: 7", "chip '7': it must be a mapping with name, like"),
         (
             "chip: trn2",
             "chip: {like: trn2, hbm_bandwith: 1TB/s}",
@@ -219,11 +219,14 @@ def test_mistakes_name_the_file_and_the_key(
         (b"- 1\n- 2\n", "holds no keys"),
         (b"domains: 1\n", "scale_up is missing"),
         (b"a: [1, 2", "line 1 is not YAML: expected ',' or ']'"),
-        (b"a: &a [*a]\nb: {<<: 5}", "line 2 is not YAML"),
+        (b"a: &a [*a]\nb: {<<: 5}", "an alias stands within what it repeats"),
         (b"[" * 5_000, "is nested too deeply"),
         (b"\xff\xfe\x00", "line 1: not UTF-8 text"),
         (b"x" * (LARGEST_FILE_BYTES + 1), "is over the limit of 1 MB"),
-        (b"a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        (
+            b"a: !!python/object/apply:os.system ['true']",
+            "os.system is not read",
+        ),
         (
             b"scale_up: {shape: switch, size: 2, bandwidth: 1GB/s, latency: 1us}\ndomains: 2",
             "no scale-out fabric",

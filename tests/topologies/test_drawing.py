@@ -8,12 +8,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.support.small_shapes import GB
+from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.machines import MACHINES
+from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.drawing.cluster import draw
 from topologies.shapes.tiered import Tier, Tiered
 
+LARGEST_DRAWN_WHOLE = 144
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 
 
@@ -23,9 +25,12 @@ def texts(figure: Figure) -> list[str]:
     return found + [text.get_text() for legend in legends for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", machines(catalogue()))
 def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -> None:
-    made = cluster(f"{name}:3")
+    made = cluster(f"{name}:3" if catalogue().has(name, "fabric") else name)
+    if made.chips_per_domain > LARGEST_DRAWN_WHOLE:
+        assert draw(made).axes
+        return
     found = texts(draw(made))
     assert {str(chip) for chip in range(made.chips_per_domain)} <= set(found)
 

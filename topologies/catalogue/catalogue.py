@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topologies.catalogue.reader import Entry, read_entries
+from topologies.catalogue.domains import check_peaks, check_row
+from topologies.catalogue.reader import NAME, Entry, read_entries
 from topologies.catalogue.shipped import shipped_rows
 from topologies.errors import InputError, suggestion
 from topologies.units import LIMIT, PS_PER_S
@@ -104,7 +105,31 @@ class Catalogue:
         >>> catalogue().value("trn2", "hbm_bandwidth")
         2900000000000.0
         """
-        return self.entry(part, quantity).value
+        return self._number(part, quantity).value
+
+    def name(self, part: str, quantity: str) -> str:
+        """Return a word that the catalogue has about a part, such as the family of a chip.
+
+        Raises
+        ------
+        InputError
+            For an unknown part or quantity, and for a number.
+
+        Examples
+        --------
+        >>> catalogue().name("trn2.48xlarge", "chip")
+        'trn2'
+        """
+        entry = self.entry(part, quantity)
+        if entry.unit != NAME:
+            raise InputError(f"{part} {quantity} is {entry.written}, a number and no name.")
+        return entry.written
+
+    def _number(self, part: str, quantity: str) -> Entry:
+        entry = self.entry(part, quantity)
+        if entry.unit == NAME:
+            raise InputError(f"{part} {quantity} is {entry.written!r}, a name and no number.")
+        return entry
 
     def integer(self, part: str, quantity: str) -> int:
         """Return the nearest integer to the value in SI units: bytes, B/s, counts.
@@ -119,7 +144,7 @@ class Catalogue:
         >>> catalogue().integer("trn2", "hbm_bytes") == 96 * 2**30
         True
         """
-        return _whole(self.entry(part, quantity), 1)
+        return _whole(self._number(part, quantity), 1)
 
     def ps(self, part: str, quantity: str) -> int:
         """Return a time in whole picoseconds.
@@ -134,7 +159,7 @@ class Catalogue:
         >>> catalogue().ps("trn2", "link_latency")
         300000
         """
-        entry = self.entry(part, quantity)
+        entry = self._number(part, quantity)
         if entry.unit != "s":
             raise InputError(f"{part} {quantity} is {entry.written}, not a time.")
         return _whole(entry, PS_PER_S)
@@ -210,7 +235,11 @@ class Catalogue:
                 )
             if row.unit != known.unit:
                 raise InputError(f"{where} is in {row.unit}, elsewhere in {known.unit}.")
-        return self.with_rows(row for _, row in overlay)
+            check_row(row, where)
+        changed = self.with_rows(row for _, row in overlay)
+        for part in dict.fromkeys(row.part for _, row in overlay):
+            check_peaks(part, changed, f"{path}: {part} ")
+        return changed
 
     def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
         """Return a catalogue in which these rows replace those of the same name, or join them."""
@@ -262,7 +291,8 @@ def _made(rows: Iterable[Entry], chosen: Mapping[Key, str]) -> Catalogue:
     switched = tuple(sorted((*key, variant) for key, variant in chosen.items() if variant))
     digest = hashlib.sha256(repr(switched).encode())
     for row in sorted(kept, key=lambda row: (row.part, row.quantity, row.variant)):
-        digest.update(repr((row.part, row.quantity, row.variant, row.exact, row.unit)).encode())
+        value = row.written if row.unit == NAME else row.exact
+        digest.update(repr((row.part, row.quantity, row.variant, value, row.unit)).encode())
     return Catalogue(digest.hexdigest(), kept, switched)
 
 

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from topologies.errors import InputError, suggestion
-from topologies.files import read_text
+from topologies.errors import InputError, shown, suggestion
+from topologies.files import csv_rows, read_text
 from topologies.units import si
 
 GRADES = ("stated", "measured", "derived", "assumed")
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
 LARGEST_FILE_BYTES = 5_000_000
+NAME = "name"
+"""Unit of a row whose value is a word."""
+WORD = re.compile(r"[\w.+-]{1,60}")
 _REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row: a quantity of a part, in SI units.
+    """One row: a quantity of a part, in SI units, or a word about it.
 
     Attributes
     ----------
@@ -33,7 +35,8 @@ class Entry:
     value : float
         In SI [``unit``].
     unit : str
-        The SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio.
+        The SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio; ``name`` for a
+        word, which then stands in ``written``.
     grade : str
         One of :data:`GRADES`.
     source : str
@@ -80,23 +83,19 @@ def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]
         outside its range; a row that is there twice.
     """
     text = read_text(file, limit_bytes=LARGEST_FILE_BYTES, name=name)
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    found: dict[tuple[str, str, str], tuple[int, Entry]] = {}
-    try:
-        _check_header(reader.fieldnames or (), name)
-        for record in reader:
-            where = f"{name} line {reader.line_num}"
-            if None in record or None in record.values():
-                raise InputError(f"{where}: it has not as many cells as the header has columns.")
-            row = _entry({column: cell.strip() for column, cell in record.items()}, where)
-            key = (row.part, row.quantity, row.variant)
-            if key in found:
-                twice = " ".join(filter(None, key))
-                raise InputError(f"{where}: {twice} is also in line {found[key][0]}; keep one.")
-            found[key] = (reader.line_num, row)
-    except csv.Error as mistake:
-        raise InputError(f"{name} line {reader.line_num}: not CSV ({mistake}).") from None
-    return list(found.values())
+    header, rows = csv_rows(text, name)
+    _check_header(header, name)
+    entries: dict[tuple[str, str, str], tuple[int, Entry]] = {}
+    for line, cells in rows:
+        row = _entry(cells, f"{name} line {line}")
+        key = (row.part, row.quantity, row.variant)
+        if key in entries:
+            twice = " ".join(filter(None, key))
+            raise InputError(
+                f"{name} line {line}: {twice} is also in line {entries[key][0]}; keep one."
+            )
+        entries[key] = (line, row)
+    return list(entries.values())
 
 
 def _check_header(header: Iterable[str], name: str) -> None:
@@ -120,15 +119,19 @@ def _entry(cells: Mapping[str, str], where: str) -> Entry:
         raise InputError(
             f"{where}: unknown grade {cells['grade'][:60]!r}; the grades are {', '.join(GRADES)}."
         )
+    if cells["unit"] == NAME:
+        return _word(cells, where)
     exact, base = _number(cells, "value", where)
     low, high = (
         _number(cells, column, where)[0] if cells.get(column) else None
         for column in ("low", "high")
     )
-    if exact < 0 or (low is not None and low > exact) or (high is not None and high < exact):
+    if exact < 0:
+        raise InputError(f"{where}: value {cells['value']} is negative; the least is 0.")
+    if (low is not None and low > exact) or (high is not None and high < exact):
         raise InputError(
-            f"{where}: value {cells['value']} is negative or outside its range, "
-            f"{cells.get('low') or 'any'} to {cells.get('high') or 'any'}."
+            f"{where}: value {cells['value']} is outside its range, "
+            f"{cells.get('low') or '0'} to {cells.get('high') or 'infinity'}."
         )
     return Entry(
         part=cells["part"],
@@ -143,6 +146,31 @@ def _entry(cells: Mapping[str, str], where: str) -> Entry:
         high=None if high is None else float(high),
         written=f"{cells['value']} {cells['unit']}",
         exact=exact,
+    )
+
+
+def _word(cells: Mapping[str, str], where: str) -> Entry:
+    """Row whose value is a word, such as the family of a chip."""
+    word = cells["value"]
+    if not WORD.fullmatch(word):
+        raise InputError(
+            f"{where}: value {shown(word)!r} is no {NAME}; write letters, digits and . _ + -."
+        )
+    if cells.get("low") or cells.get("high"):
+        raise InputError(f"{where}: a {NAME} has no low and no high; leave them empty.")
+    return Entry(
+        part=cells["part"],
+        quantity=cells["quantity"],
+        variant=cells.get("variant", ""),
+        value=0.0,
+        unit=NAME,
+        grade=cells["grade"],
+        source=cells["source"],
+        note=cells.get("note", ""),
+        low=None,
+        high=None,
+        written=word,
+        exact=Fraction(0),
     )
 
 

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from topologies.catalogue.catalogue import Catalogue
-from topologies.shapes.basic import Axis, Shape, Switch, Torus
+from topologies.errors import InputError, suggestion
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.scale_out import ScaleOut
 from topologies.shapes.tiered import Tier, Tiered
 
 
-@dataclass(frozen=True)
-class Machine:
-    """One scale-up domain that can be bought.
-
-    Attributes
-    ----------
-    chip : str
-        Catalogue part of its chips.
-    fabric : str
-        Catalogue part of the scale-out fabric that joins several of them.
-    shape : function of catalogue, machine and chip
-        Makes the shape of the domain.
-    """
-
-    chip: str
-    fabric: str
-    shape: Callable[[Catalogue, str, str], Shape]
-
-
-def neuron_torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
+def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
     """Rows and columns of chips, and on an UltraServer layers, which thinner Z links join."""
-    axes = [("Z", "layers", "z_link_bandwidth"), ("Y", "rows", "link_bandwidth")]
+    thin = "z_link_bandwidth" if catalogue.has(chip, "z_link_bandwidth") else "link_bandwidth"
+    axes = [("Z", "layers", thin), ("Y", "rows", "link_bandwidth")]
     axes.append(("X", "columns", "link_bandwidth"))
     return Torus(
         tuple(
@@ -48,7 +30,7 @@ def neuron_torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
     )
 
 
-def neuron_switched(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
+def tiers(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
     """Boards or sleds, racks of switch planes, and links between equal positions of two racks.
 
     Every chip of a board stands in another plane of its rack. A message through a switch takes
@@ -84,7 +66,7 @@ def neuron_switched(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
     )
 
 
-def nvswitch(catalogue: Catalogue, machine: str, chip: str) -> Switch:
+def switch(catalogue: Catalogue, machine: str, chip: str) -> Switch:
     """All NVLinks of every chip into the NVSwitches, which act as one."""
     links = catalogue.integer(chip, "links")
     return Switch(
@@ -95,39 +77,67 @@ def nvswitch(catalogue: Catalogue, machine: str, chip: str) -> Switch:
     )
 
 
-MACHINES = {
-    "trn1.32xlarge": Machine("trn1", "efa-v2", neuron_torus),
-    "trn2.48xlarge": Machine("trn2", "efa-v3", neuron_torus),
-    "trn2-ultraserver": Machine("trn2", "efa-v3", neuron_torus),
-    "trn3-gen1": Machine("trn3", "efa-v4", neuron_switched),
-    "trn3-gen2": Machine("trn3", "efa-v4", neuron_switched),
-    "p4de.24xlarge": Machine("a100-80gb", "efa-v1", nvswitch),
-    "p5.48xlarge": Machine("h100", "efa-v2", nvswitch),
-    "p5en.48xlarge": Machine("h200", "efa-v3", nvswitch),
-    "dgx-a100": Machine("a100-80gb", "infiniband-hdr", nvswitch),
-    "dgx-a100-40gb": Machine("a100-40gb", "infiniband-hdr", nvswitch),
-    "dgx-h100": Machine("h100", "infiniband-ndr", nvswitch),
-    "dgx-h200": Machine("h200", "infiniband-ndr", nvswitch),
-    "dgx-b200": Machine("b200", "infiniband-ndr", nvswitch),
-    "gb200-nvl72": Machine("gb200", "infiniband-ndr", nvswitch),
+def full_mesh(catalogue: Catalogue, machine: str, chip: str) -> FullMesh:
+    """Build the shape of a machine in which a link joins every two chips."""
+    return FullMesh(
+        catalogue.integer(machine, "chips"),
+        catalogue.integer(chip, "link_bandwidth"),
+        catalogue.ps(chip, "link_latency"),
+    )
+
+
+SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {
+    "torus": torus,
+    "tiered": tiers,
+    "switch": switch,
+    "mesh": full_mesh,
 }
-"""The machines of the command line by name."""
+"""Words that the ``shape`` row of a machine may have."""
+
+
+def machines(catalogue: Catalogue) -> tuple[str, ...]:
+    """Return the names of all machines: every part that has a row ``chip``.
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import catalogue
+    >>> "trn2.48xlarge" in machines(catalogue())
+    True
+    """
+    return tuple(dict.fromkeys(row.part for row in catalogue.rows if row.quantity == "chip"))
+
+
+def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
+    """Build the scale-up domain of a machine.
+
+    Raises
+    ------
+    InputError
+        For a shape that is not one of :data:`SHAPES`, and for missing rows.
+    """
+    word = catalogue.name(machine, "shape")
+    if word not in SHAPES:
+        raise InputError(
+            f"the shape of {machine} is {word!r}.{suggestion(word, SHAPES)} "
+            f"There are {', '.join(SHAPES)}."
+        )
+    return SHAPES[word](catalogue, machine, catalogue.name(machine, "chip"))
 
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:
-    """Chips that share one host and its network adapters."""
+    """Return the number of chips that share one host and its network adapters."""
     return catalogue.integer(machine, "chips") // catalogue.integer(machine, "servers")
 
 
-def fabric_of(catalogue: Catalogue, machine: str) -> ScaleOut:
-    """Scale-out fabric that joins machines of this name."""
-    chip, fabric = MACHINES[machine].chip, MACHINES[machine].fabric
-    servers = catalogue.integer(machine, "servers")
+def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
+    """Build the scale-out fabric that joins machines of a name; None where there is none."""
+    if not catalogue.has(machine, "fabric"):
+        return None
     return fabric_from(
         catalogue,
-        fabric,
-        _adapter_rate(catalogue, machine, chip),
-        catalogue.integer(machine, "nics") // servers,
+        catalogue.name(machine, "fabric"),
+        _adapter_rate(catalogue, machine, catalogue.name(machine, "chip")),
+        catalogue.integer(machine, "nics") // catalogue.integer(machine, "servers"),
     )
 
 
@@ -161,7 +171,9 @@ def fabric_from(
 
 
 def _adapter_rate(catalogue: Catalogue, machine: str, chip: str) -> int:
-    """What one chip can send into the scale-out fabric [B/s]."""
+    """Return what one chip can send into the scale-out fabric [B/s]."""
+    if catalogue.has(machine, "nic_bandwidth_per_chip"):
+        return catalogue.integer(machine, "nic_bandwidth_per_chip")
     if catalogue.has(chip, "nic_bandwidth"):
         return catalogue.integer(chip, "nic_bandwidth")
     return catalogue.integer(machine, "nic_bandwidth") // catalogue.integer(machine, "chips")

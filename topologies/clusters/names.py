@@ -7,9 +7,14 @@ import re
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.catalogue import catalogue as shipped
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.machines import MACHINES, chips_per_server, fabric_of
+from topologies.clusters.machines import (
+    chips_per_server,
+    machine_fabric,
+    machine_shape,
+    machines,
+)
 from topologies.clusters.plain import PLAIN, plain_shape
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
 from topologies.shapes.limits import MAX_CHIPS, check_chips, check_size
 
 RAINIER = "rainier"
@@ -55,8 +60,8 @@ def cluster(
     if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
         return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=numbers)
-    if kind not in (*MACHINES, RAINIER) and not is_file:
-        raise InputError(_unknown(text, kind))
+    if kind != RAINIER and not numbers.has(kind, "chip") and not is_file:
+        raise InputError(_unknown(text, kind, numbers))
     if bandwidth is not None or latency is not None:
         raise InputError(
             f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
@@ -95,23 +100,22 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
     return cluster(text, catalogue=catalogue)
 
 
-def _unknown(text: str, kind: str) -> str:
-    machines = [*MACHINES, RAINIER]
+def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
+    known = [*machines(catalogue), RAINIER]
     return (
-        f"unknown cluster {text[:80]!r}.{suggestion(kind, [*machines, *PLAIN])} "
-        f"There are {', '.join(machines)}, {', '.join(PLAIN.values())}, NAME:COUNT, and YAML files."
+        f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*known, *PLAIN])} "
+        f"There are {', '.join(known)}, {', '.join(PLAIN.values())}, NAME:COUNT, and YAML files."
     )
 
 
 def _machines(name: str, kind: str, domains: int, catalogue: Catalogue) -> Cluster:
     check_size(f"{name}: a count", domains)
-    made = MACHINES[kind]
     return Cluster(
         name=name,
-        shape=made.shape(catalogue, kind, made.chip),
-        chip=made.chip,
+        shape=machine_shape(catalogue, kind),
+        chip=catalogue.name(kind, "chip"),
         domains=domains,
-        scale_out=fabric_of(catalogue, kind),
+        scale_out=machine_fabric(catalogue, kind),
         chips_per_server=chips_per_server(catalogue, kind),
         catalogue=catalogue,
     )

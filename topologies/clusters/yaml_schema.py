@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -21,7 +22,7 @@ def _latency_ps(value: Any) -> int:
 Rate = Annotated[int, BeforeValidator(_rate)]
 Latency = Annotated[int, BeforeValidator(_latency_ps)]
 Count = Annotated[int, Field(ge=1, le=MAX_CHIPS, strict=True)]
-Ratio = Annotated[float, Field(ge=1)]
+Ratio = Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[\w .+-]+$")]
 
 
@@ -139,21 +140,34 @@ class ClusterKeys(_Keys):
 
 
 SHAPES = ("torus", "mesh", "switch", "clos", "tiered")
-KEYS = sorted(
-    {
-        name
-        for keys in (
-            AxisKeys,
-            TorusKeys,
-            SwitchKeys,
-            ClosKeys,
-            TierKeys,
-            TieredKeys,
-            ScaleOutKeys,
-            ChipKeys,
-            ClusterKeys,
-        )
-        for name in keys.model_fields
+MUST = {
+    "string_pattern_mismatch": "it must be made of letters, digits, spaces and . + - only",
+    "string_type": "input should be a valid string; write one word or a text in quotes",
+}
+"""Rules in plain words, by the kind of mistake that pydantic finds."""
+
+
+def keys_at(place: Sequence[str | int]) -> list[str]:
+    """Return the keys that a mapping at this place of the file may have.
+
+    Examples
+    --------
+    >>> keys_at(["scale_up", "torus", "axes", 1])
+    ['name', 'size', 'bandwidth', 'latency', 'wrap']
+    """
+    models: dict[str, type[BaseModel]] = {
+        "axes": AxisKeys,
+        "tiers": TierKeys,
+        "chip": ChipKeys,
+        "scale_out": ScaleOutKeys,
+        "torus": TorusKeys,
+        "mesh": MeshKeys,
+        "switch": SwitchKeys,
+        "clos": ClosKeys,
+        "tiered": TieredKeys,
     }
-)
-"""All names of keys, to suggest the nearest one to an unknown key."""
+    words = [word for word in place if isinstance(word, str)]
+    for word in reversed(words):
+        if word in models:
+            return list(models[word].model_fields)
+    return ["shape"] if words else list(ClusterKeys.model_fields)

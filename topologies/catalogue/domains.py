@@ -1,0 +1,129 @@
+"""The values that each quantity may take: the check of every number that a user gives.
+
+``quantities.csv`` states a range by unit, and by name for quantities whose range is another. Rows
+of an overlay and values of a cluster file are checked; the shipped rows are checked by a test.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from topologies.catalogue.reader import NAME, Entry
+from topologies.errors import InputError
+from topologies.files import csv_rows, read_text
+
+if TYPE_CHECKING:
+    from topologies.catalogue.catalogue import Catalogue
+
+FILE = "quantities.csv"
+ANY = "*"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values that a quantity may take.
+
+    Attributes
+    ----------
+    least, most : float
+        Ends of the range, which belong to it, in the SI unit.
+    whole : bool
+        Whether the value counts things.
+    reference_only : tuple of str
+        Patterns of the parts in which no command reads this quantity.
+    """
+
+    least: float
+    most: float
+    whole: bool
+    reference_only: tuple[str, ...] = ()
+
+    def fault(self, row: Entry) -> str:
+        """Return what is wrong with the value of a row, empty where nothing is."""
+        if not self.least <= row.exact <= self.most:
+            ends = f"{_written(self.least, row.unit)} and {_written(self.most, row.unit)}"
+            return f"it must lie between {ends}"
+        if self.whole and row.exact.denominator != 1:
+            return "it must be a whole number"
+        return ""
+
+
+def domain(quantity: str, unit: str) -> Domain:
+    """Return the values that a quantity may take, by its name or else by its unit.
+
+    Examples
+    --------
+    >>> domain("collective_efficiency", "ratio").most
+    1.0
+    >>> domain("radix", "count").whole
+    True
+    """
+    known = _domains()
+    return known.get((quantity, unit)) or known[ANY, unit]
+
+
+def is_reference(part: str, quantity: str, unit: str) -> bool:
+    """Whether a row is kept for the record and read by no command."""
+    patterns = domain(quantity, unit).reference_only
+    return any(fnmatchcase(part, pattern) for pattern in patterns)
+
+
+def check_row(row: Entry, where: str) -> None:
+    """Refuse a value outside the domain of its quantity.
+
+    Raises
+    ------
+    InputError
+        Names the place, the value and the limits.
+    """
+    if row.unit == NAME:
+        return
+    fault = domain(row.quantity, row.unit).fault(row)
+    if fault:
+        raise InputError(f"{where} is {row.written}; {fault}.")
+
+
+def check_peaks(part: str, catalogue: Catalogue, where: str = "") -> None:
+    """Refuse a chip whose matrix engines are said to be faster than the whole chip.
+
+    A model's FLOP utilisation divides by the peak, and times by what the matrix engines can do: if
+    they contradict one another, utilisation could be above one.
+
+    Raises
+    ------
+    InputError
+    """
+    for quantity in catalogue.quantities(part):
+        precision, _, kind = quantity.rpartition("_")
+        peak = f"{precision}_peak"
+        if kind != "matmul" or not catalogue.has(part, peak):
+            continue
+        engines, chip = catalogue.entry(part, quantity), catalogue.entry(part, peak)
+        if engines.exact * 100 > chip.exact * 101:  # headlines are rounded
+            raise InputError(
+                f"{where}{peak} is {chip.written}, less than {quantity} of {engines.written}; "
+                f"state {where}{quantity} as well."
+            )
+
+
+@functools.cache
+def _domains() -> dict[tuple[str, str], Domain]:
+    file = resources.files("topologies.catalogue") / FILE
+    _, rows = csv_rows(read_text(file, limit_bytes=10**6, name=FILE), FILE)
+    return {
+        (row["quantity"], row["unit"]): Domain(
+            least=float(row["least"]),
+            most=float(row["most"]),
+            whole=row["whole"] == "yes",
+            reference_only=tuple(row["reference_only"].split()),
+        )
+        for _, row in rows
+    }
+
+
+def _written(value: float, unit: str) -> str:
+    return f"{value:g} {unit}" if unit not in ("count", "ratio") else f"{value:g}"

@@ -1,0 +1,147 @@
+"""YAML from outside: one safe reader for clusters, plans and studies.
+
+Tags and merge keys are refused, so no file can name a type or a function. Aliases may multiply
+what a short file says; its size with all of them written out is counted before anything is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from topologies.errors import InputError, shown
+from topologies.files import read_text
+
+DEEPEST = 30
+"""Nested lists and mappings of a document."""
+MOST_VALUES = 100_000
+"""Keys and values of a document once its aliases are written out."""
+
+MERGE = "tag:yaml.org,2002:merge"
+_FAULTS = (ValueError, TypeError, OverflowError, RecursionError)
+"""Errors of the library on values such as a number of 5,000 digits or a day that does not exist."""
+
+
+def read_yaml(
+    path: Path | str, *, limit_bytes: int, content: str, what: str = "", all_text: bool = False
+) -> dict[str, Any]:
+    """Return the mapping that a YAML file holds.
+
+    Parameters
+    ----------
+    path : path
+    limit_bytes : int
+        Size of the largest file that is read [B].
+    content : str
+        What such a file holds and how it is written, for the message about an empty one.
+    what : str
+        Kind of document for messages, such as ``study``.
+    all_text : bool
+        Leave every value as text, as on a command line; otherwise numbers, truth values and dates
+        become what they are.
+
+    Raises
+    ------
+    InputError
+        For what cannot be read, is no YAML, holds no mapping, gives a key twice, is nested deeper
+        than :data:`DEEPEST` or comes to more than :data:`MOST_VALUES` values.
+    """
+    text = read_text(Path(path), limit_bytes=limit_bytes)
+    named, no = shown(str(path)), f"no {what}" if what else "not YAML"
+    try:
+        document = _document(text, _TextLoader if all_text else _Loader)
+    except yaml.MarkedYAMLError as mistake:
+        line = mistake.problem_mark.line + 1 if mistake.problem_mark else 1
+        raise InputError(f"{named} line {line} is {no}: {mistake.problem}.") from None
+    except (yaml.YAMLError, *_FAULTS) as mistake:
+        reason = shown(" ".join(str(mistake).split()), 200)
+        raise InputError(f"{named} is {no}: {reason}.") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{named} holds no {content}.")
+    return document
+
+
+class _Checked(yaml.SafeLoader):
+    """A safe loader that refuses a key that is given twice and counts before it builds."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse what a later key would silently replace."""
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == MERGE:
+                raise _mistake("merge keys (<<) are not read; write the keys out", key_node)
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise _mistake("a key must be a text or a number", key_node)
+            if key in seen:
+                raise _mistake(f"the key {shown(str(key), 60)} is given twice", key_node)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+class _Loader(_Checked):
+    """Numbers, truth values, dates and texts."""
+
+
+class _TextLoader(_Checked):
+    """Texts only."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 – so that no value is guessed from its looks
+
+
+def _document(text: str, loader_type: type[_Checked]) -> Any:
+    loader = loader_type(text)
+    try:
+        _check_events(text, loader_type)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_events(text: str, loader_type: type[_Checked]) -> None:
+    """Refuse tags and deep nesting while the text is parsed, which needs no recursion."""
+    depth = 0
+    for event in yaml.parse(text, Loader=loader_type):
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise _mistake(f"the tag {shown(str(tag), 60)} is not read; leave it out", event)
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                raise _mistake(f"it is nested too deeply, at most {DEEPEST} levels are read", event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Count the values of a document with every alias written out."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, above: frozenset[int]) -> int:
+        if id(node) in above:
+            raise _mistake("an alias stands within what it repeats", node)
+        if id(node) in sizes:
+            return sizes[id(node)]
+        inside = above | {id(node)}
+        total = 1
+        if isinstance(node, yaml.MappingNode):
+            total += sum(size(key, inside) + size(value, inside) for key, value in node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            total += sum(size(value, inside) for value in node.value)
+        if total > MOST_VALUES:
+            raise _mistake(f"its aliases come to more than {MOST_VALUES:,} values", node)
+        sizes[id(node)] = total
+        return total
+
+    size(root, frozenset())
+
+
+def _mistake(problem: str, place: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
