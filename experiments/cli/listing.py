@@ -67,9 +67,9 @@ def algorithms(catalogue: Catalogue) -> Rows:
 
 def schedules(catalogue: Catalogue) -> Rows:
     """Pipeline schedules."""
-    from workloads.training.plan.plan import CHOICES
+    from workloads.training.plan.schedules import schedule_names
 
-    return [{"name": name} for name in CHOICES["schedule"]]
+    return [{"name": name} for name in schedule_names()]
 
 
 def demands(catalogue: Catalogue) -> Rows:

@@ -20,13 +20,9 @@ from workloads.models.model import Model
 from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
 from workloads.search.refusals import check_alone, no_batch, no_degrees
 from workloads.search.rules import Frame, sieve
-from workloads.training.plan.plan import (
-    ORDER,
-    Overlap,
-    ParallelPlan,
-    Recompute,
-    check_model,
-)
+from workloads.training.plan.checks import check_model
+from workloads.training.plan.fields import ORDER, Overlap, Recompute
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
 from workloads.training.plan.schedules import pipeline_schedule, schedule_names
 from workloads.training.plan.schedules.registry import DEFAULT

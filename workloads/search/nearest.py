@@ -14,7 +14,8 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.grid import divisors
 from workloads.training.memory.memory import worst
-from workloads.training.plan.plan import ParallelPlan, check_model
+from workloads.training.plan.checks import check_model
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
 
 RECOMPUTES = 0.9
@@ -27,6 +28,8 @@ NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_bat
 """Fields that are changed to a number near the one that was stated."""
 FARTHEST = 4
 """Times that a degree is doubled or halved at most."""
+LARGEST = 2**31
+"""Number beyond which nothing near is looked for."""
 Changes = dict[str, Any]
 
 
@@ -56,7 +59,8 @@ def nearest_plan(
     {'tp': 4}
     """
     known = {name: value for name, value in stated.items() if value is not None}
-    if any(not isinstance(known.get(name, 1), int) or known.get(name, 1) < 1 for name in NUMBERS):
+    sizes = [known.get(name, 1) for name in NUMBERS]
+    if any(not isinstance(size, int) or not 1 <= size <= LARGEST for size in sizes):
         return None
     try:
         ranks = complete({**_machine(known)}, model, cluster, lnc=lnc).ranks

@@ -8,7 +8,9 @@ from typing import Any
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.search.grid import divisors
-from workloads.training.plan.plan import ORDER, ParallelPlan, check_model
+from workloads.training.plan.checks import check_model
+from workloads.training.plan.fields import ORDER
+from workloads.training.plan.plan import ParallelPlan
 
 ALONE = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",

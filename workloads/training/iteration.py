@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Unpack
 
-import numpy.typing as npt
 import pandas as pd
 
 from cluster_sim.trace.trace import Trace
@@ -16,14 +16,16 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.flops import all_attention_flops, forward_flops, training_flops
 from workloads.models.model import Model
-from workloads.training.execution.faults import Fault, affected_ranks
-from workloads.training.execution.jitter import Disturbance
-from workloads.training.execution.levels import automatic, ready
+from workloads.training.detail import Detail, DetailFields
+from workloads.training.execution.faults import affected_ranks
+from workloads.training.execution.levels import LARGEST_ENGINE_RANKS, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
+from workloads.training.execution.size import check_size, estimated_size
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory, check_memory, worst
+from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.placement import place
-from workloads.training.plan.plan import ParallelPlan, check_model, check_ranks
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program, program
@@ -149,17 +151,10 @@ def iteration(
     model: Model,
     cluster: Cluster,
     plan: ParallelPlan,
+    detail: Detail | None = None,
     *,
-    chips: npt.ArrayLike | None = None,
-    engine: str = "fast",
-    folded: bool = True,
-    allow_oversized: bool = False,
-    partial: bool = False,
-    iterations: int = 1,
-    faults: Sequence[Fault] = (),
-    disturbed: Disturbance | None = None,
-    level: str = "auto",
     progress: Progress | None = None,
+    **changes: Unpack[DetailFields],
 ) -> Iteration:
     """Simulate one optimizer step.
 
@@ -168,32 +163,19 @@ def iteration(
     model : Model
     cluster : Cluster
     plan : ParallelPlan
-    chips : int array, optional
-        Rank order: the chip of rank 0, 1, …; ascending by default.
-    engine : {"fast", "reference"}
-    folded : bool
-        Run equal ranks once. The times are the same either way.
-    allow_oversized : bool
-        Run a plan that does not fit in memory.
-    partial : bool
-        Allow a plan that leaves chips of the cluster idle.
-    iterations : int
-        Optimizer steps in a row, which overlap where the plan lets them.
-    faults : sequence of Fault
-        Resources that slow down or die; the ranks that they strike are not folded.
-    disturbed : Disturbance, optional
-        Jitter and stragglers; every rank is then run.
-    level : {"auto", "chunk", "collective", "rank-vector"}
-        ``auto`` takes the rank vector when more than 1,024 different ranks are run and no
-        fault strikes, else whole collectives; ``chunk`` writes these out, for all ranks.
+    detail : Detail, optional
+        How closely the step is simulated, and what disturbs it.
     progress : function of (str, int, int), optional
         Told how far a rank-vector run is.
+    **changes
+        Fields of the detail, such as ``level="chunk"`` or ``folded=False``.
 
     Raises
     ------
     InputError
         For a plan that does not divide the model, does not have the cluster's ranks, or does not
-        fit in memory.
+        fit in memory; for a run that this process has no room for; for faults at a level that has
+        no such resource.
 
     Examples
     --------
@@ -204,20 +186,20 @@ def iteration(
     >>> abs(sum(step.breakdown_s.values()) - step.iteration_s) < 1e-9
     True
     """
+    how = replace(detail or Detail(), **changes)
     parts = _numbers(cluster)
     peak = _peak(parts, cluster.chip, plan.precision)
-    needed = _checked(model, cluster, plan, partial=partial, oversized=allow_oversized)
-    begun = time.perf_counter()
     shapes = RankShapes(model, plan, cluster.chip, parts)
-    made = program(shapes, place(plan, cluster, chips), iterations)
-    if folded and not disturbed and level != "chunk":
-        made = fold(made, affected_ranks(made, faults))
-    level = automatic(made, faults) if level == "auto" else level
-    what = ready(made, cluster, level, faults, disturbed)
+    needed = _checked(shapes, cluster, how)
+    begun = time.perf_counter()
+    made = program(shapes, place(plan, cluster, how.chips), how.iterations)
+    if how.folded and not how.disturbed and how.level != "chunk":
+        made = fold(made, affected_ranks(made, how.faults))
+    level = automatic(made, how.faults) if how.level == "auto" else how.level
+    run = ready(made, cluster, level, how.faults, how.disturbed)
     built = time.perf_counter()
-    trace, undisturbed = what.run(engine, progress)
-    ran = time.perf_counter()
-    return Iteration(
+    trace, undisturbed = run.run(how.engine, progress)
+    step = Iteration(
         model,
         plan,
         cluster,
@@ -225,26 +207,54 @@ def iteration(
         trace,
         needed,
         built - begun,
-        ran - built,
+        time.perf_counter() - built,
         peak_flops_per_s=peak,
-        iterations=iterations,
+        iterations=how.iterations,
         undisturbed=undisturbed,
         level=level,
-        ops=what.ops(trace),
+        ops=run.ops(trace),
     )
+    _check_plausible(step)
+    return step
 
 
-def _checked(
-    model: Model, cluster: Cluster, plan: ParallelPlan, *, partial: bool, oversized: bool
-) -> Memory:
-    """Refuse a plan that does not suit model and cluster; the memory that it needs."""
+def _check_plausible(step: Iteration) -> None:
+    """Refuse a result that no chip can reach, as wrong values of a chip give.
+
+    A share of the peak above 1 is the same as a step shorter than its arithmetic at the peak.
+    """
+    for name, share in (("MFU", step.mfu), ("HFU", step.hfu)):
+        if not 0 < share <= 1:
+            raise InputError(
+                f"{name} is {share:.3g}, but no step is shorter than its arithmetic at the peak of "
+                f"{step.cluster.chip}, {step.peak_flops_per_s:.3g} FLOP/s. Correct that chip's "
+                f"{step.plan.precision}_peak and {step.plan.precision}_matmul."
+            )
+
+
+def _checked(shapes: RankShapes, cluster: Cluster, how: Detail) -> Memory:
+    """Refuse what does not suit model, cluster or this process; the memory that a rank needs."""
+    model, plan = shapes.model, shapes.plan
     check_model(plan, model)
-    if not partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
+    if not how.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
         check_ranks(plan, cluster.chips)
-    needed = worst(model, plan, _numbers(cluster), cluster.chip)
-    if not oversized:
+    _check_room(shapes, how)
+    needed = worst(model, plan, shapes.parts, cluster.chip)
+    if not how.allow_oversized:
         check_memory(needed, plan)
     return needed
+
+
+def _check_room(shapes: RankShapes, how: Detail) -> None:
+    """Refuse a run of more ops than this process has room for."""
+    ranks = shapes.plan.ranks
+    every = not how.folded or bool(how.disturbed) or how.level == "chunk"
+    level = how.level
+    if level == "auto":
+        level = "rank-vector" if every and ranks > LARGEST_ENGINE_RANKS else "collective"
+        level = "collective" if how.faults else level
+    size = estimated_size(shapes, how.iterations, every_rank=every)
+    check_size(size, level, how.engine, ranks)
 
 
 def _numbers(cluster: Cluster) -> Catalogue:

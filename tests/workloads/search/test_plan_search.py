@@ -27,8 +27,9 @@ from workloads.search.stage_times import span
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE, NOTHING, LayerOp
 from workloads.training.memory.memory import worst
+from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.placement import place
-from workloads.training.plan.plan import ParallelPlan, check_model, check_ranks
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.program.ops import Catalog

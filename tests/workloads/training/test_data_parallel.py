@@ -83,3 +83,11 @@ def test_latency_of_the_norm_grows_with_the_logarithm_of_servers() -> None:
         for chips in (64 * 16, 64 * 1024)
     )
     assert few < many < 3 * few
+
+
+def test_a_chunk_without_layers_gathers_none_under_zero_3() -> None:
+    """The first and the last chunk may hold an end of the model alone."""
+    how = plan(pp=4, dp=4, vpp=2, zero=3, schedule="interleaved", stage_layers=(), overlap="dp")
+    few = replace(TOY, layers=6)
+    step = iteration(few, cluster("trn2.48xlarge"), how)
+    assert sum(step.breakdown_s.values()) == pytest.approx(step.iteration_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from tests.support.toy_training import TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.training.plan.plan import ParallelPlan, check_model, check_ranks, filling_dp
+from workloads.training.plan.checks import check_model, check_ranks, filling_dp
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete, read_plan
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -130,3 +132,29 @@ def test_a_bad_plan_file_is_one_line(tmp_path: Path, content: bytes, message: st
 def test_a_missing_plan_file() -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_plan(Path("nowhere.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("routing_skew: abc", "routing_skew is 'abc'; it must be a number of at least 1"),
+        ("tp: 0", "tp is 0; it must be a whole number of at least 1"),
+        ("reshard: maybe", "reshard is 'maybe'; it must be true or false"),
+        ("schedule: [1]", "it must be one of gpipe"),
+        ("order: tp-tp", "rank order tp-tp does not name each of tp, cp, dp, pp once"),
+        ("stage_layers: [1, x]", "stage_layers is 'x'; it must be a whole number"),
+    ],
+)
+def test_a_wrong_value_of_a_plan_file_is_told_with_the_file(
+    line: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(line)
+    with pytest.raises(InputError, match=re.escape(f"{file}: ")) as refusal:
+        read_plan(file)
+    assert said in str(refusal.value)
+
+
+def test_a_number_of_400_digits_is_told_by_its_length() -> None:
+    with pytest.raises(InputError, match="etp is a number of 400 digits; it must be"):
+        plan(etp=int("9" * 400))

@@ -18,8 +18,8 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution.lower import lower
 from workloads.training.layers.steps import CC_DP, ENGINE, STREAM_KINDS
+from workloads.training.plan.checks import check_model
 from workloads.training.plan.placement import geometries, place
-from workloads.training.plan.plan import check_model
 from workloads.training.plan.schedules import pipeline_schedule
 from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.plan.schedules.held import passes

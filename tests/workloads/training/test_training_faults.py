@@ -94,3 +94,24 @@ def test_iterations_in_a_row(changes: dict[str, Any], model: Any) -> None:
 def test_iterations_folded_are_iterations_unfolded() -> None:
     made = toy_program(plan(tp=2, pp=2, dp=4, overlap="dp"), sixteen(), iterations=2)
     assert run(lower(fold(made))).total_ps == run(lower(made)).total_ps
+
+
+def test_a_slow_link_is_followed_at_the_chunk_level() -> None:
+    """A ring that crosses it takes longer, and what the ranks wait is told as a straggler's."""
+    how = plan(tp=4, dp=4)
+    usual = iteration(TOY, sixteen(), how, level="chunk")
+    slow = iteration(
+        TOY, sixteen(), how, level="chunk", faults=[parse_fault("link:0-1@0s:slow=1/4")]
+    )
+    assert slow.iteration_s > 1.2 * usual.iteration_s
+    assert slow.breakdown_s["straggler"] > 0
+    assert slow.breakdown_s["compute"] == usual.breakdown_s["compute"]
+
+
+def test_a_level_without_links_names_the_one_that_has_them() -> None:
+    for fault in ("link:0-1@0s:slow=1/2", "tx:5@0s:dead"):
+        with pytest.raises(InputError, match=r"no resource .*; use --level chunk, which has links"):
+            iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[parse_fault(fault)])
+    engine = parse_fault("engine:0@0s:slow=1/2")
+    with pytest.raises(InputError, match="--level chunk for links and adapters"):
+        iteration(TOY, sixteen(), plan(tp=4, dp=4), level="rank-vector", faults=[engine])

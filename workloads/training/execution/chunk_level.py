@@ -113,9 +113,9 @@ def project(trace: Trace, expanded: Expanded) -> Trace:
     kept, times = slice(0, len(expanded.told)), trace.times
     end_ps = times.end_ps[kept].copy()
     end_ps[expanded.op] = times.end_ps[expanded.end]
-    ready_ps, start_ps, status = (
-        column[kept] for column in (times.ready_ps, times.start_ps, times.status)
-    )
+    status = times.status[kept].copy()
+    status[expanded.op] = times.status[expanded.end]
+    ready_ps, start_ps = (column[kept] for column in (times.ready_ps, times.start_ps))
     told = replace(times, ready_ps=ready_ps, start_ps=start_ps, end_ps=end_ps, status=status)
     return Trace(expanded.told, told)
 

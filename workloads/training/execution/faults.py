@@ -77,6 +77,20 @@ def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
     return np.flatnonzero(np.isin(program.chip, [fault.chip for fault in faults]))
 
 
+def _where(kind: str, kinds: Sequence[str]) -> str:
+    """Say where a resource of a kind is to be found."""
+    if kind in OF_MESSAGES and kind not in kinds:
+        return (
+            "A collective is one op at this level; use --level chunk, which has links and "
+            "adapters, or cluster-sim collective --fault."
+        )
+    return "Take one from the trace."
+
+
+OF_MESSAGES = ("link", "tx", "rx", "uplink", "switch", "down", "up", "port", "nic")
+"""Kinds of resources that messages cross, which only the chunk level has."""
+
+
 def table(made: Schedule, faults: Sequence[Fault]) -> Faults:
     """Return the faults of a schedule's resources by number.
 
@@ -89,10 +103,11 @@ def table(made: Schedule, faults: Sequence[Fault]) -> Faults:
     number = {name: place for place, name in enumerate(names)}
     for fault in faults:
         if fault.resource not in number:
-            kinds = ", ".join(sorted({name.split(":")[0] for name in names}))
+            kinds = sorted({name.split(":")[0] for name in names})
+            kind = fault.resource.split(":")[0]
             raise InputError(
-                f"no resource {fault.resource} in this run; kinds are {kinds}."
-                f"{suggestion(fault.resource, names)} Take one from the trace."
+                f"no resource {fault.resource} in this run; kinds are {', '.join(kinds)}."
+                f"{suggestion(fault.resource, names)} {_where(kind, kinds)}"
             )
     when = [(fault.resource, fault.time_ps) for fault in faults]
     for one in when:

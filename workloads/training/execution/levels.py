@@ -69,10 +69,13 @@ def ready(
     Raises
     ------
     InputError
-        For faults at a level that follows none.
+        For faults at a level that follows none, or of a resource that it does not have.
     """
-    if level != "collective" and faults:
-        raise InputError(f"--level {level} follows no faults. Use --level collective.")
+    if level == "rank-vector" and faults:
+        raise InputError(
+            "--level rank-vector follows no faults. Use --level collective for engines and "
+            "streams of ranks, --level chunk for links and adapters."
+        )
     if level == "rank-vector":
         return Ready(program, disturbed)
     undisturbed = lower(program, memory=level == "collective")
@@ -82,7 +85,9 @@ def ready(
         strikes = table(schedule, faults) if faults else None
         return Ready(program, disturbed, schedule, strikes, beside)
     expanded = expand(program, schedule, cluster)
-    return Ready(program, disturbed, expanded, None, beside and expand(program, beside, cluster))
+    strikes = table(expanded.schedule, faults) if faults else None
+    calm = expand(program, undisturbed, cluster) if disturbed else expanded
+    return Ready(program, disturbed, expanded, strikes, calm if beside else None)
 
 
 def automatic(program: Program, faults: Sequence[Fault]) -> str:
@@ -94,4 +99,4 @@ def automatic(program: Program, faults: Sequence[Fault]) -> str:
 def _run(made: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:
     if isinstance(made, Schedule):
         return run(made, engine=engine, faults=faults)
-    return project(run(made.schedule, engine=engine), made)
+    return project(run(made.schedule, engine=engine, faults=faults), made)

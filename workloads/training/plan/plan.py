@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, fields
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
 from topologies.options import option
+from workloads.training.plan.fields import (
+    CHOICES,
+    ORDER,
+    CpExchange,
+    Overlap,
+    Recompute,
+    check_field,
+    nearest,
+)
 from workloads.training.plan.schedules.registry import (
     DEFAULT,
     pipeline_schedule,
@@ -15,27 +23,6 @@ from workloads.training.plan.schedules.registry import (
     schedule_of_chunks,
 )
 from workloads.training.plan.schedules.schedule import PipelineSchedule
-
-if TYPE_CHECKING:
-    from workloads.models.model import Model
-
-Recompute = Literal["none", "selective", "full"]
-Overlap = Literal["none", "dp", "all"]
-CpExchange = Literal["ring", "all-gather"]
-
-CHOICES = {
-    "recompute": ("none", "selective", "full"),
-    "overlap": ("none", "dp", "all"),
-    "precision": ("bf16", "fp8"),
-    "attention": ("fused", "unfused"),
-    "zero": (0, 1, 2, 3),
-    "cp_exchange": ("ring", "all-gather"),
-}
-"""Choices of each field that has some; ``schedule`` has those of the registry."""
-
-ORDER = ("tp", "cp", "dp", "pp")
-ENDS = 2
-"""Chunks that need no layer: the first, with the embedding, and the last, with the output layer."""
 
 
 @dataclass(frozen=True)
@@ -186,23 +173,10 @@ class ParallelPlan:
     )
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"):
-            _positive(name, getattr(self, name))
-        _positive("ranks_per_chip", self.ranks_per_chip)
-        _positive("recompute_every", self.recompute_every)
-        for name, known in CHOICES.items():
-            _choice(name, getattr(self, name), known)
-        pipeline_schedule(self.schedule)
-        for name in ("etp", "bucket_bytes"):
-            if getattr(self, name) != 0:
-                _positive(name, getattr(self, name), most=2**50)
+        for one in fields(self):
+            check_field(one.name, getattr(self, one.name))
         self._check_pipeline()
         self._check_experts()
-        if sorted(self.order) != sorted(ORDER):
-            raise InputError(
-                f"rank order {'-'.join(self.order)} does not name each of {', '.join(ORDER)} "
-                f"once. Write it as {'-'.join(ORDER)}."
-            )
         self._check_batch()
 
     def _check_batch(self) -> None:
@@ -227,8 +201,6 @@ class ParallelPlan:
                 f"stage_layers names {len(self.stage_layers)} chunks, but pp {self.pp} × vpp "
                 f"{self.vpp} = {chunks}. Name the layers of each."
             )
-        for number in self.stage_layers:
-            _positive("stage_layers", number)
 
     def _check_chunks(self) -> None:
         allowed = self.pipeline.chunks_allowed
@@ -248,8 +220,6 @@ class ParallelPlan:
                 f"cp {self.cp} × dp {self.dp} = {room} ranks of a stage. "
                 f"Use ep {nearest(self.ep, room // math.gcd(room, self.expert_tp))}."
             )
-        if not 1.0 <= self.routing_skew < float("inf"):
-            raise InputError(f"routing_skew is {self.routing_skew}; it must be at least 1.")
 
     @property
     def pipeline(self) -> PipelineSchedule:
@@ -314,149 +284,3 @@ class ParallelPlan:
     def sp(self) -> int:
         """Parts that norms and residuals are split into along the sequence."""
         return self.tp if self.sequence_parallel else 1
-
-
-def _positive(name: str, value: object, most: int = 2**31) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        above = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1{above}.")
-
-
-def _choice(name: str, value: object, known: tuple[object, ...]) -> None:
-    if value not in known:
-        texts = [str(one) for one in known]
-        near = suggestion(str(value), texts)
-        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(texts)}.{near}")
-
-
-def check_model(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a plan that does not divide the model.
-
-    Raises
-    ------
-    InputError
-        With the numbers and the nearest that works.
-    """
-    _check_tp(plan, model)
-    _check_cp(plan, model)
-    _check_model_experts(plan, model)
-    stages = plan.pp * plan.vpp
-    if stages > model.layers + ENDS:
-        raise InputError(
-            f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
-            f"{model.layers} layers. Use pp {nearest(plan.pp, model.layers)} or less."
-        )
-    if plan.stage_layers and sum(plan.stage_layers) != model.layers:
-        raise InputError(
-            f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
-            "layers. Correct them or leave them out."
-        )
-
-
-def _check_tp(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a tensor parallel degree that leaves a remainder anywhere."""
-    sizes = {"attention heads": model.heads}
-    if model.moe_layers < model.layers:
-        sizes["feed-forward columns"] = model.ffn
-    if plan.sequence_parallel:
-        sizes["tokens of a sequence (sequence parallel)"] = plan.local_seq
-    common = math.gcd(*sizes.values())
-    near = nearest(plan.tp, common, model.kv_heads)
-    for what, size in sizes.items():
-        if size % plan.tp:
-            raise InputError(
-                f"{size:,} {what} of {model.name} are not divisible by tp {plan.tp}. Use tp {near}."
-            )
-    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
-        raise InputError(
-            f"tp {plan.tp} neither divides the {model.kv_heads} key-value heads of {model.name} "
-            f"nor is a multiple of them. Use tp {near}."
-        )
-
-
-def _check_cp(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a context parallel degree that does not cut a causal sequence into equal work."""
-    if plan.cp == 1:
-        return
-    _divides("2 × cp", 2 * plan.cp, "tokens of a sequence", plan.seq, model)
-    if plan.attention == "unfused":
-        raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
-
-
-def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
-    some = model.experts
-    if some is None:
-        if plan.ep > 1:
-            raise InputError(f"ep {plan.ep} divides experts, but {model.name} has none. Use ep 1.")
-        return
-    _divides("ep", plan.ep, "experts of a layer", some.count, model)
-    _divides("etp", plan.expert_tp, "columns of an expert", some.ffn, model)
-    _divides("tp", plan.tp, "columns of the shared expert", some.shared_ffn, model)
-
-
-def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None:
-    if size % degree:
-        raise InputError(
-            f"{size:,} {what} of {model.name} are not divisible by {name} {degree}. "
-            f"Use {name} {nearest(degree, size)}."
-        )
-
-
-def nearest(degree: int, size: int, heads: int = 1) -> int:
-    """Divisor of a size nearest to a degree, the smaller of two; it divides some heads or they it.
-
-    Examples
-    --------
-    >>> nearest(3, 8), nearest(6, 24, 8)
-    (2, 4)
-    """
-    divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
-    fitting = [d for d in divisors if heads % d == 0 or d % heads == 0]
-    return min(fitting, key=lambda d: abs(d - degree))
-
-
-def check_ranks(plan: ParallelPlan, chips: int) -> None:
-    """Refuse a plan whose degrees do not multiply to the ranks of the cluster.
-
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
-    >>> check_ranks(ParallelPlan(dp=8, tp=4, pp=3, global_batch=8), 64)
-    Traceback (most recent call last):
-    topologies.errors.InputError: dp 8 × tp 4 × pp 3 = 96 ranks, but the cluster has 64 chips. \
-Reduce dp to 5 or use 96 chips.
-    """
-    room = chips * plan.ranks_per_chip
-    if plan.ranks == room:
-        return
-    each = f" of {plan.ranks_per_chip} ranks" if plan.ranks_per_chip > 1 else ""
-    degrees = f"dp {plan.dp} × tp {plan.tp} × pp {plan.pp}" + (f" × cp {plan.cp}" * (plan.cp > 1))
-    fits = room * plan.dp // plan.ranks
-    wanted = -(-plan.ranks // plan.ranks_per_chip)
-    verb = "Reduce" if plan.ranks > room else "Raise"
-    remedy = f"{verb} dp to {fits}" if fits and fits != plan.dp else "Change tp or pp"
-    raise InputError(
-        f"{degrees} = {plan.ranks:,} ranks, but the cluster has {chips:,} chips{each}. "
-        f"{remedy} or use {wanted:,} chips."
-    )
-
-
-def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> int:
-    """Data parallel degree that fills a cluster.
-
-    Raises
-    ------
-    InputError
-        When the other degrees do not divide the cluster.
-    """
-    room, replica = chips * ranks_per_chip, tp * pp * cp
-    if replica > room or room % replica:
-        near = nearest(replica, room)
-        raise InputError(
-            f"tp {tp} × pp {pp} × cp {cp} = {replica:,} ranks of one replica do not divide the "
-            f"{room:,} ranks of the cluster. Use a product of {near:,}, or state dp."
-        )
-    return room // replica

@@ -15,7 +15,9 @@ from topologies.errors import InputError, suggestion
 from topologies.files import read_text
 from topologies.units import parse_bytes
 from workloads.models.model import Model
-from workloads.training.plan.plan import ParallelPlan, check_ranks, filling_dp
+from workloads.training.plan.checks import check_ranks, filling_dp
+from workloads.training.plan.fields import check_field
+from workloads.training.plan.plan import ParallelPlan
 
 LARGEST_FILE_BYTES = 2**16
 USUAL_SEQ = 4096
@@ -39,7 +41,32 @@ def read_plan(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not YAML ({why}). Write one field a line, as tp: 8.") from None
     if not isinstance(document, dict):
         raise InputError(f"{path} holds no fields. Write one a line, as tp: 8.")
-    return {_known(str(key), path): value for key, value in document.items()}
+    named = {_known(str(key), path): value for key, value in document.items()}
+    return {name: _checked(name, value, path) for name, value in named.items()}
+
+
+def _checked(name: str, value: Any, path: Path) -> Any:
+    """Value of one field, refused with the file's name where no plan can have it."""
+    try:
+        read = _read(name, value)
+        if read is not None:
+            check_field(name, read)
+    except InputError as mistake:
+        raise InputError(f"{path}: {mistake}") from None
+    return read
+
+
+def _read(name: str, value: Any) -> Any:
+    """Value of a field from how it may be written: axes and layers as 1-2-3, bytes with units."""
+    if name == "order" and not isinstance(value, list | tuple):
+        return tuple(str(value).split("-"))
+    if name == "stage_layers" and isinstance(value, str):
+        return _layers(value)
+    if name == "stage_layers" and isinstance(value, int):
+        return (value,)
+    if name == "bucket_bytes" and isinstance(value, str):
+        return parse_bytes(value)
+    return tuple(value) if isinstance(value, list) and name in ("order", "stage_layers") else value
 
 
 def plan_yaml(plan: ParallelPlan) -> str:
@@ -91,17 +118,7 @@ def complete(
     ------
     InputError
     """
-    known = {name: value for name, value in stated.items() if value is not None}
-    if not isinstance(known.get("order", ()), list | tuple):
-        known["order"] = tuple(str(known["order"]).split("-"))
-    if isinstance(known.get("stage_layers"), str):
-        known["stage_layers"] = _layers(known["stage_layers"])
-    if isinstance(known.get("stage_layers"), int):
-        known["stage_layers"] = (known["stage_layers"],)
-    if isinstance(known.get("stage_layers"), list):
-        known["stage_layers"] = tuple(known["stage_layers"])
-    if isinstance(known.get("bucket_bytes"), str):
-        known["bucket_bytes"] = parse_bytes(known["bucket_bytes"])
+    known = {name: _read(name, value) for name, value in stated.items() if value is not None}
     known.setdefault("ranks_per_chip", _ranks_per_chip(cluster, lnc))
     usual, told = _ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
     if lnc is not None and told != usual:
@@ -132,9 +149,8 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 def _size(known: Mapping[str, Any], name: str) -> int:
-    value = known.get(name, 1)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+    value: int = known.get(name, 1)
+    check_field(name, value)
     return value
 
 

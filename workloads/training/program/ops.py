@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import BoolArray, IntArray
+from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
+from topologies.errors import InputError
 from workloads.training.layers.steps import LayerOp, back
 
 NONE = -1
@@ -65,8 +66,19 @@ class Catalog:
             self.steps.append(step)
         return self._number[step]
 
+    def _check_lengths(self) -> None:
+        """Refuse a kernel that lasts longer than a run can, or moves more than can be counted."""
+        for step in self.steps:
+            if step.seconds * PS_PER_S > HORIZON_PS or step.size_bytes > HORIZON_PS:
+                raise InputError(
+                    f"{step.name} takes {step.seconds:.1e} s and {step.size_bytes:.1e} bytes; a "
+                    f"run ends at {HORIZON_PS / PS_PER_S:.1e} s. Use a shorter --seq, a smaller "
+                    "--microbatch, or more --tp or --cp."
+                )
+
     def column(self, name: str) -> IntArray:
         """One attribute of all steps as integers; times in picoseconds."""
+        self._check_lengths()
         if name == "duration_ps":
             values = [max(1, round(step.seconds * PS_PER_S)) for step in self.steps]
         else:

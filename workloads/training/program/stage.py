@@ -185,9 +185,9 @@ class Builder:
         before = []
         if self.shapes.plan.sharding == 3:
             edges = self.catalog.ops(self._gather_rest() if rest else [])
-            first, *nexts = self._gathered([layers[k : k + 1] for k in range(len(layers))])
-            before = [edges, first]
-            pairs = zip_longest(nexts, worked, fillvalue=self.catalog.ops([]))
+            gathered = self._gathered([layers[k : k + 1] for k in range(len(layers))])
+            before = [edges, *gathered[:1]]  # a chunk of an end alone has no layer to gather
+            pairs = zip_longest(gathered[1:], worked, fillvalue=self.catalog.ops([]))
             worked = [part for pair in pairs for part in pair]
         begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
         return join([*before, begun, self._issued(join(worked)), ended])

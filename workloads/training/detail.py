@@ -1,0 +1,79 @@
+"""How closely a step is simulated, and what disturbs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy.typing as npt
+
+from topologies.errors import InputError, suggestion
+from workloads.training.execution.faults import Fault
+from workloads.training.execution.jitter import Disturbance
+
+LEVELS = ("auto", "chunk", "collective", "rank-vector")
+
+
+@dataclass(frozen=True, eq=False)
+class Detail:
+    """How closely a step is simulated, and what disturbs it.
+
+    Attributes
+    ----------
+    level : {"auto", "chunk", "collective", "rank-vector"}
+        ``auto`` takes the rank vector when more than 1,024 different ranks are run and no
+        fault strikes, else whole collectives; ``chunk`` writes these out, for all ranks.
+    engine : {"fast", "reference"}
+    folded : bool
+        Run equal ranks once. The times are the same either way.
+    iterations : int
+        Optimizer steps in a row, which overlap where the plan lets them.
+    faults : sequence of Fault
+        Resources that slow down or die; the ranks that they strike are not folded.
+    disturbed : Disturbance, optional
+        Jitter and stragglers; every rank is then run.
+    chips : int array, optional
+        Rank order: the chip of rank 0, 1, …; ascending by default.
+    allow_oversized : bool
+        Run a plan that does not fit in memory.
+    partial : bool
+        Allow a plan that leaves chips of the cluster idle.
+    """
+
+    level: str = "auto"
+    engine: str = "fast"
+    folded: bool = True
+    iterations: int = 1
+    faults: Sequence[Fault] = ()
+    disturbed: Disturbance | None = None
+    chips: npt.ArrayLike | None = None
+    allow_oversized: bool = False
+    partial: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            near = suggestion(str(self.level), LEVELS)
+            raise InputError(f"level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
+        if isinstance(self.iterations, bool) or not 1 <= self.iterations <= MOST_ITERATIONS:
+            raise InputError(
+                f"iterations is {self.iterations!r}; it must be a whole number from 1 to "
+                f"{MOST_ITERATIONS:,}."
+            )
+
+
+MOST_ITERATIONS = 1000
+
+
+class DetailFields(TypedDict, total=False):
+    """Fields of a :class:`Detail` as keywords."""
+
+    level: str
+    engine: str
+    folded: bool
+    iterations: int
+    faults: Sequence[Fault]
+    disturbed: Disturbance | None
+    chips: npt.ArrayLike | None
+    allow_oversized: bool
+    partial: bool

@@ -1,0 +1,149 @@
+"""How many ops and how much memory a run would take, told before anything is built.
+
+The ops of a rank follow from the steps of a layer, the layers of its stage and the microbatches;
+the memory from what each level was measured to hold. Work that would not fit is refused with the
+level that would do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from topologies.errors import InputError
+from topologies.units import format_bytes
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
+
+BASE_BYTES = 300 * 10**6
+"""Python with all that is imported and the engine's machine code."""
+BYTES_OF_OP = {"fast": 170, "reference": 1000}
+"""Peak of an op that an engine follows, its trace and its breakdown: 111 to 155 B measured on the
+compiled engine from 6.5 to 9 M ops, 530 B on SimPy, whose queues grow with the ranks."""
+BYTES_OF_STAGE_OP = 320
+"""Peak of an op that all ranks of a stage share while the program is built: 253 B with one rank."""
+BYTES_OF_VECTOR_OP = 700
+"""The same where the rank vector follows: its nodes and its tape, 500 to 645 B measured."""
+BYTES_OF_RANK = 2500
+"""Groups, exchanges and clocks of a rank, 1.0 to 2.1 kB measured on 131,072 and 499,968 chips."""
+ENDS_OF_PASS = 24
+"""Steps of a pass over a chunk besides its layers: embedding, logits and loss, sends, waits."""
+MOST_ENGINE_OPS = 2**31 - 1
+"""Ops that a schedule can number."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a run comes to.
+
+    Attributes
+    ----------
+    stage_ops : int
+        Ops of one rank of every stage, together.
+    ops : int
+        Ops of all ranks that are followed one by one.
+    rows : int
+        Those ranks.
+    """
+
+    stage_ops: int
+    ops: int
+    rows: int
+
+    def memory_bytes(self, level: str, engine: str, ranks: int) -> int:
+        """Peak memory of a level [B]."""
+        fixed = BASE_BYTES + BYTES_OF_RANK * ranks
+        if level == "rank-vector":
+            return fixed + BYTES_OF_VECTOR_OP * self.stage_ops
+        return fixed + BYTES_OF_STAGE_OP * self.stage_ops + BYTES_OF_OP[engine] * self.ops
+
+
+def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> Size:
+    """Estimate the ops of a run, at most a tenth too few.
+
+    Parameters
+    ----------
+    shapes : RankShapes
+    iterations : int
+    every_rank : bool
+        Whether every rank is followed; else two of each stage stand for those that are folded.
+    """
+    plan = shapes.plan
+    rows = plan.ranks // plan.pp if every_rank else min(2, plan.ranks // plan.pp)
+    stages = rank_ops(shapes, iterations)
+    return Size(sum(stages), rows * sum(stages), rows * plan.pp)
+
+
+def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
+    """Ops of one rank of each stage over all iterations, about."""
+    plan, model = shapes.plan, shapes.model
+    gathers = 2 if plan.sharding == 3 else 0
+    of_kind = np.array(
+        [
+            len(forward(shapes.of_kind(kind), moe=kind.experts))
+            + len(backward(shapes.of_kind(kind), moe=kind.experts))
+            + gathers
+            for kind in model.kinds
+        ]
+    )
+    found = []
+    for stage in range(plan.pp):
+        layers = np.concatenate(chunk_layers(model, plan, stage))
+        each = int(of_kind[layer_kinds(model, layers)].sum()) + ENDS_OF_PASS * plan.vpp
+        once = 2 * len(layers) + ENDS_OF_PASS  # buckets, clipping, the update
+        found.append(iterations * (plan.microbatches * each + once))
+    return found
+
+
+def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
+    """Refuse a run that this process has no room for.
+
+    Raises
+    ------
+    InputError
+        With ops, bytes, the limit, and what would do instead.
+    """
+    limit = process_bytes()
+    needed = size.memory_bytes(level, engine, ranks)
+    numbered = level == "rank-vector" or size.ops <= MOST_ENGINE_OPS
+    if needed <= limit and numbered:
+        return
+    ops = size.stage_ops if level == "rank-vector" else size.ops
+    room = f"needs {format_bytes(needed)}; this process may use {format_bytes(limit)}"
+    if not numbered:
+        room = f"a schedule numbers at most {MOST_ENGINE_OPS:,}"
+    raise InputError(
+        f"--level {level} follows about {ops:.1e} ops of this step, and {room}. "
+        f"{_remedy(size, level, engine, ranks, limit)}"
+    )
+
+
+def _remedy(size: Size, level: str, engine: str, ranks: int, limit: int) -> str:
+    numbered = size.ops <= MOST_ENGINE_OPS
+    if engine != "fast" and numbered and size.memory_bytes(level, "fast", ranks) <= limit:
+        return "Use --engine fast."
+    few = Size(size.stage_ops, 2 * size.stage_ops, size.rows)
+    if level != "rank-vector" and size.memory_bytes("rank-vector", "fast", ranks) <= limit:
+        if few.memory_bytes("collective", "fast", ranks) <= limit and size.ops > few.ops:
+            return "Use --level rank-vector, or --level collective without --unfolded."
+        return "Use --level rank-vector."
+    if size.ops and few.memory_bytes("collective", "fast", ranks) <= limit < few.ops:
+        return "Use --level collective without --unfolded."
+    return "Use a smaller --global-batch, larger --microbatch or fewer --iterations."
+
+
+def process_bytes() -> int:
+    """Memory that this process may use [B]: the machine's, or less where it was limited."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [physical, *([soft] if soft != resource.RLIM_INFINITY else [])]
+    group = Path("/sys/fs/cgroup/memory.max")
+    with contextlib.suppress(OSError, ValueError):  # no control group, or "max": no limit
+        limits.append(int(group.read_text()))
+    return min(limits)

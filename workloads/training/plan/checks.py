@@ -1,0 +1,133 @@
+"""Whether a plan divides a model, and has the ranks of a cluster."""
+
+from __future__ import annotations
+
+import math
+
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.plan.fields import nearest
+from workloads.training.plan.plan import ParallelPlan
+
+ENDS = 2
+"""Chunks that need no layer: the first, with the embedding, and the last, with the output layer."""
+
+
+def check_model(plan: ParallelPlan, model: Model) -> None:
+    """Refuse a plan that does not divide the model.
+
+    Raises
+    ------
+    InputError
+        With the numbers and the nearest that works.
+    """
+    _check_tp(plan, model)
+    _check_cp(plan, model)
+    _check_model_experts(plan, model)
+    stages = plan.pp * plan.vpp
+    if stages > model.layers + ENDS:
+        raise InputError(
+            f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
+            f"{model.layers} layers. Use pp {nearest(plan.pp, model.layers)} or less."
+        )
+    if plan.stage_layers and sum(plan.stage_layers) != model.layers:
+        raise InputError(
+            f"stage_layers sum to {sum(plan.stage_layers)}, but {model.name} has {model.layers} "
+            "layers. Correct them or leave them out."
+        )
+
+
+def _check_tp(plan: ParallelPlan, model: Model) -> None:
+    """Refuse a tensor parallel degree that leaves a remainder anywhere."""
+    sizes = {"attention heads": model.heads}
+    if model.moe_layers < model.layers:
+        sizes["feed-forward columns"] = model.ffn
+    if plan.sequence_parallel:
+        sizes["tokens of a sequence (sequence parallel)"] = plan.local_seq
+    common = math.gcd(*sizes.values())
+    near = nearest(plan.tp, common, model.kv_heads)
+    for what, size in sizes.items():
+        if size % plan.tp:
+            raise InputError(
+                f"{size:,} {what} of {model.name} are not divisible by tp {plan.tp}. Use tp {near}."
+            )
+    if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
+        raise InputError(
+            f"tp {plan.tp} neither divides the {model.kv_heads} key-value heads of {model.name} "
+            f"nor is a multiple of them. Use tp {near}."
+        )
+
+
+def _check_cp(plan: ParallelPlan, model: Model) -> None:
+    """Refuse a context parallel degree that does not cut a causal sequence into equal work."""
+    if plan.cp == 1:
+        return
+    _divides("2 × cp", 2 * plan.cp, "tokens of a sequence", plan.seq, model)
+    if plan.attention == "unfused":
+        raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
+
+
+def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
+    some = model.experts
+    if some is None:
+        if plan.ep > 1:
+            raise InputError(f"ep {plan.ep} divides experts, but {model.name} has none. Use ep 1.")
+        return
+    _divides("ep", plan.ep, "experts of a layer", some.count, model)
+    _divides("etp", plan.expert_tp, "columns of an expert", some.ffn, model)
+    _divides("tp", plan.tp, "columns of the shared expert", some.shared_ffn, model)
+
+
+def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None:
+    if size % degree:
+        raise InputError(
+            f"{size:,} {what} of {model.name} are not divisible by {name} {degree}. "
+            f"Use {name} {nearest(degree, size)}."
+        )
+
+
+def check_ranks(plan: ParallelPlan, chips: int) -> None:
+    """Refuse a plan whose degrees do not multiply to the ranks of the cluster.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> check_ranks(ParallelPlan(dp=8, tp=4, pp=3, global_batch=8), 64)
+    Traceback (most recent call last):
+    topologies.errors.InputError: dp 8 × tp 4 × pp 3 = 96 ranks, but the cluster has 64 chips. \
+Reduce dp to 5 or use 96 chips.
+    """
+    room = chips * plan.ranks_per_chip
+    if plan.ranks == room:
+        return
+    each = f" of {plan.ranks_per_chip} ranks" if plan.ranks_per_chip > 1 else ""
+    degrees = f"dp {plan.dp} × tp {plan.tp} × pp {plan.pp}" + (f" × cp {plan.cp}" * (plan.cp > 1))
+    fits = room * plan.dp // plan.ranks
+    wanted = -(-plan.ranks // plan.ranks_per_chip)
+    verb = "Reduce" if plan.ranks > room else "Raise"
+    remedy = f"{verb} dp to {fits}" if fits and fits != plan.dp else "Change tp or pp"
+    raise InputError(
+        f"{degrees} = {plan.ranks:,} ranks, but the cluster has {chips:,} chips{each}. "
+        f"{remedy} or use {wanted:,} chips."
+    )
+
+
+def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> int:
+    """Data parallel degree that fills a cluster.
+
+    Raises
+    ------
+    InputError
+        When the other degrees do not divide the cluster.
+    """
+    room, replica = chips * ranks_per_chip, tp * pp * cp
+    if replica > room or room % replica:
+        near = nearest(replica, room)
+        raise InputError(
+            f"tp {tp} × pp {pp} × cp {cp} = {replica:,} ranks of one replica do not divide the "
+            f"{room:,} ranks of the cluster. Use a product of {near:,}, or state dp."
+        )
+    return room // replica

@@ -1,0 +1,111 @@
+"""Values that the fields of a plan may have, each checked by itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from topologies.errors import InputError, suggestion
+from workloads.training.plan.schedules.registry import pipeline_schedule
+
+Recompute = Literal["none", "selective", "full"]
+Overlap = Literal["none", "dp", "all"]
+CpExchange = Literal["ring", "all-gather"]
+
+CHOICES = {
+    "recompute": ("none", "selective", "full"),
+    "overlap": ("none", "dp", "all"),
+    "precision": ("bf16", "fp8"),
+    "attention": ("fused", "unfused"),
+    "zero": (0, 1, 2, 3),
+    "cp_exchange": ("ring", "all-gather"),
+}
+"""Choices of each field that has some; ``schedule`` has those of the registry."""
+
+ORDER = ("tp", "cp", "dp", "pp")
+"""Axes of ranks."""
+COUNTS = (
+    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq", "ranks_per_chip",
+    "recompute_every",
+)  # fmt: skip
+"""Fields that are whole numbers of at least 1."""
+OPTIONAL = ("etp", "bucket_bytes")
+"""Fields that are whole numbers, 0 for the usual."""
+FLAGS = ("reshard", "sequence_parallel")
+SHOWN = 40
+"""Characters of a value that a message repeats."""
+
+
+def check_field(name: str, value: object) -> None:
+    """Refuse a value that a field of a plan cannot have, whatever the others are.
+
+    Raises
+    ------
+    InputError
+    """
+    if name in COUNTS:
+        _positive(name, value)
+    elif name in OPTIONAL:
+        if value != 0 or isinstance(value, bool):
+            _positive(name, value, most=2**50)
+    elif name in FLAGS:
+        if not isinstance(value, bool):
+            raise InputError(f"{name} is {shown(value)}; it must be true or false.")
+    elif name in CHOICES:
+        _choice(name, value, CHOICES[name])
+    elif name == "schedule":
+        pipeline_schedule(str(value))
+    elif name == "routing_skew":
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"routing_skew is {shown(value)}; it must be a number of at least 1.")
+        if not 1.0 <= value < float("inf"):
+            raise InputError(f"routing_skew is {shown(value)}; it must be at least 1.")
+    elif name == "order":
+        _order(value)
+    elif name == "stage_layers":
+        for number in value if isinstance(value, tuple) else (value,):
+            _positive("stage_layers", number)
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it, without the middle of a long one."""
+    if isinstance(value, int) and abs(value) >= 10**SHOWN:
+        return f"a number of {value.bit_length() * 0.30103:,.0f} digits"
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _order(value: object) -> None:
+    axes = [str(axis) for axis in value] if isinstance(value, tuple | list) else [str(value)]
+    if sorted(axes) != sorted(ORDER):
+        raise InputError(
+            f"rank order {'-'.join(axes)[:SHOWN]} does not name each of {', '.join(ORDER)} "
+            f"once. Write it as {'-'.join(ORDER)}."
+        )
+
+
+def _positive(name: str, value: object, most: int = 2**31) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        above = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
+        raise InputError(
+            f"{name} is {shown(value)}; it must be a whole number of at least 1{above}."
+        )
+
+
+def _choice(name: str, value: object, known: tuple[object, ...]) -> None:
+    if value not in known:
+        texts = [str(one) for one in known]
+        near = suggestion(str(value), texts)
+        raise InputError(f"{name} is {shown(value)}; it must be one of {', '.join(texts)}.{near}")
+
+
+def nearest(degree: int, size: int, heads: int = 1) -> int:
+    """Divisor of a size nearest to a degree, the smaller of two; it divides some heads or they it.
+
+    Examples
+    --------
+    >>> nearest(3, 8), nearest(6, 24, 8)
+    (2, 4)
+    """
+    divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
+    fitting = [d for d in divisors if heads % d == 0 or d % heads == 0]
+    return min(fitting, key=lambda d: abs(d - degree))
