@@ -63,7 +63,7 @@ class Curve:
 
 
 def talk_s(cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike) -> FloatArray:
-    """Estimated time of a communication among the ranks on these chips [s].
+    """Estimate the time of a communication among the ranks on these chips [s].
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def talk_s(cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike
     chips : int64 array (ranks,)
         Chip of each rank of one group.
     op : str
-        ``all-reduce``, ``all-gather``, ``reduce-scatter``, or ``send``.
+        ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all`` or ``send``.
     size_bytes : int or int array
         As nccl-tests count it [B].
 
@@ -80,43 +80,79 @@ def talk_s(cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike
     float64 array
         Of the shape of ``size_bytes``.
     """
-    sizes = np.asarray(size_bytes, np.int64)
-    if len(chips) == 1:
-        return np.zeros(sizes.shape)
-    if covers(cluster):
-        # There the simulated time is a closed form itself.
-        return _each(lambda size: exchange_ps(cluster, chips, op, size) / PS_PER_S, sizes)
-    domains, ranks = np.unique(chips // cluster.chips_per_domain, return_counts=True)
-    if len(domains) == 1:
-        return _curve(cluster, _key(cluster, chips), op).at(sizes)
-    if op == "send":
-        return _hop(cluster).at(sizes)
-    if op == "all-reduce":
-        return sum(
-            (talk_s(cluster, chips, half, sizes) for half in ("reduce-scatter", "all-gather")),
-            np.zeros(sizes.shape),
-        )
-    return _across(cluster, chips, op, sizes, ranks)
+    return meeting(cluster, chips).seconds(op, size_bytes)
 
 
-def _across(
-    cluster: Cluster, chips: IntArray, op: str, sizes: IntArray, ranks: IntArray
-) -> FloatArray:
-    """A collective over several domains, with the same number of ranks in each or in one ring."""
-    even = bool(ranks.min() == ranks.max())
-    each = int(ranks.min()) if even else 1
-    if op == "all-to-all":
-        # A rank has something of its own for each rank of the other domains.
-        between = (len(chips) - each) * _hop(cluster).at(sizes // len(chips))
-    else:
-        stages = radices(group_of(cluster, chips)) if even else [len(chips)]
-        between = _staged(cluster, stages, sizes // each)
-    if each == 1:
-        return between
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """Where the ranks of one group are, as far as the time of a communication depends on it.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    ranks : int
+    stages : tuple of int
+        Rings over domains, one after the other, by the domains of each; empty within one domain.
+    each : int
+        Ranks of every domain; 1 where they differ, and all ranks form one ring.
+    chips : int64 array
+        Chip of each rank within a domain or where times are closed forms, else empty.
+    within : Meeting, optional
+        The ranks of one of several domains.
+    """
+
+    cluster: Cluster
+    ranks: int
+    stages: tuple[int, ...]
+    each: int
+    chips: IntArray
+    within: Meeting | None = None
+
+    def seconds(self, op: str, size_bytes: npt.ArrayLike) -> FloatArray:
+        """Estimated time of buffers of these sizes [s]."""
+        sizes = np.asarray(size_bytes, np.int64)
+        cluster, chips = self.cluster, self.chips
+        if self.ranks == 1:
+            return np.zeros(sizes.shape)
+        if covers(cluster):
+            # There the simulated time is a closed form itself.
+            return _each(lambda size: exchange_ps(cluster, chips, op, size) / PS_PER_S, sizes)
+        if not self.stages:
+            return _curve(cluster, _key(cluster, chips), op).at(sizes)
+        if op == "send":
+            return _hop(cluster).at(sizes)
+        if op == "all-reduce":
+            halves = (self.seconds(half, sizes) for half in ("reduce-scatter", "all-gather"))
+            return sum(halves, np.zeros(sizes.shape))
+        return self._across(op, sizes)
+
+    def _across(self, op: str, sizes: IntArray) -> FloatArray:
+        """A collective over several domains."""
+        if op == "all-to-all":
+            # A rank has something of its own for each rank of the other domains.
+            each_s = _hop(self.cluster).at(sizes // self.ranks)
+            between = (self.ranks - self.each) * each_s
+        else:
+            between = _staged(self.cluster, self.stages, sizes // self.each)
+        if self.within is None:
+            return between
+        within = self.within.seconds(op, sizes)
+        both: FloatArray = np.maximum(between, within) + np.minimum(between, within) / MOST_SLICES
+        return both
+
+
+def meeting(cluster: Cluster, chips: IntArray) -> Meeting:
+    """Return what the time of a group's communication depends on; ``chips`` of its ranks."""
     domain = chips // cluster.chips_per_domain
-    within = talk_s(cluster, chips[domain == domain[0]], op, sizes)
-    both: FloatArray = np.maximum(between, within) + np.minimum(between, within) / MOST_SLICES
-    return both
+    closed, first = covers(cluster), domain == domain[0]
+    if closed or len(chips) == 1 or first.all():
+        return Meeting(cluster, len(chips), (), len(chips), chips)
+    _, ranks = np.unique(domain, return_counts=True)
+    even = bool(ranks.min() == ranks.max())
+    each = int(ranks[0]) if even else 1
+    stages = tuple(radices(group_of(cluster, chips))) if even else (len(chips),)
+    within = meeting(cluster, chips[first]) if each > 1 else None
+    return Meeting(cluster, len(chips), stages, each, chips[:0], within)
 
 
 def _staged(cluster: Cluster, stages: Sequence[int], sizes: IntArray) -> FloatArray:

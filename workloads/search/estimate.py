@@ -18,7 +18,7 @@ from cluster_sim.schedule.table import IntArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.search.communication import FloatArray, talk_s
+from workloads.search.communication import FloatArray, Meeting, meeting, talk_s
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, Talk, ends_s, layer_s
@@ -148,14 +148,26 @@ class _Shared:
         )
 
     def _talk(self, plan: ParallelPlan) -> Talk:
-        groups = {axis: group(plan, axis) for axis in (*plan.order, "etp", "ep", "edp", "norm")}
-        groups["tie"] = groups["pp"][[FIRST, LAST]]
-
         @cache
         def time(axis: str, op: str, size_bytes: int) -> float:
-            return float(talk_s(self.cluster, groups[axis], op, size_bytes))
+            return float(self._meeting(plan, axis).seconds(op, size_bytes))
 
         return lambda step: time(step.axis, step.collective, step.size_bytes)
+
+    def _meeting(self, plan: ParallelPlan, axis: str) -> Meeting:
+        """The first group of an axis, shared by plans whose ranks are in the same places."""
+        name = "pp" if axis == "tie" else axis
+        where = (plan.order, *_fields(plan, (*plan.order, "ep", "expert_tp", "ranks_per_chip")))
+        if name == "norm":
+            where = (*where, plan.norm_axes)
+            if plan.norm_ranks == plan.ranks:  # all ranks, in their order
+                where = (plan.ranks, plan.ranks_per_chip)
+
+        def make() -> Meeting:
+            chips = group(plan, name)
+            return meeting(self.cluster, chips[[FIRST, LAST]] if axis == "tie" else chips)
+
+        return self._once(make, "meeting", axis, *where)
 
     def hops(self, plan: ParallelPlan) -> FloatArray:
         """Transfer from each stage to the next, the last to the first [s], float64 (stages,)."""

@@ -24,6 +24,7 @@ from cluster_sim.collectives.algorithms.slices import broadcast_slices
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut, shards
 from cluster_sim.collectives.few_ranks import (
+    MOST_OPS,
     after_rounds_ps,
     levelled,
     lowered,
@@ -121,12 +122,38 @@ def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
     return Edges(ptr, np.ravel(starts + following), np.broadcast_to(np.int64(0), edges))
 
 
-def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Time of a ring over one rank of each of many domains, from three that stand for all [ps]."""
+def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Time of a ring over many domains, from a few ranks or rounds that stand for all [ps]."""
     group = call.group
-    if not spans_many_domains(call) or len(np.unique(group.domain)) != group.ranks:
+    if not spans_many_domains(call):
         return None
-    ranks, slices = group.ranks, costs.slices
+    if len(np.unique(group.domain)) == group.ranks:
+        return _one_rank_a_domain_ps(call, costs)
+    messages = costs.slices * group.ranks * (group.ranks - 1) * call.ways
+    return _few_rounds_ps(call, costs) if messages > MOST_OPS else None
+
+
+def _few_rounds_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    """Time of a ring of so many messages that only a few of its rounds are run, on all ranks [ps].
+
+    Exact in bandwidth; the latencies of the hops are those that the rounds which are run meet,
+    within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).
+    """
+    group, slices = call.group, costs.slices
+    blocks = cut(-(-call.size_bytes // group.ranks), slices)
+    chunks = Chunks.table(np.repeat(blocks, group.ranks), EVERY, EVERY)
+    whole = cycles(np.arange(group.ranks))
+
+    def after(rounds: int) -> Schedule:
+        messages = ring_rounds(whole, slices, chunks, call.ways * rounds, reduces=call.reduces)
+        return lowered(messages, group.cluster, group.chip_of_rank, costs)
+
+    return after_rounds_ps(after, group.ranks - 1)
+
+
+def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    """Time of a ring over one rank of each of many domains, from three that stand for all [ps]."""
+    group, ranks, slices = call.group, call.ranks, costs.slices
     blocks = cut(-(-call.size_bytes // ranks), slices)
     chunks = Chunks.table(np.repeat(blocks, RANKS_OF_FEW), EVERY, EVERY)
     few = cycles(np.arange(RANKS_OF_FEW))
@@ -181,7 +208,7 @@ def _over(
     )
 
 
-RING = _over("ring", "one directed cycle", one_ring, _one_rank_a_domain_ps)
+RING = _over("ring", "one directed cycle", one_ring, _over_many_domains_ps)
 BIDIRECTIONAL_RING = _over(
     "bidirectional-ring",
     "the cycle both ways, half the payload each",
