@@ -37,6 +37,10 @@ class Ops:
     def __len__(self) -> int:
         return len(self.step)
 
+    def of_layers(self, further: int) -> Ops:
+        """Return the same ops for layers so many numbers further."""
+        return replace(self, layer=np.where(self.layer < 0, NONE, self.layer + np.int32(further)))
+
     def later(self, microbatches: int) -> Ops:
         """Return the same ops for as many microbatches later."""
         return replace(self, microbatch=self.microbatch + np.int32(microbatches))

@@ -7,7 +7,7 @@ ranks to a Schedule; :mod:`workloads.training.program.fold` keeps one of each ki
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
-from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.duration import canonical, duration_ps
 from cluster_sim.schedule.table import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.training.layers.shapes import RankShapes
@@ -29,7 +29,7 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.stage import stage_ops
+from workloads.training.program.stage import Known, stage_ops
 
 LOCAL_ACCESSES = 2
 """Of what ranks of one chip tell each other: once through its memory and back."""
@@ -156,7 +156,8 @@ class Program:
 def program(shapes: RankShapes, placement: Placement, iterations: int = 1) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
-    all_ops = [stage_ops(shapes, stage, catalog, iterations) for stage in range(plan.pp)]
+    known: Known = {}
+    all_ops = [stage_ops(shapes, stage, catalog, iterations, known) for stage in range(plan.pp)]
     stream_of = catalog.column("stream")
     streams = tuple(_stream(ops, stream_of, catalog) for ops in all_ops)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
@@ -253,6 +254,7 @@ class _Exchanges:
         self.steps = catalog.steps
         self.streams = streams
         self.memory_bytes_per_s = memory_bytes_per_s
+        self._known: dict[tuple[bytes, int, str, int], tuple[int, int]] = {}
 
     def all(self) -> Iterator[Exchange]:
         """Every exchange that has a call."""
@@ -321,12 +323,23 @@ class _Exchanges:
         step = self.streams[stage].ops.step[ops[0]]
         used, where = np.unique(step, return_inverse=True)
         steps = [self.steps[number] for number in used.tolist()]
-        met = [group_of(self.placement.cluster, chips[g]) for g in first]
-        times = [[group_ps(one, step.collective, step.size_bytes) for step in steps] for one in met]
-        sizes = [[self._drawn(one, step) for step in steps] for one in met]
-        drawn, lasts = draws(np.array(sizes), np.array(times), self.memory_bytes_per_s)
+        costs = np.array([self._costs(chips[g], steps) for g in first]).reshape(-1, len(steps), 2)
+        drawn, lasts = draws(costs[..., 1], costs[..., 0], self.memory_bytes_per_s)
         of_calls = Draws(*(column[:, where] for column in drawn))
         return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
+
+    def _costs(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[tuple[int, int]]:
+        """Time [ps] and memory traffic [B] of calls of one group, shared by its translations."""
+        group = group_of(self.placement.cluster, chips)
+        where = canonical(group).tobytes(), group.ranks_per_chip
+        found = []
+        for step in steps:
+            key = (*where, step.collective, step.size_bytes)
+            if key not in self._known:
+                lasts = group_ps(group, step.collective, step.size_bytes)
+                self._known[key] = lasts, self._drawn(group, step)
+            found.append(self._known[key])
+        return found
 
     def _drawn(self, group: Group, step: LayerOp) -> int:
         """Bytes that one member of a collective reads and writes; see ``contending`` for sends."""

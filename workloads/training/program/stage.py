@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -49,17 +49,26 @@ from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
 """Steps of a layer: of each kind, whose activations are dropped or kept."""
+Known = dict[tuple[Hashable, ...], tuple[int, Ops]]
+"""Blocks by what they consist of, each with the first layer that it was made for."""
 LEAST_HOST_S = 1e-6
 """Time to issue a step below which a host never holds a chip up [s]."""
 
 
-def stage_ops(shapes: RankShapes, stage: int, catalog: Catalog, iterations: int = 1) -> Ops:
-    """Ops of a rank of a stage, gradients and optimizer included.
+def stage_ops(
+    shapes: RankShapes,
+    stage: int,
+    catalog: Catalog,
+    iterations: int = 1,
+    known: Known | None = None,
+) -> Ops:
+    """Return the ops of a rank of a stage, gradients and optimizer included.
 
-    Microbatches number on from one iteration to the next.
+    Microbatches number on from one iteration to the next. ``known`` keeps blocks for stages that
+    have the same chunks.
     """
     plan = shapes.plan
-    make = Builder(shapes, stage, catalog)
+    make = Builder(shapes, stage, catalog, known)
     order = passes(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
     kind = 2 * (order.phase * plan.vpp + order.chunk)
     kind += _last_of_each(kind)
@@ -94,11 +103,16 @@ class Builder:
     stage : int
     catalog : Catalog
         Numbers the steps.
+    known : dict
+        Blocks that stages with the same chunks share.
     chunks : list of int64 array
         Layers of each of the stage's chunks.
     """
 
-    def __init__(self, shapes: RankShapes, stage: int, catalog: Catalog):
+    def __init__(
+        self, shapes: RankShapes, stage: int, catalog: Catalog, known: Known | None = None
+    ):
+        self.known: Known = {} if known is None else known
         self.shapes = shapes
         self.stage = stage
         self.catalog = catalog
@@ -107,6 +121,17 @@ class Builder:
 
     def one(self, phase: int, chunk: int, last: bool) -> Ops:
         """One microbatch through a chunk in a phase; ``last`` is the last microbatch."""
+        layers = self.chunks[chunk]
+        kinds = layer_kinds(self.shapes.model, layers).tobytes()
+        kept = is_kept(self.shapes.plan, layers).tobytes()
+        key = (phase, last, self._first(chunk), self._last(chunk), kinds, kept)
+        begin = int(layers[0]) if len(layers) else 0
+        if key not in self.known:
+            self.known[key] = begin, self._block(phase, chunk, last)
+        first, block = self.known[key]
+        return block if first == begin else block.of_layers(begin - first)
+
+    def _block(self, phase: int, chunk: int, last: bool) -> Ops:
         if phase == FORWARD:
             return self.forward(chunk)
         if phase == WEIGHT:
