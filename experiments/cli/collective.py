@@ -12,6 +12,7 @@ from experiments.cli.inputs import CatalogueInputs, MachineInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from experiments.cli.progress import progress
+from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from cluster_sim.collectives import Group
     from cluster_sim.trace.trace import Trace
     from experiments.cli.collective_groups import Measure
+    from experiments.cli.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from experiments.validation.nccl_tests import Measured
+    from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.confidence import Interval
 
@@ -151,6 +154,7 @@ def collective(
     ranks: RankInputs,
     catalogue: CatalogueInputs,
     compared: CompareInputs,
+    sure: SensitivityInputs,
     call: Invocation,
 ) -> None:
     """Simulate a collective at one or many sizes.
@@ -158,7 +162,8 @@ def collective(
     The table has the columns of nccl-tests: time, algorithm and bus bandwidth, beside the lower
     bound that links and memory set.
     """
-    cluster, groups = _groups(asked, machine, ranks, catalogue)
+    numbers = catalogue.read()
+    cluster, groups = _groups(asked, machine, ranks, numbers)
     measured = _read(compared.compare, asked.op, groups[0].ranks)
     sizes, measure = _how_to_measure(asked, groups, call.engine)
     wanted = sizes or _sizes(asked.size, measured)
@@ -170,11 +175,29 @@ def collective(
     summary: dict[str, Any] = {}
     if measured is not None:
         rows, summary["summary"] = _compared(rows, measured, str(compared.compare))
+
+    def first_s(moved: Catalogue) -> float:
+        _, again = _how_to_measure(asked, _groups(asked, machine, ranks, moved)[1], call.engine)
+        return float(again(wanted[0])[0]["time_s"])
+
+    ranking = sure.rank(first_s, numbers, call)
+    told = ranking.document() if ranking else {}
     call.answer(
-        lambda: {"rows": rows, "interval": ends[0].document(), **summary},
-        show=lambda: _print(f"{what}, {_who(groups)}", rows, **summary),
-        write=lambda run: _write(run, rows, results[-1][1], cluster),
+        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **told},
+        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, ranking),
+        write=lambda run: _write(run, rows, results[-1][1], cluster, ranking),
     )
+
+
+def _show(
+    title: str,
+    rows: list[dict[str, Any]],
+    summary: Mapping[str, Any],
+    ranking: Ranking | None,
+) -> None:
+    _print(title, rows, **summary)
+    if ranking:
+        ranking.show()
 
 
 def _interval(
@@ -201,14 +224,14 @@ def _compared(
 
 
 def _groups(
-    asked: CollectiveInputs, machine: MachineInputs, ranks: RankInputs, catalogue: CatalogueInputs
+    asked: CollectiveInputs, machine: MachineInputs, ranks: RankInputs, numbers: Catalogue
 ) -> tuple[Cluster, list[Group]]:
     """Cluster and groups that the options name, refused where the runtime refuses them."""
     from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
     from experiments.cli.collective_groups import check_op, groups_for
 
     check_op(asked.op, asked.size, asked.matrix, asked.skew)
-    cluster = machine.read(catalogue.read())
+    cluster = machine.read(numbers)
     groups = groups_for(cluster, ranks.ranks, ranks.ranks_per_chip, ranks.group, ranks.order)
     if not ranks.unrestricted:
         groups = [along_ring(one) for one in groups] if asked.op == "permute" else groups
@@ -294,7 +317,13 @@ def _signed(error: float) -> str:
     return f"{100 * error:+.1f} %" if error == error else "-"
 
 
-def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:
+def _write(
+    run: Run,
+    rows: list[dict[str, Any]],
+    trace: Trace,
+    machine: Cluster,
+    ranking: Ranking | None,
+) -> None:
     import pandas as pd
 
     from experiments.figures.collective import figures
@@ -304,3 +333,5 @@ def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster)
     for name, (figure, title, note) in figures(frame, trace, machine).items():
         run.figure(name, figure, title=title, note=note)
     run.trace(trace)
+    if ranking:
+        ranking.write(run, "the time of the first size")

@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
+from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from experiments.cli.sensitivity import Ranking
     from experiments.reports.run_directory import Run
-    from workloads.serving import Batching, Requests, Served
+    from topologies.catalogue.catalogue import Catalogue
+    from workloads.serving import Batching, Profile, Requests, Served
     from workloads.serving import Slo as Limits
 
 MOST_PER_S = 1e9
@@ -92,6 +97,7 @@ def serve(
     asked: ModelOnCluster,
     load: RequestInputs,
     replica: ReplicaInputs,
+    sure: SensitivityInputs,
     catalogue: CatalogueInputs,
     call: Invocation,
 ) -> None:
@@ -100,27 +106,38 @@ def serve(
     from workloads.serving import parse_slo, profile, serving_summary
     from workloads.serving import serve as run
 
-    limits = parse_slo(replica.slo)
-    cluster = asked.read_cluster(catalogue.read())
-    model = asked.read_model()
-    served_by = profile(model, cluster, tp=replica.tp, precision=replica.precision)
-    trainium = cluster.chip.startswith("trn")
-    batching = _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium)
-    served = run(served_by, _requests(load, call.seed), batching)
+    limits, model, numbers = parse_slo(replica.slo), asked.read_model(), catalogue.read()
+    requests = _requests(load, call.seed)
+
+    def simulate(numbers: Catalogue) -> tuple[Served, Profile]:
+        cluster = asked.read_cluster(numbers)
+        served_by = profile(model, cluster, tp=replica.tp, precision=replica.precision)
+        trainium = cluster.chip.startswith("trn")
+        batching = _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium)
+        return run(served_by, requests, batching), served_by
+
+    served, served_by = simulate(numbers)
+    ranking = sure.rank(lambda moved: _first_token_s(simulate(moved)[0]), numbers, call)
     document = {
         "model": asked.model,
         "cluster": asked.cluster,
         "chips": served_by.chips,
         **serving_summary(served, served_by, limits),
     }
-    first_s = document["ttft_s"]["p50"]
-    ends = serving_interval(model, cluster.chip, served_by.chips, first_s)
-    document["interval"] = ends.document()
+    chip, first_s = asked.read_cluster(numbers).chip, document["ttft_s"]["p50"]
+    document["interval"] = serving_interval(model, chip, served_by.chips, first_s).document()
     call.answer(
-        lambda: document,
-        lambda: _print(document),
-        lambda run: _write(run, document, served, limits),
+        lambda: {**document, **(ranking.document() if ranking else {})},
+        lambda: _print(document, ranking),
+        lambda run: _write(run, document, served, limits, ranking),
     )
+
+
+def _first_token_s(served: Served) -> float:
+    """Median time to the first token [s]."""
+    import numpy as np
+
+    return float(np.median(served.ttft_s))
 
 
 def _requests(load: RequestInputs, seed: int) -> Requests:
@@ -169,7 +186,7 @@ def _batching(prefill: str, chunk: int | None, slots: int, *, trainium: bool) ->
     return Batching(slots, 0, BUCKETS if trainium else ())
 
 
-def _print(document: Mapping[str, Any]) -> None:
+def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
     from topologies.units import format_bytes, format_seconds
 
     rows = [
@@ -194,9 +211,20 @@ def _print(document: Mapping[str, Any]) -> None:
         ["KV cache, room", format_bytes(int(document["kv_budget_bytes"]))],
     ]
     print_table("", ["", ""], facts)
+    ends = document["interval"]
+    low, high = format_seconds(ends["low"]), format_seconds(ends["high"])
+    typer.echo(f"80 % of measured median TTFTs would lie between {low} and {high}.")
+    if ranking:
+        ranking.show()
 
 
-def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:
+def _write(
+    run: Run,
+    document: Mapping[str, Any],
+    served: Served,
+    limits: Limits,
+    ranking: Ranking | None,
+) -> None:
     import pandas as pd
 
     from experiments.figures.serving import latencies
@@ -219,3 +247,5 @@ def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
     run.json("summary", document, title="Results")
     run.table("metrics", frame, title="Requests", parquet=True)
+    if ranking:
+        ranking.write(run, "the median time to the first token")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +14,14 @@ from experiments.cli.invocation import Invocation
 from experiments.cli.options import Stated
 from experiments.cli.output import print_table
 from experiments.cli.progress import telling
+from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
+    from experiments.cli.sensitivity import Ranking
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
     from workloads.training.iteration import Iteration
 
 LEVELS = ("auto", "chunk", "collective", "rank-vector")
@@ -87,6 +91,7 @@ def train(
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: RunInputs,
+    sure: SensitivityInputs,
     catalogue: CatalogueInputs,
     call: Invocation,
 ) -> None:
@@ -94,15 +99,39 @@ def train(
 
     Fields of the plan that are not given are filled in: --dp with what fills the cluster.
     """
-    step = _run(asked, stated, plan, how, catalogue, call)
-
-    from experiments.reports.training import document, write
-
-    call.answer(
-        lambda: {**document(step, call.engine), **(_explained(step) if how.explain else {})},
-        show=lambda: _print(step, how.explain),
-        write=lambda directory: write(directory, step, call.engine),
+    numbers = catalogue.read()
+    step = _run(asked, stated, plan, how, numbers, call)
+    quietly = replace(call, quiet=True)
+    ranking = sure.rank(
+        lambda moved: _run(asked, stated, plan, how, moved, quietly).iteration_s, numbers, call
     )
+    call.answer(
+        lambda: _document(step, how, call, ranking),
+        show=lambda: _print(step, how.explain, ranking),
+        write=lambda directory: _write(directory, step, call, ranking),
+    )
+
+
+def _document(
+    step: Iteration, how: RunInputs, call: Invocation, ranking: Ranking | None
+) -> dict[str, Any]:
+    from experiments.reports.training import document
+
+    told = document(step, call.engine)
+    return {
+        **told,
+        **(_explained(step) if how.explain else {}),
+        **(ranking.document() if ranking else {}),
+    }
+
+
+def _write(directory: Run, step: Iteration, call: Invocation, ranking: Ranking | None) -> None:
+    from experiments.reports.training import write
+    from topologies.units import format_seconds
+
+    write(directory, step, call.engine)
+    if ranking:
+        ranking.write(directory, f"the step of {format_seconds(step.iteration_s)}")
 
 
 def _run(
@@ -110,7 +139,7 @@ def _run(
     stated: Mapping[str, Any],
     plan: PlanInputs,
     how: RunInputs,
-    catalogue: CatalogueInputs,
+    numbers: Catalogue,
     call: Invocation,
 ) -> Iteration:
     """Simulate the step that was asked for."""
@@ -120,7 +149,7 @@ def _run(
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete, read_plan
 
-    model, cluster = asked.read_model(), asked.read_cluster(catalogue.read())
+    model, cluster = asked.read_model(), asked.read_cluster(numbers)
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     known = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
@@ -141,7 +170,7 @@ def _run(
         )
 
 
-def _print(run: Iteration, explain: bool) -> None:
+def _print(run: Iteration, explain: bool, ranking: Ranking | None) -> None:
     from experiments.reports.training import breakdown_rows, headline, results
 
     print_table(headline(run), ["result", "value"], results(run), left=2)
@@ -151,6 +180,8 @@ def _print(run: Iteration, explain: bool) -> None:
     typer.echo(f"Inputs: {grades}.")
     if explain:
         _print_explained(run)
+    if ranking:
+        ranking.show()
 
 
 def _explained(run: Iteration) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -19,6 +20,8 @@ from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.schedule.table import IntArray
 from topologies.shapes.basic import FullMesh
 
+LARGEST_UNIT = 4
+"""Largest ratio of the rates of two axes that the search tells apart."""
 SEARCH_LIMIT = 4096
 """Chips of the largest box that is searched; a larger one gets a snake."""
 
@@ -102,9 +105,24 @@ def _slow_steps(orders: IntArray, found: Box) -> IntArray:
 
 
 def _hamiltonian(found: Box) -> Found:
-    divisor = math.gcd(*found.rates)
-    units = tuple(rate // divisor for rate in found.rates)
-    return hamiltonian_cycles(found.sizes, found.wraps, units)
+    return hamiltonian_cycles(found.sizes, found.wraps, rate_units(found.rates))
+
+
+def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
+    """Rates of the axes as the nearest small whole multiples of the slowest.
+
+    The search shares the cables out in whole units, so rates such as 129 and 64 GB/s are taken for
+    2 and 1: their cycles use the fabric almost as well, where an exact ratio would find none.
+
+    Examples
+    --------
+    >>> rate_units([64, 128, 128]), rate_units([64, 129, 129]), rate_units([100, 100])
+    ((1, 2, 2), (1, 2, 2), (1, 1))
+    """
+    slowest = max(1, min(rates))
+    units = [min(LARGEST_UNIT, max(1, round(rate / slowest))) for rate in rates]
+    divisor = math.gcd(*units)
+    return tuple(unit // divisor for unit in units)
 
 
 @functools.lru_cache(maxsize=256)
@@ -116,7 +134,7 @@ def hamiltonian_cycles(
     if known is not None:
         return known
     lines = any(not wrap and size > 2 for size, wrap in zip(sizes, wraps, strict=True))
-    if lines or len(sizes) < 2 or math.prod(sizes) > SEARCH_LIMIT or max(units) > 4:
+    if lines or len(sizes) < 2 or math.prod(sizes) > SEARCH_LIMIT or max(units) > LARGEST_UNIT:
         return Found(snake(sizes)[None, :], both_ways=True)
     return find(Grid(sizes, wraps, units), np.random.default_rng(0))
 

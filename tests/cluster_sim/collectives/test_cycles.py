@@ -10,6 +10,7 @@ from cluster_sim.collectives.algorithms.cycles import (
     all_rings,
     hamiltonian_cycles,
     one_ring,
+    rate_units,
     snake,
 )
 from topologies.clusters.names import cluster
@@ -118,3 +119,9 @@ def test_an_order_of_ones_own_is_followed_at_its_cost(algorithm):
         duration_ps(Call("all-reduce", group, 2**26), algorithm) for group in (fitted, crossed)
     ]
     assert times[1] > 1.5 * times[0]
+
+
+def test_a_rate_that_is_no_small_multiple_keeps_its_cycles() -> None:
+    """One per cent more bandwidth must not cost the cycles of a torus."""
+    assert rate_units([64, 129, 129]) == rate_units([64, 128, 128]) == (1, 2, 2)
+    assert rate_units([100, 1_000]) == (1, 4)

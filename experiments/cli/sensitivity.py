@@ -1,0 +1,85 @@
+"""``--sensitivity``: what each number of the catalogue does to the answer of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.output import print_table
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.cli.invocation import Invocation
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
+    from workloads.confidence.sensitivity import Sensitivity
+
+SHOWN = 15
+"""Numbers that are printed; JSON and the run directory have all that matter."""
+
+
+@dataclass(frozen=True)
+class SensitivityInputs:
+    """Whether to say which numbers of the catalogue the answer depends on."""
+
+    sensitivity: bool = field(
+        default=False,
+        metadata=option("Rank the catalogue's numbers by what they do to the answer"),
+    )
+
+    def rank(
+        self, answer: Callable[[Catalogue], float], catalogue: Catalogue, call: Invocation
+    ) -> Ranking | None:
+        """Move every number that the answer reads; None where that was not asked for."""
+        if not self.sensitivity:
+            return None
+        from experiments.cli.progress import progress
+        from workloads.confidence.sensitivity import sensitivity
+
+        def watch(entries: Sequence[Any]) -> Any:
+            return progress(entries, "sensitivity", quiet=call.quiet)
+
+        return Ranking(tuple(sensitivity(answer, catalogue, watch)))
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Numbers that matter, the most important first."""
+
+    rows: tuple[Sensitivity, ...]
+
+    def document(self) -> Mapping[str, Any]:
+        """Return the key of the command line's JSON."""
+        from workloads.confidence.sensitivity import sensitivity_frame
+
+        return {"sensitivity": sensitivity_frame(self.rows).to_dict("records")}
+
+    def show(self) -> None:
+        """Print the numbers that matter most."""
+        cells = [
+            [
+                row.input,
+                row.grade,
+                f"{row.elasticity:+.3f} %",
+                _percent(row.change_low),
+                _percent(row.change_high),
+            ]
+            for row in self.rows[:SHOWN]
+        ]
+        columns = ["number", "grade", "per 1 % more", "at low", "at high"]
+        left = len(self.rows) - SHOWN
+        more = f"; {left} more in --json and --out" if left > 0 else ""
+        print_table(f"What the answer depends on{more}", columns, cells, left=2)
+
+    def write(self, run: Run, what: str) -> None:
+        """Put table and tornado plot into a run directory."""
+        from experiments.figures.sensitivity import tornado
+        from workloads.confidence.sensitivity import sensitivity_frame
+
+        run.table("sensitivity", sensitivity_frame(self.rows), title="Sensitivity")
+        run.figure("tornado", tornado(self.rows, what), title="Sensitivity")
+
+
+def _percent(change: float | None) -> str:
+    return "–" if change is None else f"{100 * change:+.1f} %"

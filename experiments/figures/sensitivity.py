@@ -1,0 +1,58 @@
+"""Tornado plot: what the numbers that matter most do to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from workloads.confidence.sensitivity import Sensitivity
+
+MOST_BARS = 12
+"""Numbers that are drawn; the others do less than the last of these."""
+LOW_COLOUR, HIGH_COLOUR = "#4477aa", "#ee6677"
+
+
+def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
+    """Draw one bar for each number, from the answer at its low end to that at its high end.
+
+    A number without a range is drawn for ± 10 %, by its elasticity, in a lighter colour.
+
+    Parameters
+    ----------
+    rows : sequence of Sensitivity
+        The largest first.
+    what : str
+        Answer and its value, for the title.
+    """
+    shown = list(rows[:MOST_BARS])[::-1]
+    figure = Figure(figsize=(8.5, 1.3 + 0.36 * max(1, len(shown))), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(shown):
+        low, high, ranged = _ends(row)
+        alpha = 1.0 if ranged else 0.45
+        axes.barh(place, 100 * low, color=LOW_COLOUR, alpha=alpha, height=0.7)
+        axes.barh(place, 100 * high, color=HIGH_COLOUR, alpha=alpha, height=0.7)
+    axes.set_yticks(range(len(shown)), [_label(row) for row in shown])
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("change of the answer [%]")
+    axes.set_title(f"What {what} depends on most", loc="left", fontsize=11)
+    names = {LOW_COLOUR: "input at its low end", HIGH_COLOUR: "input at its high end"}
+    handles = [axes.barh(0, 0, color=colour, label=text) for colour, text in names.items()]
+    axes.legend(handles=handles, frameon=False, fontsize=8, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _ends(row: Sensitivity) -> tuple[float, float, bool]:
+    """Return both changes, and whether they are of a range that the catalogue gives."""
+    if row.change_low is None and row.change_high is None:
+        return -0.1 * row.elasticity, 0.1 * row.elasticity, False
+    return row.change_low or 0.0, row.change_high or 0.0, True
+
+
+def _label(row: Sensitivity) -> str:
+    ranged = row.change_low is not None or row.change_high is not None
+    ends = ["?" if end is None else f"{end:.3g}" for end in (row.low, row.high)]
+    span = " – ".join(ends) if ranged else "±10 %"
+    return f"{row.input}  ({span}, {row.grade})"

@@ -1,0 +1,154 @@
+"""Sensitivity: which numbers of the catalogue an answer depends on, and how much.
+
+The base answer is computed once with a catalogue that notes which numbers are read. Each of them is
+then raised by one per cent; a number that moves the answer and has a range is also put at either
+end of it. Everything else stays as it is, so interactions between numbers are not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import pandas as pd
+
+from topologies.catalogue.catalogue import Catalogue, Entry
+from topologies.errors import InputError
+
+STEP = Fraction(1, 100)
+"""Relative step of the elasticity."""
+LEAST = 1e-6
+"""Relative change of the answer below which a number does not matter."""
+COUNTS = ("count",)
+"""Units of numbers that have no fraction: they move only over their range."""
+
+Answer = Callable[[Catalogue], float]
+Watch = Callable[[Sequence[Entry]], Iterable[Entry]]
+
+
+@dataclass(frozen=True)
+class NotingCatalogue(Catalogue):
+    """A catalogue that notes which numbers are read.
+
+    Attributes
+    ----------
+    read : dict
+        Part and quantity of every number read so far, in order; the values mean nothing.
+    """
+
+    read: dict[tuple[str, str], None] = field(default_factory=dict, compare=False)
+
+    def entry(self, part: str, quantity: str) -> Entry:
+        """Return the row in force and note that it was read."""
+        self.read[part, quantity] = None
+        return super().entry(part, quantity)
+
+
+def noting(catalogue: Catalogue) -> NotingCatalogue:
+    """Return a catalogue with the same numbers that notes reads.
+
+    Its digest differs, so that nothing remembered for the original stands in for a read.
+    """
+    return NotingCatalogue(f"{catalogue.digest} noted", catalogue.rows, catalogue.chosen)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What one number of the catalogue does to an answer.
+
+    Attributes
+    ----------
+    input : str
+        ``PART.QUANTITY``.
+    grade : str
+        Grade of the number in the catalogue.
+    low, high : float or None
+        Ends of its range in SI; None where nobody gives one.
+    change_low, change_high : float or None
+        Relative change of the answer with the number at either end.
+    elasticity : float
+        Relative change of the answer over that of the number, for a rise of one per cent.
+    """
+
+    input: str
+    grade: str
+    low: float | None
+    high: float | None
+    change_low: float | None
+    change_high: float | None
+    elasticity: float
+
+    @property
+    def swing(self) -> float:
+        """Largest change over the range; over ± 10 % where there is no range."""
+        ends = [abs(change) for change in (self.change_low, self.change_high) if change is not None]
+        return max(ends, default=abs(self.elasticity) * 0.1)
+
+
+def sensitivity(
+    answer: Answer, catalogue: Catalogue, watch: Watch = lambda entries: entries
+) -> list[Sensitivity]:
+    """Rank the numbers of the catalogue by what they do to an answer.
+
+    Parameters
+    ----------
+    answer : function of a Catalogue
+        Computes the answer, such as the time of a step [s].
+    catalogue : Catalogue
+        Numbers around which they are moved.
+    watch : function of a list
+        Returns its items one by one; for progress on a terminal.
+
+    Returns
+    -------
+    list of Sensitivity
+        Only numbers that move the answer, the largest swing first.
+    """
+    noted = noting(catalogue)
+    base = answer(noted)
+    entries = [catalogue.entry(*key) for key in noted.read if catalogue.has(*key)]
+    rows = [_of_entry(answer, catalogue, base, entry) for entry in watch(entries)]
+    moving = [row for row in rows if row is not None]
+    return sorted(moving, key=lambda row: (-row.swing, row.input))
+
+
+def _of_entry(
+    answer: Answer, catalogue: Catalogue, base: float, entry: Entry
+) -> Sensitivity | None:
+    """Return what one number does; None where the answer does not depend on it."""
+    elasticity = 0.0
+    if entry.unit not in COUNTS:
+        change = _change(answer, catalogue, base, entry, entry.exact * (1 + STEP))
+        elasticity = (change or 0.0) / float(STEP)
+    low = high = None
+    if entry.unit in COUNTS or abs(elasticity) > LEAST:
+        low, high = (
+            None if end is None else _change(answer, catalogue, base, entry, Fraction(end))
+            for end in (entry.low, entry.high)
+        )
+    if max(abs(change or 0.0) for change in (elasticity, low, high)) <= LEAST:
+        return None
+    name = f"{entry.part}.{entry.quantity}"
+    return Sensitivity(name, entry.grade, entry.low, entry.high, low, high, elasticity)
+
+
+def _change(
+    answer: Answer, catalogue: Catalogue, base: float, entry: Entry, value: Fraction
+) -> float | None:
+    """Relative change of the answer with one number replaced; None where that is refused."""
+    moved = replace(entry, value=float(value), exact=value, low=None, high=None)
+    try:
+        seconds = answer(catalogue.with_rows([moved]))
+    except InputError:
+        return None
+    return seconds / base - 1 if math.isfinite(seconds) else None
+
+
+def sensitivity_frame(rows: Sequence[Sensitivity]) -> pd.DataFrame:
+    """Return one row for each number: the keys of the command line's JSON."""
+    columns = ("input", "low", "high", "change_low", "change_high", "elasticity", "grade")
+    return pd.DataFrame(
+        [[getattr(row, name) for name in columns] for row in rows], columns=list(columns)
+    )
