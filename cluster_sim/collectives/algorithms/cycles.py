@@ -119,9 +119,9 @@ def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
     >>> rate_units([64, 128, 128]), rate_units([64, 129, 129]), rate_units([100, 100])
     ((1, 2, 2), (1, 2, 2), (1, 1))
     """
-    slowest = max(1, min(rates))
+    slowest = max(1, min(rates, default=1))
     units = [min(LARGEST_UNIT, max(1, round(rate / slowest))) for rate in rates]
-    divisor = math.gcd(*units)
+    divisor = max(1, math.gcd(*units))
     return tuple(unit // divisor for unit in units)
 
 
