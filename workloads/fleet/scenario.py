@@ -27,7 +27,7 @@ from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures
 from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
-from workloads.fleet.state.services import Service, lead_s
+from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.models.model import Model
 
 FloatArray = npt.NDArray[np.float64]
@@ -118,8 +118,8 @@ class Scenario:
 
     @property
     def need(self) -> FloatArray:
-        """Units that each minute needs; (services, minutes)."""
-        return units_needed(self.demand, self.services)
+        """Units that each minute needs, by pool of equal weights; (pools, minutes)."""
+        return by_pool(units_needed(self.demand, self.services), pools_from(self.services))
 
     @property
     def scaling(self) -> str:

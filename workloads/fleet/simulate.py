@@ -13,7 +13,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.policies import best_static, static
 from workloads.fleet.policies.view import Limits, Policy
-from workloads.fleet.processes.control import Inputs, controlling
+from workloads.fleet.processes.control import Inputs, Record, controlling
 from workloads.fleet.processes.failures import Failures, failing
 from workloads.fleet.processes.opening import (
     in_whole_requests,
@@ -23,8 +23,9 @@ from workloads.fleet.processes.opening import (
     opened,
 )
 from workloads.fleet.state.gangs import Tally
+from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.queues import Queue
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Pool, Service, pools_from
 from workloads.fleet.state.world import Change, World
 
 FloatArray = npt.NDArray[np.float64]
@@ -47,7 +48,11 @@ class FleetRun:
     servers : int
         Of a unit, where they fail one by one; else 1.
     spent_server_ms : int64 array (minutes + 1, accounts)
-        Server-time by role up to each minute's start; serving by service from account 11 on.
+        Server-time by role up to each minute's start; serving by pool from account 11 on.
+    service_units : float array (minutes, services)
+        Mean units that worked for each service.
+    pools : tuple of Pool
+        Services that share weights, and so their units.
     queues : tuple of Queue
     jobs : tuple of (TrainingJob, Tally)
         Evaluation not among them.
@@ -66,6 +71,8 @@ class FleetRun:
     rate_max_per_s: FloatArray
     servers: int
     spent_server_ms: npt.NDArray[np.int64]
+    service_units: FloatArray
+    pools: tuple[Pool, ...]
     queues: tuple[Queue, ...]
     jobs: tuple[tuple[TrainingJob, Tally], ...]
     evaluation: TrainingJob | None
@@ -132,7 +139,7 @@ def simulate(
         For services that do not match, a fleet without units, a job larger than the fleet.
     """
     whole = in_whole_requests(demand)
-    ledger = new_ledger(units, len(services), failures.servers if failures else 1)
+    ledger = new_ledger(units, len(pools_from(services)), failures.servers if failures else 1)
     inputs = inputs_of(whole, history, services, held)
     world = opened(
         whole,
@@ -143,30 +150,28 @@ def simulate(
         costs=costs or ChangeCosts.from_catalogue(max(1, chips_per_unit // 16)),
         rng=rng or np.random.default_rng(0),
     )
-    spent = _lived(world, inputs, policy, failures)
-    return _record(world, whole, inputs, spent, chips_per_unit)
+    record = _lived(world, inputs, policy, failures)
+    return _finished(world, whole, inputs, record, chips_per_unit)
 
 
-def _lived(
-    world: World, inputs: Inputs, policy: Policy, failures: Failures | None
-) -> npt.NDArray[np.int64]:
-    """Let a fleet live to the end of its demand; server-time at every minute's start."""
+def _lived(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:
+    """Let a fleet live to the end of its demand, and return what was written down."""
     if never_changes(world):
         policy = static(best_static(inputs.load[:, inputs.history :]))
     minutes = inputs.rate_max_per_s.shape[1]
-    spent = np.zeros((minutes + 1, world.ledger.accounts), np.int64)
-    end = world.env.process(controlling(world, inputs, policy, spent))
+    record = Record.empty(world, minutes)
+    end = world.env.process(controlling(world, inputs, policy, record))
     if failures is not None:
         world.env.process(failing(world, failures))
     world.env.run(until=end)
-    return spent
+    return record
 
 
-def _record(
+def _finished(
     world: World,
     demand: Demand,
     inputs: Inputs,
-    spent: npt.NDArray[np.int64],
+    record: Record,
     chips_per_unit: int,
 ) -> FleetRun:
     return FleetRun(
@@ -174,10 +179,12 @@ def _record(
         services=world.services,
         units=len(world.ledger),
         chips_per_unit=chips_per_unit,
-        load=inputs.load[:, inputs.history :],
+        load=units_needed(demand, world.services),
         rate_max_per_s=inputs.rate_max_per_s,
         servers=world.ledger.servers,
-        spent_server_ms=spent,
+        spent_server_ms=record.spent_server_ms,
+        service_units=record.service_units,
+        pools=world.pools,
         queues=world.queues,
         jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
         evaluation=world.evaluation,

@@ -28,6 +28,8 @@ DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
 """Limits of MLPerf's server scenario for Llama-3.1-405B."""
 RATE_WITHOUT_MODEL = 1000.0
 """Requests/s of a unit where neither a model nor a rate is given: only the shape counts then."""
+SAME = "one model"
+"""Weights of services whose model is not named."""
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths are spread as in conversation, not as in code [tokens]."""
 
@@ -72,7 +74,9 @@ def services_from(
         rate = serving.unit_rate_per_s
         capacity = fixed_rate(RATE_WITHOUT_MODEL if rate is None else rate)
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-        return tuple(Service(name, capacity, replicas=servers) for name in asked.services)
+        return tuple(
+            Service(name, capacity, replicas=servers, weights=SAME) for name in asked.services
+        )
     served = profile(model, cluster, tp=serving.tp)
     replicas = max(1, cluster.chips_per_domain // served.chips)
     return tuple(_service(asked.only(name), served, replicas, serving) for name in asked.services)
@@ -96,7 +100,9 @@ def _service(asked: Demand, served: Profile, replicas: int, serving: Serving) ->
         cache=serving.cache,
     )
     weights = replicas * served.weights_bytes
-    return Service(asked.services[0], table, weights_bytes=weights, replicas=replicas)
+    return Service(
+        asked.services[0], table, weights_bytes=weights, replicas=replicas, weights=served.name
+    )
 
 
 def _grid(values: FloatArray, mean: float) -> FloatArray:

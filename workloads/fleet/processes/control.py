@@ -12,7 +12,7 @@ from workloads.fleet.processes.moves import Phase, Process, dispatch, release, t
 from workloads.fleet.processes.reclaim import reclaim, stop_training
 from workloads.fleet.state.ledger import MS, milliseconds
 from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import lead_s
+from workloads.fleet.state.services import by_pool, lead_s
 from workloads.fleet.state.world import World
 
 FloatArray = npt.NDArray[np.float64]
@@ -25,7 +25,7 @@ class Inputs:
 
     Attributes
     ----------
-    load : float array (services, history + minutes)
+    load : float array (pools, history + minutes)
         Units needed at the rate under the SLO.
     rate_max_per_s : float array (services, minutes)
         Requests that one unit serves at saturation, with that minute's lengths [1/s].
@@ -44,12 +44,32 @@ class Inputs:
     held: npt.NDArray[np.bool_]
 
 
-def controlling(
-    world: World, inputs: Inputs, policy: Policy, spent: npt.NDArray[np.int64]
-) -> Process:
-    """Run the fleet, minute after minute; ``spent`` takes the server-time at each minute's end."""
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What the control loop writes down, minute after minute.
+
+    Attributes
+    ----------
+    spent_server_ms : int64 array (minutes + 1, accounts)
+        Server-time by role, and by pool from account 11 on, up to each minute's start.
+    service_units : float array (minutes, services)
+        Mean units that worked for each service: units of a pool answer any of its services.
+    """
+
+    spent_server_ms: npt.NDArray[np.int64]
+    service_units: FloatArray
+
+    @classmethod
+    def empty(cls, world: World, minutes: int) -> Record:
+        """Return a record of a run that has not begun."""
+        spent = np.zeros((minutes + 1, world.ledger.accounts), np.int64)
+        return cls(spent, np.zeros((minutes, len(world.services))))
+
+
+def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) -> Process:
+    """Run the fleet, minute after minute, and write the record."""
     minutes = inputs.rate_max_per_s.shape[1]
-    wanted = np.zeros(len(world.services))
+    wanted = np.zeros(len(world.pools))
     wanted = answer(policy, view_at(world, inputs, 0), wanted)
     place(world, world.limits.quantised(wanted, len(world.ledger)))
     carry = np.zeros(len(world.services))
@@ -63,14 +83,31 @@ def controlling(
         dispatch(world)
         yield world.env.timeout(MINUTE_MS)
         world.ledger.advance(world.now)
-        spent[minute + 1] = world.ledger.spent_server_ms
-        for number, queue in enumerate(world.queues):
-            account = len(Role) + number
-            server_ms = spent[minute + 1, account] - spent[minute, account]
-            unit_s = server_ms / (world.ledger.servers * MS)
-            possible = unit_s * inputs.rate_max_per_s[number, minute] + carry[number]
+        record.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
+        _serve(world, inputs, record, minute, carry)
+
+
+def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: FloatArray) -> None:
+    """End a minute: each pool's unit-time goes to its services in proportion to their work.
+
+    Every unit of a pool holds the weights of all its services, so requests wait in one line.
+    """
+    spent = record.spent_server_ms[minute + 1] - record.spent_server_ms[minute]
+    for number, pool in enumerate(world.pools):
+        unit_s = spent[len(Role) + number] / (world.ledger.servers * MS)
+        own = list(pool.services)
+        rates = inputs.rate_max_per_s[own, minute]
+        waiting = np.array(
+            [world.queues[one].waiting + int(world.queues[one].arrivals[minute]) for one in own]
+        )
+        work_s = waiting / rates
+        shares = work_s / work_s.sum() if work_s.any() else np.full(len(own), 1 / len(own))
+        for service, rate, share in zip(own, rates.tolist(), shares.tolist(), strict=True):
+            queue = world.queues[service]
+            possible = unit_s * share * rate + carry[service]
             queue.finish(minute, int(possible))
-            carry[number] = possible % 1.0 if queue.waiting else 0.0
+            carry[service] = possible % 1.0 if queue.waiting else 0.0
+            record.service_units[minute, service] = unit_s * share / 60.0
 
 
 def view_at(world: World, inputs: Inputs, minute: int) -> View:
@@ -79,6 +116,7 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
     known = inputs.history + max(minute, 1)
     rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
     waiting = np.array([queue.waiting for queue in world.queues], float)
+    backlog = by_pool(waiting / (rates * 60.0), world.pools)
     return View(
         minute=minute,
         weekday=clock // 1440,
@@ -87,7 +125,7 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         history=inputs.history,
         serving=world.serving(),
         coming=world.coming(),
-        backlog=waiting / (rates * 60.0),
+        backlog=backlog,
         units=len(world.ledger),
         broken=world.ledger.broken_units(),
         lead_s=lead_s(world.costs, world.services),
@@ -97,10 +135,10 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
 def place(world: World, target: npt.NDArray[np.int64]) -> None:
     """Give every unit its first role at no cost: how the fleet stood before the run."""
     begin = 0
-    for service, count in enumerate(target.tolist()):
+    for pool, count in enumerate(target.tolist()):
         units = np.arange(begin, begin + count)
-        world.ledger.loaded[units] = service
-        world.ledger.put(units, Role.SERVING, 0, service)
+        world.ledger.loaded[units] = pool
+        world.ledger.put(units, Role.SERVING, 0, pool)
         begin += count
     rest = np.arange(begin, max(begin, len(world.ledger) - world.limits.reserve))
     for gang in world.gangs:
@@ -119,26 +157,26 @@ def order(world: World, target: npt.NDArray[np.int64]) -> None:
     """Order the role changes that lead to the target, within the control plane's limit."""
     if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
         return
-    lost = [world.ledger.lost_units(service) for service in range(len(world.services))]
+    lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
     have = world.serving() + world.coming() - np.array(lost)
     missing = target - have
     budget = world.limits.changes_per_minute or len(world.ledger)
-    for service in np.flatnonzero(missing < 0).tolist():
-        surplus = min(-int(missing[service]), world.ledger.serving(service), budget)
+    for pool in np.flatnonzero(missing < 0).tolist():
+        surplus = min(-int(missing[pool]), world.ledger.serving(pool), budget)
         if surplus > 0:
             budget -= surplus
-            _give(world, service, surplus, missing)
-    for service in np.flatnonzero(missing > 0).tolist():
-        count = min(int(missing[service]), budget)
+            _give(world, pool, surplus, missing)
+    for pool in np.flatnonzero(missing > 0).tolist():
+        count = min(int(missing[pool]), budget)
         if count > 0:
-            for units, before in reclaim(world, count, service):
+            for units, before in reclaim(world, count, pool):
                 budget -= len(units)
-                to_serving(world, units, service, before)
+                to_serving(world, units, pool, before)
 
 
-def _give(world: World, service: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
-    """Drain units of one service, for another that misses some, else to be lent."""
-    units = world.ledger.of(Role.SERVING, service)[-surplus:]
+def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
+    """Drain units of one pool, for another that misses some, else to be lent."""
+    units = world.ledger.of(Role.SERVING, pool)[-surplus:]
     drain = [Phase(Role.DRAINING, world.costs.drain_s)]
     for other in np.flatnonzero(missing > 0).tolist():
         moved = min(int(missing[other]), len(units))

@@ -50,7 +50,7 @@ def walk(
             )
 
 
-def load_phases(world: World, service: int, *, compiled: bool) -> list[Phase]:
+def load_phases(world: World, pool: int, *, compiled: bool) -> list[Phase]:
     """Phases from a unit without weights to one that can serve, before the warm-up."""
     costs = world.costs
     compile_s = costs.compile_hit_s if compiled else costs.compile_miss_s
@@ -58,7 +58,7 @@ def load_phases(world: World, service: int, *, compiled: bool) -> list[Phase]:
         Phase(
             Role.LOADING,
             costs.mode_switch_s + costs.runtime_start_s,
-            world.services[service].weights_bytes,
+            world.pools[pool].weights_bytes,
             costs.source == "store",
         ),
         Phase(Role.COMPILING, compile_s),
@@ -66,32 +66,32 @@ def load_phases(world: World, service: int, *, compiled: bool) -> list[Phase]:
     ]
 
 
-def to_serving(world: World, units: IntArray, service: int, before: list[Phase]) -> None:
-    """Order units to serve; those that still hold the service's weights skip the loading."""
-    resident = world.ledger.loaded[units] == service
+def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) -> None:
+    """Order units to serve; those that still hold the pool's weights skip the loading."""
+    resident = world.ledger.loaded[units] == pool
     missed = world.rng.random(len(units)) < world.costs.miss_share
     cold = ~resident & ~missed
     for chosen, phases in (
         (resident, []),
-        (cold, load_phases(world, service, compiled=True)),
-        (~resident & missed, load_phases(world, service, compiled=False)),
+        (cold, load_phases(world, pool, compiled=True)),
+        (~resident & missed, load_phases(world, pool, compiled=False)),
     ):
         if chosen.any():
             cohort = units[chosen]
-            ticket = world.take_ticket(cohort, heading=service)
-            world.env.process(_to_serving(world, cohort, ticket, service, [*before, *phases]))
+            ticket = world.take_ticket(cohort, heading=pool)
+            world.env.process(_to_serving(world, cohort, ticket, pool, [*before, *phases]))
 
 
 def _to_serving(
-    world: World, units: IntArray, ticket: int, service: int, phases: list[Phase]
+    world: World, units: IntArray, ticket: int, pool: int, phases: list[Phase]
 ) -> Process:
     source = Role(int(world.ledger.role[units[0]])).name.lower()
-    change = Change(world.now, len(units), source, world.services[service].name)
+    change = Change(world.now, len(units), source, world.pools[pool].name)
     world.changes.append(change)
     yield from walk(world, units, ticket, phases)
     left = world.arrive(units, ticket)
-    world.ledger.loaded[left] = service
-    world.ledger.put(left, Role.SERVING, world.now, service)
+    world.ledger.loaded[left] = pool
+    world.ledger.put(left, Role.SERVING, world.now, pool)
     change.ready_ms, change.arrived = world.now, len(left)
 
 

@@ -19,7 +19,7 @@ from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
 from workloads.fleet.state.needs import rates_max, units_needed
 from workloads.fleet.state.queues import Queue
-from workloads.fleet.state.services import Service, lead_s
+from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.fleet.state.store import Store
 from workloads.fleet.state.world import World
 
@@ -40,8 +40,11 @@ def inputs_of(
     held: npt.NDArray[np.bool_] | None,
 ) -> Inputs:
     """What the control loop reads, the history in front."""
-    load = units_needed(demand, services)
-    past = units_needed(history, services) if history is not None else load[:, :0]
+    pools = pools_from(services)
+    load = by_pool(units_needed(demand, services), pools)
+    past = load[:, :0]
+    if history is not None:
+        past = by_pool(units_needed(history, services), pools)
     start = pd.Timestamp(demand.start)
     return Inputs(
         load=np.concatenate([past, load], axis=1),
@@ -84,6 +87,7 @@ def opened(
         costs=costs,
         limits=limits,
         services=tuple(services),
+        pools=pools_from(services),
         queues=tuple(
             Queue(row, service.patience_s / 60.0)
             for row, service in zip(demand.requests.astype(np.int64), services, strict=True)
@@ -98,7 +102,7 @@ def opened(
     )
 
 
-def new_ledger(units: int, services: int, servers: int) -> Ledger:
+def new_ledger(units: int, pools: int, servers: int) -> Ledger:
     """A ledger of spare units.
 
     Raises
@@ -108,7 +112,7 @@ def new_ledger(units: int, services: int, servers: int) -> Ledger:
     """
     if not 1 <= units <= MAX_UNITS:
         raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
-    return Ledger(units, services, servers)
+    return Ledger(units, pools, servers)
 
 
 def never_changes(world: World) -> bool:

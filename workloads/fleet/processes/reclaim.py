@@ -15,15 +15,15 @@ from workloads.fleet.state.world import World
 Part = tuple[IntArray, list[Phase]]
 
 
-def reclaim(world: World, count: int, service: int) -> list[Part]:
-    """Take up to ``count`` units for a service, with the phases that they must go through first.
+def reclaim(world: World, count: int, pool: int) -> list[Part]:
+    """Take up to ``count`` units for a pool, with the phases that they must go through first.
 
     Spare units come first, then those paused in place, then evaluation, then replicas of elastic
     jobs, then whole gangs; among gangs the lowest priority first, and among equals the one that
     loses least.
     """
     parts: list[Part] = []
-    for units, phases in _offers(world, service, count):
+    for units, phases in _offers(world, pool, count):
         taken = units[: count - sum(len(part) for part, _ in parts)]
         if len(taken):
             parts.append((taken, phases))
@@ -40,11 +40,11 @@ def stop_training(world: World) -> None:
     release(world, world.evaluating(), [Phase(Role.DRAINING, world.costs.drain_s)])
 
 
-def _offers(world: World, service: int, count: int) -> Iterator[Part]:
+def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
     """Yield offers lazily: a gang is shrunk or stopped only when its turn comes."""
     free = world.free()
     taken = min(count, len(free))
-    yield _resident_first(world, free, service), []
+    yield _resident_first(world, free, pool), []
     for gang in world.gangs:
         if taken < count and len(gang.paused):
             units, gang.paused = gang.paused[: count - taken], gang.paused[count - taken :]
@@ -53,7 +53,7 @@ def _offers(world: World, service: int, count: int) -> Iterator[Part]:
     evaluating = _out_of_lease(world, world.evaluating())
     taken += min(count - taken, len(evaluating))
     yield (
-        _resident_first(world, evaluating, service),
+        _resident_first(world, evaluating, pool),
         [Phase(Role.DRAINING, world.costs.drain_s)],
     )
     for gang in _victims(world):
@@ -68,8 +68,8 @@ def _offers(world: World, service: int, count: int) -> Iterator[Part]:
             yield units, phases
 
 
-def _resident_first(world: World, units: IntArray, service: int) -> IntArray:
-    order = np.argsort(world.ledger.loaded[units] != service, kind="stable")
+def _resident_first(world: World, units: IntArray, pool: int) -> IntArray:
+    order = np.argsort(world.ledger.loaded[units] != pool, kind="stable")
     return units[order]
 
 

@@ -92,6 +92,34 @@ def changes_frame(run: FleetRun) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["ordered_s", "units", "from", "to", "latency_s", "arrived"])
 
 
+def service_moves(run: FleetRun) -> int:
+    """Moves of units between services that share weights: they cost nothing and are counted.
+
+    In each minute a pool's whole units are dealt to its services by their share of the work, the
+    largest remainders first; a unit that works for another service than before has moved.
+    """
+    moves = 0
+    for pool in run.pools:
+        if len(pool.services) > 1:
+            units = run.service_units[:, list(pool.services)]
+            whole = np.floor(units)
+            rest = np.rint(units.sum(axis=1) - whole.sum(axis=1)).astype(np.int64)
+            order = np.argsort(np.argsort(whole - units, axis=1, kind="stable"), axis=1)
+            dealt = whole + (order < rest[:, None])
+            moves += int(np.maximum(np.diff(dealt, axis=0), 0.0).sum())
+    return moves
+
+
+def weight_changes(run: FleetRun) -> int:
+    """Units that went from serving one pool's weights straight to another's."""
+    names = {pool.name for pool in run.pools}
+    return sum(
+        change.units
+        for change in run.changes
+        if change.source == "serving" and change.target in names
+    )
+
+
 def regret(
     own: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
 ) -> dict[str, float]:
@@ -190,6 +218,8 @@ def _changes(run: FleetRun) -> dict[str, Any]:
     return {
         "role_changes": int(frame["units"].sum()),
         "role_change_orders": len(frame),
+        "service_moves": service_moves(run),
+        "weight_changes": weight_changes(run),
         "reclaim_latency_s": {
             **quantiles,
             "max": float(latency.max()) if len(latency) else None,

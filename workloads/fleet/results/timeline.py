@@ -97,14 +97,13 @@ def power_w(run: FleetRun, economics: Economics) -> FloatArray:
     utilisation, broken units are off, all other roles draw the idle power.
     """
     units = role_units(run)
-    serving = np.diff(run.spent_server_ms[:, len(Role) :], axis=0) / (MINUTE_MS * run.servers)
     level = np.full(len(Role), economics.idle_w)
     level[list(BUSY)] = economics.busy_w
     level[list(OFF)] = 0.0
     draw = units @ level
     for number, queue in enumerate(run.queues):
         used = queue.served / np.maximum(queue.capacity, 1)
-        draw += serving[:, number] * used * (economics.busy_w - economics.idle_w)
+        draw += run.service_units[:, number] * used * (economics.busy_w - economics.idle_w)
     result: FloatArray = draw * run.chips_per_unit * economics.pue
     return result
 
@@ -130,6 +129,10 @@ def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
     for number, role in enumerate(ROLES):
         columns[f"{role}_units"] = units[:, number]
     columns["load_units"] = run.load.sum(axis=0)
+    if len(run.services) > 1:
+        for number, minutes in enumerate(each):
+            columns[f"{minutes.name}_units"] = run.service_units[:, number]
+            columns[f"{minutes.name}_slo_attainment"] = minutes.attainment
     for what in ("requests", "tokens"):
         for kind in ("offered", "served", "queued", "shed"):
             columns[f"{kind}_{what}"] = np.sum(

@@ -19,12 +19,12 @@ MS = 1000
 
 
 class Ledger:
-    """Arrays over all units; an account is a role, or one service's share of the serving role.
+    """Arrays over all units; an account is a role, or one pool's share of the serving role.
 
     Attributes
     ----------
     role, owner, loaded : int array (units,)
-        Role; the service or job that the unit works for; the service whose weights are resident.
+        Role; the pool or job that the unit works for; the pool whose weights are resident.
     ticket : int64 array (units,)
         The role change that the unit is in, 0 for none: a unit that breaks loses its ticket.
     lent_ms : int64 array (units,)
@@ -37,7 +37,7 @@ class Ledger:
         Server-time up to ``at_ms``.
     """
 
-    def __init__(self, units: int, services: int, servers: int = 1) -> None:
+    def __init__(self, units: int, pools: int, servers: int = 1) -> None:
         self.servers = servers
         self.lost = np.zeros(units, np.int8)
         self.role = np.full(units, Role.SPARE, np.int8)
@@ -45,7 +45,7 @@ class Ledger:
         self.loaded = np.full(units, NOBODY, np.int16)
         self.ticket = np.zeros(units, np.int64)
         self.lent_ms = np.full(units, -(2**62), np.int64)
-        self.accounts = len(Role) + services
+        self.accounts = len(Role) + pools
         self._account = self.role.astype(np.int16)
         self.counts = np.bincount(self._account, minlength=self.accounts).astype(np.int64)
         self.down = np.zeros(self.accounts, np.int64)
@@ -85,9 +85,9 @@ class Ledger:
         self.lost[unit] += servers
         self.down[self._account[unit]] += servers
 
-    def lost_units(self, service: int) -> int:
-        """Whole units that the servers lost by a service's units come to."""
-        return int(self.down[len(Role) + service]) // self.servers
+    def lost_units(self, pool: int) -> int:
+        """Whole units that the servers lost by a pool's units come to."""
+        return int(self.down[len(Role) + pool]) // self.servers
 
     def broken_units(self) -> int:
         """Units under repair, and whole ones that the servers lost by others come to."""
@@ -101,9 +101,9 @@ class Ledger:
             return int(self.counts[len(Role) :].sum())
         return int(self.counts[role])
 
-    def serving(self, service: int) -> int:
-        """Units that serve this service."""
-        return int(self.counts[len(Role) + service])
+    def serving(self, pool: int) -> int:
+        """Units that serve in this pool."""
+        return int(self.counts[len(Role) + pool])
 
     def of(self, role: Role, owner: int | None = None) -> IntArray:
         """Units in a role, in number order; of one owner if given."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.serving.capacity import Capacity
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +29,9 @@ class Service:
         The queue holds at most so much work; what comes on top is shed [s].
     replicas : int
         In a unit. Where each lies within a server, a unit works on without one of its servers.
+    weights : str
+        Name of the weights. Services of the same weights share their units; by default a service
+        has weights of its own.
     """
 
     name: str
@@ -31,6 +39,48 @@ class Service:
     weights_bytes: float = 0.0
     patience_s: float = 600.0
     replicas: int = 1
+    weights: str = ""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Units that hold the same weights, and the services that any of them can answer.
+
+    Attributes
+    ----------
+    name : str
+        The weights', or the service's where it is alone.
+    services : tuple of int
+        Numbers of the services.
+    weights_bytes : float
+        What a unit loads before it can serve any of them [B].
+    """
+
+    name: str
+    services: tuple[int, ...]
+    weights_bytes: float
+
+
+def pools_from(services: Sequence[Service]) -> tuple[Pool, ...]:
+    """Group services by their weights, in the order in which these first stand."""
+    members: dict[str, list[int]] = {}
+    for number, service in enumerate(services):
+        key = f"weights {service.weights}" if service.weights else f"service {number}"
+        members.setdefault(key, []).append(number)
+    return tuple(
+        Pool(
+            services[own[0]].weights if len(own) > 1 else services[own[0]].name,
+            tuple(own),
+            max(services[number].weights_bytes for number in own),
+        )
+        for own in members.values()
+    )
+
+
+def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
+    """Sum rows of services to rows of pools; (services, …) to (pools, …)."""
+    result: FloatArray = np.stack([values[list(pool.services)].sum(axis=0) for pool in pools])
+    return result
 
 
 def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:

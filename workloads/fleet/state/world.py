@@ -17,7 +17,7 @@ from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, IntArray, Ledger
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Pool, Service
 from workloads.fleet.state.store import Store
 
 
@@ -43,6 +43,7 @@ class World:
     costs: ChangeCosts
     limits: Limits
     services: tuple[Service, ...]
+    pools: tuple[Pool, ...]
     queues: tuple[Queue, ...]
     gangs: tuple[Gang, ...]
     evaluation: TrainingJob | None
@@ -72,13 +73,13 @@ class World:
         return np.asarray(units[self.ledger.lost[units] == 0])
 
     def serving(self) -> npt.NDArray[np.int64]:
-        """Units that serve, by service."""
+        """Units that serve, by pool."""
         return self.ledger.counts[len(Role) :].copy()
 
     def coming(self) -> npt.NDArray[np.int64]:
-        """Units on their way to each service."""
+        """Units on their way to each pool."""
         return np.array(
-            [np.count_nonzero(self.heading == number) for number in range(len(self.services))]
+            [np.count_nonzero(self.heading == number) for number in range(len(self.pools))]
         )
 
     def take_ticket(self, units: IntArray, heading: int = NOBODY) -> int:

@@ -1,0 +1,81 @@
+"""Services of the same weights share their units; services of other weights move them at a cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topologies.clusters.names import cluster
+from workloads.demand import Demand, azure_mix
+from workloads.fleet import (
+    ChangeCosts,
+    Economics,
+    FleetRun,
+    Service,
+    default_jobs,
+    scaled_to_fleet,
+    simulate,
+    summary,
+    threshold,
+)
+from workloads.fleet.inputs.serving import Serving, services_from
+from workloads.fleet.results.timeline import timeline
+from workloads.serving.capacity import fixed_rate
+
+UNITS = 400
+WEIGHTS = 4 * 0.75e12
+PRICES = Economics(750.0, 400.0)
+MIX = azure_mix().between(0, 3 * 1440)
+
+
+def _run(demand: Demand, weights: str = "") -> FleetRun:
+    services = [
+        Service(name, fixed_rate(3.5), WEIGHTS, weights=weights) for name in demand.services
+    ]
+    return simulate(
+        scaled_to_fleet(demand, services, UNITS, peak_share=0.9),
+        services,
+        units=UNITS,
+        policy=threshold(),
+        jobs=default_jobs(UNITS),
+        costs=ChangeCosts.from_catalogue(4),
+    )
+
+
+def _sum(demand: Demand) -> Demand:
+    """One service with the requests of all, and their mean lengths."""
+    total = demand.requests.sum(axis=0, keepdims=True)
+    means = [
+        (demand.requests * column).sum(axis=0, keepdims=True) / np.maximum(total, 1e-9)
+        for column in (demand.prompt_tokens, demand.output_tokens)
+    ]
+    return Demand(("sum",), demand.start, total, means[0], means[1])
+
+
+def test_two_services_of_one_model_do_as_well_as_their_sum() -> None:
+    both, joined = summary(_run(MIX, "m"), PRICES), summary(_run(_sum(MIX)), PRICES)
+    assert both["slo_attainment"] == pytest.approx(joined["slo_attainment"], abs=0.003)
+    assert both["slo_attainment_worst_15min"] == pytest.approx(
+        joined["slo_attainment_worst_15min"], abs=0.05
+    )
+    assert both["service_moves"] > 0
+    assert both["weight_changes"] == joined["service_moves"] == 0
+
+
+def test_services_of_other_weights_pay_for_every_move() -> None:
+    apart, together = (summary(_run(MIX, weights), PRICES) for weights in ("", "m"))
+    assert apart["service_moves"] == 0
+    assert apart["slo_attainment"] < together["slo_attainment"]
+
+
+def test_units_of_services_sum_to_the_pool() -> None:
+    run = _run(MIX.between(0, 1440), "m")
+    pool = np.diff(run.spent_server_ms[:, -1]) / 60_000 / run.servers
+    assert run.service_units.sum(axis=1) == pytest.approx(pool)
+    assert {"code_units", "conv_slo_attainment"} <= set(timeline(run, PRICES))
+
+
+def test_services_of_one_model_hold_the_same_weights() -> None:
+    machine = cluster("trn2-ultraserver:4")
+    services = services_from(MIX.between(0, 60), machine, None, Serving(unit_rate_per_s=1.0))
+    assert len({service.weights for service in services}) == 1
