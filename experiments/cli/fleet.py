@@ -113,6 +113,7 @@ def _document(told: _Told, call: Invocation) -> dict[str, Any]:
         "cluster": told.asked.fleet.cluster,
         "policy": told.asked.policy.policy,
         "scenario": name,
+        "models": sorted({service.weights for service in scenario.services}),
         **scenario.sizing.document(),
         **own,
         "scaling": told.base.scaling,
@@ -203,6 +204,8 @@ def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["tokens shed", f"{document['shed_tokens']:,}"],
         ["tokens waiting at the end", f"{document['queued_tokens']:,}"],
         ["unit role changes", f"{document['role_changes']:,}"],
+        ["moves between services of one model", f"{document['service_moves']:,}"],
+        ["changes from one model to another", f"{document['weight_changes']:,}"],
         ["time to serve, p50 / p99", f"{_number(latency['p50'])} / {_number(latency['p99'])}"],
         ["failures", f"{document['failures']:,}"],
     ]

@@ -21,12 +21,13 @@ from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.inputs.economics import Economics
+from workloads.fleet.inputs.mixture import Share
 from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.inputs.serving import Serving
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
 from workloads.models.huggingface import model
-from workloads.serving import parse_slo
+from workloads.serving import parse_share, parse_slo
 
 NEVER = ("inf", "never")
 
@@ -45,13 +46,14 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
     return scenario(
         cluster,
         _demand(demand),
-        model=model(fleet.model),
+        model=_models(fleet.model),
         serving=Serving(
             slo=parse_slo(fleet.slo),
             tp=fleet.tp,
             chunk_tokens=fleet.chunk,
             unit_rate_per_s=fleet.unit_rate,
             cache=fleet.cache,
+            precision=fleet.precision,
         ),
         period=Period(
             days=demand.days,
@@ -69,6 +71,16 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
             tariff=_tariff(asked.money),
         ),
     )
+
+
+def _models(text: str) -> list[Share]:
+    """Read ``llama-3.1-405b=20%,llama-3.1-8b=80%``: models, perhaps with shares of the requests."""
+    shares = []
+    for part in text.split(","):
+        name, equals, share = part.strip().partition("=")
+        size = parse_share(share, f"share of model {name}") if equals else None
+        shares.append(Share(model(name), size))
+    return shares
 
 
 def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> FleetRun:

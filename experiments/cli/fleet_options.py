@@ -109,10 +109,23 @@ class FleetInputs:
     )
     model: str = field(
         default="llama-3.1-405b",
-        metadata=option("Model that is served, and trained by the default jobs"),
+        metadata=option(
+            "Model that is served, and trained by the default jobs; several with shares of the "
+            "requests as llama-3.1-405b=20%,llama-3.1-8b=80%"
+        ),
     )
     tp: int | None = field(
-        default=None, metadata=option("Tensor-parallel degree of a replica", least=1)
+        default=None,
+        metadata=option(
+            "Tensor-parallel degree of a replica", least=1, default="a server, or more to fit"
+        ),
+    )
+    precision: str = field(
+        default="auto",
+        metadata=option(
+            "Precision of serving: auto is bf16, or fp8 where the weights do not fit",
+            choices=("auto", "bf16", "fp8", "mxfp8", "fp4", "mxfp4"),
+        ),
     )
     slo: str = field(
         default="ttft=6s,tpot=175ms",

@@ -10,17 +10,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, Horizon, horizons, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.economics import Economics
-from workloads.fleet.inputs.job_file import read_jobs
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.mixture import Share, divided
+from workloads.fleet.inputs.night_work import night_work
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.inputs.progress import training_rates
 from workloads.fleet.inputs.serving import Serving, services_from
 from workloads.fleet.inputs.sizing import Sizing, scale_factor, scale_note, sizing
 from workloads.fleet.policies.view import Limits, Policy
@@ -31,8 +30,6 @@ from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.models.model import Model
 
 FloatArray = npt.NDArray[np.float64]
-STEP_TOKENS = 16e6
-"""Tokens of one optimizer step of the default jobs: the batch of Llama 3 (arXiv 2407.21783)."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ def scenario(
     cluster: Cluster,
     demand: Demand,
     *,
-    model: Model | None = None,
+    model: Model | Sequence[Share] | None = None,
     serving: Serving | None = None,
     period: Period | None = None,
     training: str | Path | None = None,
@@ -162,8 +159,9 @@ def scenario(
         Its scale-up domains are the units that change role.
     demand : Demand
         Counts stand as they are; a shape is scaled, see :class:`Period`.
-    model : Model, optional
-        Served, and trained by the default jobs.
+    model : Model, or sequence of Share, optional
+        Served; the largest is trained by the default jobs. Several models divide the demand, see
+        :func:`workloads.fleet.inputs.mixture.divided`.
     serving : Serving, optional
     period : Period, optional
     training : path, optional
@@ -182,8 +180,11 @@ def scenario(
     (1.0, 4.0)
     """
     period, operation = period or Period(), operation or Operation()
+    serving = serving or Serving()
+    shares = [Share(model)] if isinstance(model, Model) else list(model or ())
+    demand, models = divided(demand, shares) if shares else (demand, ())
     window, before = _window(demand, period.days, period.start_day)
-    services = services_from(window, cluster, model, serving or Serving())
+    services = services_from(window, cluster, models, serving)
     factor = scale_factor(window, services, cluster.domains, scale_to_peak=period.scale_to_peak)
     horizon = Horizon(window.times(factor), None if before is None else before.times(factor))
     empty = Scenario(
@@ -194,7 +195,7 @@ def scenario(
         sizing=sizing(horizon.demand, services, cluster.domains, scale=factor),
         demand=horizon.demand,
         services=services,
-        jobs=read_jobs(training) if training else _night_work(cluster, model),
+        jobs=night_work(cluster, models, training, services, window),
         costs=operation.costs or ChangeCosts.of(cluster),
         limits=operation.limits or Limits(),
         failures=_failures(cluster, services) if operation.failing else None,
@@ -266,16 +267,3 @@ def _failures(cluster: Cluster, services: tuple[Service, ...]) -> Failures:
     apart = all(service.replicas % servers == 0 for service in services)
     chips = cluster.chips_per_domain
     return Failures.from_catalogue(chips, servers=servers if apart else 1, parts=cluster.catalogue)
-
-
-def _night_work(cluster: Cluster, model: Model | None) -> tuple[TrainingJob, ...]:
-    units = cluster.domains
-    if model is None:
-        return default_jobs(units)
-    book = cluster.catalogue or catalogue()
-    state = model.parameters * book.value("fleet.training", "state_bytes_per_parameter")
-    rates = training_rates(model, cluster)
-    return tuple(
-        job if job.evaluation else replace(job, state_bytes=state, tokens_per_s=rates)
-        for job in default_jobs(units, step_tokens=STEP_TOKENS)
-    )

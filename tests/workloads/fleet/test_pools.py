@@ -77,5 +77,5 @@ def test_units_of_services_sum_to_the_pool() -> None:
 
 def test_services_of_one_model_hold_the_same_weights() -> None:
     machine = cluster("trn2-ultraserver:4")
-    services = services_from(MIX.between(0, 60), machine, None, Serving(unit_rate_per_s=1.0))
+    services = services_from(MIX.between(0, 60), machine, (), Serving(unit_rate_per_s=1.0))
     assert len({service.weights for service in services}) == 1

@@ -37,7 +37,8 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
 
     ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
     ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
-    ``units``. ``count`` repeats a row.
+    ``units``; where neither stands, a fleet with a model takes that model's. ``count`` repeats a
+    row.
 
     Raises
     ------
@@ -78,7 +79,9 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
     evaluation = _switch(cells, "evaluation", where)
     step_tokens = _number(cells, "step_tokens", 1.0, where)
     iteration_s = _number(cells, "iteration_s", 0.0, where)
-    rate = _number(cells, "tokens_per_s", float(units), where)
+    rate = _number(cells, "tokens_per_s", 0.0, where)
+    rate = step_tokens / iteration_s if iteration_s else rate
+    interval_s = _number(cells, "checkpoint_every_s", 0.0, where)
     count = _whole(cells, "count", 1, where)
     name = cells["name"].strip() or "job"
     return [
@@ -87,11 +90,11 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
             units=units,
             min_units=_whole(cells, "min_units", 1 if evaluation else units, where),
             step_units=_whole(cells, "step_units", 1, where),
-            tokens_per_s=((max(units, 1), step_tokens / iteration_s if iteration_s else rate),),
+            tokens_per_s=((max(units, 1), rate),) if rate else (),
             step_tokens=step_tokens,
             reclaim=cells.get("reclaim", "").strip() or ("drain" if evaluation else "checkpoint"),
             priority=_whole(cells, "priority", 0, where),
-            checkpoint_every_s=_number(cells, "checkpoint_every_s", 1800.0, where),
+            checkpoint_every_s=interval_s or None,
             state_bytes=_number(cells, "state_bytes", 0.0, where),
             peer_recovery=_switch(cells, "peer_recovery", where),
             evaluation=evaluation,

@@ -28,15 +28,16 @@ class TrainingJob:
     step_units : int
         It grows and shrinks by so many: one data-parallel replica.
     tokens_per_s : tuple of (units, tokens per second)
-        Throughput at some sizes, log-interpolated between them: from simulated iterations.
+        Throughput at some sizes, log-interpolated between them: from simulated iterations. Empty
+        where it is not known; then progress is counted in unit-seconds, and no tokens are told.
     step_tokens : float
         Tokens of one optimizer step.
     reclaim : str
         One of ``RECLAIMS``.
     priority : int
         Smaller starts first and gives back last.
-    checkpoint_every_s : float
-        Interval of periodic checkpoints [s].
+    checkpoint_every_s : float, optional
+        Interval of periodic checkpoints [s]; by default the catalogue's, half an hour.
     state_bytes : float
         Training state that a checkpoint writes [B].
     peer_recovery : bool
@@ -49,11 +50,11 @@ class TrainingJob:
     units: int
     min_units: int = 1
     step_units: int = 1
-    tokens_per_s: tuple[tuple[int, float], ...] = ((1, 1.0),)
+    tokens_per_s: tuple[tuple[int, float], ...] = ()
     step_tokens: float = 1.0
     reclaim: str = "checkpoint"
     priority: int = 0
-    checkpoint_every_s: float = 1800.0
+    checkpoint_every_s: float | None = None
     state_bytes: float = 0.0
     peer_recovery: bool = False
     evaluation: bool = False
@@ -76,8 +77,14 @@ class TrainingJob:
             )
         if any(n < 1 or not rate > 0 for n, rate in self.tokens_per_s) or self.step_tokens <= 0:
             raise InputError(f"job {self.name}: throughput and step_tokens must be above 0.")
-        if not self.checkpoint_every_s > 0 or self.state_bytes < 0:
+        interval_s = self.checkpoint_every_s
+        if (interval_s is not None and not interval_s > 0) or self.state_bytes < 0:
             raise InputError(f"job {self.name}: the checkpoint interval must be above 0 s.")
+
+    @property
+    def rated(self) -> bool:
+        """Whether its throughput is known."""
+        return bool(self.tokens_per_s)
 
     @property
     def fixed(self) -> bool:
@@ -85,9 +92,14 @@ class TrainingJob:
         return self.min_units == self.units
 
     def rate(self, units: int) -> float:
-        """Tokens per second on so many units, in proportion outside the sizes given."""
+        """Tokens per second on so many units, in proportion outside the sizes given.
+
+        Unit-seconds per second where the throughput is not known.
+        """
         if units <= 0:
             return 0.0
+        if not self.tokens_per_s:
+            return float(units)
         sizes, rates = zip(*sorted(self.tokens_per_s), strict=True)
         if units <= sizes[0]:
             return float(rates[0] * units / sizes[0])
@@ -138,12 +150,12 @@ def default_jobs(units: int, *, step_tokens: float = 1.0) -> tuple[TrainingJob, 
     return (*runs, *gangs, evaluation_job(units))
 
 
-def evaluation_job(units: int, tokens_per_unit_s: float = 1.0) -> TrainingJob:
+def evaluation_job(units: int, tokens_per_unit_s: float | None = None) -> TrainingJob:
     """Deferrable batch inference on up to so many units, after every other job."""
     return TrainingJob(
         "evaluation",
         units=units,
-        tokens_per_s=((1, tokens_per_unit_s),),
+        tokens_per_s=() if tokens_per_unit_s is None else ((1, tokens_per_unit_s),),
         reclaim="drain",
         priority=9,
         evaluation=True,

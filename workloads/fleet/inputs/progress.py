@@ -1,61 +1,91 @@
-"""How fast a job trains: one simulated iteration of a plan that fits, or the roofline alone."""
+"""How fast a job trains: the best plan of a narrowed search, simulated, or the roofline alone."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
+from workloads.search import search
 from workloads.serving.profile import forward_s
-from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 
 SEQUENCE = 8192
 """Tokens of a training sequence: Llama 3's (arXiv 2407.21783)."""
-SEQUENCES_PER_UNIT = 32
-"""Of one step; 64 UltraServers then run Llama 3's batch of 16 million tokens."""
-MOST_STAGES = 16
+UNITS = (1, 2, 4, 8, 16, 32)
+"""Scale-up domains on which a plan is looked for, the fewest first."""
+LEAST_CHIPS = 128
+"""Chips of the smallest job that is simulated, so that its gradients cross domains."""
 PASSES = 3.0
 """A backward pass takes twice a forward pass."""
+SETTLED: Mapping[str, Any] = {
+    "seq": SEQUENCE,
+    "cp": 1,
+    "microbatch": 1,
+    "overlap": "dp",
+    "schedule": "1f1b",
+    "order": ("tp", "cp", "dp", "pp"),
+}
+"""Fields that are not searched, so that a search takes a second. The others, the degrees of tensor,
+pipeline, data and expert parallelism and recomputation, decide nearly all of the speed."""
+NARROWED: tuple[Mapping[str, Any], ...] = (
+    {"zero": 3, "recompute": "selective"},
+    {"recompute": "full"},
+)
+"""Searches in turn; the second where no plan of the first fits in memory."""
 
 
-def training_rates(model: Model, cluster: Cluster) -> tuple[tuple[int, float], ...]:
-    """Return (units, tokens per second) of a job of a model, for :class:`TrainingJob`.
+@dataclass(frozen=True)
+class TrainingRate:
+    """Throughput of a training job.
 
-    Servers are tensor-parallel; the pipeline is the shortest that divides the layers and fits in
-    memory; the rest is data-parallel, and each unit brings 32 sequences to a step, so that the
-    batch grows with the job and throughput in proportion. The iteration is simulated on the fewest
-    whole units with at least two replicas. Where no plan fits the fleet, the roofline of a forward
-    pass, three times, stands in for it.
+    Attributes
+    ----------
+    units : int
+        Scale-up domains of the simulated job.
+    tokens_per_s : float
+        On so many units; in proportion on others, because the batch grows with the job.
+    plan : ParallelPlan, optional
+        None where no plan fits and the roofline of three forward passes stands in.
+    """
+
+    units: int
+    tokens_per_s: float
+    plan: ParallelPlan | None = None
+
+
+def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") -> TrainingRate:
+    """Return the throughput of a job that trains a model on units of a cluster.
+
+    The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
+    on which one fits; every chip brings one sequence of 8,192 tokens to a step. Where no plan fits
+    the fleet, the roofline of a forward pass, three times, stands in for it.
 
     Raises
     ------
     InputError
         For a cluster without chips.
     """
-    for stages in range(1, MOST_STAGES + 1):
-        replica = cluster.chips_per_server * stages
-        units = math.lcm(replica, cluster.chips_per_domain) // cluster.chips_per_domain
-        if units * cluster.chips_per_domain == replica:
-            units *= 2
-        if model.layers % stages or units > cluster.domains:
+    for units in UNITS:
+        if units > cluster.domains:
+            break
+        chips = units * cluster.chips_per_domain
+        if chips < LEAST_CHIPS and units * 2 <= cluster.domains:
             continue
-        plan = ParallelPlan(
-            tp=cluster.chips_per_server,
-            pp=stages,
-            dp=units * cluster.chips_per_domain // replica,
-            global_batch=SEQUENCES_PER_UNIT * units,
-            seq=SEQUENCE,
-            overlap="dp",
-        )
-        try:
-            step = iteration(model, replace(cluster, domains=units), plan)
-        except InputError:
-            continue
-        return ((units, plan.tokens / step.iteration_s),)
-    return ((1, _roofline_tokens_per_s(model, cluster)),)
+        part = replace(cluster, domains=units)
+        for narrowed in NARROWED:
+            stated = {**SETTLED, **narrowed, "precision": precision}
+            if model.experts:
+                stated["etp"] = 1
+            try:
+                best = search(model, part, chips, stated=stated, finalists=1).finalists[0]
+            except InputError:
+                continue
+            return TrainingRate(units, best.tokens_per_s, best.plan)
+    return TrainingRate(1, _roofline_tokens_per_s(model, cluster))
 
 
 def _roofline_tokens_per_s(model: Model, cluster: Cluster) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from topologies.clusters.cluster import Cluster
 from workloads.demand import Demand
+from workloads.fleet.inputs.replica import AUTO, shortest_replica
 from workloads.fleet.state.services import Service
 from workloads.models.model import Model
 from workloads.serving import (
@@ -20,7 +22,6 @@ from workloads.serving import (
     azure_lengths,
     capacity_table,
     fixed_rate,
-    profile,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -51,6 +52,8 @@ class Serving:
         request that is not queued keeps the SLO.
     cache : Path, optional
         Where capacity tables are kept.
+    precision : str
+        Of weights and products; ``auto``: BF16, or FP8 where the weights do not fit in BF16.
     """
 
     slo: Slo = DEFAULT_SLO
@@ -58,31 +61,48 @@ class Serving:
     chunk_tokens: int = 512
     unit_rate_per_s: float | None = None
     cache: Path | None = None
+    precision: str = AUTO
 
 
 def services_from(
-    asked: Demand, cluster: Cluster, model: Model | None, serving: Serving
+    demand: Demand, cluster: Cluster, models: Sequence[Model], serving: Serving
 ) -> tuple[Service, ...]:
-    """One service for each of the demand's, with the capacity of one unit for its lengths.
+    """Return a service for each of the demand's, with the capacity of one unit for its lengths.
+
+    Parameters
+    ----------
+    demand : Demand
+    cluster : Cluster
+    models : sequence of Model
+        One for each service of the demand, or none: then only the shape of the demand counts.
+    serving : Serving
 
     Raises
     ------
     InputError
         For a model that does not fit, and an SLO that even an idle replica misses.
     """
-    if model is None or serving.unit_rate_per_s is not None:
+    if not models or serving.unit_rate_per_s is not None:
         rate = serving.unit_rate_per_s
         capacity = fixed_rate(RATE_WITHOUT_MODEL if rate is None else rate)
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+        names = [model.name for model in models] or [SAME] * len(demand.services)
         return tuple(
-            Service(name, capacity, replicas=servers, weights=SAME) for name in asked.services
+            Service(name, capacity, replicas=servers, weights=weights)
+            for name, weights in zip(demand.services, names, strict=True)
         )
-    served = profile(model, cluster, tp=serving.tp)
+    replicas = {
+        model.name: shortest_replica(model, cluster, tp=serving.tp, precision=serving.precision)
+        for model in models
+    }
+    return tuple(
+        _service(demand.only(name), replicas[model.name].served, cluster, serving)
+        for name, model in zip(demand.services, models, strict=True)
+    )
+
+
+def _service(asked: Demand, served: Profile, cluster: Cluster, serving: Serving) -> Service:
     replicas = max(1, cluster.chips_per_domain // served.chips)
-    return tuple(_service(asked.only(name), served, replicas, serving) for name in asked.services)
-
-
-def _service(asked: Demand, served: Profile, replicas: int, serving: Serving) -> Service:
     prompt, output = (
         float(np.average(column[0], weights=asked.requests[0]))
         for column in (asked.prompt_tokens, asked.output_tokens)

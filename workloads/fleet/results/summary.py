@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workloads.fleet.inputs.economics import Economics
+from workloads.fleet.inputs.night_work import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.results.timeline import (
     attainment,
@@ -59,9 +60,9 @@ def jobs_frame(run: FleetRun) -> pd.DataFrame:
     rows = [
         {
             "job": job.name,
-            "tokens": tally.tokens,
-            "steps": tally.tokens / job.step_tokens,
-            "lost_tokens": tally.lost_tokens,
+            "tokens": tally.tokens if job.rated else None,
+            "steps": tally.tokens / job.step_tokens if job.rated else None,
+            "lost_tokens": tally.lost_tokens if job.rated else None,
             "goodput": tally.useful_unit_ms / tally.held_unit_ms if tally.held_unit_ms else 0.0,
             "chip_hours": tally.held_unit_ms * run.chips_per_unit / HOUR_MS,
             "starts": tally.starts,
@@ -196,14 +197,19 @@ def _training(run: FleetRun) -> dict[str, Any]:
     held = sum(tally.held_unit_ms for _, tally in run.jobs)
     useful = sum(tally.useful_unit_ms for _, tally in run.jobs)
     evaluated_s = int(role_server_ms(run)[-1, Role.EVALUATION]) / (MS * run.servers)
-    rate = run.evaluation.rate(1) if run.evaluation is not None else 0.0
+    job = run.evaluation
+    rated = all(job.rated for job, _ in run.jobs)
+    tokens = sum(tally.tokens for _, tally in run.jobs)
     return {
         "training_goodput": useful / held if held else None,
-        "training_tokens": sum(tally.tokens for _, tally in run.jobs),
-        "training_steps": sum(tally.tokens / job.step_tokens for job, tally in run.jobs),
-        "lost_training_tokens": sum(tally.lost_tokens for _, tally in run.jobs),
+        "training_tokens": tokens if rated else None,
+        "training_step_tokens": STEP_TOKENS,
+        "training_steps": tokens / STEP_TOKENS if rated else None,
+        "lost_training_tokens": (
+            sum(tally.lost_tokens for _, tally in run.jobs) if rated else None
+        ),
         "training_restarts": sum(tally.starts for _, tally in run.jobs),
-        "evaluation_tokens": evaluated_s * rate,
+        "evaluation_tokens": evaluated_s * job.rate(1) if job and job.rated else None,
     }
 
 

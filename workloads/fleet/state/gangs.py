@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from workloads.fleet.inputs.costs import ChangeCosts
 
 NONE = np.empty(0, np.int64)
+USUAL_INTERVAL_S = 1800.0
+"""Interval of checkpoints of a job that was given none outside a scenario [s]."""
 
 
 @dataclass
@@ -153,7 +155,9 @@ class Gang:
                 pass
 
     def _checkpoint_ms(self) -> int:
-        return max(1, milliseconds(self.job.checkpoint_every_s, self.horizon_ms))
+        return max(
+            1, milliseconds(self.job.checkpoint_every_s or USUAL_INTERVAL_S, self.horizon_ms)
+        )
 
     def _begin(self, role: Role) -> None:
         self.ledger.put(self.units, role, int(self.env.now), self.number)

@@ -1,0 +1,75 @@
+"""Every machine serves and trains: replicas that fit, plans from the search, mixtures of models."""
+
+from __future__ import annotations
+
+import pytest
+
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.demand import constant
+from workloads.fleet.inputs.mixture import Share, divided
+from workloads.fleet.inputs.night_work import night_work
+from workloads.fleet.inputs.progress import training_rate
+from workloads.fleet.inputs.replica import shortest_replica
+from workloads.fleet.inputs.serving import Serving, services_from
+from workloads.models.huggingface import named
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "chips", "precision"),
+    [
+        ("trn2-ultraserver", "llama-3.1-405b", 16, "bf16"),
+        ("trn3-gen1", "llama-3.1-405b", 16, "bf16"),
+        ("trn3-gen2", "llama-3.1-405b", 8, "bf16"),
+        ("gb200-nvl72", "llama-3.1-405b", 8, "bf16"),
+        ("dgx-h100", "llama-3.1-405b", 8, "fp8"),
+        ("dgx-b200", "deepseek-v3", 8, "fp8"),
+        ("trn2-ultraserver", "deepseek-v3", 16, "bf16"),
+    ],
+)
+def test_the_shortest_replica_that_fits(
+    machine: str, model: str, chips: int, precision: str
+) -> None:
+    replica = shortest_replica(named(model), cluster(machine))
+    assert (replica.served.chips, replica.precision) == (chips, precision)
+
+
+def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
+    with pytest.raises(InputError, match="1,342 GB of weights, 8 chips hold 576 GB"):
+        shortest_replica(named("deepseek-v3"), cluster("dgx-h100"))
+
+
+@pytest.mark.parametrize("machine", ["trn2-ultraserver:4", "trn3-gen2:2", "gb200-nvl72:2"])
+def test_a_plan_is_found_and_is_simulated(machine: str) -> None:
+    rate = training_rate(named("llama-3.1-8b"), cluster(machine))
+    assert rate.plan is not None
+    assert rate.plan.global_batch == rate.units * cluster(machine).chips_per_domain
+    assert rate.tokens_per_s > 1e5 * rate.units
+
+
+def test_mixtures_divide_the_demand() -> None:
+    demand = constant(100.0, minutes=60)
+    big, small = named("llama-3.1-70b"), named("llama-3.1-8b")
+    parts, models = divided(demand, [Share(big), Share(small)])
+    assert parts.requests.sum() == demand.requests.sum()
+    machine = cluster("trn2-ultraserver:8")
+    services = services_from(parts, machine, models, Serving())
+    assert services[1].capacity.rate_slo_per_s > 2 * services[0].capacity.rate_slo_per_s
+    assert services[0].weights != services[1].weights
+    with pytest.raises(InputError, match="add up to 1"):
+        divided(demand, [Share(big, 0.2), Share(small, 0.2)])
+    three = divided(demand, [Share(big)] * 3)[0]
+    with pytest.raises(InputError, match="2 models for 3 services"):
+        divided(three, [Share(big), Share(small)])
+
+
+def test_night_work_has_a_rate_a_state_and_the_catalogue_s_interval() -> None:
+    machine = cluster("trn2-ultraserver:64")
+    model = named("llama-3.1-8b")
+    demand = constant(10.0, minutes=60)
+    services = services_from(demand, machine, (), Serving(unit_rate_per_s=2.0))
+    jobs = night_work(machine, (model,), None, services, demand)
+    assert {job.checkpoint_every_s for job in jobs} == {1800.0}
+    assert all(job.rated for job in jobs)
+    assert jobs[-1].rate(1) == pytest.approx(2.0 * 1100)
+    assert jobs[0].state_bytes == pytest.approx(14 * model.parameters)

@@ -1,0 +1,80 @@
+"""Night work: the jobs of a file, or default ones, with their throughput, state and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
+from workloads.demand import Demand
+from workloads.fleet.inputs.job_file import read_jobs
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.inputs.progress import training_rate
+from workloads.fleet.state.services import Service
+from workloads.models.model import Model
+
+STEP_TOKENS = 16e6
+"""Tokens of one optimizer step: the batch of Llama 3 (arXiv 2407.21783)."""
+
+
+def night_work(
+    cluster: Cluster,
+    models: Sequence[Model],
+    training: str | Path | None,
+    services: Sequence[Service],
+    demand: Demand,
+) -> tuple[TrainingJob, ...]:
+    """Return the jobs of a file, or default ones, with what they leave open filled in.
+
+    Throughput is that of the largest model served, from a simulated plan; training state follows
+    from its parameters, and the interval of checkpoints from the catalogue. Evaluation runs at the
+    token rate of a saturated serving unit.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read.
+    """
+    known = cluster.catalogue or catalogue()
+    jobs = (
+        read_jobs(training) if training else default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
+    )
+    interval_s = known.value("fleet.training", "checkpoint_interval")
+    jobs = tuple(
+        replace(job, checkpoint_every_s=job.checkpoint_every_s or interval_s) for job in jobs
+    )
+    rate = _served_tokens_per_s(services[0], demand)
+    jobs = tuple(
+        replace(job, tokens_per_s=((1, rate),)) if job.evaluation and not job.rated else job
+        for job in jobs
+    )
+    if not models or all(job.rated or job.evaluation for job in jobs):
+        return jobs
+    largest = max(models, key=lambda model: model.parameters)
+    trained = training_rate(largest, cluster)
+    state = largest.parameters * known.value("fleet.training", "state_bytes_per_parameter")
+    return tuple(
+        job
+        if job.evaluation or job.rated
+        else replace(
+            job,
+            tokens_per_s=((trained.units, trained.tokens_per_s),),
+            state_bytes=job.state_bytes or state,
+        )
+        for job in jobs
+    )
+
+
+def _served_tokens_per_s(service: Service, demand: Demand) -> float:
+    """Prompt and output tokens that one saturated unit handles, at the demand's mean lengths."""
+    weights = demand.requests[0]
+    prompt, output = (
+        float(np.average(column[0], weights=weights if weights.any() else None))
+        for column in (demand.prompt_tokens, demand.output_tokens)
+    )
+    work = float(service.capacity.work(prompt, output))
+    return service.capacity.rate_max_per_s / work * (prompt + output)
