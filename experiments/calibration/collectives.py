@@ -27,9 +27,12 @@ from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, Nc
 from cluster_sim.collectives.duration.nccl.tuner import tuner
 from cluster_sim.collectives.group import Group
 from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, write
+from experiments.validation.collectives import PYTORCH, WAITED
 from experiments.validation.machines import machines_for
+from experiments.validation.recipes import recipe
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
+from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.names import cluster
 
 Array = npt.NDArray[np.float64]
@@ -49,6 +52,7 @@ START = {
     "exchange_efficiency": 0.75,
     "in_switch_efficiency": 0.65,
     "in_switch_latency": 2e-5,
+    "in_switch_slice": 4e-6,
 }
 FABRIC_START = {
     "efficiency": 0.85,
@@ -57,6 +61,11 @@ FABRIC_START = {
     "slice": 2e-5,
     "message": 5e-6,
 }
+TWINS = {"dgx-h100": ("p5.48xlarge",)}
+"""Machines with the same chips inside a domain, measured by nccl-tests."""
+B200_PRIOR = 1.0
+"""Weight of the H100's reduction in the switch for the B200: its rows from 4 to 64 MiB scatter by
+10 to 40 us, as PyTorch measured them."""
 SOFT = 0.1
 """Residual from which a row counts less than its square."""
 MOST = 0.98
@@ -94,7 +103,13 @@ def measured(rows: Sequence[Row]) -> Measured:
         columns = [np.array([getattr(load, name) for load in listed], float) for name in SIDES]
         loads.append(Load(way, *columns))
     size = np.concatenate([np.asarray(load.size) for load in loads])
-    return Measured(tuple(loads), size, np.array([row.values["time_s"] for _, row in found], float))
+    return Measured(tuple(loads), size, np.array([_nccl_s(row) for _, row in found], float))
+
+
+def _nccl_s(row: Row) -> float:
+    """Measured time of NCCL alone: without what PyTorch adds where it waits for each call [s]."""
+    waits = recipe(row.values).collectives == WAITED
+    return float(str(row.values["time_s"])) - waits * catalogue().value(PYTORCH, "waited")
 
 
 def _load(row: Row) -> Load:
@@ -117,15 +132,34 @@ class Fitted:
     spread: dict[str, float]
 
 
-def fit(rows: Measured, names: Sequence[str], known: Nccl, *, fabric: bool = False) -> Fitted:
-    """Fit the named constants to rows, in logarithms, from the documented start."""
-    start = FABRIC_START if fabric else START
+def fit(
+    rows: Measured,
+    names: Sequence[str],
+    known: Nccl,
+    *,
+    fabric: bool = False,
+    prior: float = PRIOR,
+) -> Fitted:
+    """Fit the named constants to rows, in logarithms, from what is known of them.
+
+    Parameters
+    ----------
+    rows : Measured
+    names : sequence of str
+    known : Nccl
+        Where the fit starts.
+    fabric : bool
+        Whether the constants are the fabric's, or else the chip's.
+    prior : float
+        Weight of that start; one row weighs 1.
+    """
+    start = {**FABRIC_START, **known.fabric} if fabric else {**START, **known.chip}
     first = np.log([start[name] for name in names])
 
     def residuals(logs: Array) -> Array:
         own = dict(zip(names, np.exp(logs).tolist(), strict=True))
         costs = with_fitted(known, own, fabric=fabric)
-        return np.concatenate([np.log(modelled(costs, rows) / rows.time_s), PRIOR * (logs - first)])
+        return np.concatenate([np.log(modelled(costs, rows) / rows.time_s), prior * (logs - first)])
 
     highest = np.log([MOST if "efficiency" in name else np.inf for name in names])
     best = least_squares(residuals, first, bounds=(-np.inf, highest), loss="soft_l1", f_scale=SOFT)
@@ -215,12 +249,16 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
     """Fit the chips, on groups inside one domain, and say how well."""
     chips: dict[str, Fitted] = {}
     for chip, machine in MACHINES.items():
-        rows, known = measured(of(aic, [machine], far=False)), start_of(machine)
+        more = of(others, TWINS.get(machine, ()), far=False)
+        rows, known = measured([*of(aic, [machine], far=False), *more]), start_of(machine)
         chips[chip] = one = fit(rows, shown(chip), known)
         _say(chip, one, modelled(with_fitted(known, one.value), rows), rows)
     rows = measured(of(others, ["dgx-b200"], far=False))
-    known = with_fitted(start_of("dgx-b200"), chips["gb200"].value)
-    chips["b200"] = one = fit(rows, SWITCH, known)
+    like = chips["h100"].value
+    known = with_fitted(start_of("dgx-b200"), {**like, **chips["gb200"].value})
+    slower = chips["gb200"].value["launch"] / like["launch"]
+    known = with_fitted(known, {"in_switch_latency": slower * like["in_switch_latency"]})
+    chips["b200"] = one = fit(rows, SWITCH[:2], known, prior=B200_PRIOR)
     _say("b200", one, modelled(with_fitted(known, one.value), rows), rows)
     return chips
 

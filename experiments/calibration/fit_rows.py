@@ -26,9 +26,10 @@ LL128 = ("ll128_step", "ll128_efficiency")
 SOURCES = {"a100-80gb": "AIC", "h100": "AIC", "gb200": "AIC"}
 HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("gb200", "h100", LL128, "the release that was measured does not use it there"),
-    ("gb200", "b200", SWITCH, "no group was measured that reduces in the switch"),
+    ("gb200", "b200", SWITCH[:2], "no group was measured that reduces in the switch"),
+    ("gb200", "h100", SWITCH[2:], "no group was measured that reduces in the switch"),
     ("b200", "gb200", tuple(name for name in CHIP if name not in LL128), "the same NVLinks"),
-    ("b200", "h100", LL128, "no measurement of its own"),
+    ("b200", "h100", (*LL128, *SWITCH[2:]), "no measurement of its own"),
     ("a100-40gb", "a100-80gb", CHIP, "the same NVLinks"),
     ("h200", "h100", (*CHIP, *SWITCH), "the same NVLinks"),
     ("efa-v3", "efa-v2", FABRIC, "no measurement of its own"),
@@ -50,6 +51,7 @@ MEANS = {
     "exchange_efficiency": "Share of the port's rate that long point-to-point messages reach",
     "in_switch_efficiency": "Share of the port's rate with reduction in the switch",
     "in_switch_latency": "More than the launch, with reduction in the switch",
+    "in_switch_slice": "Fixed cost of one slice of a reduction in the switch",
     "message": "One of the messages to other domains that a rank sends at once",
 }
 WIDEST = 10.0

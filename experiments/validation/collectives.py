@@ -21,6 +21,9 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 
 PS_PER_S = 10**12
+PYTORCH = "nccl.pytorch"
+QUEUED, WAITED = "pytorch", "pytorch-waited"
+"""Recipes of collectives timed through PyTorch: call behind call, or waiting for each."""
 
 
 def time_s(
@@ -51,7 +54,8 @@ def time_s(
 def predict(values: Mapping[str, Any]) -> Outcome:
     """Time of the collective of one row [s], under ``time_s``.
 
-    Timed through PyTorch it is at least the distance of two calls.
+    Timed through PyTorch it is at least the distance of two calls, or longer by what it takes to
+    issue one where the benchmark waits for each.
     """
     through = recipe(values).collectives
     if through == "nvshmem":
@@ -64,8 +68,11 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
     seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
     known = _provenance(whole, algorithm)
-    if through == "pytorch":
-        seconds = max(seconds, catalogue().value("nccl.pytorch", "call"))
+    if through == WAITED:
+        seconds += catalogue().value(PYTORCH, "waited")
+    elif through == QUEUED:
+        seconds = max(seconds, catalogue().value(PYTORCH, "call"))
+    if through in (WAITED, QUEUED):
         known["host"] = "assumed: timed through PyTorch"
     return Outcome({"time_s": seconds}, provenance=known)
 

@@ -44,7 +44,7 @@ CHIP = (
     "exchange_efficiency",
 )
 """Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
-SWITCH = ("in_switch_efficiency", "in_switch_latency")
+SWITCH = ("in_switch_efficiency", "in_switch_latency", "in_switch_slice")
 """Of a chip whose switches reduce."""
 FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
 """Of a fabric between domains."""
@@ -183,7 +183,9 @@ def _in_switch_s(load: Load, costs: Nccl) -> Number:
     if not share:
         return math.inf
     wire = load.in_switch / (share * costs.port)
-    direct = costs.chip["in_switch_latency"] + wire + _filling_s(costs.chip["slice"], wire)
+    direct = (
+        costs.chip["in_switch_latency"] + wire + _filling_s(costs.chip["in_switch_slice"], wire)
+    )
     return np.where(np.asarray(load.in_switch) > 0, direct, np.inf)
 
 
