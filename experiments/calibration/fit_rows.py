@@ -44,11 +44,13 @@ MEANS = {
     "ll128_step": "One step of a ring in LL128",
     "ll128_efficiency": "Share of the port's rate that LL128 reaches",
     "simple_step": "One step of a ring in Simple",
+    "simple_second_step": "One step of the gathering half of an all-reduce in Simple",
     "efficiency": "Share of the port's rate that long messages reach",
     "slice": "Fixed cost of one slice of a pipeline; filling it takes 2 sqrt(slice x wire time)",
     "copy_rate": "At which a rank moves its own shard",
     "exchange": "Longer start of point-to-point messages in Simple than in LL",
     "exchange_efficiency": "Share of the port's rate that long point-to-point messages reach",
+    "exchange_copy_rate": "At which a rank moves its own part beside point-to-point messages",
     "in_switch_efficiency": "Share of the port's rate with reduction in the switch",
     "in_switch_latency": "More than the launch, with reduction in the switch",
     "in_switch_slice": "Fixed cost of one slice of a reduction in the switch",
@@ -99,7 +101,9 @@ def _rows(name: str, fitted: Fitted, quantities: Sequence[str], inherited: str) 
 
 def _row(name: str, quantity: str, value: float, spread: float, inherited: str) -> FitRow:
     """One constant; the range is two standard errors, twice that where it is inherited."""
-    unit = "ratio" if "efficiency" in quantity else "GB/s" if quantity == "copy_rate" else "us"
+    unit = (
+        "ratio" if "efficiency" in quantity else "GB/s" if quantity.endswith("copy_rate") else "us"
+    )
     scale = UNITS[unit]
     factor = min(WIDEST, (1 + spread) ** (4 if inherited else 2))
     high = value * factor

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from cluster_sim.collectives.call import CollectiveCall
 
 Number = float | npt.NDArray[np.float64]
+OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages")
+"""Fields of a load that are zero for some ways."""
 Way = Literal["ring", "tree", "exchange"]
 """Round rings by a protocol that the tuner picks; up and down a tree over servers; all at once."""
 
@@ -28,8 +30,9 @@ class Load:
     inside, outside, shard, in_switch : float or array
         Sent by one rank over NVLink, over its adapter, copied in place; by reduction in the switch,
         0 where there is none [B].
-    steps, far_steps, messages : float or array
-        One after the other over NVLink and between domains; messages of one rank between domains.
+    steps, second_steps, far_steps, messages : float or array
+        One after the other over NVLink; those among them of the second half of an all-reduce round
+        a ring, which only gathers; between domains; messages of one rank between domains.
     """
 
     way: Way
@@ -41,6 +44,7 @@ class Load:
     shard: Number
     in_switch: Number
     steps: Number
+    second_steps: Number
     far_steps: Number
     messages: Number
 
@@ -63,15 +67,16 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
 
     def load(way: Way, inside: float, outside: float, **other: float) -> Load:
-        known = {"shard": 0.0, "in_switch": 0.0, "steps": 0, "far_steps": 0, "messages": 0}
+        known: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
         return Load(way, size_bytes, ranks, far, inside, outside, **{**known, **other})
 
     crossings = 0 if far == 1 else far if near > 1 else far - 1
     if kind == "all-reduce" and (rings or far == 1):
         switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
         own = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
-        steps = 2 * (ranks - 1 - crossings)
-        return load("ring", 2 * ring, 2 * ring / near if far > 1 else 0, steps=steps, **own)
+        half = ranks - 1 - crossings
+        outside = 2 * ring / near if far > 1 else 0
+        return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **own)
     if kind == "all-reduce":
         switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
         outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near

@@ -37,11 +37,13 @@ CHIP = (
     "ll128_step",
     "ll128_efficiency",
     "simple_step",
+    "simple_second_step",
     "efficiency",
     "slice",
     "copy_rate",
     "exchange",
     "exchange_efficiency",
+    "exchange_copy_rate",
 )
 """Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
 SWITCH = ("in_switch_efficiency", "in_switch_latency", "in_switch_slice")
@@ -138,7 +140,9 @@ def _ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
         start = chip["launch"] + load.steps * chip["ll128_step"]
     else:
         wire = _simple_s(load, costs)
-        start = chip["launch"] + load.steps * chip["simple_step"]
+        first = load.steps - load.second_steps
+        start = chip["launch"] + first * chip["simple_step"]
+        start = start + load.second_steps * chip["simple_second_step"]
     if not fabric:
         return start + wire
     far = load.outside / (fabric["efficiency"] * FAR_SHARE[protocol] * costs.adapter)
@@ -161,7 +165,9 @@ def _exchange_s(load: Load, costs: Nccl) -> Number:
     chip, fabric = costs.chip, costs.fabric
     start = chip["launch"] + load.steps * chip["step"]
     short = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
-    long = chip["exchange"] + _simple_s(load, costs, "exchange_efficiency")
+    wire = load.inside / (chip["exchange_efficiency"] * costs.port)
+    copied = load.shard / chip["exchange_copy_rate"]
+    long = chip["exchange"] + wire + _filling_s(chip["slice"], wire) + copied
     peers = np.where(np.asarray(load.shard) > 0, load.ranks, 1.0)
     inside = np.where(load.size <= costs.tuner.message_bytes * peers, np.minimum(short, long), long)
     if not fabric:
@@ -171,9 +177,9 @@ def _exchange_s(load: Load, costs: Nccl) -> Number:
     return start + _filling_s(fabric["slice"], far) + np.maximum(inside, far)
 
 
-def _simple_s(load: Load, costs: Nccl, share: str = "efficiency") -> Number:
+def _simple_s(load: Load, costs: Nccl) -> Number:
     """In long slices over NVLink, and a rank's own shard [s]."""
-    wire = load.inside / (costs.chip[share] * costs.port)
+    wire = load.inside / (costs.chip["efficiency"] * costs.port)
     return wire + _filling_s(costs.chip["slice"], wire) + load.shard / costs.chip["copy_rate"]
 
 
