@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.nccl.load import Load, load_of
-from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, Nccl, seconds
+from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TREE, Nccl, seconds
 from cluster_sim.collectives.duration.nccl.tuner import tuner
 from cluster_sim.collectives.group import Group
 from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, write
@@ -62,6 +62,8 @@ FABRIC_START = {
     "ll128_step": 3e-5,
     "slice": 2e-5,
     "message": 5e-6,
+    "tree_step": 6e-5,
+    "tree_efficiency": 0.45,
 }
 TWINS = {"dgx-h100": ("p5.48xlarge",)}
 """Machines with the same chips inside a domain, measured by nccl-tests."""
@@ -281,7 +283,8 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
         rows = measured(of(others, [machine], far=True))
         known = with_fitted(start_of(machine), chips[chip].value)
         rings = any(load.way == "ring" for load in rows.loads)
-        names = [name for name in FABRIC if rings or name != "ll128_step"]
+        trees = TREE if known.tuner.tree_bytes else ()
+        names = [name for name in (*FABRIC, *trees) if rings or name != "ll128_step"]
         fabrics[fabric] = one = fit(rows, names, known, fabric=True)
         _say(fabric, one, modelled(with_fitted(known, one.value, fabric=True), rows), rows)
     seen = fabrics["efa-v2"]

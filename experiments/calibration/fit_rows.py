@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH
+from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TREE
 from cluster_sim.files import whole_file
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("b200", "h100", (*LL128, *SWITCH[2:]), "no measurement of its own"),
     ("a100-40gb", "a100-80gb", CHIP, "the same NVLinks"),
     ("h200", "h100", (*CHIP, *SWITCH), "the same NVLinks"),
-    ("efa-v3", "efa-v2", FABRIC, "no measurement of its own"),
-    ("efa-v4", "efa-v2", FABRIC, "no measurement of its own"),
+    ("efa-v3", "efa-v2", (*FABRIC, *TREE), "no measurement of its own"),
+    ("efa-v4", "efa-v2", (*FABRIC, *TREE), "no measurement of its own"),
     ("infiniband-hdr", "infiniband-ndr", FABRIC, "no measurement of its own"),
 )
 """Who takes which constants from whom, and why."""
@@ -54,6 +54,8 @@ MEANS = {
     "in_switch_efficiency": "Share of the port's rate with reduction in the switch",
     "in_switch_latency": "More than the launch, with reduction in the switch",
     "in_switch_slice": "Fixed cost of one slice of a reduction in the switch",
+    "tree_step": "A level beyond the first of a tree in LL128, one way",
+    "tree_efficiency": "Share of the port's rate that a tree in LL128 reaches inside a server",
     "message": "One of the messages to other domains that a rank sends at once",
 }
 WIDEST = 10.0

@@ -50,6 +50,8 @@ SWITCH = ("in_switch_efficiency", "in_switch_latency", "in_switch_slice")
 """Of a chip whose switches reduce."""
 FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
 """Of a fabric between domains."""
+TREE = ("tree_step", "tree_efficiency")
+"""Of a fabric whose plugin picks trees in LL128."""
 FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
 """Of an adapter's bytes that are payload: LL and LL128 send flags along."""
 
@@ -63,7 +65,7 @@ class Nccl:
     port, adapter : float
         Rates of a chip's NVLinks and of its network adapter, one direction [B/s].
     chip, fabric : mapping
-        Constants by name, see ``CHIP``, ``SWITCH`` and ``FABRIC``; of no fabric none.
+        Constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``; of no fabric none.
     tuner : Tuner
         What NCCL believes of the machine.
     """
@@ -157,7 +159,30 @@ def _tree_s(load: Load, costs: Nccl) -> Number:
     far = load.outside / (fabric["efficiency"] * costs.adapter)
     start = chip["launch"] + load.steps * chip["step"] + load.far_steps * fabric["step"]
     inside = np.minimum(_simple_s(load, costs), _in_switch_s(load, costs))
-    return start + _filling_s(fabric["slice"] * load.far_steps / 2, far) + np.maximum(inside, far)
+    filling = _filling_s(fabric["slice"] * load.far_steps / 2, far)
+    long: Number = start + filling + np.maximum(inside, far)
+    longest = costs.tuner.longest_tree_bytes(load.domains)
+    if longest is None:
+        return long
+    share = np.minimum(1.0, longest / np.asarray(load.size))
+    short = _short_tree_s(load, costs, share)
+    # More bytes never take less time, whatever the plugin picks for them.
+    return np.where(share < 1, np.maximum(long, short), short)
+
+
+def _short_tree_s(load: Load, costs: Nccl, share: Number) -> Number:
+    """Up and down a tree in LL128, or in LL where the buffer is short, for a share of the bytes.
+
+    The first level is a step of LL128 each way; every further one, where a server waits for two
+    others, a longer one. Inside a server a chain carries the bytes up and down at once.
+    """
+    chip, fabric = costs.chip, costs.fabric
+    inside = share * load.inside / (fabric["tree_efficiency"] * costs.port)
+    far = share * load.outside / (fabric["efficiency"] * FAR_SHARE["ll128"] * costs.adapter)
+    climb = 2 * fabric["ll128_step"] + (load.far_steps - 2) * fabric["tree_step"]
+    short = np.asarray(load.size) <= costs.tuner.short_tree_bytes
+    climb = np.where(short, load.far_steps * fabric["step"], climb)
+    return chip["launch"] + load.steps * chip["step"] + climb + np.maximum(inside, far)
 
 
 def _exchange_s(load: Load, costs: Nccl) -> Number:
@@ -218,10 +243,13 @@ def _machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
 def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
     part, far = f"nccl.{chip}", f"nccl.{fabric}"
     known = (*CHIP, *SWITCH) if numbers.has(part, SWITCH[0]) else CHIP
+    between: tuple[str, ...] = ()
+    if fabric:
+        between = (*FABRIC, *TREE) if numbers.has(far, TREE[0]) else FABRIC
     return Nccl(
         port=numbers.value(chip, "scale_up_bandwidth"),
         adapter=float(adapter_bytes_per_s),
         chip={name: numbers.value(part, name) for name in known},
-        fabric={name: numbers.value(far, name) for name in FABRIC} if fabric else {},
+        fabric={name: numbers.value(far, name) for name in between},
         tuner=tuner(numbers, chip, fabric, adapter_bytes_per_s),
     )

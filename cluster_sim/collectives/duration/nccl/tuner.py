@@ -10,6 +10,7 @@ these are the believed ones, catalogue part ``nccl-tuner``, true ones are ``nccl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,12 +55,26 @@ class Tuner:
         Start and bus bandwidth of reduction in the switch; 0 where there is none.
     message_bytes : float
         Longest message that an exchange sends by LL.
+    short_tree_bytes : float
+        Longest buffer that a tree in LL128 carries in LL [B].
+    tree_bytes : tuple of float
+        Longest buffer that goes by a tree in LL128 over 2, 4, 8, ... domains [B], where the
+        network plugin says so; else empty.
     """
 
     protocols: tuple[Believed, ...]
     in_switch_s: float
     in_switch_rate: float
     message_bytes: float
+    short_tree_bytes: float = 0.0
+    tree_bytes: tuple[float, ...] = ()
+
+    def longest_tree_bytes(self, domains: Number) -> Number | None:
+        """Longest buffer that goes by a tree in LL128 [B]; None where no plugin picks one."""
+        if not self.tree_bytes:
+            return None
+        known = np.arange(1, len(self.tree_bytes) + 1)
+        return np.asarray(np.interp(np.log2(domains), known, self.tree_bytes))
 
 
 def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tuner:
@@ -89,7 +104,16 @@ def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tu
         numbers.value(PART, "in_switch_start"),
         links * numbers.value(own, "in_switch_share") if nvls else 0.0,
         numbers.value(PART, "message"),
+        numbers.value(PART, "short_tree"),
+        _tree_bytes(numbers, f"{PART}.{fabric}") if fabric else (),
     )
+
+
+def _tree_bytes(numbers: Catalogue, part: str) -> tuple[float, ...]:
+    """Largest buffers of trees in LL128 over 2, 4, 8, ... domains, as far as they are stated."""
+    names = (f"tree_up_to_{2**level}" for level in range(1, 16))
+    known = itertools.takewhile(lambda name: numbers.has(part, name), names)
+    return tuple(numbers.value(part, name) for name in known)
 
 
 def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
