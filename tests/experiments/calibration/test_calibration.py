@@ -243,17 +243,19 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
         "ll128_step": 2e-6,
         "ll128_efficiency": 0.7,
         "simple_step": 6e-6,
+        "simple_second_step": 3e-6,
         "efficiency": 0.8,
         "slice": 5e-6,
         "copy_rate": 9e11,
         "exchange": 3e-6,
         "exchange_efficiency": 0.7,
+        "exchange_copy_rate": 5e11,
     }
     start, rows = start_of("dgx-a100"), measured(a100_rows())
     made = modelled(with_fitted(start, truth), rows)
     found = fit(replace(rows, time_s=made), CHIP, start)
     assert found.value == pytest.approx(truth, rel=0.03)
-    assert max(found.spread.values()) < 0.1
+    assert max(found.spread.values()) < 0.15
 
 
 def test_left_out_rows_are_met():
