@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import AUTO, BEST, chosen, fits_by, fitting
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import CollectiveCall
@@ -29,6 +30,8 @@ from topologies.errors import InputError, suggestion
 if TYPE_CHECKING:
     import pandas as pd
 
+STREAMED_FROM = 1_000_000
+"""Ops from which a collective whose parts share nothing is run part by part."""
 MOST_PER_CHIP = 256
 """More than any chip has cores."""
 
@@ -142,7 +145,8 @@ def measure(
         return _measure_nccl(frame, many)
 
     def tried(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
-        if len(many) == 1 and not sbuf and not fits_by(many, picked):
+        alone = len(many) == 1 and not sbuf
+        if alone and (_is_streamed(many, picked) or not fits_by(many, picked)):
             return _measure_large(frame, first, picked, ideal=ideal)
         return measure_built(
             lambda: compose(many, picked, ideal=ideal, sbuf=sbuf), frame, proof=proof
@@ -207,18 +211,29 @@ def _measure_nccl(frame: Frame, calls: Sequence[CollectiveCall]) -> tuple[dict[s
     return _measure_timed(frame, calls, judged.NAME, judged.steps(calls[0]), nccl_ps)
 
 
+def _is_streamed(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
+    """Whether a call is run part by part, because it is large and its parts share nothing."""
+    costs = wire(calls[0].group.cluster)
+    if not algorithm.streams or ops_foreseen(calls, algorithm, costs) < STREAMED_FROM:
+        return False
+    return calls[0].group.cluster.plain
+
+
 def _measure_large(
     frame: Frame, call: CollectiveCall, algorithm: Algorithm, *, ideal: bool
 ) -> tuple[dict[str, Any], Trace]:
     """A collective whose ops this machine cannot hold, by a few ranks that stand for all."""
-    rounds = algorithm.rounds(call, wire(call.group.cluster, ideal=ideal))
-    return _measure_timed(
+    costs = wire(call.group.cluster, ideal=ideal)
+    row, trace = _measure_timed(
         frame,
         [call],
         algorithm.name,
-        rounds,
+        algorithm.rounds(call, costs),
         lambda one: duration_ps(one, algorithm, ideal=ideal),
     )
+    if algorithm.streams:
+        row["ops"] = algorithm.message_count(call, costs) + call.ranks
+    return row, trace
 
 
 def _measure_timed(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.engine.jit import compiled, inlined, wide
 from cluster_sim.engine.rates import Filling, Paths, Seats, working_space
 from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 
-ODD = np.uint64(0x9E3779B97F4A7C15)
-"""The golden ratio in 64 bits: multiplying by it scatters small integers (Knuth, volume 3)."""
+ODD = 0x1E3779B97F4A7C15
+"""An odd number of scattered bits: multiplying by it scatters small integers (Knuth, volume 3)."""
+FEW = 2**12
+"""A quarter of the classes that there is room for at first."""
 
 
 def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
@@ -23,26 +29,82 @@ def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
     Returns
     -------
     number : int32 array (flows,)
-        Class of each flow.
+        Class of each flow, counted as they first occur.
     example : int64 array (classes,)
-        A flow of each class.
+        The first flow of each class.
     """
-    length = np.diff(flows.ptr)
-    position = np.arange(len(flows.resource)) - np.repeat(flows.ptr[:-1], length)
-    shares = _scatter(_scatter(_scatter(position) ^ _bits(flows.resource)) ^ _bits(flows.weight))
-    marks = np.add.reduceat(shares, flows.ptr[:-1]) if len(flows) else np.empty(0, np.uint64)
-    for column in (flows.cap_bytes_per_s, slot):
-        marks = _scatter(marks ^ _bits(column))
-    _, example, number = np.unique(marks, return_index=True, return_inverse=True)
-    like = example[number]
-    differs = (length != length[like]) | (slot != slot[like])
-    differs |= flows.cap_bytes_per_s != flows.cap_bytes_per_s[like]
-    other = np.minimum(np.repeat(flows.ptr[like], length) + position, len(flows.resource) - 1)
-    unequal = (flows.resource != flows.resource[other]) | (flows.weight != flows.weight[other])
-    differs |= np.bincount(np.repeat(np.arange(len(flows)), length), unequal, len(flows)) > 0
-    strangers = np.flatnonzero(differs)  # of the same mark by chance
-    number[strangers] = len(example) + np.arange(len(strangers))
-    return number.astype(np.int32), np.concatenate([example, strangers]).astype(np.int64)
+    if not len(flows):
+        return np.empty(0, np.int32), np.empty(0, np.int64)
+    columns = Columns(
+        _column(flows.ptr, np.int64),
+        _column(flows.resource, np.int32),
+        _column(flows.weight, np.int32),
+        _column(flows.cap_bytes_per_s, np.int64),
+        _column(slot, np.int64),
+    )
+    number, room, classes = np.empty(len(flows), np.int32), FEW, -1
+    while classes < 0:
+        room *= 4
+        example = np.empty(room, np.int64)
+        classes = _classify(columns, np.full(2 * room, -1, np.int32), example, number)
+    return number, example[:classes].copy()
+
+
+class Columns(NamedTuple):
+    """What may set flows apart, see :class:`cluster_sim.schedule.table.Flows`."""
+
+    ptr: IntArray
+    resource: IntArray
+    weight: IntArray
+    cap: IntArray
+    slot: IntArray
+
+
+@compiled
+def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArray) -> int:
+    """Number the flows by a table of classes with open addressing; -1 if there is no room."""
+    classes, mask = 0, len(table) - 1
+    for flow in range(len(number)):
+        place = _scattered(flows, flow) & mask
+        while table[place] >= 0 and not _equal(flows, flow, example[table[place]]):
+            place = (place + 1) & mask
+        if table[place] < 0:
+            if classes == len(example):
+                return -1
+            table[place] = classes
+            example[classes] = flow
+            classes += 1
+        number[flow] = table[place]
+    return classes
+
+
+@inlined
+def _scattered(flows: Columns, flow: int) -> int:
+    """A number that equal flows share and others hardly ever."""
+    mark = flows.cap[flow] * ODD ^ flows.slot[flow]
+    for share in range(flows.ptr[flow], flows.ptr[flow + 1]):
+        mark = (mark ^ (mark >> 31)) * ODD + (wide(flows.resource[share]) << 20)
+        mark ^= wide(flows.weight[share])
+    mark *= ODD
+    scattered: int = mark ^ (mark >> 32)
+    return scattered
+
+
+@inlined
+def _equal(flows: Columns, one: int, other: int) -> bool:
+    """Whether two flows are of one class."""
+    first, second = flows.ptr[one], flows.ptr[other]
+    length = flows.ptr[one + 1] - first
+    if flows.cap[one] != flows.cap[other] or flows.slot[one] != flows.slot[other]:
+        return False
+    if flows.ptr[other + 1] - second != length:
+        return False
+    for share in range(length):
+        if flows.resource[first + share] != flows.resource[second + share]:
+            return False
+        if flows.weight[first + share] != flows.weight[second + share]:
+            return False
+    return True
 
 
 def share_tables(
@@ -93,10 +155,5 @@ def share_tables(
     return number, held[example].astype(np.int32), paths, seats, filling
 
 
-def _bits(values: IntArray) -> IntArray:
-    return np.asarray(values, np.int64).view(np.uint64)
-
-
-def _scatter(values: IntArray) -> IntArray:
-    mixed = np.asarray(values).astype(np.uint64) * ODD
-    return np.asarray(mixed ^ (mixed >> np.uint64(29)))
+def _column(values: IntArray, dtype: npt.DTypeLike) -> IntArray:
+    return np.ascontiguousarray(values, dtype)

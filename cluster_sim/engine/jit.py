@@ -8,6 +8,7 @@ later process loads it with LLVM alone: importing numba would cost half a second
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
@@ -79,6 +80,7 @@ class Entry(Part):
     def __init__(self, function: Callable[..., Any], options: dict[str, bool | str]):
         super().__init__(function, options)
         self.by_types: dict[str, _Call] = {}
+        self.loading = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the machine code for arguments of these types."""
@@ -88,7 +90,9 @@ class Entry(Part):
         types = "".join(marks)
         call = self.by_types.get(types)
         if call is None:
-            call = self.by_types[types] = self._load(types, arguments, words)
+            with self.loading:  # only the first of several threads
+                call = self.by_types.get(types) or self._load(types, arguments, words)
+                self.by_types[types] = call
         result, unused = call.result(), ctypes.c_void_p()
         call.code(ctypes.byref(result), ctypes.byref(unused), *words)
         return result.value if call.gives_value else None

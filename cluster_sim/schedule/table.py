@@ -122,6 +122,11 @@ class Resources:
             **joined,
         )
 
+    def picked(self, rows: IntArray) -> Resources:
+        """Return a table of these resources alone, in this order."""
+        columns = ("kind", "owner", "peer", "lane", "slots", "capacity")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+
     @classmethod
     def none(cls) -> Resources:
         """Return an empty table."""

@@ -47,6 +47,8 @@ class Algorithm:
         whole.
     crosses_links : bool
         Whether a message may cross several links, rather than go to a neighbour.
+    streams : bool
+        Whether ``stands_for`` runs every message, in parts that are dropped one after the other.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class Algorithm:
     memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction]
     stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks
     crosses_links: bool = False
+    streams: bool = False
 
     def runs(self, call: CollectiveCall) -> bool:
         """Whether the algorithm can run a call and makes sense for its group."""

@@ -11,6 +11,7 @@ from cluster_sim.collectives.algorithms.footprint import fits, ops_foreseen
 from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL
 from cluster_sim.collectives.algorithms.kangaring import KANGARING
 from cluster_sim.collectives.algorithms.mesh import MESH, SINGLE_STEP_MESH
+from cluster_sim.collectives.algorithms.per_axis import PER_AXIS
 from cluster_sim.collectives.algorithms.rdh import RDH
 from cluster_sim.collectives.algorithms.ring import BIDIRECTIONAL_RING, MULTI_RING, RING
 from cluster_sim.collectives.algorithms.torus import TORUS
@@ -28,6 +29,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         BIDIRECTIONAL_RING,
         MULTI_RING,
         TORUS,
+        PER_AXIS,
         HIERARCHICAL,
         MESH,
         SINGLE_STEP_MESH,

@@ -149,14 +149,21 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None
     place = coordinates(group.cluster.shape, np.arange(each))
     for axis, size in enumerate(group.cluster.shape.sizes):
+        members = np.bincount(place[axis][local], minlength=size)
+        between = _between(links, place[axis], size) if links.nodes == each else None
         for width in sorted({1, size // 2} - {0, size}):
             for start in range(size if width > 1 or size <= 64 else 1):
-                part = (place[axis] - start) % size < width
-                inside = int(part[local].sum()) * group.ranks_per_chip
-                if 0 < inside < ranks:
-                    need = crossing_bytes(call, inside)
-                    name = f"cut across {names[axis] if names else axis}"
-                    yield Bound(name, _time(need, _outward(links, part), least))
+                part = (np.arange(size) - start) % size < width
+                inside = int(members[part].sum()) * group.ranks_per_chip
+                if not 0 < inside < ranks:
+                    continue
+                rate = (
+                    _outward(links, part[place[axis]])
+                    if between is None
+                    else int(between[part][:, ~part].sum())
+                )
+                name = f"cut across {names[axis] if names else axis}"
+                yield Bound(name, _time(crossing_bytes(call, inside), rate, least))
 
 
 def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
@@ -167,6 +174,13 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
         for inside in np.unique(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
             need = crossing_bytes(call, inside * group.ranks_per_chip)
             yield Bound(f"cut around a {layer.name}", _time(need, layer.up_bytes_per_s, least))
+
+
+def _between(links: Links, place: IntArray, size: int) -> IntArray:
+    """Rate of all links from each coordinate of an axis to each other one [B/s], (size, size)."""
+    rates = np.zeros(size * size, np.int64)
+    np.add.at(rates, place[links.src] * size + place[links.dst], links.bandwidth_bytes_per_s)
+    return rates.reshape(size, size)
 
 
 def _outward(links: Links, part: BoolArray) -> int:

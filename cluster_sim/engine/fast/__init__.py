@@ -19,7 +19,6 @@ from cluster_sim.engine.fast.columns import (
     NO_OP,
     NOTES,
     STOP,
-    STREAMS,
     TROUBLE,
     Ops,
     Speeds,
@@ -28,7 +27,7 @@ from cluster_sim.engine.fast.columns import (
 from cluster_sim.engine.fast.loop import play
 from cluster_sim.engine.fast.queues import empty_queues
 from cluster_sim.engine.fast.steps import Run
-from cluster_sim.engine.fast.streams import Streams
+from cluster_sim.engine.fast.streams import Streams, empty_streams
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
@@ -70,12 +69,13 @@ def simulate(
 
 def new_run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
     """Return everything that a run of a schedule works on, before its first instant."""
+    number, streams = _streams(schedule, faults)
     return Run(
-        ops=_ops(schedule, until_ops),
+        ops=_ops(schedule, until_ops, number),
         state=_state(len(schedule)),
         agenda=empty_agenda(),
         queues=empty_queues(_column(schedule.resources.slots, np.int64)),
-        streams=_streams(schedule, faults),
+        streams=streams,
         speeds=_speeds(schedule, faults),
     )
 
@@ -85,10 +85,11 @@ def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Any:
     return np.require(values, dtype, ["C", "A", "W"])
 
 
-def _ops(schedule: Schedule, until_ops: Sequence[int]) -> Ops:
+def _ops(schedule: Schedule, until_ops: Sequence[int], number: IntArray) -> Ops:
+    """Columns of the ops; ``number`` is the class of each flow."""
     edges, flows = schedule.edges, schedule.flows
-    flow = np.empty(len(schedule) if len(flows) else 0, np.int32)
-    flow[flows.op] = np.arange(len(flows))
+    flow = np.zeros(len(schedule) if len(flows) else 0, np.int32)
+    flow[flows.op] = number
     watched = np.zeros(len(schedule) if len(until_ops) else 0, np.bool_)
     watched[list(until_ops)] = True
     return Ops(
@@ -101,6 +102,7 @@ def _ops(schedule: Schedule, until_ops: Sequence[int]) -> Ops:
         lag=_column(edges.lag_ps, np.int64),
         from_start=_column([] if edges.from_start is None else edges.from_start, np.bool_),
         flow=flow,
+        size=_column(schedule.size_bytes if len(flows) else [], np.int64),
         watched=watched,
     )
 
@@ -150,34 +152,25 @@ def _most_attempts(schedule: Schedule, faults: Faults) -> int:
     return int(deaths @ most) + (0 if edges is None else int(np.count_nonzero(edges)))
 
 
-def _streams(schedule: Schedule, faults: Faults) -> Streams:
-    flows = schedule.flows
+def _streams(schedule: Schedule, faults: Faults) -> tuple[IntArray, Streams]:
+    """Class of each flow, and room for those in flight."""
     number, slot, paths, seats, filling = share_tables(schedule, np.unique(faults.resource))
-    sizes = np.bincount(number, minlength=len(slot))
-    return Streams(
-        op=_column(flows.op, np.int64),
-        number=_column(number, np.int64),
-        slot=_column(slot, np.int64),
-        size=_column(schedule.size_bytes[flows.op], np.int64),
-        left=np.empty(len(flows), np.int64),
-        since=np.empty(len(flows), np.int64),
-        rate=np.empty(len(flows), np.int64),
-        member=np.empty(len(flows), np.int64),
-        first=_column(np.cumsum(sizes) - sizes, np.int64),
-        seat=np.empty(len(flows), np.int64),
-        heap=np.empty(len(flows), np.int64),
-        ends=np.empty(len(flows), np.int64),
-        place=np.empty(len(flows), np.int64),
-        fresh=np.empty(len(flows), np.int64),
-        nominal_cap=paths.cap.copy(),
-        nominal_capacity=paths.capacity.copy(),
-        paths=paths,
-        seats=seats,
-        filling=filling,
-    )
+    berths = _most_in_flight(schedule)
+    streams = empty_streams(len(slot), berths, _column(slot, np.int64), paths, seats, filling)
+    return number, streams
+
+
+def _most_in_flight(schedule: Schedule) -> int:
+    """Most flows that can be in flight at once: a slot each, or as many as hold none."""
+    held = schedule.resource[schedule.flows.op]
+    slots = np.zeros(len(schedule.resources), np.int64)
+    slots[held[held >= 0]] = 1
+    slots *= schedule.resources.slots
+    return min(len(held), int(slots.sum()) + int(np.count_nonzero(held < 0)))
 
 
 def _moving(run: Run) -> IntArray:
     """Flows in flight that have a rate."""
-    flows = run.streams.heap[: run.state.notes[STREAMS]]
-    return run.streams.op[flows[run.streams.rate[flows] > 0]]
+    streams = run.streams
+    berths = np.flatnonzero(streams.op[: streams.vacant[1]] != NO_OP)
+    return streams.op[berths[streams.paths.rate[streams.number[berths]] > 0]]

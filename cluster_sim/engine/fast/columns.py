@@ -24,7 +24,8 @@ class Ops(NamedTuple):
     dst: IntArray
     lag: IntArray
     from_start: BoolArray  # (edges,) or empty
-    flow: IntArray  # row of the flow that an op is, (ops,) or empty
+    flow: IntArray  # class of the flow that an op is, (ops,) or empty
+    size: IntArray  # bytes of a flow, (ops,) or empty
     watched: BoolArray  # ops whose end stops the run, (ops,) or empty
 
 
@@ -41,7 +42,7 @@ class State(NamedTuple):
     end: IntArray
     pending: IntArray  # edges not yet counted
     next: IntArray
-    child: IntArray  # first child in the heap of a queue
+    child: IntArray  # first child in the heap of a queue; of a flow in flight its berth
     notes: IntArray  # see below
 
 
@@ -66,4 +67,4 @@ ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, 
 NOTES = 10
 """Places in ``State.notes``: the ends of the chain of arrivals, an op that would pass the horizon
 or -1, whether to stop after this instant, and how many ops ended, attempts, faults that happened,
-resources touched, flows in flight and flows started at this instant there are."""
+resources touched, ends of flows planned and flows started at this instant there are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster_sim.engine.fast.agenda import push, take_all
-from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, STREAMS, TROUBLE
+from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, TROUBLE
 from cluster_sim.engine.fast.queues import free_slot, touch
 from cluster_sim.engine.fast.steps import Run, arrive, scaled
 from cluster_sim.engine.fast.streams import leave
@@ -82,12 +82,9 @@ def _lose_all(run: Run, row: int, op: int, now: int) -> None:
         if state.start[op] >= 0 and run.ops.resource[op] == resource:
             _lose(run, op, now)
         op = wide(state.next[op])
-    flows = state.notes[STREAMS]
-    for place in range(flows):
-        streams.fresh[place] = streams.heap[place]  # the heap moves while flows leave it
-    for place in range(flows):
-        if _is_on(run, streams.fresh[place], resource):
-            _lose(run, streams.op[streams.fresh[place]], now)
+    for berth in range(streams.vacant[1]):
+        if streams.op[berth] != NO_OP and _is_on(run, berth, resource):
+            _lose(run, wide(streams.op[berth]), now)
     if speeds.fails[row]:
         end = state.notes[ATTEMPTS]
         for index in range(first, end):
@@ -97,12 +94,12 @@ def _lose_all(run: Run, row: int, op: int, now: int) -> None:
 
 
 @inlined
-def _is_on(run: Run, flow: int, resource: int) -> bool:
-    """Whether a flow holds a slot of a resource, or shares it."""
+def _is_on(run: Run, berth: int, resource: int) -> bool:
+    """Whether the flow in a berth holds a slot of a resource, or shares it."""
     streams = run.streams
-    if run.ops.resource[streams.op[flow]] == resource:
+    if run.ops.resource[streams.op[berth]] == resource:
         return True
-    number = streams.number[flow]
+    number = streams.number[berth]
     for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
         if streams.paths.resource[share] == resource:
             return True
@@ -122,7 +119,7 @@ def _lose(run: Run, op: int, now: int) -> None:
                 due[edge] = NEVER
                 state.pending[ops.dst[edge]] += 1
     if ops.kind[op] == FLOW:
-        leave(run.streams, state, wide(ops.flow[op]))
+        leave(run.streams, state, wide(state.child[op]))
     state.start[op] = NEVER
     state.end[op] = NEVER
     resource = wide(ops.resource[op])

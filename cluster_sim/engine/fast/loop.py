@@ -17,7 +17,7 @@ from cluster_sim.engine.fast.columns import (
 from cluster_sim.engine.fast.disturb import happen
 from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
 from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
-from cluster_sim.engine.fast.streams import leave, solve
+from cluster_sim.engine.fast.streams import leave_next, solve
 from cluster_sim.engine.jit import compiled, inlined, wide
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
@@ -97,11 +97,9 @@ def _end(run: Run, now: int) -> None:
                 finish(run, op, now)
             op = following
     while state.notes[STREAMS]:
-        flow = streams.heap[0]
         if streams.ends[0] != now:
             break
-        leave(streams, state, flow)
-        finish(run, streams.op[flow], now)
+        finish(run, leave_next(streams, state), now)
 
 
 @inlined
@@ -157,7 +155,7 @@ def _parked(run: Run, op: int) -> bool:
     if speeds.lost[op]:
         return True
     if run.ops.kind[op] == FLOW:
-        number = streams.number[run.ops.flow[op]]
+        number = run.ops.flow[op]
         for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
             resource = streams.paths.resource[share]
             if speeds.top[resource] == 0:

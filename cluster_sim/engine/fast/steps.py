@@ -83,7 +83,7 @@ def begin(run: Run, op: int, now: int) -> None:
     ops, state = run.ops, run.state
     state.start[op] = now
     if ops.kind[op] == FLOW:
-        enter(run.streams, state, wide(ops.flow[op]), now)
+        enter(run.streams, state, op, wide(ops.flow[op]), ops.size[op], now)
         return
     duration = ops.duration[op]
     if len(run.speeds.top) and ops.resource[op] >= 0:

@@ -1,4 +1,4 @@
-"""Flows in flight: what is left of each, and a heap of when they end at their rates (rule 7)."""
+"""Flows in flight: what is left of each, and when the next of them ends (rule 7)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine import rates
-from cluster_sim.engine.fast.columns import FRESH, STREAMS, State
-from cluster_sim.engine.jit import inlined, internal
+from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
+from cluster_sim.engine.jit import inlined, internal, wide
 from cluster_sim.engine.rates import Filling, Paths, Seats
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS, IntArray
 
 MICROBYTES = 10**6
-"""In a byte."""
+"""Microbytes in a byte."""
 PER_MICROBYTE = 10**6
 """Rate [B/s] times duration [ps] that moves one microbyte."""
 NEARLY_EXACT = 2.0**50
@@ -22,27 +22,69 @@ NEARLY_EXACT = 2.0**50
 
 
 class Streams(NamedTuple):
-    """The flows of a schedule, by row, and the classes that their rates are solved for."""
+    """The flows in flight, each in a berth, and the classes that their rates are solved for.
 
-    op: IntArray
-    number: IntArray  # class
+    All flows of a class have one rate. Those that had the same rate changes since they were last
+    brought up to date are *in step*: each change takes the same work off all of them, so a class
+    counts that work once, and only its flow with the least work left can end next. A flow that
+    starts without changing the rate of its class is *loose* until the next change, which is the
+    first that brings it up to date (rule 7). A flow's berth stands in ``State.child`` of its op.
+    """
+
     slot: IntArray  # of each class: faulty resource whose speed scales its cap, or -1
-    size: IntArray  # [B]
-    left: IntArray  # microbytes, as of …
+    work: IntArray  # of each class: microbytes that a flow in step has moved, as of …
     since: IntArray  # … [ps]
-    rate: IntArray  # [B/s]
-    member: IntArray  # flows in flight, by class: member[first[c]:first[c] + paths.members[c]]
-    first: IntArray
-    seat: IntArray  # place of a flow among them
-    heap: IntArray  # flows in flight, by …
-    ends: IntArray  # … when each ends [ps], kept beside them so that sifting reads nothing else
-    place: IntArray  # of a flow in the heap
-    fresh: IntArray  # flows that started at this instant
+    rate: IntArray  # … at [B/s]
+    root: IntArray  # heap of its flows in step by what is left, -1 for none
+    loose: IntArray  # chain of its loose flows, -1 for none
+    op: IntArray  # of the flow in a berth, -1 for none …
+    number: IntArray  # … its class
+    left: IntArray  # microbytes as of ``begun``; in step, what they will be beyond ``work``
+    begun: IntArray  # [ps]
+    child: IntArray  # first child in the heap
+    after: IntArray  # sibling in the heap, next of a chain
+    before: IntArray  # the one before in the chain of loose flows
+    vacant: IntArray  # [first of the chain of vacant berths, berths ever used]
+    heap: IntArray  # classes, and behind these their loose flows by berth, by …
+    ends: IntArray  # … when the next ends [ps], kept beside them so that sifting reads nothing else
+    place: IntArray  # of these in the heap, -1 for none
+    fresh: IntArray  # berths of flows that started at this instant
     nominal_cap: IntArray
     nominal_capacity: IntArray
     paths: Paths
     seats: Seats
     filling: Filling
+
+
+def empty_streams(
+    classes: int, berths: int, slot: IntArray, paths: Paths, seats: Seats, filling: Filling
+) -> Streams:
+    """Return room for so many flows in flight, of which there are none yet."""
+    return Streams(
+        slot=slot,
+        work=np.zeros(classes, np.int64),
+        since=np.zeros(classes, np.int64),
+        rate=np.zeros(classes, np.int64),
+        root=np.full(classes, NO_OP, np.int32),
+        loose=np.full(classes, NO_OP, np.int32),
+        op=np.empty(berths, np.int32),
+        number=np.empty(berths, np.int32),
+        left=np.empty(berths, np.int64),
+        begun=np.empty(berths, np.int64),
+        child=np.empty(berths, np.int32),
+        after=np.empty(berths, np.int32),
+        before=np.empty(berths, np.int32),
+        vacant=np.array([NO_OP, 0], np.int64),
+        heap=np.empty(classes + berths, np.int32),
+        ends=np.empty(classes + berths, np.int64),
+        place=np.full(classes + berths, NO_OP, np.int32),
+        fresh=np.empty(berths, np.int32),
+        nominal_cap=paths.cap.copy(),
+        nominal_capacity=paths.capacity.copy(),
+        paths=paths,
+        seats=seats,
+        filling=filling,
+    )
 
 
 @inlined
@@ -80,36 +122,64 @@ def time_for(left: int, rate: int) -> int:
 
 
 @internal
-def enter(streams: Streams, state: State, flow: int, now: int) -> None:
+def enter(streams: Streams, state: State, op: int, number: int, size: int, now: int) -> None:
     """Start a flow; its rate comes with the solve at the end of this instant."""
-    number = streams.number[flow]
-    streams.left[flow] = streams.size[flow] * MICROBYTES
-    streams.since[flow] = now
-    streams.rate[flow] = 0
-    seat = streams.first[number] + streams.paths.members[number]
-    streams.member[seat] = flow
-    streams.seat[flow] = seat
+    berth = wide(streams.vacant[0])
+    if berth == NO_OP:
+        berth = wide(streams.vacant[1])
+        streams.vacant[1] += 1
+    else:
+        streams.vacant[0] = streams.after[berth]
+    streams.op[berth], streams.number[berth] = op, number
+    streams.left[berth], streams.begun[berth] = size * MICROBYTES, now
     rates.join(streams.paths, streams.seats, streams.filling, number)
-    streams.fresh[state.notes[FRESH]] = flow
+    streams.fresh[state.notes[FRESH]] = berth
     state.notes[FRESH] += 1
-    state.end[streams.op[flow]] = UNKNOWN_PS
-    place = state.notes[STREAMS]
-    state.notes[STREAMS] += 1
-    _settle(streams, state, flow, place, UNKNOWN_PS)
+    state.child[op] = berth
+    state.end[op] = UNKNOWN_PS
 
 
 @internal
-def leave(streams: Streams, state: State, flow: int) -> None:
-    """Take a flow out, done or lost."""
-    number = streams.number[flow]
-    rates.leave(streams.paths, streams.seats, streams.filling, number)
-    seat, last_seat = streams.seat[flow], streams.first[number] + streams.paths.members[number]
-    streams.member[seat] = streams.member[last_seat]
-    streams.seat[streams.member[seat]] = seat
-    state.notes[STREAMS] -= 1
-    last, end = streams.heap[state.notes[STREAMS]], streams.ends[state.notes[STREAMS]]
-    if last != flow:
-        _settle(streams, state, last, streams.place[flow], end)
+def leave_next(streams: Streams, state: State) -> int:
+    """Take out the flow that ends next; returns its op."""
+    item, classes = wide(streams.heap[0]), len(streams.root)
+    if item >= classes:
+        berth = item - classes
+        _unchain(streams, state, berth)
+    else:
+        berth = wide(streams.root[item])
+        streams.root[item] = _without_root(streams, berth)
+        _plan(streams, state, item)
+    return _vacate(streams, berth)
+
+
+@internal
+def leave(streams: Streams, state: State, berth: int) -> None:
+    """Take out any flow that is lost."""
+    number, classes = wide(streams.number[berth]), len(streams.root)
+    if streams.place[classes + berth] != NO_OP:
+        _unchain(streams, state, berth)
+    else:
+        kept, item = NO_OP, wide(streams.root[number])
+        while item != NO_OP:
+            rest = _without_root(streams, item)
+            if item != berth:
+                kept = _meld(streams, kept, item)
+            item = rest
+        streams.root[number] = kept
+        _plan(streams, state, number)
+    _vacate(streams, berth)
+
+
+@inlined
+def _vacate(streams: Streams, berth: int) -> int:
+    """Leave a berth to the next flow; returns the op that was there."""
+    rates.leave(streams.paths, streams.seats, streams.filling, wide(streams.number[berth]))
+    op = wide(streams.op[berth])
+    streams.op[berth] = NO_OP
+    streams.after[berth] = streams.vacant[0]
+    streams.vacant[0] = berth
+    return op
 
 
 @internal
@@ -117,30 +187,152 @@ def solve(streams: Streams, state: State, now: int) -> None:
     """Solve the rates of what changed at this instant, and plan anew when those flows end."""
     changed = rates.solve(streams.paths, streams.seats, streams.filling)
     for index in range(changed):
-        number = streams.filling.changed[index]
-        first = streams.first[number]
-        for seat in range(first, first + streams.paths.members[number]):
-            _change_rate(streams, state, streams.member[seat], now)
+        _change_rate(streams, state, wide(streams.filling.changed[index]), now)
     for index in range(state.notes[FRESH]):
-        _change_rate(streams, state, streams.fresh[index], now)
+        berth = wide(streams.fresh[index])
+        number = wide(streams.number[berth])
+        if streams.root[number] == NO_OP and streams.loose[number] == NO_OP:
+            streams.since[number] = now
+            streams.rate[number] = streams.paths.rate[number]
+        if streams.since[number] == now:
+            _fall_in_step(streams, berth)
+            _plan(streams, state, number)
+        else:
+            _chain(streams, state, berth, now)
     state.notes[FRESH] = 0
-
-
-@internal
-def _change_rate(streams: Streams, state: State, flow: int, now: int) -> None:
-    streams.left[flow] -= moved(streams.rate[flow], now - streams.since[flow])
-    streams.since[flow] = now
-    rate = streams.paths.rate[streams.number[flow]]
-    streams.rate[flow] = rate
-    duration = UNKNOWN_PS if rate == 0 else time_for(streams.left[flow], rate)
-    end = UNKNOWN_PS if duration > HORIZON_PS - now else now + duration
-    state.end[streams.op[flow]] = end
-    _settle(streams, state, flow, streams.place[flow], end)
+    for index in range(changed):
+        _plan(streams, state, wide(streams.filling.changed[index]))
 
 
 @inlined
-def _settle(streams: Streams, state: State, flow: int, place: int, end: int) -> None:
-    """Move a flow up or down in the heap from this place to where its end belongs."""
+def _change_rate(streams: Streams, state: State, number: int, now: int) -> None:
+    """Count the work of a class up to now; all its flows are in step from here on."""
+    rate = streams.rate[number]
+    streams.work[number] += moved(rate, now - streams.since[number])
+    streams.since[number] = now
+    streams.rate[number] = streams.paths.rate[number]
+    while streams.loose[number] != NO_OP:
+        berth = wide(streams.loose[number])
+        streams.left[berth] -= moved(rate, now - streams.begun[berth])
+        _unchain(streams, state, berth)
+        _fall_in_step(streams, berth)
+
+
+@inlined
+def _fall_in_step(streams: Streams, berth: int) -> None:
+    """Let a flow that is up to date be counted with its class."""
+    number = wide(streams.number[berth])
+    streams.left[berth] += streams.work[number]  # may pass 64 bits: only differences are used
+    streams.child[berth] = NO_OP
+    streams.root[number] = _meld(streams, wide(streams.root[number]), berth)
+
+
+@inlined
+def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
+    """Let a flow be loose, with an end of its own."""
+    number, classes = wide(streams.number[berth]), len(streams.root)
+    first = wide(streams.loose[number])
+    streams.loose[number] = berth
+    streams.after[berth], streams.before[berth] = first, NO_OP
+    if first != NO_OP:
+        streams.before[first] = berth
+    rate = streams.rate[number]
+    _set_end(streams, state, classes + berth, _end(streams.left[berth], rate, now))
+
+
+@inlined
+def _unchain(streams: Streams, state: State, berth: int) -> None:
+    """Take a flow out of those that are loose."""
+    after, before = wide(streams.after[berth]), wide(streams.before[berth])
+    if before == NO_OP:
+        streams.loose[streams.number[berth]] = after
+    else:
+        streams.after[before] = after
+    if after != NO_OP:
+        streams.before[after] = before
+    _remove(streams, state, len(streams.root) + berth)
+
+
+@inlined
+def _plan(streams: Streams, state: State, number: int) -> None:
+    """Plan when the first of the flows in step of a class ends."""
+    berth = wide(streams.root[number])
+    if berth == NO_OP:
+        if streams.place[number] != NO_OP:
+            _remove(streams, state, number)
+        return
+    left = streams.left[berth] - streams.work[number]
+    _set_end(streams, state, number, _end(left, streams.rate[number], streams.since[number]))
+
+
+@inlined
+def _end(left: int, rate: int, since: int) -> int:
+    """When so much work is done [ps]; UNKNOWN_PS at no rate, and past the horizon."""
+    duration = UNKNOWN_PS if rate == 0 else time_for(left, rate)
+    return UNKNOWN_PS if duration > HORIZON_PS - since else since + duration
+
+
+@inlined
+def _meld(streams: Streams, one: int, other: int) -> int:
+    """Make one heap of two of a class; siblings are linked by ``after``."""
+    if one == NO_OP:
+        return other
+    if other == NO_OP:
+        return one
+    if streams.left[other] - streams.left[one] < 0:
+        one, other = other, one
+    streams.after[other] = streams.child[one]
+    streams.child[one] = other
+    return one
+
+
+@internal
+def _without_root(streams: Streams, root: int) -> int:
+    """Make one heap of a root's children: by pairs, then the pairs from the last to the first."""
+    pairs = NO_OP
+    child = wide(streams.child[root])
+    streams.child[root] = NO_OP
+    while child != NO_OP:
+        other = wide(streams.after[child])
+        following = NO_OP
+        if other != NO_OP:
+            following = wide(streams.after[other])
+            child = _meld(streams, child, other)
+        streams.after[child] = pairs
+        pairs = child
+        child = following
+    heap = NO_OP
+    while pairs != NO_OP:
+        following = wide(streams.after[pairs])
+        heap = _meld(streams, heap, pairs)
+        pairs = following
+    return heap
+
+
+@inlined
+def _set_end(streams: Streams, state: State, item: int, end: int) -> None:
+    """Note when the next flow of a class, or a loose one, ends."""
+    place = wide(streams.place[item])
+    if place == NO_OP:
+        place = state.notes[STREAMS]
+        state.notes[STREAMS] += 1
+    _settle(streams, state, item, place, end)
+
+
+@internal
+def _remove(streams: Streams, state: State, item: int) -> None:
+    """Take a class, or a loose flow, out of those of which one ends."""
+    place = wide(streams.place[item])
+    streams.place[item] = NO_OP
+    state.notes[STREAMS] -= 1
+    last, end = wide(streams.heap[state.notes[STREAMS]]), streams.ends[state.notes[STREAMS]]
+    if last != item:
+        _settle(streams, state, last, place, end)
+
+
+@internal
+def _settle(streams: Streams, state: State, item: int, place: int, end: int) -> None:
+    """Move an item up or down in the heap from this place to where its end belongs."""
     heap, ends = streams.heap, streams.ends
     while place:
         parent = (place - 1) >> 1
@@ -160,5 +352,5 @@ def _settle(streams: Streams, state: State, flow: int, place: int, end: int) -> 
         heap[place], ends[place] = heap[child], ends[child]
         streams.place[heap[place]] = place
         place = child
-    heap[place], ends[place] = flow, end
-    streams.place[flow] = place
+    heap[place], ends[place] = item, end
+    streams.place[item] = place

@@ -1,0 +1,136 @@
+"""Rings along one axis of a torus after the other: "ring per dimension" of other simulators.
+
+All chips work on one axis at a time, the last axis first, all of the payload one way round. A stage
+along an axis is as many rings as there are lines of chips, which share nothing; so a torus too
+large to hold is run ring by ring (:func:`cluster_sim.engine.copies.simulate_copies`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.stages import (
+    Part,
+    ring_stage,
+    staged,
+    staged_count,
+    staged_rounds,
+)
+from cluster_sim.collectives.algorithms.torus import axis_lines
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.chunks import EVERY, Chunks, cut
+from cluster_sim.collectives.group import Box, box, whole
+from cluster_sim.collectives.lowering.lower import lower
+from cluster_sim.collectives.messages import Messages
+from cluster_sim.engine.copies import simulate_copies
+from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.hardware.fabric import fabric
+from cluster_sim.schedule.table import NO_RESOURCE, Schedule
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.shapes.basic import Axis, Torus
+
+
+def _box(call: CollectiveCall) -> Box:
+    filled = box(call.group)
+    if filled is None:
+        raise InputError("per-axis needs a group that fills a box of a torus")
+    return filled
+
+
+def _has_axes(call: CollectiveCall) -> bool:
+    filled = box(call.group) if call.group.ranks_per_chip == 1 else None
+    return filled is not None and len(filled.sizes) > 1
+
+
+def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+    filled = _box(call)
+    axes = reversed(range(len(filled.sizes)))
+    return staged(call, [Part(tuple(axis_lines(filled, axis) for axis in axes))], 1)
+
+
+def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return staged_count(call, [_box(call).sizes], 1)
+
+
+def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return staged_rounds(call, [_box(call).sizes])
+
+
+def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Time of a call whose every ring is run by itself, all rings of an axis before the next axis.
+
+    Every message is run, in the memory of a few rings. Blocks that differ by a byte are all given
+    the larger size.
+
+    Returns
+    -------
+    int or None
+        [ps]; None where rings share more than links, or messages cross several.
+    """
+    cluster, filled = call.group.cluster, _box(call)
+    if not (cluster.plain and isinstance(cluster.shape, Torus) and all(filled.wraps)):
+        return None
+    total_ps = 0
+    for kind, place, size_bytes in _stages(call.kind, filled.sizes, call.size_bytes):
+        axis = cluster.shape.axes[filled.axes[place]]
+        pattern = _one_ring(kind, axis, size_bytes, costs)
+        rings = math.prod(filled.sizes) // axis.size
+        alike = np.zeros((rings, len(pattern.resources)), np.int32)
+        rate = int(costs.scale_up(np.array([axis.bandwidth_bytes_per_s]))[0])
+        total_ps += int(simulate_copies(pattern, alike, [rate], [axis.latency_ps]).max())
+    return total_ps
+
+
+def _stages(kind: str, sizes: tuple[int, ...], size_bytes: int) -> list[tuple[str, int, int]]:
+    """Operation, place of the axis, and buffer [B] of each stage."""
+    down, left = [], size_bytes
+    for place in reversed(range(len(sizes))):
+        down.append(("reduce-scatter", place, left))
+        left = int(cut(left, sizes[place]).max())
+    up = [("all-gather", place, size) for _, place, size in reversed(down)]
+    return {"reduce-scatter": down, "all-gather": up, "all-reduce": down + up}[kind]
+
+
+def _one_ring(kind: str, axis: Axis, size_bytes: int, costs: CommunicationCosts) -> Schedule:
+    """A stage in the ring of one line of chips; its resources are the links that it uses."""
+    ring = whole(_ring_cluster(axis))
+    every, each = np.full(axis.size, EVERY, np.int32), np.arange(axis.size, dtype=np.int32)
+    reduces = kind == "reduce-scatter"
+    blocks = cut(size_bytes, axis.size)
+    chunks = Chunks(
+        size_bytes=np.full(axis.size, blocks.max()),
+        source=every if reduces else each,
+        target=each if reduces else every,
+        group=np.zeros(axis.size, np.int32),
+    )
+    messages = ring_stage(each[None, None, :], chunks, reduces=reduces)
+    schedule = lower(messages, ring.chip_of_rank, fabric(ring.cluster, costs=costs), {})
+    used, place = np.unique(schedule.resource, return_inverse=True)
+    links = used[used != NO_RESOURCE]
+    number = place.astype(np.int32) - (len(used) - len(links))
+    return replace(schedule, resource=number, resources=schedule.resources.picked(links))
+
+
+def _ring_cluster(axis: Axis) -> Cluster:
+    """The chips along one axis as a cluster of their own."""
+    return Cluster(f"ring:{axis.size}", Torus((axis,)), chips_per_server=axis.size, plain=True)
+
+
+PER_AXIS = Algorithm(
+    name="per-axis",
+    summary="rings along one axis after the other, all of the payload one way round",
+    kinds=RING_KINDS,
+    suits=_has_axes,
+    messages=_messages,
+    message_count=_message_count,
+    rounds=_rounds,
+    memory_accesses=each_byte_arrives_once,
+    stands_for=ring_by_ring_ps,
+    streams=True,
+)
