@@ -102,6 +102,7 @@ def serve(
     call: Invocation,
 ) -> None:
     """Serve requests on one replica, token by token."""
+    from topologies.catalogue.families import chip_family
     from workloads.confidence.answers import serving_interval
     from workloads.serving import parse_slo, profile, serving_summary
     from workloads.serving import serve as run
@@ -112,7 +113,7 @@ def serve(
     def simulate(numbers: Catalogue) -> tuple[Served, Profile]:
         cluster = asked.read_cluster(numbers)
         served_by = profile(model, cluster, tp=replica.tp, precision=replica.precision)
-        trainium = cluster.chip.startswith("trn")
+        trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
         batching = _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium)
         return run(served_by, requests, batching), served_by
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue, Entry, catalogue
+from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
 
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")
 """Provenance from best to worst."""
+
+KERNELS = "kernels."
+"""Prefix of the catalogue parts with the constants of kernels."""
 
 ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "mxfp8": 1.0, "fp4": 0.5, "mxfp4": 0.5}
 """Size of a GEMM's input element [B]; two where nothing else stands."""
@@ -111,20 +113,19 @@ class Rank:
 
     def knows(self, quantity: str) -> bool:
         """Whether the family has such a constant."""
-        return self.parts.has(f"kernels.{self.kin.name}", quantity)
+        return self.parts.has(KERNELS + self.kin.name, quantity)
 
     def grade(self, quantity: str) -> str:
         """Grade of that constant."""
         return self._entry(quantity).grade
 
     def _entry(self, quantity: str) -> Entry:
-        part, own = f"kernels.{self.kin.name}", f"{quantity}_{self.chip}"
+        part, own = KERNELS + self.kin.name, f"{quantity}_{self.chip}"
         return self.parts.entry(part, own if self.parts.has(part, own) else quantity)
 
 
-@cache
-def family(chip: str) -> Family:
-    """Family whose kernels a chip runs, by the longest prefix of its catalogue name.
+def family(chip: str, parts: Catalogue | None = None) -> Family:
+    """Return the family whose kernels a chip runs, as the catalogue names it.
 
     Examples
     --------
@@ -133,10 +134,8 @@ def family(chip: str) -> Family:
     >>> family("trn2").name
     'trainium'
     """
-    text = (files("workloads") / "kernels" / "data" / "families.csv").read_text(encoding="utf-8")
-    rows = [row for row in csv.DictReader(text.splitlines()) if chip.startswith(row["prefix"])]
-    best = max(rows, key=lambda row: len(row["prefix"]))
-    return Family(best["family"], best["measured_on"], best["provenance"])
+    known = chip_family(chip, parts)
+    return Family(known.kernels.removeprefix(KERNELS), known.measured_on, known.provenance)
 
 
 @cache
@@ -153,7 +152,7 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
     found = catalogue() if parts is None else parts
     return Rank(
         chip=chip,
-        kin=family(chip),
+        kin=family(chip, found),
         peak_flops_per_s=_peak(found, chip, precision) / ranks_per_chip,
         hbm_bytes_per_s=found.value(chip, "hbm_bandwidth") / ranks_per_chip,
         element_bytes=ELEMENT_BYTES.get(precision, 2.0),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.serving.profile import family_of, profile
+from workloads.serving.profile import profile
 from workloads.serving.replica import BUCKETS, Batching, closed_loop
 from workloads.serving.requests import fixed_lengths, poisson
 
@@ -52,7 +53,7 @@ def steady(
         Requests that are always there.
     """
     made = profile(model, cluster, tp=tp, precision=precision)
-    trainium = family_of(cluster.chip) == "trainium"
+    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
     chunk = 0 if trainium else max(GPU_CHUNK, concurrency + 1)
     batching = Batching(concurrency, chunk, BUCKETS if trainium else ())
     lengths = fixed_lengths(prompt_tokens, output_tokens)

@@ -20,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.models.model import Model
-from workloads.serving.rank_share import RANKS_PER_CHIP, WEIGHT_BYTES, RankShare
+from workloads.serving.rank_share import WEIGHT_BYTES, RankShare
 
 FloatArray = npt.NDArray[np.float64]
 MAX_TOKENS = 131_072
@@ -137,7 +138,7 @@ def profile(
     book = parts or cluster.catalogue or catalogue()
     chips = _chips(model, cluster, tp)
     _check_precision(precision, cluster.chip, book)
-    family = f"serving.{family_of(cluster.chip)}"
+    family = chip_family(cluster.chip, book).serving
     weights = model.parameters * WEIGHT_BYTES[precision]
     left = _left_for_cache(model, weights, chips, book, cluster.chip)
     rank = RankShare(model, cluster, chips, precision, book)
@@ -165,7 +166,7 @@ def profile(
 
 def _left_for_cache(model: Model, weights: float, chips: int, book: Catalogue, chip: str) -> float:
     """Memory that the weights leave to the cache [B]."""
-    share = book.value(f"serving.{family_of(chip)}", "memory_share")
+    share = book.value(chip_family(chip, book).serving, "memory_share")
     budget = chips * book.value(chip, "hbm_bytes") * share
     if weights >= budget:
         raise InputError(
@@ -179,7 +180,8 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
     """Chips of a replica: a degree above a domain's chips counts cores, where there are so many."""
     if tp is None:
         return cluster.chips_per_server
-    domain, cores = cluster.chips_per_domain, RANKS_PER_CHIP.get(cluster.chip, 1)
+    domain = cluster.chips_per_domain
+    cores = chip_family(cluster.chip, cluster.catalogue).ranks_per_chip
     if not 1 <= tp <= domain * cores:
         also = f", or up to {domain * cores} cores" if cores > 1 else ""
         raise InputError(
@@ -199,7 +201,7 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
 
 def share_of_overhead(model: Model, chip: str, book: Catalogue) -> float:
     """Share of the overhead of an iteration: that of a program grows with its first layers."""
-    family = f"serving.{family_of(chip)}"
+    family = chip_family(chip, book).serving
     if not book.has(family, "overhead_layers"):
         return 1.0
     return min(1.0, model.layers / book.value(family, "overhead_layers"))
@@ -238,7 +240,7 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
     book = cluster.catalogue or catalogue()
     rank = RankShare(model, cluster, cluster.chips_per_server, precision, book)
     size = np.array([float(tokens)])
-    family = f"serving.{family_of(cluster.chip)}"
+    family = chip_family(cluster.chip, book).serving
     attention = rank.prefill_square_s() * 0.5 * tokens**2
     return float((rank.products_s(size) + rank.reduces_s(size, family))[0]) + attention
 
@@ -247,9 +249,4 @@ def constant(book: Catalogue, chip: str, quantity: str) -> float:
     """Constant of serving of a chip, of its own or of its family."""
     part = f"serving.{chip}"
     own = part in book.parts() and book.has(part, quantity)
-    return book.value(part if own else f"serving.{family_of(chip)}", quantity)
-
-
-def family_of(chip: str) -> str:
-    """Family of chips that share overheads: ``trainium`` or ``gpu``."""
-    return "trainium" if chip.startswith("trn") else "gpu"
+    return book.value(part if own else chip_family(chip, book).serving, quantity)

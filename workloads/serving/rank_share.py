@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
 from workloads.kernels.times import attention_s, decode_attention, elementwise_s, gemm_s
@@ -28,8 +29,6 @@ SHORTEST = 128
 """Side of a product whose time is that of its launches."""
 MEASURED_WITH_QUANTISATION = ("fp8",)
 """Precisions whose measured products include a launch that quantises the activations."""
-RANKS_PER_CHIP = {"trn1": 2, "trn2": 4, "trn3": 4}
-"""Logical cores that serve; one elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class RankShare:
 
     @property
     def per_chip(self) -> int:
-        """Ranks on a chip."""
-        return RANKS_PER_CHIP.get(self.cluster.chip, 1)
+        """Return the logical cores of a chip, each of which runs a rank."""
+        return chip_family(self.cluster.chip, self.book).ranks_per_chip
 
     @property
     def ranks(self) -> int:

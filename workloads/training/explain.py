@@ -92,7 +92,7 @@ def inputs(run: Iteration) -> pd.DataFrame:
     parts: Catalogue = run.cluster.catalogue or catalogue()
     chip = run.cluster.chip
     wanted = [(chip, name) for name in parts.quantities(chip) if name in _CHIP]
-    kernels = f"kernels.{family(chip).name}"
+    kernels = f"kernels.{family(chip, parts).name}"
     wanted += [(kernels, name) for name in parts.quantities(kernels)]
     if run.cluster.scale_out and run.cluster.scale_out.name in parts.parts():
         fabric = run.cluster.scale_out.name

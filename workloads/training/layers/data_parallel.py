@@ -54,7 +54,7 @@ def bucket_parameters(shapes: RankShapes) -> int:
     >>> bucket_parameters(replace(some, plan=ParallelPlan(bucket_bytes=100_000_000)))
     25000000
     """
-    plan, own = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip).name}"
+    plan, own = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.parts).name}"
     if plan.bucket_bytes:
         return part(plan.bucket_bytes, GRADIENT_BYTES)
     if shapes.parts.has("training", own):

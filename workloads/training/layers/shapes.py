@@ -76,7 +76,7 @@ class RankShapes:
         What is only gathered is moved by copy engines (Transformer Engine's user buffers);
         Trainium's collectives have cores of their own.
         """
-        part, taken = f"kernels.{family(self.chip).name}", "communication_processors"
+        part, taken = f"kernels.{family(self.chip, self.parts).name}", "communication_processors"
         if not self.parts.has(part, taken):
             return made
         processors = self.parts.value(part, "processors")

@@ -10,10 +10,11 @@ from typing import Any
 import yaml
 
 from cluster_sim.files import whole_file
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
-from topologies.files import read_text
 from topologies.units import parse_bytes
+from topologies.yaml_documents import read_yaml
 from workloads.models.model import Model
 from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
@@ -33,14 +34,8 @@ def read_plan(path: Path) -> dict[str, Any]:
     InputError
         When it cannot be read, is not a mapping, or has an unknown key.
     """
-    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
-    try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as mistake:
-        why = " ".join(str(mistake).split())[:100]
-        raise InputError(f"{path} is not YAML ({why}). Write one field a line, as tp: 8.") from None
-    if not isinstance(document, dict):
-        raise InputError(f"{path} holds no fields. Write one a line, as tp: 8.")
+    content = "fields. Write one a line, as tp: 8"
+    document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = {_known(str(key), path): value for key, value in document.items()}
     return {name: _checked(name, value, path) for name, value in named.items()}
 
@@ -119,8 +114,8 @@ def complete(
     InputError
     """
     known = {name: _read(name, value) for name, value in stated.items() if value is not None}
-    known.setdefault("ranks_per_chip", _ranks_per_chip(cluster, lnc))
-    usual, told = _ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
+    known.setdefault("ranks_per_chip", ranks_per_chip(cluster, lnc))
+    usual, told = ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
     if lnc is not None and told != usual:
         raise InputError(
             f"--lnc {lnc} makes {usual} ranks a chip, but ranks_per_chip is {told}. "
@@ -154,16 +149,16 @@ def _size(known: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _ranks_per_chip(cluster: Cluster, lnc: int | None) -> int:
+def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:
     """Ranks of a chip: its cores over ``lnc``; without it one, or on Trainium1 its two cores."""
     numbers, chip = cluster.catalogue, cluster.chip
     if numbers is None or not chip:
         return 1
-    neuron = numbers.has(chip, "lnc_default")
+    family = chip_family(chip, numbers)
     if lnc is None:
-        fixed = neuron and len(numbers.variants(chip, "lnc_default")) == 1
-        return numbers.integer(chip, "ranks_per_chip") if fixed else 1
-    if not neuron:
+        fixed = family.is_neuron and len(numbers.variants(chip, "ranks_per_chip")) == 1
+        return family.ranks_per_chip if fixed else 1
+    if not family.is_neuron:
         raise InputError(f"--lnc is for Trainium, not for {chip}. Leave it out.")
     cores = numbers.integer(chip, "cores")
     if lnc < 1 or cores % lnc:

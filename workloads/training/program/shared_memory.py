@@ -53,7 +53,7 @@ def memory_bytes_per_s(shapes: RankShapes) -> int:
     chip, parts = shapes.chip, shapes.parts
     if not parts.has(chip, "hbm_in_collectives"):
         return 0
-    kernels = parts.value(f"kernels.{family(chip).name}", "elementwise_efficiency")
+    kernels = parts.value(f"kernels.{family(chip, parts).name}", "elementwise_efficiency")
     share = max(kernels, parts.value(chip, "hbm_in_collectives"))
     return int(share * parts.value(chip, "hbm_bandwidth")) // shapes.plan.ranks_per_chip
 
