@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import cluster_sim
 from experiments.reports.run_record import digest, sha256_of
 from experiments.sweeps.command_line import Program, arguments
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
+from topologies.yaml_documents import read_yaml
 
 LARGEST_FILE_BYTES = 2**20
 MOST_RUNS = 1_000_000
@@ -51,6 +51,9 @@ class Study(BaseModel):
     show: list[str] = Field(
         default_factory=list, description="Columns to print; all are in results.csv."
     )
+
+
+KEYS = tuple(Study.model_fields)
 
 
 @dataclass(frozen=True)
@@ -80,23 +83,14 @@ def read_study(path: str | Path) -> Study:
     InputError
         When it is missing, too large, not YAML, or says something that a study cannot.
     """
-    file = Path(path)
+    if not Path(path).exists():
+        raise InputError(f"there is no study at {shown(str(path))}.")
+    limit, content = LARGEST_FILE_BYTES, f"keys: a study is a mapping with {', '.join(KEYS)}"
+    document = read_yaml(path, limit_bytes=limit, content=content, what="study", all_text=True)
     try:
-        if file.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(f"{file} is over {LARGEST_FILE_BYTES:,} bytes; a study is smaller")
-        # The base loader makes text, lists and mappings, and nothing else.
-        document = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
         return study(document)
-    except FileNotFoundError:
-        raise InputError(f"there is no study at {file}") from None
-    except OSError as fault:
-        raise InputError(f"{file} cannot be read: {fault.strerror}.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file} is no study: it is not UTF-8 text.") from None
-    except (yaml.YAMLError, RecursionError) as fault:
-        raise InputError(f"{file} is no study: {' '.join(str(fault).split())}.") from None
     except InputError as mistake:
-        raise InputError(f"{file}: {mistake}") from None
+        raise InputError(f"{shown(str(path))}: {mistake}") from None
 
 
 def study(document: Any) -> Study:

@@ -72,7 +72,7 @@ class Recipe:
 
 def _meets(row: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> bool:
     if name == "chip":
-        return machines_for(row["cluster"], 1).chip.startswith(allowed)
+        return machines_for(row["cluster"], 1).chip in allowed
     return str(row.get(name)) in allowed
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.validation.machines import machines_for
 from experiments.validation.recipes import recipe
-from topologies.catalogue.catalogue import catalogue
 from topologies.errors import InputError
+from workloads.training.plan.plan_file import ranks_per_chip
 from workloads.training.plan.schedules import pipeline_schedule
 from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
 
@@ -42,8 +43,6 @@ SAME_RATE = {
 }
 """Precisions that run at one rate, by what their spellings have in common; fp8 comes first, as
 what is mixed with it is bf16."""
-COUNTED_BY_CORE = "trn1"
-"""Chip whose rows count cores in their degrees."""
 MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
 """Of one row: twice the largest machine there is, thirty times the deepest and the widest model,
 and longer sequences than any are trained on."""
@@ -138,8 +137,7 @@ def _degrees(row: Cells) -> Cells:
 def _replicas(row: Cells) -> int:
     """Data parallel degree that fills the chips, or their cores where ranks are cores; 0: none."""
     inner = row["tp"] * row["pp"] * row["cp"]
-    by_core = str(row["cluster"]).startswith(COUNTED_BY_CORE)
-    each = catalogue().integer(COUNTED_BY_CORE, "ranks_per_chip") if by_core else 1
+    each = ranks_per_chip(machines_for(row["cluster"], 1))
     room = row["chips"] * each
     if room % inner and row.get("dp") is None:
         raise InputError(

@@ -11,6 +11,7 @@ import numpy as np
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import RUNTIME, wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
@@ -37,7 +38,9 @@ def drives_pairs(group: Group) -> bool:
 
 def is_trainium(cluster: Cluster) -> bool:
     """Whether the Neuron runtime runs the collectives of a cluster."""
-    return cluster.catalogue is not None and cluster.chip.startswith("trn")
+    if cluster.catalogue is None or not cluster.chip:
+        return False
+    return chip_family(cluster.chip, cluster.catalogue).is_neuron
 
 
 def is_short(group: Group, size_bytes: int) -> bool:
