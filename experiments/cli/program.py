@@ -12,6 +12,10 @@ from experiments.sweeps.command_line import Parameter, Program
 NOT_IN_A_STUDY = ("sweep", "report", "experiment", "list", "doctor")
 
 
+WRITTEN = ("best", "cache", "overlay")
+"""Options that name a path to write to, beside ``--out``, which a sweep sets itself."""
+
+
 def program_of(program: typer.Typer, excluded: tuple[str, ...]) -> Program:
     """Describe a typer application to a sweep; commands are loaded when a study names them."""
     group: Any = typer.main.get_command(program)
@@ -30,6 +34,7 @@ def parameters(command: Any) -> dict[str, Parameter]:
             tuple(item.secondary_opts),
             is_flag=bool(getattr(item, "is_flag", False)),
             repeats=bool(getattr(item, "multiple", False)),
+            writes=name in WRITTEN,
         )
     return known
 

@@ -35,18 +35,25 @@ class SweepInputs:
             "Dask scheduler to use instead, such as tcp://host:8786", metavar="ADDRESS"
         ),
     )
+    trust: bool = field(
+        default=False,
+        metadata=option("Let the study run Python files and write files that it names"),
+    )
 
 
-def sweep(asked: SweepInputs, call: Invocation) -> None:
+def sweep(asked: SweepInputs, call: Invocation) -> int | None:
     """Run a table of parameters on all processors.
 
-    With --out finished runs are kept there; the same sweep started again goes on from them.
+    With --out finished runs are kept there; the same sweep started again goes on from them. Exit
+    status 1 says that a run crashed.
     """
     from experiments.cli.program import PROGRAM
     from experiments.sweeps.study import read_study
     from experiments.sweeps.sweep import sweep as run_sweep
 
     study = read_study(asked.study)
+    if not asked.trust:
+        study.check_harmless(PROGRAM)
     with telling(quiet=call.quiet) as tell:
         frame = run_sweep(
             study,
@@ -63,6 +70,7 @@ def sweep(asked: SweepInputs, call: Invocation) -> None:
         _print(frame, study.show)
     if len(failed) and not call.quiet:
         sys.stderr.write(f"{len(failed)} of {len(frame)} rows failed; their message says why\n")
+    return 1 if (frame["status"] == "crashed").any() else None
 
 
 def _print(frame: pd.DataFrame, show: list[str]) -> None:

@@ -55,7 +55,7 @@ def validate(asked: ValidationInputs, call: Invocation) -> int:
     With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
     when the file could be read.
     """
-    from experiments.sweeps.runner import available_workers
+    from experiments.processes import available_workers
     from experiments.validation.rows import read_file
     from experiments.validation.tables import misses, tables
     from experiments.validation.tables import table as named

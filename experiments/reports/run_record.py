@@ -15,6 +15,7 @@ from topologies.errors import InputError
 RECORD = "run.json"
 FORMAT = 1
 LARGEST_RECORD_BYTES = 2**24
+MODEL_CONFIG = "config.json"
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -72,13 +73,34 @@ def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dic
 
 
 def _input(value: Any) -> Any:
-    if isinstance(value, Path) and value.is_file():
-        return {"path": str(value), "sha256": sha256_of(value)}
+    """Return an input as it is recorded: a file by its path and the digest of its content."""
+    if isinstance(value, list | tuple):
+        return [_input(item) for item in value]
+    if isinstance(value, Path | str):
+        content = content_digest(str(value))
+        if content:
+            return {"path": str(value), "sha256": content}
     return plain(value)
+
+
+def content_digest(name: str) -> str:
+    """Return the digest of the file that an input names, empty when it names none.
+
+    A model's directory counts by its ``config.json``; ``@FILE`` counts as the file.
+    """
+    try:
+        path = Path(name.removeprefix("@"))
+        if path.is_dir():
+            path = path / MODEL_CONFIG
+        return sha256_of(path) if path.is_file() else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def _content(told: Any) -> Any:
     """What an input says, wherever its file is."""
+    if isinstance(told, list):
+        return [_content(item) for item in told]
     return told["sha256"] if isinstance(told, dict) and "sha256" in told else told
 
 

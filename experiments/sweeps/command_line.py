@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
 
 Value = str | Sequence[str]
 LEFT_TO_US = ("json", "out", "quiet", "help")
+CODE = (".py", ".pyc")
+"""Endings of files whose content is run."""
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -24,12 +26,15 @@ class Parameter:
         Spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
     is_flag, repeats : bool
         Takes no value; may be given more than once.
+    writes : bool
+        Names a path that the command writes to.
     """
 
     flags: tuple[str, ...]
     off_flags: tuple[str, ...] = ()
     is_flag: bool = False
     repeats: bool = False
+    writes: bool = False
 
     def words(self, name: str, value: Value) -> Iterator[str]:
         """What stands on the command line for this value."""
@@ -114,6 +119,29 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
             words = list(parameter.words(name, given[name]))
             (options if parameter.flags else positional).extend(words)
     return [command, *options, "--", *positional]
+
+
+def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
+    """Refuse values that run code or write files, as a study from somebody else may hold them.
+
+    Raises
+    ------
+    InputError
+        Names the parameter, its value and the remedy.
+    """
+    known = program.checked(command)
+    for name, value in values.items():
+        parameter = known.get(name.replace("-", "_"))
+        texts = [value] if isinstance(value, str) else list(value)
+        for text in texts:
+            does = "runs a Python file" if text.endswith(CODE) else ""
+            if parameter is not None and parameter.writes:
+                does = "writes a file"
+            if does:
+                raise InputError(
+                    f"{name}: {shown(text)} {does}. Read the study, then add --trust if you "
+                    "trust whoever wrote it."
+                )
 
 
 def _one(value: Value) -> str:

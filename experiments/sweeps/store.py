@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from cluster_sim.files import whole_file
 from experiments.reports.run_directory import check_writable
+from experiments.reports.run_record import digest
+from experiments.sweeps.outcome import Outcome
 from experiments.sweeps.study import Row
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
 
 ROWS, MARK = "rows", "sweep.json"
+CHECKSUM = "checksum"
 FINAL = ("ok", "refused")
 """Outcomes that stand; a run that crashed is run again when the sweep is resumed."""
 
@@ -25,18 +28,26 @@ class RowStore:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def finished(self, row: Row) -> dict[str, Any] | None:
-        """What a run gave, None when it has not finished yet or its file is damaged."""
-        try:
-            outcome = json.loads(self._path(row).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        whole = isinstance(outcome, dict) and outcome.get("digest") == row.digest
-        return outcome if whole and outcome.get("status") in FINAL else None
+    def finished(self, row: Row) -> Outcome | None:
+        """Return what a run gave; None when it has not finished yet or its file is damaged.
 
-    def keep(self, row: Row, outcome: Mapping[str, Any]) -> None:
+        A file counts only with the checksum of its content, so that a changed digit is never taken
+        for a result: such a run is run again.
+        """
+        try:
+            stored = json.loads(self._path(row).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        if not isinstance(stored, dict) or stored.get("digest") != row.digest:
+            return None
+        checksum = stored.pop(CHECKSUM, None)
+        whole = checksum == digest(stored) and stored.get("status") in FINAL
+        return stored if whole else None
+
+    def keep(self, row: Row, outcome: Outcome) -> None:
         """Write what a run gave; once this returns it is not lost."""
-        stored = {"digest": row.digest, "arguments": row.arguments, **outcome}
+        told = {"digest": row.digest, "arguments": list(row.arguments), **outcome}
+        stored = {**told, CHECKSUM: digest(told)}
         with whole_file(self._path(row)) as part, part.open("w", encoding="utf-8") as file:
             json.dump(stored, file)
             file.flush()
@@ -65,8 +76,26 @@ def open_store(folder: Path) -> Iterator[RowStore]:
             part.write_text('{"cluster_sim_sweep": 1}\n')
     with (folder / MARK).open() as mark:
         _claim(mark.fileno(), folder)
-        (folder / ROWS).mkdir(exist_ok=True)
+        _prepare(folder)
         yield RowStore(folder)
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder of rows, and clear away what a killed sweep left half-written."""
+    rows = folder / ROWS
+    if rows.exists() and not rows.is_dir():
+        raise InputError(f"{shown(str(rows))} is a file, and rows belong there. Remove it.")
+    rows.mkdir(exist_ok=True)
+    for left in (*folder.glob("*.part"), *folder.glob(".*.part"), *rows.glob(".*.part")):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+    wrong = next((path for path in sorted(rows.iterdir()) if not path.is_file()), None)
+    if wrong is not None:
+        raise InputError(
+            f"{shown(str(wrong))} is no file, and the result of a run belongs there. Remove it."
+        )
 
 
 def _claim(file: int, folder: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import cluster_sim
-from experiments.reports.run_record import digest, sha256_of
-from experiments.sweeps.command_line import Program, arguments
+from experiments.reports.run_record import content_digest, digest
+from experiments.sweeps.command_line import Program, arguments, check_harmless
 from topologies.errors import InputError, shown, suggestion
 from topologies.yaml_documents import read_yaml
 
@@ -51,6 +51,17 @@ class Study(BaseModel):
     show: list[str] = Field(
         default_factory=list, description="Columns to print; all are in results.csv."
     )
+
+    def check_harmless(self, program: Program) -> None:
+        """Refuse a study that runs a Python file or writes a file of its choice.
+
+        Raises
+        ------
+        InputError
+        """
+        tables: list[Mapping[str, str | Sequence[str]]] = [self.fixed, self.grid, *self.runs]
+        for values in tables:
+            check_harmless(program, self.command, values)
 
 
 KEYS = tuple(Study.model_fields)
@@ -185,10 +196,10 @@ def _combinations(made: Study) -> Iterable[Values]:
 
 def _row(made: Study, varied: Values, files: dict[str, str], program: Program) -> Row:
     command_line = arguments(program, made.command, {**made.fixed, **varied})
-    named = sorted({word.partition("=")[2] or word for word in command_line})
+    named = sorted({name for word in command_line for name in _names(word)})
     for name in named:
         if name not in files:
-            files[name] = _content(name)
+            files[name] = content_digest(name)
     read = {name: files[name] for name in named if files[name]}
     asked = {"arguments": command_line, "files": read, "version": cluster_sim.__version__}
     shown = {
@@ -197,12 +208,10 @@ def _row(made: Study, varied: Values, files: dict[str, str], program: Program) -
     return Row(shown, tuple(command_line), digest(asked))
 
 
-def _content(name: str) -> str:
-    """Digest of the file of this name, nothing when there is none."""
-    try:
-        return sha256_of(Path(name)) if Path(name).is_file() else ""
-    except OSError:
-        return ""
+def _names(word: str) -> list[str]:
+    """Return what may be names of files in one word of a command line."""
+    value = word.partition("=")[2] or word
+    return [value, *value.split(",")] if "," in value else [value]
 
 
 def _typed(text: str) -> str | int | float:

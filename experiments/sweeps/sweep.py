@@ -6,18 +6,19 @@ import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from experiments.processes import available_workers
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import new_record
 from experiments.sweeps.command_line import Program
-from experiments.sweeps.runner import available_workers, dask_pool, run_in_processes, run_rows
+from experiments.sweeps.outcome import Outcome
+from experiments.sweeps.runner import run_in_processes
 from experiments.sweeps.store import RowStore, open_store
 from experiments.sweeps.study import Row, Study, results, rows
 
-Outcomes = dict[str, dict[str, Any]]
+Outcomes = dict[str, Outcome]
 Progress = Callable[[int, int], None]
 
 
@@ -83,12 +84,13 @@ def _stored(table: Sequence[Row], store: RowStore | None) -> Outcomes:
 
 def _outcomes(
     missing: Sequence[Row], workers: int | None, dask: str | None, program: Program
-) -> Generator[tuple[Row, dict[str, Any]]]:
+) -> Generator[tuple[Row, Outcome]]:
     if not missing:
         return
     if dask is not None:
-        with dask_pool(dask) as (executor, found):
-            yield from run_rows(missing, executor, found, program.run)
+        from experiments.sweeps.dask_cluster import run_on_dask  # takes a second to load
+
+        yield from run_on_dask(missing, dask, program.run)
         return
     yield from run_in_processes(
         missing, min(workers or available_workers(), len(missing)), program.run

@@ -84,7 +84,7 @@ def _compared(rows: Rows, workers: int) -> Iterator[dict[str, Any]]:
     if workers < 2:
         yield from map(compare, rows.rows)
         return
-    from experiments.sweeps.runner import process_pool
+    from experiments.processes import process_pool
 
     with process_pool(workers) as pool:
         yield from pool.map(compare, rows.rows, chunksize=AT_ONCE)

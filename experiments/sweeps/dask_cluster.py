@@ -1,0 +1,141 @@
+"""Runs of a study on a Dask cluster, whatever happens to its workers and its scheduler."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import contextmanager
+from typing import Any
+
+from experiments.sweeps import runner
+from experiments.sweeps.outcome import KILLED, Outcome, Run, outcome
+from experiments.sweeps.study import Row
+from topologies.errors import InputError, shown
+
+LOOK_EVERY_S = 1.0
+"""Time between two looks at the workers while no run finishes."""
+PATIENCE_S = 30.0
+"""Time without a single worker after which a sweep gives up; a nanny starts one within seconds."""
+ANSWER_WITHIN = "10s"
+
+
+class _Cluster:
+    """A connection to a Dask scheduler."""
+
+    def __init__(self, client: Any, address: str):
+        self.address = address
+        self._client = client
+        self.executor: Executor = client.get_executor(pure=False)
+
+    def workers(self) -> int:
+        """Number of workers that are alive, as the scheduler tells.
+
+        Raises
+        ------
+        InputError
+            When the scheduler does not answer.
+        """
+        try:
+            return len(self._client.scheduler_info()["workers"])
+        except (OSError, ValueError, TimeoutError, RuntimeError):
+            raise self.lost("its scheduler does not answer") from None
+
+    def lost(self, why: str) -> InputError:
+        """Return the one line about a cluster that went away."""
+        return InputError(
+            f"the Dask cluster at {shown(self.address)} was lost: {why}. Finished runs are kept "
+            "where --out was given; start the cluster again and repeat the command."
+        )
+
+
+def run_on_dask(rows: Sequence[Row], address: str, run: Run) -> Iterator[tuple[Row, Outcome]]:
+    """Yield each run with its outcome as soon as it is there, in any order.
+
+    Dask gives up a run after several of its workers died, and may suspect innocent ones that stood
+    on the same worker. Suspects are therefore run once more, each alone; one that kills its worker
+    again has crashed.
+
+    Raises
+    ------
+    InputError
+        When Dask is not installed, nobody answers at the address, or the cluster is lost.
+    """
+    with _connected(address) as cluster:
+        suspects: list[Row] = []
+        yield from _run(rows, cluster, run, suspects, at_once=cluster.workers() * runner.AHEAD)
+        guilty: list[Row] = []
+        yield from _run(suspects, cluster, run, guilty, at_once=1)
+        for row in guilty:
+            yield row, outcome("crashed", KILLED)
+
+
+def _run(
+    rows: Sequence[Row], cluster: _Cluster, run: Run, suspects: list[Row], *, at_once: int
+) -> Iterator[tuple[Row, Outcome]]:
+    """Yield runs that finished; those whose workers died are added to ``suspects``."""
+    from distributed import KilledWorker
+
+    waiting = iter(rows)
+    running: dict[Future[Outcome], Row] = {}
+    last_alive = time.monotonic()
+    while True:
+        for row in itertools.islice(waiting, at_once - len(running)):
+            running[cluster.executor.submit(runner.run_row, run, row.arguments)] = row
+        if not running:
+            return
+        done, _ = wait(running, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
+        if done or cluster.workers():
+            last_alive = time.monotonic()
+        elif time.monotonic() - last_alive > PATIENCE_S:
+            raise cluster.lost(f"no worker has been alive for {PATIENCE_S:.0f} s")
+        for future in done:
+            row = running.pop(future)
+            try:
+                yield row, future.result()
+            except KilledWorker:
+                suspects.append(row)
+            except concurrent.futures.CancelledError:
+                raise cluster.lost("its scheduler went away") from None
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[_Cluster]:
+    if not address.partition(":")[2]:
+        raise InputError(f"--dask {shown(address)!r} has no port; write tcp://host:8786.")
+    try:
+        import distributed
+    except ImportError:
+        raise InputError(
+            '--dask needs Dask. Install it with: pip install "cluster-sim[dask]"'
+        ) from None
+    with _quiet_logs():
+        try:
+            client = distributed.Client(address, timeout=ANSWER_WITHIN, set_as_default=False)  # type: ignore[no-untyped-call]
+        except (OSError, ValueError, TimeoutError) as fault:
+            reason = " ".join(str(fault).split())
+            raise InputError(f"no Dask scheduler answers at {shown(address)}: {reason}") from None
+        try:
+            cluster = _Cluster(client, address)
+            if not cluster.workers():
+                raise InputError(f"the Dask cluster at {address} has no workers. Start one.")
+            yield cluster
+        finally:
+            client.close(timeout=2)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Keep Dask's own account of lost connections off the terminal: it is told in one line."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "tornado", "asyncio")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,308 @@
+"""What may go wrong around a sweep: killed workers, damaged rows, studies of strangers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from experiments.cli.main import app
+from experiments.cli.main import run as run_line
+from experiments.cli.program import PROGRAM, WRITTEN
+from experiments.processes import process_pool
+from experiments.reports.run_record import new_record
+from experiments.sweeps.study import rows, study
+from experiments.sweeps.sweep import sweep
+from tests.support.probe_command import PROBE
+from topologies.errors import InputError
+
+ROOT = Path(__file__).parents[3]
+READ = (
+    "file",
+    "matrix",
+    "compare",
+    "training",
+    "catalogue",
+    "price",
+    "plan",
+    "out",
+    "study",
+    "folder",
+)
+"""Options that only read the file that they name, and those that no study can set."""
+
+
+def sizes(*values: int, **fixed: str) -> dict[str, object]:
+    grid = {"size": [str(value) for value in values]}
+    return {"command": "probe", "fixed": {"op": "x", **fixed}, "grid": grid}
+
+
+def kept_rows(out: Path) -> list[Path]:
+    return sorted((out / "rows").glob("*.json"))
+
+
+def test_a_stored_row_with_a_changed_digit_is_run_again(tmp_path: Path) -> None:
+    sweep(study(sizes(21)), PROBE, out=tmp_path / "out", workers=1)
+    (row,) = kept_rows(tmp_path / "out")
+    row.write_text(row.read_text().replace("42", "43"))
+    frame = sweep(study(sizes(21)), PROBE, out=tmp_path / "out", workers=1)
+    assert frame["double"].tolist() == [42]
+
+
+def test_a_directory_in_a_rows_place_is_refused(tmp_path: Path) -> None:
+    sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
+    (row,) = kept_rows(tmp_path / "out")
+    row.unlink()
+    row.mkdir()
+    with pytest.raises(InputError, match="is no file, and the result of a run belongs there"):
+        sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
+
+
+def test_what_a_killed_sweep_left_half_written_is_cleared_away(tmp_path: Path) -> None:
+    sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
+    (tmp_path / "out" / "rows" / ".abc.json.123.part").write_text("{")
+    (tmp_path / "out" / "results.part").mkdir()
+    sweep(study(sizes(1)), PROBE, out=tmp_path / "out", workers=1)
+    assert not list((tmp_path / "out").rglob("*.part"))
+
+
+def test_a_models_directory_counts_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    config = tmp_path / "mine" / "config.json"
+    digests = []
+    for layers in (12, 6):
+        config.write_text(json.dumps({"num_hidden_layers": layers}))
+        (row,) = rows(study(sizes(1, model=str(tmp_path / "mine"))), PROBE)
+        digests.append(row.digest)
+    assert digests[0] != digests[1]
+
+
+def test_a_run_records_the_content_of_every_file_that_it_read(tmp_path: Path) -> None:
+    digests = []
+    for content in ("a", "b"):
+        for name in ("model.json", "cluster.yaml", "demand.csv"):
+            (tmp_path / name).write_text(content)
+        inputs = {
+            "model": str(tmp_path / "model.json"),
+            "cluster": str(tmp_path / "cluster.yaml"),
+            "demand": [str(tmp_path / "demand.csv")],
+            "size": "1GiB",
+        }
+        record = new_record("train", inputs, 0)
+        assert record["inputs"]["size"] == "1GiB"
+        assert all("sha256" in record["inputs"][name] for name in ("model", "cluster"))
+        assert "sha256" in record["inputs"]["demand"][0]
+        digests.append(record["inputs_digest"])
+    assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "command: fleet\nfixed: {cluster: rainier}\ngrid: {policy: [static, evil.py]}",
+            "policy: evil.py runs a Python file",
+        ),
+        (
+            "command: plan\nfixed: {model: gpt2, cluster: trn2.48xlarge, best: /tmp/x.yaml}\n"
+            "grid: {global_batch: ['8']}",
+            "best: /tmp/x.yaml writes a file",
+        ),
+        (
+            "command: fleet\nruns: [{cluster: trn2-ultraserver:2, cache: /tmp/x}]",
+            "cache: /tmp/x writes a file",
+        ),
+    ],
+)
+def test_a_study_of_a_stranger_runs_no_code_and_writes_no_file(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    assert run_line(["sweep", str(path), "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "add --trust" in told
+    assert told.count("\n") == 1
+
+
+def test_every_option_that_takes_a_path_is_known_to_read_or_to_write() -> None:
+    group = typer.main.get_command(app)
+    for name in PROGRAM.commands:
+        command = group.get_command(None, name)  # type: ignore[attr-defined,arg-type]
+        for option in inspect.signature(command.callback).parameters.values():
+            if "Path" in str(option.annotation):
+                assert option.name in (*WRITTEN, *READ), (name, option.name)
+
+
+def test_a_sweep_with_crashed_rows_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments.sweeps import runner
+
+    def crashes(_: object, arguments: list[str]) -> dict[str, object]:
+        return {"status": "crashed", "message": "boom", "document": None, "wall_s": 0.0}
+
+    path = tmp_path / "study.yaml"
+    path.write_text("command: topology\ngrid: {cluster: [trn2.48xlarge]}")
+    monkeypatch.setattr(
+        "experiments.sweeps.sweep.run_in_processes",
+        lambda missing, workers, run: ((row, crashes(run, [])) for row in missing),
+    )
+    assert run_line(["sweep", str(path), "--quiet", "--json"]) == 1
+    assert runner.AHEAD > 0
+
+
+ORPHAN = """
+import sys, time
+from experiments.processes import process_pool
+from tests.experiments.sweeps.test_hostile import tell
+
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        for number in range(2):
+            pool.submit(tell, sys.argv[1], number)
+        time.sleep(60)
+"""
+
+
+def tell(folder: str, number: int) -> None:
+    """Write this process's id and go on for long."""
+    (Path(folder) / f"{number}").write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ORPHAN)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment)
+    workers = [tmp_path / "0", tmp_path / "1"]
+    while not all(path.exists() and path.read_text() for path in workers):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    end = time.monotonic() + 20
+    while any(alive(int(path.read_text())) for path in workers):
+        assert time.monotonic() < end, "a worker outlives its parent"
+        time.sleep(0.05)
+
+
+def test_a_pool_gives_what_its_processes_return() -> None:
+    with process_pool(1) as pool:
+        assert pool.submit(abs, -3).result() == 3
+
+
+# Dask, with processes that really die
+
+
+class Cluster:
+    """A scheduler and workers in processes of their own."""
+
+    def __init__(self, folder: Path, workers: int = 2, *, nanny: bool = True):
+        self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "PROBE_LOG": str(folder / "log")}
+        file = folder / "scheduler.json"
+        self.scheduler = self._start("scheduler", "--port", "0", "--scheduler-file", str(file))
+        while not file.exists() or not file.read_text():
+            time.sleep(0.1)
+        self.address = str(json.loads(file.read_text())["address"])
+        kind = () if nanny else ("--no-nanny",)
+        options = ("--nthreads", "1", "--no-dashboard", *kind)
+        self.workers = [self._start("worker", self.address, *options) for _ in range(workers)]
+        import distributed
+
+        with distributed.Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(workers, timeout=60)
+
+    def _start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(words, cwd=ROOT, env=self.environment, stdout=quiet, stderr=quiet)
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in (*self.workers, self.scheduler):
+            process.terminate()
+        for process in (*self.workers, self.scheduler):
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiments.sweeps import runner
+    from tests.support import probe_command
+
+    monkeypatch.setattr(runner, "run_row", probe_command.run_row)
+    monkeypatch.setenv("PROBE_LOG", str(tmp_path / "log"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_that_kills_its_worker_is_crashed_and_the_others_finish(
+    tmp_path: Path, probe: None
+) -> None:
+    pytest.importorskip("distributed")
+    cluster = Cluster(tmp_path)
+    try:
+        made = study(sizes(1, 2, 666, 3, 4, 5))
+        frame = sweep(made, PROBE, out=tmp_path / "out", dask=cluster.address)
+    finally:
+        cluster.close()
+    assert frame["status"].tolist() == ["ok", "ok", "crashed", "ok", "ok", "ok"]
+    assert "killed" in frame["message"][2]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dies", ["scheduler", "workers"])
+def test_a_cluster_that_dies_is_one_line_and_finished_runs_are_kept(
+    tmp_path: Path, probe: None, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    pytest.importorskip("distributed")
+    from experiments.sweeps import dask_cluster
+
+    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 3.0)
+    monkeypatch.setenv("PROBE_SLEEP_S", "0.5")
+    cluster = Cluster(tmp_path, nanny=False)
+
+    def kill(done: int, _: int) -> None:
+        if done == 2:
+            killed = [cluster.scheduler] if dies == "scheduler" else cluster.workers
+            for process in killed:
+                process.kill()
+
+    values = range(100, 140)
+    try:
+        with pytest.raises(InputError, match=r"the Dask cluster at .* was lost"):
+            sweep(
+                study(sizes(*values)),
+                PROBE,
+                out=tmp_path / "out",
+                dask=cluster.address,
+                progress=kill,
+            )
+    finally:
+        cluster.close()
+    assert 2 <= len(kept_rows(tmp_path / "out")) < 40
