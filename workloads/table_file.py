@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from topologies.errors import InputError
+from topologies.files import check_regular
 
 
 def read_table(
@@ -56,8 +57,9 @@ def read_table(
 def _check(file: Path, named: str, remedy: str, limit_bytes: int) -> None:
     if not file.exists():
         raise InputError(f"{named} does not exist; {remedy}.")
-    if not file.is_file():
+    if file.is_dir():
         raise InputError(f"{named} is a directory; {remedy}.")
+    check_regular(file, name=named)
     size = file.stat().st_size
     if size > limit_bytes:
         raise InputError(

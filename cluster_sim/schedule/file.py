@@ -26,6 +26,7 @@ from cluster_sim.schedule.table import (
     ScheduleError,
 )
 from topologies.errors import InputError
+from topologies.files import check_regular
 
 LARGEST_BYTES = 64 * 2**30
 """Of a stored schedule, unpacked; a larger one is refused."""
@@ -85,12 +86,18 @@ def load(path: str | Path) -> Schedule:
 
 def _arrays(path: Path) -> dict[str, Any]:
     """Arrays of an ``.npz``, after a look at how large they say they are."""
+    if path.exists():
+        check_regular(path)
     with zipfile.ZipFile(path) as packed:
         unpacked = sum(member.file_size for member in packed.infolist())
     if unpacked > LARGEST_BYTES:
         raise InputError(f"{path} unpacks to {unpacked:,} bytes; the limit is {LARGEST_BYTES:,}")
     with np.load(path, allow_pickle=False) as stored:
-        return {key: stored[key] for key in stored.files}
+        arrays = {key: stored[key] for key in stored.files}
+    bent = next((key for key, value in arrays.items() if value.ndim != 1), None)
+    if bent is not None:
+        raise ValueError(f"{bent} has {arrays[bent].ndim} dimensions, a column has one")
+    return arrays
 
 
 def _schedule(arrays: Mapping[str, Any], header: Mapping[str, Any]) -> Schedule:

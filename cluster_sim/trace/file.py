@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Sequence
@@ -30,8 +31,11 @@ from cluster_sim.schedule.table import (
     ScheduleError,
 )
 from topologies.errors import InputError
+from topologies.files import check_regular
 
 FORMAT = 1
+RAW = b"\xff"
+"""First byte of metadata as earlier versions wrote it, before it was encoded as text."""
 HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"
 TIMES = ("ready_ps", "start_ps", "end_ps")
 COLUMNS = ("duration_ps", "size_bytes", "priority")
@@ -64,6 +68,8 @@ def read(path: Path) -> tuple[Schedule, Times]:
         When the file is missing, is not Parquet, is not a trace, or breaks the rules of time.
     """
     try:
+        if Path(path).exists():
+            check_regular(path)
         file = pq.ParquetFile(path, page_checksum_verification=True)
         footer = file.metadata
         unpacked = sum(footer.row_group(k).total_byte_size for k in range(footer.num_row_groups))
@@ -221,11 +227,11 @@ def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
     options = ipc.IpcWriteOptions(compression="zstd")
     with ipc.new_stream(sink, table.schema, options=options) as stream:
         stream.write_table(table)
-    return sink.getvalue()
+    return base64.b64encode(sink.getvalue())  # other readers of Parquet take metadata for text
 
 
 def _unpacked(packed: bytes, columns: Sequence[str]) -> dict[str, Any]:
-    table = ipc.open_stream(packed).read_all()
+    table = ipc.open_stream(packed if packed[:1] == RAW else base64.b64decode(packed)).read_all()
     table.validate(full=True)
     return {name: _array(table[name]) for name in columns}
 

@@ -10,7 +10,7 @@ import typer
 
 from experiments.cli.groups import LazyGroup
 from experiments.cli.process import leave, prepare
-from topologies.errors import InputError, file_fault
+from topologies.errors import InputError, file_fault, shown
 
 app = typer.Typer(
     name="cluster-sim",
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
+LONGEST_MESSAGE = 1000
 
 # Newer typer carries its own copy of click, so the base of its errors is taken from one of them.
 UsageMistake: type[Exception] = next(
@@ -109,7 +110,7 @@ def _interrupted() -> int:
 
 
 def _refuse(message: str, status: int = 2) -> int:
-    sys.stderr.write("cluster-sim: " + " ".join(message.split()) + "\n")
+    sys.stderr.write(f"cluster-sim: {shown(' '.join(message.split()), LONGEST_MESSAGE)}\n")
     return status
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from topologies.errors import printable
+
 NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
 """First characters of the cells of a column of numbers; a missing number is empty or a dash."""
 GAP = 2
@@ -49,7 +51,8 @@ def print_table(
     from rich.console import Console
     from rich.text import Text
 
-    cells = [list(row) for row in rows]
+    title, columns = printable(title), [printable(name) for name in columns]
+    cells = [[printable(cell) for cell in row] for row in rows]
     width = shutil.get_terminal_size((80, 24)).columns
     console = Console(width=width, highlight=False, markup=False)
     if title:

@@ -75,18 +75,18 @@ def sweep(asked: SweepInputs, call: Invocation) -> int | None:
 
 def _print(frame: pd.DataFrame, show: list[str]) -> None:
     from experiments.reports.formatting import table_text
-    from topologies.errors import suggestion
+    from topologies.errors import shown, suggestion
 
     names = [str(name) for name in frame.columns if name != "message"]
     for name in show:
         if name not in names:  # known only now, and no reason to throw the results away
-            sys.stderr.write(f"show: no column is called {name}.{suggestion(name, names)}\n")
+            sys.stderr.write(f"show: no column is called {shown(name)}.{suggestion(name, names)}\n")
     asked = names[: names.index("status") + 1]
     wanted = [name for name in show if name in names] or names
     columns = [*asked, *[name for name in wanted if name not in asked]]
-    shown = columns if show else columns[:MOST_COLUMNS]
+    visible = columns if show else columns[:MOST_COLUMNS]
     failures = [] if frame["message"].eq("").all() else ["message"]
-    print_table("", *table_text(frame[shown + failures]), left=len(asked))
+    print_table("", *table_text(frame[visible + failures]), left=len(asked))
     if not show and len(columns) > MOST_COLUMNS:
         sys.stdout.write(f"and {len(columns) - MOST_COLUMNS} more columns; see --json or --out\n")
 

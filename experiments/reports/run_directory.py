@@ -26,7 +26,7 @@ from experiments.reports.run_record import (
     readable,
     sha256_of,
 )
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +151,7 @@ def run_directory(
     InputError
         When ``path`` holds something else.
     """
-    target = Path(path).resolve()
+    target = _resolved(path)
     check_foreign(target)
     record = new_record(command, inputs, seed)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -165,6 +165,16 @@ def run_directory(
             _put_in_place(part, target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _resolved(path: str | Path) -> Path:
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise InputError(
+            f"--out {shown(str(path))} cannot be a directory: its links lead nowhere. "
+            "Choose a new directory."
+        ) from None
 
 
 def check_foreign(path: Path) -> None:
@@ -199,6 +209,7 @@ def check_writable(path: Path) -> None:
     ------
     InputError
     """
+    _resolved(path)
     try:
         nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
     except OSError as fault:

@@ -11,6 +11,7 @@ from typing import Any
 import cluster_sim
 from experiments.cli.output import plain
 from topologies.errors import InputError
+from topologies.files import check_regular
 
 RECORD = "run.json"
 FORMAT = 1
@@ -28,6 +29,8 @@ def read_record(path: Path) -> dict[str, Any]:
     """
     file = path / RECORD
     try:
+        if file.exists():
+            check_regular(file)
         if file.stat().st_size > LARGEST_RECORD_BYTES:
             raise ValueError(f"it is over {LARGEST_RECORD_BYTES:,} bytes")
         record = json.loads(file.read_text())
@@ -36,6 +39,8 @@ def read_record(path: Path) -> dict[str, Any]:
         _check(record["contents"], record["files"])
     except FileNotFoundError:
         raise InputError(f"{path} is no run directory: it has no {RECORD}.") from None
+    except InputError:
+        raise
     except NotADirectoryError:
         raise InputError(f"{path} is a file; name the run directory.") from None
     except OSError as fault:

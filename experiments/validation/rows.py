@@ -10,6 +10,7 @@ from pathlib import Path
 
 from experiments.validation.schema import Kind, Value, kind_of, read_cell
 from topologies.errors import InputError
+from topologies.files import read_bytes
 
 LARGEST_FILE_BYTES = 50_000_000
 LONGEST_HEADER = 500
@@ -67,14 +68,7 @@ def read_file(path: Path | str) -> Rows:
         For what is not such a file; a bad row is no such case, it is kept with its mistakes.
     """
     name = str(path)
-    try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(LARGEST_FILE_BYTES + 1)
-    except OSError as mistake:
-        raise InputError(f"{name} cannot be read: {mistake.strerror}.") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        limit = LARGEST_FILE_BYTES // 10**6
-        raise InputError(f"{name} is over the limit of {limit} MB. Split it.")
+    content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from topologies.errors import InputError, suggestion
+from topologies.files import check_regular
 from workloads.models.attention_fields import attention, sizes
 from workloads.models.families import FAMILIES, Family
 from workloads.models.feed_forward_fields import feed_forward
@@ -104,11 +105,8 @@ def from_config(path: str | Path) -> Model:
 
 
 def _document(path: Path) -> Fields:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST_CONFIG_BYTES + 1)
-    except OSError as mistake:
-        raise InputError(f"{path} cannot be read: {mistake.strerror}.") from None
+    with check_regular(path).open("rb") as stream:
+        content = stream.read(LARGEST_CONFIG_BYTES + 1)
     if len(content) > LARGEST_CONFIG_BYTES:
         raise InputError(
             f"{path} is over 1 MiB, more than any config.json. Name the config, not the weights."

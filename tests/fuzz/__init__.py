@@ -1,0 +1,1 @@
+"""A fuzzer that stays: input formats, options, random plans and collectives, killed sweeps."""

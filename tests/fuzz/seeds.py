@@ -1,0 +1,124 @@
+"""Small valid files of every input format, from which mutated ones are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+CLUSTER = b"""name: pod
+chip: {like: trn2, hbm_bandwidth: 3TB/s}
+scale_up:
+  shape: torus
+  axes:
+    - {name: Y, size: 2, bandwidth: 64GB/s, latency: 0.4us}
+    - {name: X, size: 4, bandwidth: 128GB/s, latency: 0.3us, wrap: false}
+domains: 2
+scale_out: {name: mine, bandwidth_per_chip: 200Gbit/s, latency: 12us, radix: 32, rails: 2}
+"""
+CLOS = b"""scale_up: {shape: clos, size: 16, radix: 8, bandwidth: 10GB/s, latency: 1us}
+"""
+PLAN = b"""tp: 4
+pp: 2
+microbatch: 1
+global_batch: 16
+seq: 512
+zero: 1
+order: tp-cp-dp-pp
+"""
+STUDY = b"""command: collective
+fixed: {op: all-reduce, size: 1MiB}
+grid:
+  cluster: [trn2.48xlarge]
+  algorithm: [ring, auto]
+show: [time_s]
+"""
+OVERLAY = b"""part,quantity,variant,value,unit,grade,source,note,low,high
+trn2,link_latency,,250,ns,measured,me,,200,300
+trn2,collective_efficiency,,0.7,ratio,measured,me,,,
+"""
+DEMAND = b"time,requests,prompt_tokens_sum,output_tokens_sum\n" + b"".join(
+    b"2024-05-%02dT%02d:00,%d,90000,9000\n" % (10 + hour // 24, hour % 24, 1000 + 600 * (hour % 24))
+    for hour in range(48)
+)
+REQUESTS = b"time_s,prompt_tokens,output_tokens\n" + b"".join(
+    f"{second},{200 + second},{20 + second}\n".encode() for second in range(12)
+)
+JOBS = b"""name,units,min_units,step_units,tokens_per_s,priority,count,evaluation
+base,4,2,1,100000,1,1,0
+eval,1,1,1,1000,0,1,1
+"""
+PRICES = b"hour,usd_per_mwh\n" + b"".join(f"{hour},{40 + hour}\n".encode() for hour in range(24))
+ROWS = b"""name,cluster,chips,layers,hidden,ffn,heads,vocab,seq,tp,pp,dp,global_batch,iteration_s
+a,dgx-a100,8,4,1024,4096,16,32000,1024,2,1,4,16,0.5
+b,trn2.48xlarge,16,4,1024,4096,16,32000,1024,4,2,2,16,0.4
+"""
+COLLECTIVE_ROWS = b"""collective,cluster,chips,ranks,algorithm,size_bytes,time_s,source
+all-reduce,dgx-h100,8,8,,1048576,0.00005,me
+all-gather,trn2.48xlarge,16,16,ring,1048576,0.0001,me
+"""
+CONFIG = json.dumps(
+    {
+        "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 512,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1024,
+        "vocab_size": 4096, "max_position_embeddings": 2048, "tie_word_embeddings": False,
+    }
+).encode()  # fmt: skip
+LOG = b"""# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+     1048576        262144     float     sum      -1    45.10   23.25   43.59      0
+    16777216       4194304     float     sum      -1   200.10   83.84  157.21      0
+   134217728      33554432     float     sum      -1  1400.00   95.87  179.75      0
+"""
+ORDER = b"0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15\n"
+MATRIX = b"\n".join(b",".join(b"65536" for _ in range(16)) for _ in range(16)) + b"\n"
+
+FILES: Mapping[str, bytes] = {
+    "cluster.yaml": CLUSTER,
+    "clos.yaml": CLOS,
+    "plan.yaml": PLAN,
+    "study.yaml": STUDY,
+    "overlay.csv": OVERLAY,
+    "demand.csv": DEMAND,
+    "requests.csv": REQUESTS,
+    "jobs.csv": JOBS,
+    "prices.csv": PRICES,
+    "rows.csv": ROWS,
+    "collective_rows.csv": COLLECTIVE_ROWS,
+    "config.json": CONFIG,
+    "log.txt": LOG,
+    "order.txt": ORDER,
+    "matrix.csv": MATRIX,
+}
+"""Every input format by the name under which a case finds it."""
+
+PLAIN_LINKS = ("--bandwidth", "100GB/s", "--latency", "1us")
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("topology", "trn2.48xlarge"),
+    ("topology", "cluster.yaml"),
+    ("topology", "clos.yaml"),
+    ("topology", "torus:2x3", *PLAIN_LINKS),
+    ("topology", "trn2.48xlarge", "--catalogue", "overlay.csv"),
+    ("collective", "all-reduce", "trn2.48xlarge", "--size", "1MiB"),
+    ("collective", "all-to-all", "cluster.yaml", "--size", "64KiB,1MiB"),
+    ("collective", "all-gather", "clos.yaml", "--size", "1MiB"),
+    ("collective", "reduce-scatter", "ring:6", "--size", "1000B", *PLAIN_LINKS),
+    ("collective", "all-reduce", "dgx-h100:2", "--size", "1MiB", "--compare", "log.txt"),
+    ("collective", "all-reduce", "trn2.48xlarge", "--size", "1MiB", "--order", "order.txt"),
+    ("collective", "all-to-all-v", "dgx-h100:2", "--bytes", "matrix.csv"),
+    ("train", "--model", "config.json", "--cluster", "trn2.48xlarge", "--plan", "plan.yaml"),
+    ("train", "--model", "gpt2", "--cluster", "cluster.yaml", "--tp", "4", "--global-batch", "64"),
+    ("train", "--model", "config.json", "--cluster", "dgx-h100", "--global-batch", "16"),
+    ("plan", "--model", "config.json", "--cluster", "trn2.48xlarge", "--global-batch", "32"),
+    ("serve", "--model", "config.json", "--cluster", "trn2.48xlarge", "--requests", "requests.csv"),
+    ("serve", "--model", "config.json", "--cluster", "cluster.yaml", "--count", "20"),
+    (
+        *("fleet", "--cluster", "trn2-ultraserver:8", "--demand", "demand.csv", "--days", "0.5"),
+        *("--training", "jobs.csv", "--unit-rate", "4", "--price", "prices.csv"),
+    ),
+    ("validate", "--file", "rows.csv", "--workers", "1"),
+    ("validate", "--file", "collective_rows.csv", "--workers", "1"),
+    ("calibrate", "log.txt", "--cluster", "dgx-h100"),
+    ("report", "."),
+    ("list", "variants"),
+)
+"""Command lines that are valid beside the files; each is mutated."""

@@ -1,0 +1,76 @@
+"""One process that runs cases one after another, with limits on memory and time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+from tests.fuzz.cases import Case, draw
+from tests.fuzz.judge import Answer, faults
+
+MEMORY_BYTES = 4 * 2**30
+
+
+def answer(case: Case, folder: Path) -> Answer:
+    """Run a case in a folder of its own, in this process."""
+    from experiments.cli.main import run
+
+    output, errors = io.StringIO(), io.StringIO()
+    case.write(folder)
+    before = os.getcwd()
+    os.chdir(folder)
+    status: int | None = None
+    escaped = ""
+    try:
+        with (
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(errors),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("always")
+            status = run(list(case.arguments))
+    except BaseException as fault:
+        place = traceback.extract_tb(fault.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        told = str(fault)[:200].replace(str(folder), "FOLDER")
+        escaped = f"{type(fault).__name__}: {told} at {where}"
+    finally:
+        os.chdir(before)
+    return Answer(status, output.getvalue(), errors.getvalue(), escaped)
+
+
+def examine(case: Case) -> list[str]:
+    """Return the faults of one case."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    try:
+        return faults(answer(case, folder), case.arguments, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Run cases by the seeds that stand on standard input, one a line; answer each in one line."""
+    from experiments.cli.program import PROGRAM
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
+    options = {name: PROGRAM.parameters(name) for name in PROGRAM.commands}
+    told = os.fdopen(os.dup(1), "w", buffering=1)
+    told.write(f"ready {used}\n")
+    for line in sys.stdin:
+        seed = int(line)
+        found = examine(draw(seed, options))
+        told.write(f"{seed} {' | '.join(' '.join(one.split()) for one in found)}\n")
+
+
+if __name__ == "__main__":
+    main()
