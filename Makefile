@@ -7,13 +7,15 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check golden golden-record bench clean
+SECONDS ?= 3600
+.PHONY: help setup demo test test-slow check fuzz golden golden-record bench clean
 
 help:
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
 	@echo "make test       set up, then run the tests"
 	@echo "make test-slow  the long tests as well"
 	@echo "make check      lint, types, import contracts, tests, doctests, notebooks"
+	@echo "make fuzz       mutate inputs and options for an hour, or SECONDS=600; what fails is saved in out/fuzz"
 	@echo "make golden     compare the recorded answers of 47 commands"
 	@echo "make bench      speed, as ratios measured in one run"
 
@@ -42,6 +44,9 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 golden: $(READY)
 	$(BIN)/python -m tests.golden.record
