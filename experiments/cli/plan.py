@@ -37,6 +37,14 @@ class SearchInputs:
             metavar="FIELDS",
         ),
     )
+    objective: str = field(
+        default="time",
+        metadata=option("What simulated plans are ranked by", choices=("time", "cost", "energy")),
+    )
+    memory_margin: float = field(
+        default=0.0,
+        metadata=option("Share of a rank's memory that a plan must leave free, such as 0.1"),
+    )
     lnc: int | None = field(
         default=None,
         metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
@@ -99,6 +107,8 @@ def _search(
         stated["global_batch"],
         stated=kept,
         lnc=how.lnc,
+        objective=how.objective,
+        memory_margin=how.memory_margin,
         finalists=how.finalists or 2 * how.top,
         each=[name.strip().replace("-", "_") for name in (how.each or "").split(",") if name],
         engine=call.engine,

@@ -131,6 +131,47 @@ def pareto(found: Search, top: int) -> Figure:
     return figure
 
 
+def worth(found: Search, top: int) -> Figure:
+    """Time of the simulated plans against what they cost or draw, coloured as in :func:`pareto`.
+
+    Parameters
+    ----------
+    found : Search
+        Ranked by cost or energy.
+    top : int
+        Plans that are numbered.
+    """
+    from matplotlib.figure import Figure
+
+    unit, scale = {"energy": ("energy of one iteration [kWh]", 3.6e6)}.get(
+        found.objective, ("price of one iteration [USD]", 1.0)
+    )
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    axes = figure.subplots()
+    known = [kind(one.plan) for one in found.finalists]
+    for number, name in enumerate(kinds()):
+        some = [one for one, its in zip(found.finalists, known, strict=True) if its == name]
+        if some:
+            times = [one.iteration_s for one in some]
+            spent = [one.worth(found.objective) / scale for one in some]
+            axes.plot(times, spent, "o", color=HUES[number % len(HUES)], label=name)
+    for place, one in enumerate(found.finalists[:top], start=1):
+        at = (one.iteration_s, one.worth(found.objective) / scale)
+        axes.annotate(str(place), at, (5, -3), textcoords="offset points", fontsize=8)
+    seconds = np.array([one.iteration_s for one in found.finalists])
+    values = np.array([one.worth(found.objective) / scale for one in found.finalists])
+    order = np.lexsort((values, seconds))
+    edge = order[np.minimum.accumulate(values[order]) == values[order]]
+    axes.step(seconds[edge], values[edge], where="post", color="black", lw=1.2,
+              label="no other is faster for as little")  # fmt: skip
+    axes.set_xlabel("time of one iteration [s]")
+    axes.set_ylabel(unit)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{found.model.name} on {found.cluster.name}", loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
 UNPIPED = ("no pipeline", "no pipeline, ZeRO 2 or 3")
 HUES = ("#4477AA", "#66CCEE", "#AA3377", "#EE6677", "#CCBB44", "#228833", "#BBBBBB", "#882255")
 

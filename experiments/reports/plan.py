@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -66,6 +67,12 @@ def document(found: Search, top: int, model: str = "") -> dict[str, Any]:
             "worst_abs_error": found.agreement.worst_abs_error,
         },
         "interval": plan_interval(found, found.finalists[0]).document(),
+        "objective": found.objective,
+        "cost_usd": found.finalists[0].cost.cost_usd,
+        "energy_joules": found.finalists[0].cost.energy_joules,
+        "usd_per_million_tokens": found.finalists[0].cost.usd_per_million_tokens,
+        "price_basis": found.finalists[0].cost.price_basis,
+        "power_basis": found.finalists[0].cost.power_basis,
         "next_estimate_s": found.next_estimate_s,
         "overlapped_s": found.overlapped_s,
         "train": train_command(found, model),
@@ -124,6 +131,9 @@ def row(one: Finalist, place: int) -> dict[str, Any]:
         "tokens_per_s": one.tokens_per_s,
         "mfu": one.mfu,
         "hfu": one.hfu,
+        "cost_usd": one.cost.cost_usd,
+        "energy_joules": one.cost.energy_joules,
+        "usd_per_million_tokens": one.cost.usd_per_million_tokens,
         "memory_bytes": {
             **one.memory.parts(),
             "total": one.memory.total,
@@ -197,7 +207,8 @@ def table(found: Search, top: int) -> tuple[list[str], list[list[str]]]:
     columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
     parts = [part for part in SHOWN_PARTS if any(one.breakdown_s[part] for one in shown)]
     heads = ["", *(HEADS.get(name, name) for name in columns), "estimate", "simulated", "error"]
-    heads += ["MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
+    sought = WORTH.get(found.objective, {})
+    heads += [*sought, "MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
     return heads, [
         [
             str(place),
@@ -205,12 +216,24 @@ def table(found: Search, top: int) -> tuple[list[str], list[list[str]]]:
             format_seconds(one.estimate_s),
             format_seconds(one.iteration_s),
             f"{one.estimate_error:+.1%}",
+            *(tell(one) for tell in sought.values()),
             f"{one.mfu:.1%}",
             format_bytes(one.memory.total),
             *(f"{one.breakdown_s[part] / one.iteration_s:.1%}" for part in parts),
         ]
         for place, one in enumerate(shown, start=1)
     ]
+
+
+WORTH: Mapping[str, Mapping[str, Callable[[Finalist], str]]] = {
+    "cost": {"USD a step": lambda one: _number(one.cost.cost_usd, 1.0)},
+    "energy": {"kWh a step": lambda one: _number(one.cost.energy_joules, 3.6e6)},
+}
+"""Column of what plans are ranked by, where that is not their time."""
+
+
+def _number(value: float | None, unit: float) -> str:
+    return "unknown" if value is None else f"{value / unit:,.4g}"
 
 
 ALWAYS = ("tp", "pp", "dp", "microbatch")
@@ -304,11 +327,14 @@ def train_command(found: Search, model: str = "") -> str:
 
 def write(run: Run, found: Search, top: int, model: str) -> None:
     """Put pictures, tables and the first plan into a run directory."""
-    from experiments.figures.plan import bars, pareto
+    from experiments.figures.plan import bars, pareto, worth
 
     rows, every = frame(found, top), estimates(found)
     run.figure("plans", bars(rows, headline(found)), title="The best plans")
     run.figure("pareto", pareto(found, top), title="Memory and time of all plans", note=PARETO)
+    if found.objective != "time":
+        title = f"Time and {found.objective} of the simulated plans"
+        run.figure(found.objective, worth(found, top), title=title)
     run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(found)))
     heads, cells = sifted(found)
     run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")

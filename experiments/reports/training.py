@@ -48,6 +48,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "fits": memory.total <= memory.capacity,
         "breakdown_s": run.breakdown_s,
         "overlapped_s": run.overlapped_s,
+        **asdict(run.cost),
         "level": run.level,
         "folded": run.folded,
         "simulated_ranks": len(run.program),
@@ -115,11 +116,25 @@ def results(run: Iteration) -> list[tuple[str, str]]:
         ("memory", kept),
         ("  in GB", parts),
         ("hidden communication", format_seconds(run.overlapped_s)),
+        *_costs(run),
         ("simulated", folding(run)),
         ("took", f"{run.build_s:.2f} s to build, {run.simulate_s:.2f} s to run"),
     ]
     if memory.total > memory.capacity:
         rows.insert(6, ("warning", "the plan does not fit in memory and was run all the same"))
+    return rows
+
+
+def _costs(run: Iteration) -> list[tuple[str, str]]:
+    """Price and energy of the step, where the catalogue knows them."""
+    cost = run.cost
+    rows = []
+    if cost.cost_usd is not None:
+        each = f"{cost.usd_per_million_tokens:,.3g} USD a million tokens"
+        rows.append(("price", f"{cost.cost_usd:,.4g} USD a step, {each}; {cost.price_basis}"))
+    if cost.energy_joules is not None:
+        drawn = f"{cost.energy_joules / 3.6e6:,.4g} kWh a step"
+        rows.append(("energy", f"{drawn}; {cost.power_basis}"))
     return rows
 
 

@@ -1,12 +1,15 @@
 """Search for parallel plans: candidates, what fits, an estimate of each, the best simulated."""
 
+from workloads.search.aim import Aim
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import estimate
+from workloads.search.finalists import Finalist
 from workloads.search.fit import Fit, describe, fit
-from workloads.search.search import Agreement, Finalist, Search, agreement, search
+from workloads.search.search import Agreement, Search, agreement, search
 
 __all__ = [
     "Agreement",
+    "Aim",
     "Candidates",
     "Finalist",
     "Fit",

@@ -70,6 +70,7 @@ def fit(
     found: Candidates,
     settled: Collection[str] = (),
     watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
+    margin: float = 0.0,
 ) -> Fit:
     """Memory of every candidate, by :mod:`workloads.training.memory.memory`.
 
@@ -80,6 +81,8 @@ def fit(
         Fields by which no plan is left out.
     watch : function
         Wraps the sequence of rows, and is told what is being done, to show progress.
+    margin : float
+        Share of a rank's memory that stays free.
 
     Raises
     ------
@@ -92,6 +95,7 @@ def fit(
     total = np.full(len(found), UNKNOWN, np.int64)
     pruned = dict.fromkeys(NEEDLESS.values(), 0)
     capacity = worst(found.model, found.plans[0], parts, chip).capacity
+    capacity -= int(margin * capacity)
     order = sorted(range(len(found)), key=lambda row: _savings(found.plans[row]))
     for row in watch(order, "weighed"):
         plan = found.plans[row]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -13,58 +13,19 @@ from cluster_sim.schedule.table import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.models.model import Model
+from workloads.search.aim import Aim, AimFields
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.communication import FloatArray
 from workloads.search.estimate import estimate
+from workloads.search.finalists import Finalist, Runner, Watch, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.iteration import iteration
-from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
-
-Watch = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Hands on a sequence that takes a while, told what is being done, to show progress."""
-TOP = 10
-SIMULATED = 2
-"""Plans that are simulated for each one that is asked for."""
 
 
 def unwatched(items: Sequence[Any], _what: str) -> Iterable[Any]:
     """Show no progress."""
     return items
-
-
-@dataclass(frozen=True)
-class Finalist:
-    """A plan that was simulated.
-
-    Attributes
-    ----------
-    plan : ParallelPlan
-    estimate_rank : int
-        Its place among the estimates, from 1.
-    estimate_s, iteration_s : float
-        Estimated and simulated time of one optimizer step [s].
-    breakdown_s : mapping of str to float
-        Parts of the simulated step, mean over ranks [s].
-    memory : Memory
-        Of the rank that needs most.
-    tokens_per_s, mfu, hfu : float
-    """
-
-    plan: ParallelPlan
-    estimate_rank: int
-    estimate_s: float
-    iteration_s: float
-    breakdown_s: Mapping[str, float]
-    memory: Memory
-    tokens_per_s: float
-    mfu: float
-    hfu: float
-
-    @property
-    def estimate_error(self) -> float:
-        """Estimated over simulated time, minus 1."""
-        return self.estimate_s / self.iteration_s - 1
 
 
 @dataclass(frozen=True)
@@ -107,7 +68,7 @@ class Search:
     total_bytes : int64 array (plans,)
         Memory of the rank that needs most [B].
     finalists : tuple of Finalist
-        Simulated ones, the fastest first.
+        Simulated ones, the best by the objective first.
     next_estimate_s : float or None
         Best estimate among the plans that were not simulated [s].
     overlapped_s : float or None
@@ -116,6 +77,8 @@ class Search:
     agreement : Agreement
     estimated_in_s, simulated_in_s : float
         Wall-clock time of both parts [s].
+    objective : {"time", "cost", "energy"}
+        What the finalists are ranked by.
     """
 
     model: Model
@@ -132,21 +95,21 @@ class Search:
     agreement: Agreement
     estimated_in_s: float
     simulated_in_s: float
+    objective: str = "time"
 
 
 def search(
     model: Model,
     cluster: Cluster,
     global_batch: int,
+    aim: Aim | None = None,
     *,
     stated: Mapping[str, Any] | None = None,
-    lnc: int | None = None,
-    finalists: int = SIMULATED * TOP,
-    each: Sequence[str] = (),
     engine: str = "fast",
     watch: Watch = unwatched,
+    **changes: Unpack[AimFields],
 ) -> Search:
-    """Find the fastest plans that fit in memory.
+    """Find the best plans that fit in memory.
 
     Parameters
     ----------
@@ -155,20 +118,16 @@ def search(
         All of whose chips are used.
     global_batch : int
         Sequences of one optimizer step.
+    aim : Aim, optional
+        What is looked for, and how far.
     stated : mapping, optional
         Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied.
-    lnc : int, optional
-        Physical cores of a logical one.
-    finalists : int
-        How many of the best estimates are simulated in full.
-    each : sequence of str
-        Fields of a plan: of plans that agree in all of these only the best estimate counts, such
-        as ``("tp", "pp")`` for one plan of each way to divide the model. ``overlap`` is varied only
-        if it is among them.
     engine : {"fast", "reference"}
     watch : function
         Wraps the sequences of candidates, of plans that fit and of finalists, and is told what is
         being done, to show progress.
+    **changes
+        Fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
 
     Raises
     ------
@@ -184,17 +143,16 @@ def search(
     >>> best.plan.dp, found.agreement.plans
     (16, 2)
     """
-    if isinstance(finalists, bool) or finalists < 1:
-        raise InputError(f"finalists is {finalists}; at least one plan must be simulated. Use 20.")
+    sought = replace(aim or Aim(), **changes)
     begun = time.perf_counter()
-    settled = _settled(stated or {}, each)
-    found = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=lnc)
-    weighed = _estimated(found, settled, each, watch)
+    settled = _settled(stated or {}, sought.each)
+    found = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=sought.lnc)
+    weighed = _estimated(found, settled, sought, watch)
     estimated = time.perf_counter()
-    ran = _simulated(weighed, finalists, engine, watch)
+    ran = _simulated(weighed, sought, engine, watch)
     overlapped_s = None if "overlap" in settled else _overlapped_s(found, ran[0].plan, engine)
     times = (estimated - begun, time.perf_counter() - estimated)
-    return _ranked(weighed, ran, overlapped_s, times)
+    return _ranked(weighed, ran, overlapped_s, sought, times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,27 +166,26 @@ class _Estimated:
     order: IntArray
 
 
-def _estimated(
-    found: Candidates, settled: Collection[str], each: Sequence[str], watch: Watch
-) -> _Estimated:
+def _estimated(found: Candidates, settled: Collection[str], aim: Aim, watch: Watch) -> _Estimated:
     """Weigh all plans and estimate those that fit."""
-    fits = fit(found, settled, watch=watch)
+    fits = fit(found, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(found.plans[row] for row in np.flatnonzero(fits.fits).tolist())
     estimate_s = estimate(found.model, found.cluster, watch(plans, "estimated"))
-    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, each)
+    order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, aim.each)
     return _Estimated(found, fits, plans, estimate_s, order)
 
 
-def _simulated(
-    weighed: _Estimated, finalists: int, engine: str, watch: Watch
-) -> tuple[Finalist, ...]:
-    """The best estimates simulated, the fastest first."""
-    found, rows = weighed.found, weighed.order[:finalists].tolist()
-    ran = [
-        _finalist(found, weighed.plans[row], place, float(weighed.estimate_s[row]), engine)
-        for place, row in enumerate(watch(rows, "simulated"), start=1)
-    ]
-    return tuple(sorted(ran, key=lambda one: (one.iteration_s, one.memory.total)))
+def _simulated(weighed: _Estimated, aim: Aim, engine: str, watch: Watch) -> tuple[Finalist, ...]:
+    """The best estimates simulated, the best by the aim first."""
+    rows = weighed.order[: aim.finalists].tolist()
+    ran = simulated(
+        Runner(weighed.found.model, weighed.found.cluster, engine),
+        [weighed.plans[row] for row in rows],
+        weighed.estimate_s[rows].tolist(),
+        aim.processes,
+        watch,
+    )
+    return tuple(sorted(ran, key=lambda one: (one.worth(aim.objective), one.memory.total)))
 
 
 def _overlapped_s(found: Candidates, plan: ParallelPlan, engine: str) -> float:
@@ -241,6 +198,7 @@ def _ranked(
     weighed: _Estimated,
     ran: tuple[Finalist, ...],
     overlapped_s: float | None,
+    aim: Aim,
     took_s: tuple[float, float],
 ) -> Search:
     """What was found."""
@@ -261,6 +219,7 @@ def _ranked(
         agreement=agreement([(one.estimate_s, one.iteration_s) for one in ran]),
         estimated_in_s=took_s[0],
         simulated_in_s=took_s[1],
+        objective=aim.objective,
     )
 
 
@@ -283,23 +242,6 @@ def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequenc
     for row in order.tolist():
         seen.setdefault(tuple(getattr(plans[row], name) for name in each), row)
     return np.array(list(seen.values()), np.int64)
-
-
-def _finalist(
-    found: Candidates, plan: ParallelPlan, place: int, estimate_s: float, engine: str
-) -> Finalist:
-    step = iteration(found.model, found.cluster, plan, engine=engine)
-    return Finalist(
-        plan=plan,
-        estimate_rank=place,
-        estimate_s=estimate_s,
-        iteration_s=step.iteration_s,
-        breakdown_s=step.breakdown_s,
-        memory=step.memory,
-        tokens_per_s=step.tokens_per_s,
-        mfu=step.mfu,
-        hfu=step.hfu,
-    )
 
 
 def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:

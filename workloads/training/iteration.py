@@ -14,6 +14,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.economics import StepCost, step_cost
 from workloads.models.flops import all_attention_flops, forward_flops, training_flops
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
@@ -133,6 +134,11 @@ class Iteration:
     def breakdown_s(self) -> dict[str, float]:
         """Mean over all ranks by category [s]."""
         return {part: total / self.iterations for part, total in mean_s(self.ranks).items()}
+
+    @property
+    def cost(self) -> StepCost:
+        """Price and energy of the step, from the catalogue's rows of the machine."""
+        return step_cost(self.cluster, self.chips, self.plan.tokens, self.breakdown_s)
 
     @property
     def overlapped_s(self) -> float:

@@ -1,0 +1,70 @@
+"""Searches for the cheapest and the thriftiest plan, with memory to spare, in several processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.toy_training import TOY, sixteen
+from topologies.errors import InputError
+from workloads.economics import Economics, step_cost
+from workloads.search import search
+
+SHORT = {"seq": 1024}
+
+
+def test_energy_ranks_by_what_the_chips_draw() -> None:
+    found = search(TOY, sixteen(), 64, stated=SHORT, finalists=6, objective="energy")
+    joules = [one.cost.energy_joules for one in found.finalists]
+    assert found.objective == "energy"
+    assert all(drawn is not None for drawn in joules)
+    assert joules == sorted(joules, key=lambda drawn: drawn or 0.0)
+
+
+def test_cost_is_the_price_of_the_chips_for_the_time() -> None:
+    found = search(TOY, sixteen(), 64, stated=SHORT, finalists=3, objective="cost")
+    best = found.finalists[0]
+    assert best.cost.cost_usd == pytest.approx(best.iteration_s * 35.76 / 3600)
+    assert best.cost.usd_per_million_tokens == pytest.approx(
+        best.cost.cost_usd * 1e6 / best.plan.tokens
+    )
+    assert "stated" in best.cost.price_basis
+
+
+def test_a_waiting_chip_draws_less_than_one_that_computes() -> None:
+    busy, waits = (step_cost(sixteen(), 16, 10**6, {part: 1.0}) for part in ("compute", "bubble"))
+    each = Economics.of(sixteen())
+    assert busy.energy_joules == pytest.approx(16 * each.pue * each.busy_w)
+    assert waits.energy_joules == pytest.approx(16 * each.pue * each.idle_w)
+    assert waits.energy_joules is not None
+    assert busy.energy_joules is not None
+    assert waits.energy_joules < busy.energy_joules
+
+
+def test_a_margin_leaves_memory_free() -> None:
+    whole, spared = (
+        search(TOY, sixteen(), 64, stated=SHORT, finalists=2, memory_margin=margin)
+        for margin in (0.0, 0.9)
+    )
+    capacity = whole.finalists[0].memory.capacity
+    assert max(spared.total_bytes.tolist()) <= 0.1 * capacity + 1
+    assert len(spared.plans) <= len(whole.plans)
+
+
+def test_the_number_of_processes_changes_nothing() -> None:
+    one, two = (
+        search(TOY, sixteen(), 64, stated=SHORT, finalists=4, processes=count) for count in (1, 2)
+    )
+    assert one.finalists == two.finalists
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "enrgy"}, r"objective 'enrgy' is none of time, cost, energy.*energy"),
+        ({"memory_margin": 1.0}, r"memory margin 1 is outside 0 to 0.9"),
+        ({"finalists": 0}, r"finalists is 0; at least one plan must be simulated"),
+    ],
+)
+def test_a_wrong_aim_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        search(TOY, sixteen(), 64, stated=SHORT, **changes)  # type: ignore[arg-type]

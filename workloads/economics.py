@@ -1,0 +1,134 @@
+"""Power and price of a chip, from the catalogue's rows of its machine, and what a step comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
+
+UNIT_OF = {"rainier": "trn2-ultraserver"}
+BUSY = ("compute", "optimizer")
+"""Parts of a step in which a chip draws its full power; in the others it waits or communicates."""
+TOKENS = 10**6
+"""Tokens to which a price is related."""
+
+
+@dataclass(frozen=True)
+class Economics:
+    """What a chip draws and costs.
+
+    Attributes
+    ----------
+    busy_w, idle_w : float
+        Draw of one chip with its share of host, network and fans [W].
+    pue : float
+        Power of the site over that of the machines.
+    usd_per_chip_s : float
+        Price; 0 where none is known [USD/s].
+    carbon_kg_per_j : float
+        Emission of the grid; 0 where it is not given [kg/J].
+    price_basis, power_basis : str
+        Rows of the catalogue behind them, with their grades; empty where there is none.
+    """
+
+    busy_w: float
+    idle_w: float
+    pue: float = 1.0
+    usd_per_chip_s: float = 0.0
+    carbon_kg_per_j: float = 0.0
+    price_basis: str = ""
+    power_basis: str = ""
+
+    @classmethod
+    def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
+        """Read a cluster's machine; where it has no power of its own, the chips' alone counts."""
+        known: Catalogue = cluster.catalogue or catalogue()
+        stem = cluster.name.partition(":")[0]
+        machine, chip = UNIT_OF.get(stem, stem), cluster.chip
+        chips = cluster.chips_per_domain
+        tdp = known.value(chip, "tdp") if known.has(chip, "tdp") else 0.0
+        has_share = known.has(chip, "idle_power_share")
+        share = known.value(chip, "idle_power_share") if has_share else 1.0
+        busy = known.value(machine, "power") / chips if known.has(machine, "power") else tdp
+        price = known.value(machine, "price") / chips if known.has(machine, "price") else 0.0
+        drawn = (machine, "power") if known.has(machine, "power") else (chip, "tdp")
+        return cls(
+            busy_w=busy,
+            idle_w=max(0.0, busy - tdp * (1 - share)),
+            pue=known.value("rainier", "pue"),
+            usd_per_chip_s=price,
+            carbon_kg_per_j=carbon_g_per_kwh / 1000 / 3.6e6,
+            price_basis=_basis(known, machine, "price"),
+            power_basis=_basis(known, *drawn),
+        )
+
+
+def _basis(known: Catalogue, part: str, quantity: str) -> str:
+    """A row of the catalogue in one line, such as ``trn2.48xlarge price 35.76 USD/h (stated)``."""
+    if not known.has(part, quantity):
+        return ""
+    row = known.entry(part, quantity)
+    note = f": {row.note}" if row.note else ""
+    return f"{part} {quantity} {row.written} ({row.grade}{note})"
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one optimizer step costs.
+
+    Attributes
+    ----------
+    cost_usd : float or None
+        Price of the chips for its time; None where no price is known [USD].
+    energy_joules : float or None
+        Drawn from the grid; None where no power is known [J].
+    usd_per_million_tokens : float or None
+    price_basis, power_basis : str
+        Rows of the catalogue behind them.
+    """
+
+    cost_usd: float | None
+    energy_joules: float | None
+    usd_per_million_tokens: float | None
+    price_basis: str
+    power_basis: str
+
+
+def step_cost(
+    cluster: Cluster, chips: int, tokens: int, breakdown_s: Mapping[str, float]
+) -> StepCost:
+    """Return what a step on so many chips costs and draws.
+
+    A chip draws its full power while it computes, and what is left of it with the chip itself idle
+    in all other parts of the step.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    chips : int
+    tokens : int
+        Trained on in the step.
+    breakdown_s : mapping of str to float
+        Parts of the step, mean over ranks [s].
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> step = step_cost(cluster("trn2.48xlarge"), 16, 10**6, {"compute": 3600.0})
+    >>> round(step.cost_usd, 2), step.usd_per_million_tokens == step.cost_usd
+    (35.76, True)
+    """
+    each = Economics.of(cluster)
+    whole_s = sum(breakdown_s.values())
+    busy_s = sum(breakdown_s.get(part, 0.0) for part in BUSY)
+    joules = chips * each.pue * (busy_s * each.busy_w + (whole_s - busy_s) * each.idle_w)
+    usd = chips * whole_s * each.usd_per_chip_s if each.usd_per_chip_s else None
+    return StepCost(
+        cost_usd=usd,
+        energy_joules=joules if each.busy_w else None,
+        usd_per_million_tokens=None if usd is None else usd * TOKENS / tokens,
+        price_basis=each.price_basis,
+        power_basis=each.power_basis,
+    )

@@ -1,0 +1,73 @@
+"""What a search for plans looks for, and how far it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from topologies.errors import InputError, suggestion
+
+TOP = 10
+SIMULATED = 2
+"""Plans that are simulated for each one that is asked for."""
+OBJECTIVES = ("time", "cost", "energy")
+MOST_MARGIN = 0.9
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a search for plans looks for, and how far it goes.
+
+    Attributes
+    ----------
+    objective : {"time", "cost", "energy"}
+        What the simulated plans are ranked by. On one cluster at one price cost follows time;
+        energy also tells apart whether chips compute or wait.
+    finalists : int
+        How many of the best estimates are simulated in full.
+    each : sequence of str
+        Fields of a plan: of plans that agree in all of these only the best estimate counts, such
+        as ``("tp", "pp")`` for one plan of each way to divide the model. ``overlap`` is varied only
+        if it is among them.
+    memory_margin : float
+        Share of a rank's memory that a plan must leave free.
+    processes : int
+        Processes that simulate finalists side by side; 0 for two on large clusters.
+    lnc : int, optional
+        Physical cores of a logical one.
+    """
+
+    objective: str = "time"
+    finalists: int = SIMULATED * TOP
+    each: Sequence[str] = ()
+    memory_margin: float = 0.0
+    processes: int = 0
+    lnc: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            near = suggestion(str(self.objective), OBJECTIVES)
+            raise InputError(
+                f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}.{near}"
+            )
+        if isinstance(self.finalists, bool) or self.finalists < 1:
+            raise InputError(
+                f"finalists is {self.finalists}; at least one plan must be simulated. Use 20."
+            )
+        if not 0 <= self.memory_margin <= MOST_MARGIN:
+            raise InputError(
+                f"memory margin {self.memory_margin:g} is outside 0 to {MOST_MARGIN}: a share of a "
+                "rank's memory, such as 0.1."
+            )
+
+
+class AimFields(TypedDict, total=False):
+    """Fields of an :class:`Aim` as keywords."""
+
+    objective: str
+    finalists: int
+    each: Sequence[str]
+    memory_margin: float
+    processes: int
+    lnc: int | None

@@ -1,0 +1,153 @@
+"""The plans with the best estimates, simulated in full, side by side in a few processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from topologies.clusters.cluster import Cluster
+from workloads.economics import StepCost
+from workloads.models.model import Model
+from workloads.training.iteration import iteration
+from workloads.training.memory.memory import Memory
+from workloads.training.plan.plan import ParallelPlan
+
+Watch = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Hands on a sequence that takes a while, told what is being done, to show progress."""
+LARGE_CHIPS = 1024
+"""Chips from which a second process is worth its start."""
+PROCESSES = 2
+WATCHED_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A plan that was simulated.
+
+    Attributes
+    ----------
+    plan : ParallelPlan
+    estimate_rank : int
+        Its place among the estimates, from 1.
+    estimate_s, iteration_s : float
+        Estimated and simulated time of one optimizer step [s].
+    breakdown_s : mapping of str to float
+        Parts of the simulated step, mean over ranks [s].
+    memory : Memory
+        Of the rank that needs most.
+    tokens_per_s, mfu, hfu : float
+    cost : StepCost
+        Price and energy of the step.
+    """
+
+    plan: ParallelPlan
+    estimate_rank: int
+    estimate_s: float
+    iteration_s: float
+    breakdown_s: Mapping[str, float]
+    memory: Memory
+    tokens_per_s: float
+    mfu: float
+    hfu: float
+    cost: StepCost
+
+    @property
+    def estimate_error(self) -> float:
+        """Estimated over simulated time, minus 1."""
+        return self.estimate_s / self.iteration_s - 1
+
+    def worth(self, objective: str) -> float:
+        """Return what a search by time, cost or energy ranks by; less is better."""
+        found = {"cost": self.cost.cost_usd, "energy": self.cost.energy_joules}.get(objective)
+        return self.iteration_s if found is None else found
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Simulates plans of one model on one cluster.
+
+    Attributes
+    ----------
+    model : Model
+    cluster : Cluster
+    engine : {"fast", "reference"}
+    """
+
+    model: Model
+    cluster: Cluster
+    engine: str
+
+    def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
+        """Simulate one plan."""
+        step = iteration(self.model, self.cluster, plan, engine=self.engine)
+        return Finalist(
+            plan=plan,
+            estimate_rank=place,
+            estimate_s=estimate_s,
+            iteration_s=step.iteration_s,
+            breakdown_s=step.breakdown_s,
+            memory=step.memory,
+            tokens_per_s=step.tokens_per_s,
+            mfu=step.mfu,
+            hfu=step.hfu,
+            cost=step.cost,
+        )
+
+    def processes(self, plans: int, stated: int) -> int:
+        """Processes that are worth starting."""
+        alone = threading.current_thread() is threading.main_thread()
+        if stated or self.cluster.chips < LARGE_CHIPS or not alone:
+            return min(max(1, stated), plans)
+        return min(PROCESSES, plans, len(os.sched_getaffinity(0)))
+
+
+def simulated(
+    runner: Runner,
+    plans: Sequence[ParallelPlan],
+    estimate_s: Sequence[float],
+    processes: int,
+    watch: Watch,
+) -> list[Finalist]:
+    """Simulate plans in order of their estimates.
+
+    Each process has the caller's caches from its start; results do not depend on their number.
+    """
+    tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
+    count = runner.processes(len(plans), processes)
+    if count == 1:
+        return [runner.finalist(*task) for task in watch(tasks, "simulated")]
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(count, fork, initializer=_begin, initargs=(runner,)) as pool:
+        results = pool.map(_one, tasks)
+        return [next(results) for _ in _each(tasks, watch)]
+
+
+def _each(tasks: Sequence[Any], watch: Watch) -> Iterator[Any]:
+    yield from watch(tasks, "simulated")
+
+
+_RUNNER: list[Runner] = []
+"""What a worker simulates with; empty in every other process."""
+
+
+def _begin(runner: Runner) -> None:
+    """Make a process ready, and end it when the one that started it is gone."""
+    _RUNNER.append(runner)
+    parent = os.getppid()
+
+    def watch_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCHED_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch_parent, daemon=True).start()
+
+
+def _one(task: tuple[ParallelPlan, int, float]) -> Finalist:
+    return _RUNNER[0].finalist(*task)
