@@ -95,7 +95,10 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     equal ranks that an op stands for; a join has those of its group's first member.
     """
     layout = lay_out(program)
-    templates = [_template(program, stage) for stage in range(len(program.streams))]
+    templates = [
+        Template(*calls, *_leads_to(stream, *calls))
+        for stream, calls in zip(program.streams, calls_of_stages(program), strict=True)
+    ]
     edges = _edges(program, layout, templates)
     kind = np.full(layout.total, JOIN, np.uint8)
     kind[: layout.ops] = FIXED
@@ -130,23 +133,18 @@ def lay_out(program: Program) -> Layout:
     return Layout(ops, at, offset)
 
 
-def _template(program: Program, stage: int) -> Template:
-    stream = program.streams[stage]
-    exchange, call = _calls(program, stage)
-    src, column, value = _leads_to(stream, exchange, call)
-    return Template(exchange, call, src, column, value)
-
-
-def _calls(program: Program, stage: int) -> tuple[IntArray, IntArray]:
-    """Exchange and call of each op of a stage."""
-    ops = len(program.streams[stage].ops)
-    exchange, call = np.full(ops, -1, np.int64), np.zeros(ops, np.int64)
+def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
+    """Exchange and call of each op of each stage; -1 for an op that is no communication."""
+    lengths = [len(stream.ops) for stream in program.streams]
+    found: list[tuple[IntArray, IntArray]] = [
+        (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
+    ]
     for number, one in enumerate(program.exchanges):
         for role in program.roles(one):
-            if role.stage == stage:
-                exchange[role.ops] = number
-                call[role.ops] = np.arange(one.calls)
-    return exchange, call
+            exchange, call = found[role.stage]
+            exchange[role.ops] = number
+            call[role.ops] = np.arange(one.calls)
+    return found
 
 
 def _leads_to(
@@ -265,9 +263,10 @@ def _flows(
 
 def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
     """Ops that contend for memory, their rows, bytes and rates: of kernels, and of exchanges."""
+    calls_of = calls_of_stages(program)
     for stage, stream in enumerate(program.streams):
         row = np.flatnonzero(program.stage == stage)[:, None]
-        kernels = np.flatnonzero(stream.contends & (_calls(program, stage)[0] < 0))
+        kernels = np.flatnonzero(stream.contends & (calls_of[stage][0] < 0))
         step = stream.ops.step[kernels]
         drawn, rate = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
         yield np.broadcast_arrays(layout.offset[row, OWN] + kernels, row, drawn, rate)

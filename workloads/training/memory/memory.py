@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -77,7 +77,8 @@ class Memory:
 
     def parts(self) -> dict[str, int]:
         """The parts by name [B]."""
-        return {name: size for name, size in asdict(self).items() if name != "capacity"}
+        names = [one.name for one in fields(self) if one.name != "capacity"]
+        return {name: getattr(self, name) for name in names}
 
 
 def memory(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue, chip: str) -> Memory:

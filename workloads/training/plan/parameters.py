@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -48,14 +49,19 @@ def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share
     Norms, routers and the down-projections of latent attention are on every rank of a
     tensor-parallel group, and so are key-value heads where tp exceeds them.
     """
+    return _layer_share(model, plan.tp, plan.ep * plan.expert_tp, moe=moe)
+
+
+def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
+    """The same for ``tp`` ranks, and experts in so many parts."""
     experts = model.experts.count * expert_parameters(model) if moe and model.experts else 0
     whole = _whole(model, moe=moe)
-    split = part(layer_parameters(model, moe=moe) - experts - whole, plan.tp)
+    split = part(layer_parameters(model, moe=moe) - experts - whole, tp)
     replicated = 0
     if model.mixer == "attention" and not model.latent:
-        copies = max(0, plan.tp - model.kv_heads)
-        replicated = 2 * copies * model.head_dim * model.hidden // plan.tp
-    return Share(split + whole + replicated, part(experts, plan.ep * plan.expert_tp))
+        copies = max(0, tp - model.kv_heads)
+        replicated = 2 * copies * model.head_dim * model.hidden // tp
+    return Share(split + whole + replicated, part(experts, parts))
 
 
 def _whole(model: Model, *, moe: bool) -> int:
@@ -95,9 +101,16 @@ def stage_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     return total([*shares, Share(edge_share(model, plan, stage), 0)])
 
 
-def kind_shares(model: Model, plan: ParallelPlan) -> list[Share]:
+def kind_shares(model: Model, plan: ParallelPlan) -> tuple[Share, ...]:
     """Parameters of a layer of each kind on one rank."""
-    return [layer_share(model.of_kind(kind), plan, moe=kind.experts) for kind in model.kinds]
+    return _kind_shares(model, plan.tp, plan.ep * plan.expert_tp)
+
+
+@lru_cache(maxsize=1024)
+def _kind_shares(model: Model, tp: int, parts: int) -> tuple[Share, ...]:
+    return tuple(
+        _layer_share(model.of_kind(kind), tp, parts, moe=kind.experts) for kind in model.kinds
+    )
 
 
 def part(size: int, parts: int) -> int:
