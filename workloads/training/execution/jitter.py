@@ -159,6 +159,22 @@ def disturbed_array(
     return np.maximum(1, _scale_array(slowed, table[code.astype(np.int64)]))
 
 
+def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
+    """Return the times that each duration takes at each place of the table of jitter [ps].
+
+    Parameters
+    ----------
+    duration_ps : int64 array (durations,)
+    table : int64 array (places,)
+
+    Returns
+    -------
+    int64 array (durations, places)
+    """
+    lasts: IntArray = np.maximum(1, _scale_array(duration_ps[:, None], table))
+    return np.ascontiguousarray(lasts)
+
+
 def _scale_array(duration_ps: IntArray, k: IntArray) -> IntArray:
     """d + ((d · k) >> 20), the product in two parts so that it fits."""
     high, low = duration_ps >> UNIT, duration_ps & (2**UNIT - 1)

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from cluster_sim.schedule.table import HORIZON_PS, IntArray
-from workloads.training.execution.jitter import GOLDEN, Disturbance
+from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
+from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
 from workloads.training.execution.rank_vector.cover import (
     NOTHING,
     ROOM,
@@ -26,6 +26,9 @@ from workloads.training.execution.rank_vector.run import Clocks, Kernels, Notes,
 from workloads.training.execution.rank_vector.tape import Tape, phases_tape, timed_tape
 from workloads.training.execution.rank_vector.unions import unions
 from workloads.training.program.program import Program
+
+MOST_TABLES = 512
+"""Different durations up to which all their jittered times are worth a table, of 8 KiB each."""
 
 
 class Machine:
@@ -204,4 +207,22 @@ def _kernels(program: Program, made: Nodes, where: Layout, how: Disturbance) -> 
     ranks = program.rank[where.order]
     longest = int(np.diff(made.base).max())
     op_key = np.arange(longest).astype(np.uint64) * GOLDEN
-    return Kernels(how.keys(ranks), how.slowness(ranks), how.table, op_key, bool(how))
+    slow = how.slowness(ranks)
+    durations, row = np.unique(made.run_ps, return_inverse=True)
+    tabulated = bool(how) and len(durations) <= MOST_TABLES
+    scaled = jittered(durations if tabulated else durations[:0], how.table)
+    slowed = _slowed(where, slow) if tabulated else np.ones(_blocks(where), np.bool_)
+    duration = np.ascontiguousarray(row, np.int64)
+    keys = how.keys(ranks)
+    return Kernels(keys, slow, how.table, op_key, scaled, duration, slowed, bool(how))
+
+
+def _blocks(where: Layout) -> tuple[int, int]:
+    return where.blocks, where.low.shape[1]
+
+
+def _slowed(where: Layout, slow: IntArray) -> BoolArray:
+    """Whether any rank is slow, bool (blocks, stages)."""
+    before = np.concatenate([[0], np.cumsum(slow > 0)])
+    counted = before[where.stage_at[:-1] + where.low]
+    return np.ascontiguousarray(np.diff(counted, axis=0) > 0)

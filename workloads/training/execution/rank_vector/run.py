@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import compiled, internal
-from cluster_sim.schedule.table import IntArray
+from cluster_sim.schedule.table import BoolArray, IntArray
 from workloads.training.execution.jitter import KeyArray, draw, scale
 from workloads.training.execution.rank_vector.cover import (
     IGNORE,
@@ -50,6 +50,12 @@ class Kernels(NamedTuple):
     table : int64 array
     op_key : uint64 array (longest stream,)
         What the hash adds for each op.
+    scaled : int64 array (durations, places of the table)
+        Every jittered time of every different duration of a kernel, without slow ranks [ps].
+    duration : int64 array (kernels of all runs,)
+        Row of ``scaled`` of each kernel.
+    slowed : bool array (blocks, stages)
+        Whether a rank of a block is slow, so that its kernels' times stand in no table.
     disturbed : bool
     """
 
@@ -57,6 +63,9 @@ class Kernels(NamedTuple):
     slow: IntArray
     table: IntArray
     op_key: KeyArray
+    scaled: IntArray
+    duration: IntArray
+    slowed: BoolArray
     disturbed: bool
 
 
@@ -190,25 +199,38 @@ def _run(
         return
     for c in range(on.ranks):
         end[c] = begin[c]
+    slowed = kernels.slowed[block, on.stage]
     for k in range(work.run_ptr[part], work.run_ptr[part + 1]):
-        _add(end, work.run_ps[k], kernels, kernels.op_key[work.run_op[k]], clocks, on)
+        _draw(kernels, kernels.op_key[work.run_op[k]], clocks, on)
+        if slowed:
+            _add_slowed(end, work.run_ps[k], kernels, clocks, on)
+        else:
+            _add(end, kernels.scaled[kernels.duration[k]], clocks, on)
 
 
 @internal
-def _add(
-    end: IntArray,
-    duration: int,
-    kernels: Kernels,
-    op_key: np.uint64,
-    clocks: Clocks,
-    on: Stretch,
-) -> None:
-    """Add the disturbed time of one kernel on each rank; three loops, two of them for vectors."""
-    key = kernels.key[on.place : on.place + on.ranks]
-    slow = kernels.slow[on.place : on.place + on.ranks]
-    place, drawn = clocks.place[: on.ranks], clocks.drawn[: on.ranks]
+def _draw(kernels: Kernels, op_key: np.uint64, clocks: Clocks, on: Stretch) -> None:
+    """Draw a place in the table of jitter for one kernel on each rank; a loop for vectors."""
+    key, place = kernels.key[on.place : on.place + on.ranks], clocks.place[: on.ranks]
     for c in range(on.ranks):
         place[c] = draw(key[c], op_key)
+
+
+@internal
+def _add(end: IntArray, scaled: IntArray, clocks: Clocks, on: Stretch) -> None:
+    """Add the jittered time of one kernel on each rank, from the table of its duration."""
+    place = clocks.place[: on.ranks]
+    for c in range(on.ranks):
+        end[c] += scaled[place[c]]
+
+
+@internal
+def _add_slowed(
+    end: IntArray, duration: int, kernels: Kernels, clocks: Clocks, on: Stretch
+) -> None:
+    """Add the disturbed time of one kernel on each rank, some of which are slow."""
+    slow = kernels.slow[on.place : on.place + on.ranks]
+    place, drawn = clocks.place[: on.ranks], clocks.drawn[: on.ranks]
     for c in range(on.ranks):
         drawn[c] = kernels.table[place[c]]
     for c in range(on.ranks):
