@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup demo test test-slow check fuzz golden golden-record bench clean
+.PHONY: help setup demo test test-slow check fuzz golden golden-record docs docs-rerun bench clean
 
 help:
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
@@ -17,13 +17,15 @@ help:
 	@echo "make check      lint, types, import contracts, tests, doctests, notebooks"
 	@echo "make fuzz       mutate inputs and options for an hour, or SECONDS=600; what fails is saved in out/fuzz"
 	@echo "make golden     compare the recorded answers of 47 commands"
+	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
+	@echo "make docs-rerun run the code of the documents again and say what moved"
 	@echo "make bench      speed, as ratios measured in one run"
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cluster-sim needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dask]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dask,docs]'
 	$(BIN)/python -m experiments.precompile || true
 	@touch $(READY)
 
@@ -53,6 +55,12 @@ golden: $(READY)
 
 golden-record: $(READY)
 	$(BIN)/python -m tests.golden.record --write
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-rerun: $(READY)
+	$(BIN)/python -m tests.docs.rerun
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

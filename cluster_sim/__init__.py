@@ -1,3 +1,90 @@
-"""Schedules, collectives, engines, traces and metrics of accelerator clusters."""
+"""The front door of the simulator: fifteen names, and the modules ``metrics`` and ``plot``.
+
+>>> import cluster_sim as cs
+>>> cs.cluster("trn2-ultraserver:16").chips
+1024
+
+A name is loaded with its first use, so that ``import cluster_sim`` costs nothing. This is the one
+place where a lower package hands on names of higher ones; ``setup.cfg`` says so as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cluster_sim import plot
+    from cluster_sim.analysis import metrics
+    from cluster_sim.collectives.builder import collective
+    from cluster_sim.collectives.duration.duration import collective_time
+    from cluster_sim.collectives.group import Group
+    from cluster_sim.schedule.table import Schedule
+    from cluster_sim.trace.trace import Trace
+    from cluster_sim.trace.trace import run as simulate
+    from experiments.validation.front import validate
+    from topologies.clusters.names import cluster
+    from topologies.errors import InputError
+    from workloads.fleet.front import run_fleet
+    from workloads.models.huggingface import model
+    from workloads.search.front import search_plans
+    from workloads.serving.front import serve
+    from workloads.training.iteration import iteration as train
+    from workloads.training.plan.plan import ParallelPlan as Plan
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Group",
+    "InputError",
+    "Plan",
+    "Schedule",
+    "Trace",
+    "cluster",
+    "collective",
+    "collective_time",
+    "metrics",
+    "model",
+    "plot",
+    "run_fleet",
+    "search_plans",
+    "serve",
+    "simulate",
+    "train",
+    "validate",
+]
+
+_PLACES = {
+    "Group": "cluster_sim.collectives.group:Group",
+    "InputError": "topologies.errors:InputError",
+    "Plan": "workloads.training.plan.plan:ParallelPlan",
+    "Schedule": "cluster_sim.schedule.table:Schedule",
+    "Trace": "cluster_sim.trace.trace:Trace",
+    "cluster": "topologies.clusters.names:cluster",
+    "collective": "cluster_sim.collectives.builder:collective",
+    "collective_time": "cluster_sim.collectives.duration.duration:collective_time",
+    "metrics": "cluster_sim.analysis.metrics:",
+    "model": "workloads.models.huggingface:model",
+    "plot": "cluster_sim.plot:",
+    "run_fleet": "workloads.fleet.front:run_fleet",
+    "search_plans": "workloads.search.front:search_plans",
+    "serve": "workloads.serving.front:serve",
+    "simulate": "cluster_sim.trace.trace:run",
+    "train": "workloads.training.iteration:iteration",
+    "validate": "experiments.validation.front:validate",
+}
+"""Module of each name, and what it is called there; nothing after the colon for a module."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'cluster_sim' has no attribute {name!r}")
+    module, _, attribute = _PLACES[name].partition(":")
+    loaded = importlib.import_module(module)
+    found = getattr(loaded, attribute) if attribute else loaded
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.schedule.table import IntArray
+from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Torus
@@ -55,6 +56,10 @@ class Group:
             raise InputError(f"chip {twice} is named twice in a group; each chip may stand once")
         if self.ranks_per_chip < 1:
             raise InputError(f"ranks per chip of {self.ranks_per_chip}; at least 1")
+
+    def __repr__(self) -> str:
+        facts = {"ranks": f"{self.ranks:,}", "cluster": self.cluster.name}
+        return display.line("Group", facts)
 
     @property
     def ranks(self) -> int:

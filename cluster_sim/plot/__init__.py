@@ -1,1 +1,28 @@
-"""Pictures of a trace and files for timeline viewers."""
+"""Pictures of a trace, and files for timeline viewers.
+
+matplotlib is loaded with the first picture.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cluster_sim.plot.bars import timeline
+    from cluster_sim.plot.links import link_map
+    from cluster_sim.plot.perfetto import write_timeline
+
+__all__ = ["link_map", "timeline", "write_timeline"]
+
+_MODULES = {"link_map": "links", "timeline": "bars", "write_timeline": "perfetto"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'cluster_sim.plot' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"cluster_sim.plot.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cluster_sim.progress import progress
 from experiments.cli.inputs import CatalogueInputs, MachineInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
-from experiments.cli.progress import progress
 from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cluster_sim.progress import progress as shown
 from experiments.cli.fleet_options import (
     DemandInputs,
     FleetInputs,
@@ -18,7 +19,6 @@ from experiments.cli.fleet_options import (
 from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
-from experiments.cli.progress import progress as shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cluster_sim.progress import progress
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
 from experiments.cli.options import Stated
 from experiments.cli.output import print_table
-from experiments.cli.progress import progress
 from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
 

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster_sim.progress import telling
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_json, print_table
-from experiments.cli.progress import telling
 from topologies.options import option
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cluster_sim.progress import progress
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
-from experiments.cli.progress import progress
 from topologies.options import option
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster_sim.plot.link_map import link_map
-from cluster_sim.plot.timeline import timeline
+from cluster_sim.plot.bars import timeline
+from cluster_sim.plot.links import link_map
 from experiments.scripts.busbw_vs_size import plot
 from topologies.shapes.basic import Torus
 from topologies.units import format_bytes

@@ -192,7 +192,7 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
 
 
 def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
-    from cluster_sim.plot.timeline import timeline
+    from cluster_sim.plot.bars import timeline
 
     title = f"{run.model.name} on {run.cluster.name}"
     out.figure(

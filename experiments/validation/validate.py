@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.validation.baseline import baseline
 from experiments.validation.compare import compare_row, summary
@@ -13,7 +13,11 @@ from experiments.validation.predictors import predictor
 from experiments.validation.residuals import coverage, with_intervals
 from experiments.validation.rows import Row, Rows
 from experiments.validation.schema import Kind
+from topologies import display
 from workloads.confidence import shipped_residuals
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Watch = Callable[[Sequence[Row], str], Any]
 LONG = ("training", "memory")
@@ -47,6 +51,27 @@ class Result:
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     baseline: Mapping[str, float | None]
+
+    def frame(self) -> pd.DataFrame:
+        """Rows as a table: published, predicted, error, status."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        errors = {
+            name.replace("_", " "): f"{self.summary[name]:.1%}"
+            for name in ("median_abs_error", "p90_abs_error", "bias")
+            if self.summary[name] is not None
+        }
+        return {"table": self.name, "rows": len(self.rows), "ok": self.summary["ok"], **errors}
+
+    def __repr__(self) -> str:
+        return display.line("Result", self._facts)
+
+    def _repr_html_(self) -> str:
+        return display.table("Validation", self._facts)
 
 
 def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:

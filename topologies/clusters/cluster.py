@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from topologies import display
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from topologies.shapes.basic import Shape
@@ -59,6 +60,15 @@ class Cluster:
                 f"{self.name}: a domain of {self.shape.chips} chips is not made of servers "
                 f"of {self.chips_per_server}"
             )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "chips": f"{self.chips:,}",
+            "chip": self.chip or "(plain shape)",
+            "scale-up domains": f"{self.domains:,} of {self.shape.chips} chips",
+            "servers": f"{self.servers:,}",
+        }
+        return display.table(self.name, facts)
 
     @property
     def chips_per_domain(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from topologies import display
 from topologies.errors import InputError
 from workloads.models.parts import Experts, LatentAttention, Layer, Mixer, Recurrence
 
@@ -122,6 +123,10 @@ class Model:
     head_bias: bool = False
     precision: str = "bf16"
     left_out: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        facts = {"parameters": f"{self.parameters:,}", **display.stated_fields(self)}
+        return display.table(self.name, facts)
 
     def __post_init__(self) -> None:
         _check(self)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Unpack
 
 import numpy as np
+import pandas as pd
 
 from cluster_sim.schedule.table import IntArray
+from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.models.model import Model
@@ -96,6 +98,37 @@ class Search:
     estimated_in_s: float
     simulated_in_s: float
     objective: str = "time"
+
+    def frame(self) -> pd.DataFrame:
+        """Return the simulated plans as a table, the fastest first."""
+        return pd.DataFrame(
+            {
+                **display.stated_fields(one.plan),
+                "estimate_s": one.estimate_s,
+                "iteration_s": one.iteration_s,
+                "mfu": one.mfu,
+                "memory_bytes": one.memory.total,
+            }
+            for one in self.finalists
+        )
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        best = self.finalists[0]
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "plans": f"{self.candidates:,}",
+            "fitting": f"{len(self.plans):,}",
+            "best": f"{best.iteration_s:.4g} s, MFU {best.mfu:.1%}",
+            **display.stated_fields(best.plan),
+        }
+
+    def __repr__(self) -> str:
+        return display.line("Search", self._facts)
+
+    def _repr_html_(self) -> str:
+        return display.table("Plan search", self._facts)
 
 
 def search(

@@ -11,6 +11,7 @@ from typing import Unpack
 import pandas as pd
 
 from cluster_sim.trace.trace import Trace
+from topologies import display
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -79,6 +80,29 @@ class Iteration:
     def iteration_s(self) -> float:
         """Length of the iteration [s]."""
         return self.trace.total_s / self.iterations
+
+    @property
+    def time_s(self) -> float:
+        """Length of the iteration [s]."""
+        return self.iteration_s
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        parts = {name: f"{seconds:.4g} s" for name, seconds in self.breakdown_s.items() if seconds}
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "time": f"{self.iteration_s:.4g} s",
+            "MFU": f"{self.mfu:.1%}",
+            "tokens/s": f"{self.tokens_per_s:,.0f}",
+            **parts,
+        }
+
+    def __repr__(self) -> str:
+        return display.line("Iteration", self._facts)
+
+    def _repr_html_(self) -> str:
+        return display.table("Training step", self._facts)
 
     @property
     def chips(self) -> int:

@@ -15,7 +15,7 @@ from cluster_sim.collectives.measure_all_to_all_v import (
     skewed,
 )
 from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
-from cluster_sim.plot.link_map import link_load, link_map
+from cluster_sim.plot.links import link_load, link_map
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

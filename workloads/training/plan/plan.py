@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 
+from topologies import display
 from topologies.errors import InputError
 from topologies.options import option
 from workloads.training.plan.fields import (
@@ -171,6 +172,9 @@ class ParallelPlan:
             default="that of the training library",
         ),
     )
+
+    def _repr_html_(self) -> str:
+        return display.table("Plan", {"ranks": f"{self.ranks:,}", **display.stated_fields(self)})
 
     def __post_init__(self) -> None:
         for one in fields(self):

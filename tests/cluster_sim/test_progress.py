@@ -7,8 +7,8 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from experiments.cli import progress as shown
-from experiments.cli.progress import progress, telling
+from cluster_sim import progress as shown
+from cluster_sim.progress import progress, telling
 
 SHOW_CURSOR = "\x1b[?25h"
 

@@ -1,0 +1,32 @@
+"""Validation in one call: a shipped table or a file of measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.validation.rows import read_file
+from experiments.validation.tables import table
+from experiments.validation.validate import Result
+from experiments.validation.validate import validate as compare
+
+
+def validate(table_or_file: str | Path, *, workers: int = 1) -> Result:
+    """Compare predictions with measurements.
+
+    Parameters
+    ----------
+    table_or_file : str or path
+        Name of a shipped table such as ``"mlperf"``, or a CSV file of your own rows.
+    workers : int
+        Processes at most.
+
+    Raises
+    ------
+    InputError
+        For an unknown table or a file that cannot be read.
+    """
+    if str(table_or_file).endswith(".csv"):
+        rows = read_file(table_or_file)
+        return compare(rows, Path(table_or_file).name, workers=workers)
+    named = table(str(table_or_file))
+    return compare(named.rows(), named.name, workers=workers)

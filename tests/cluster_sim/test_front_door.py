@@ -1,0 +1,118 @@
+"""The names of ``import cluster_sim as cs``: few, lazy, typed, listed and documented."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cluster_sim as cs
+from workloads.serving import fixed_lengths, poisson
+
+ROOT = Path(__file__).parents[2]
+SCREEN = 24 * 80
+
+
+def test_every_name_is_there_and_listed() -> None:
+    assert set(cs.__all__) <= set(dir(cs))
+    for name in cs.__all__:
+        assert getattr(cs, name) is getattr(cs, name)
+    with pytest.raises(AttributeError, match="no attribute 'clutser'"):
+        _ = cs.clutser
+
+
+def test_types_places_and_names_agree() -> None:
+    tree = ast.parse(Path(cs.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.asname or alias.name: f"{node.module}:{alias.name}"
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(typed) == set(cs.__all__) == set(cs._PLACES)
+    for name, place in cs._PLACES.items():
+        assert typed[name].replace(":", ".").rstrip(".") == place.replace(":", ".").rstrip(".")
+
+
+def test_the_import_costs_nothing() -> None:
+    code = (
+        "import sys; import cluster_sim as cs; dir(cs);"
+        "heavy = {'numpy', 'pandas', 'topologies', 'workloads', 'experiments', 'matplotlib'};"
+        "sys.exit(str(heavy & sys.modules.keys() or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_readme_and_reference_list_the_names() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rows = [line.split("|")[1] for line in readme.splitlines() if line.startswith("| `cs.")]
+    assert {name for row in rows for name in re.findall(r"cs\.(\w+)", row)} == set(cs.__all__)
+
+
+def test_a_collective_from_schedule_to_pictures() -> None:
+    cluster = cs.cluster("trn2.48xlarge")
+    group = cs.Group(cluster, range(4))
+    schedule = cs.collective("all-reduce", group, size_bytes=2**20, algorithm="ring")
+    assert isinstance(schedule, cs.Schedule)
+    trace = cs.simulate(schedule)
+    slow = cs.simulate(schedule, engine="reference")
+    assert isinstance(trace, cs.Trace)
+    assert trace.total_ps == slow.total_ps
+    time = cs.collective_time("all-reduce", group, size_bytes=2**20, algorithm="ring")
+    assert time.time_s == pytest.approx(trace.total_s)
+    assert len(cs.metrics.resource_use(trace))
+    assert cs.plot.timeline(trace).axes
+    assert all(len(repr(noun)) < SCREEN for noun in (cluster, group, schedule, trace))
+
+
+def test_a_step_and_a_search_for_its_plan() -> None:
+    model, cluster = cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge")
+    plan = cs.Plan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
+    step = cs.train(model, cluster, plan)
+    assert step.time_s == pytest.approx(sum(step.breakdown_s.values()))
+    search = cs.search_plans(
+        model, cluster, 8, finalists=2, quiet=True, seq=2048, pp=1, recompute="selective"
+    )
+    assert isinstance(search.frame(), pd.DataFrame)
+    assert search.finalists[0].iteration_s <= step.time_s
+    for noun in (model, cluster, plan, step, search):
+        assert len(repr(noun)) < SCREEN
+        assert noun._repr_html_().startswith("<table>")
+
+
+def test_a_replica_serves() -> None:
+    model, cluster = cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge")
+    requests = poisson(1.0, 20, fixed_lengths(256, 32), np.random.default_rng(0))
+    result = cs.serve(model, cluster, requests, tp=8)
+    assert result.ttft_s["n"] == 20
+    assert len(result.frame()) == 20
+    assert "TTFT p50" in repr(result)
+
+
+def test_a_fleet_runs_a_few_hours() -> None:
+    result = cs.run_fleet(
+        cs.cluster("trn2-ultraserver:20"),
+        "azure-code",
+        policy="threshold",
+        model=cs.model("llama-3.1-70b"),
+        days=0.1,
+    )
+    assert result.summary["chips"] == 1280
+    assert len(result.frame()) == 144
+    assert len(repr(result)) < SCREEN
+
+
+def test_a_table_is_validated() -> None:
+    result = cs.validate("korthikanti_layers")
+    assert len(result.frame()) == result.summary["rows"]
+    assert "median abs error" in repr(result)
+    with pytest.raises(cs.InputError, match="korthikanti"):
+        cs.validate("korthikanti_layer")

@@ -1,0 +1,41 @@
+"""The documents say what their code prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.rerun import BLOCK, ROOT, moved, pages, rerun
+
+PAGES = [page for page in pages() if re.search("^```(python|console)$", page.read_text(), re.M)]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+TUTORIAL = [page for page in PAGES if page.parent.name == "tutorial"]
+
+
+@pytest.mark.parametrize("page", TUTORIAL, ids=lambda page: page.name)
+def test_the_tutorial_runs(page: Path) -> None:
+    rerun(page.read_text(encoding="utf-8"), page.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_prints_what_stands_below_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert list(moved(text, rerun(text, page.name))) == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_a_moved_number_is_told() -> None:
+    text = "```python\nprint(1 + 1)\n```\n\n```\n3\n```\n"
+    assert list(moved(text, rerun(text, "page"))) == ["-3", "+2"]
+    assert rerun(text, "page").endswith("```\n2\n```\n")

@@ -1,0 +1,63 @@
+"""How nouns show themselves: one line at a prompt, a small table in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+LONGEST_VALUE = 120
+"""Characters of a value in a table or a line; what is longer is cut."""
+
+
+def line(noun: str, facts: Mapping[str, object]) -> str:
+    """Facts of an object on one line.
+
+    Examples
+    --------
+    >>> line("Group", {"ranks": 64, "cluster": "trn2-ultraserver"})
+    'Group(ranks=64, cluster=trn2-ultraserver)'
+    """
+    return f"{noun}({', '.join(f'{name}={_cut(value)}' for name, value in facts.items())})"
+
+
+def table(noun: str, facts: Mapping[str, object]) -> str:
+    """Facts of an object as an HTML table, for notebooks.
+
+    Examples
+    --------
+    >>> table("Group", {"ranks": 64})
+    '<table><caption>Group</caption><tr><th>ranks</th><td>64</td></tr></table>'
+    """
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_cut(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{html.escape(noun)}</caption>{''.join(rows)}</table>"
+
+
+def stated_fields(instance: Any) -> dict[str, object]:
+    """Fields of a dataclass that differ from their defaults, by name.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Plan:
+    ...     tp: int = 1
+    ...     pp: int = 1
+    >>> stated_fields(Plan(tp=8))
+    {'tp': 8}
+    """
+    values = {one.name: (getattr(instance, one.name), one.default) for one in fields(instance)}
+    return {
+        name: value
+        for name, (value, default) in values.items()
+        if default is MISSING or value != default
+    }
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
