@@ -15,7 +15,7 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.messages import side_by_side
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import wire, within_chip
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.table import Schedule
 from topologies.errors import InputError
@@ -123,6 +123,8 @@ def compose(
     for call in many[1:]:
         chosen(call, picked)
     costs = wire(cluster, ideal=ideal, sbuf=sbuf)
+    if not ideal and all(len(call.group.chips) == 1 for call in many):
+        costs = within_chip(costs, cluster, first.kind, first.ranks)
     ranks = sum(call.ranks for call in many)
     check_op_count(first.kind, picked.name, ranks, ops_foreseen(many, picked, costs))
     messages = side_by_side([picked.messages(call, costs) for call in many])

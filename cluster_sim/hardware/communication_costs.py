@@ -119,6 +119,36 @@ def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Commun
     return _without_accesses(made) if sbuf else made
 
 
+def within_chip(
+    costs: CommunicationCosts, cluster: Cluster, op: str, ranks: int
+) -> CommunicationCosts:
+    """Costs among the ranks of one chip, where the catalogue states them for the operation.
+
+    The runtime's copies inside a chip reach rates that depend on the operation and on the number
+    of ranks, and a collective inside a chip has a start of its own.
+
+    Parameters
+    ----------
+    costs : CommunicationCosts
+        Of any group on this cluster.
+    cluster : Cluster
+    op : str
+        Operation.
+    ranks : int
+        Ranks of the group, all of them on one chip.
+    """
+    numbers, chip = cluster.catalogue, cluster.chip
+    if numbers is None or not chip or costs.hbm_bytes_per_s == 0:
+        return costs
+    start, rate = "chip_collective_launch", f"copy_{op.replace('-', '_')}_{ranks}"
+    if numbers.has(chip, start):
+        costs = replace(costs, launch_ps=numbers.ps(chip, start))
+    if numbers.has(chip, rate):
+        copy = int(numbers.entry(chip, rate).exact)
+        costs = replace(costs, copy_bytes_per_s=copy, dma_bytes_per_s=copy * ranks)
+    return costs
+
+
 def _with_memory(costs: CommunicationCosts, numbers: Catalogue, chip: str) -> CommunicationCosts:
     """Accesses of a message, from those of a chunk and two ranks that the vendor states."""
     if not numbers.has(chip, "hbm_in_collectives") or not numbers.has(chip, "collective_copy"):

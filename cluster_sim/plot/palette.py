@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 KNOWN: Mapping[str, str] = {
     "compute": "#4477aa",
     "optimizer": "#222255",
+    "scheduling": "#99bbdd",
     "exposed_tp": "#ee6677",
     "exposed_cp": "#ee9966",
     "exposed_ep": "#aa3377",

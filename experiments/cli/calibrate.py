@@ -1,8 +1,9 @@
-"""``cluster-sim calibrate``: one's own collective measurements as a catalogue overlay."""
+"""``cluster-sim calibrate``: one's own measurements as a catalogue overlay."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +13,29 @@ from experiments.cli.invocation import Invocation
 from topologies.options import option
 
 if TYPE_CHECKING:
+    from experiments.calibration.combined import Group
     from experiments.calibration.fabric import Fitted
     from experiments.reports.run_directory import Run
     from experiments.validation.nccl_tests import Measured
+    from topologies.catalogue.catalogue import Catalogue
 
 
 @dataclass(frozen=True)
 class MeasurementInputs:
     """Measurements and the machine that they were taken on."""
 
-    file: Path = field(
-        metadata=option("Output of nccl-tests or nccom-test", metavar="FILE", argument=True)
+    file: tuple[Path, ...] = field(
+        metadata=option(
+            "Output of nccl-tests, nccom-test or neuron-profile, rows of kernels or training "
+            "steps, or the folder of a kit (`measure-kit` writes one); may be several",
+            metavar="FILE|DIR…",
+            argument=True,
+        )
     )
-    cluster: str = field(metadata=option("Machine without a count", metavar="NAME"))
+    cluster: str | None = field(
+        default=None,
+        metadata=option("Machine without a count", metavar="NAME", default="the kit's"),
+    )
     collective: str | None = field(
         default=None, metadata=option("Operation, where the output does not name it")
     )
@@ -32,7 +43,10 @@ class MeasurementInputs:
         default=None, metadata=option("Number of ranks, where the output does not name it", least=2)
     )
     chips: int | None = field(
-        default=None, metadata=option("Chips that the ranks run on", least=1, default="one a rank")
+        default=None,
+        metadata=option(
+            "Chips that the ranks run on", least=1, default="as the kit says, or one a rank"
+        ),
     )
     overlay: Path | None = field(
         default=None,
@@ -41,21 +55,43 @@ class MeasurementInputs:
 
 
 def calibrate(asked: MeasurementInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
-    """Fit a fabric to your own collective measurements.
+    """Fit the catalogue to your own measurements.
 
-    Fits the step time and the efficiency of a fabric to measured times, and prints the rows of a
-    catalogue overlay, to be used with --catalogue. Times are used, never the printed bandwidths,
-    whose GB may be GiB.
+    Fits constants of kernels, collectives and training steps to measured times, and prints the rows
+    of a catalogue overlay, to be used with --catalogue. A constant that the measurements cannot
+    tell from another keeps its value and is named. Of collectives times are used, never the
+    printed bandwidths, whose GB may be GiB.
     """
-    from cluster_sim.files import whole_file
-    from experiments.calibration.fabric import fit
+    single = _single(asked)
+    if single:
+        _fabric(asked, single, catalogue.read(), call)
+    else:
+        _all(asked, catalogue.read(), call)
+
+
+def _single(asked: MeasurementInputs) -> Measured | None:
+    """The series of a single file that some collective test printed."""
+    from experiments.calibration.measurements import is_printed
     from experiments.validation.nccl_tests import read_measured
 
-    measured = read_measured(asked.file, asked.collective)
+    alone = len(asked.file) == 1 and is_printed(asked.file[0])
+    return read_measured(asked.file[0], asked.collective) if alone else None
+
+
+def _fabric(
+    asked: MeasurementInputs, measured: Measured, numbers: Catalogue, call: Invocation
+) -> None:
+    """The step time and the efficiency of a fabric, from one series."""
+    from cluster_sim.files import whole_file
+    from experiments.calibration.fabric import fit
+    from topologies.errors import InputError
+
+    if asked.cluster is None:
+        raise InputError("the output does not name its machine. Add --cluster.")
     fitted = fit(
         measured,
         asked.cluster,
-        catalogue.read(),
+        numbers,
         collective=asked.collective,
         ranks=asked.ranks,
         chips=asked.chips,
@@ -66,7 +102,28 @@ def calibrate(asked: MeasurementInputs, catalogue: CatalogueInputs, call: Invoca
     call.answer(
         lambda: _document(measured, fitted),
         lambda: _print(measured, fitted, alone=asked.overlay is None),
-        lambda run: _write(run, measured, fitted),
+        lambda run: _write(run, _document(measured, fitted)),
+    )
+
+
+def _all(asked: MeasurementInputs, numbers: Catalogue, call: Invocation) -> None:
+    """Constants of every kind, from files and folders together."""
+    from cluster_sim.files import whole_file
+    from experiments.calibration.combined import fit_all
+    from experiments.calibration.constants import overlay_text
+    from experiments.calibration.measurements import read_measurements
+
+    measured = read_measurements(asked.file, asked.collective)
+    measured = measured.told(asked.collective, asked.ranks)
+    groups = fit_all(measured, numbers, asked.cluster, chips=asked.chips)
+    text = overlay_text([entry for group in groups for entry in group.fit.entries])
+    if asked.overlay:
+        with whole_file(asked.overlay) as part:
+            part.write_text(text, encoding="utf-8")
+    call.answer(
+        lambda: _groups_document(groups, len(measured)),
+        lambda: _print_groups(groups, "" if asked.overlay else text),
+        lambda run: _write(run, _groups_document(groups, len(measured))),
     )
 
 
@@ -80,10 +137,26 @@ def _print(measured: Measured, fitted: Fitted, *, alone: bool) -> None:
     )
 
 
-def _write(run: Run, measured: Measured, fitted: Fitted) -> None:
+def _print_groups(groups: Sequence[Group], text: str) -> None:
+    sys.stdout.write(text)
+    for group in groups:
+        before, after = group.fit.before, group.fit.after
+        sys.stderr.write(
+            f"{group.name}: {len(after)} measurements; median error {_median(before):.1%} before, "
+            f"{_median(after):.1%} with the fitted rows.\n"
+        )
+        if len(group.apart):
+            sys.stderr.write(
+                f"  {len(group.apart)} of them took no part in the fit: median error "
+                f"{_median(group.apart):.1%}.\n"
+            )
+        for name, reason in group.fit.kept.items():
+            sys.stderr.write(f"  {name} keeps its value: {reason}.\n")
+
+
+def _write(run: Run, document: dict[str, Any]) -> None:
     import pandas as pd
 
-    document = _document(measured, fitted)
     run.table("overlay", pd.DataFrame(document.pop("rows")), title="Fitted rows")
     run.json("summary", document, title="Errors before and after")
 
@@ -94,12 +167,35 @@ def _median(errors: Any) -> float:
     return float(np.median(np.abs(errors)))
 
 
+ROW = ("part", "quantity", "value", "unit", "low", "high")
+
+
 def _document(measured: Measured, fitted: Fitted) -> dict[str, Any]:
-    names = ("part", "quantity", "value", "unit", "low", "high")
     return {
-        "rows": [{name: getattr(entry, name) for name in names} for entry in fitted.entries],
+        "rows": [{name: getattr(entry, name) for name in ROW} for entry in fitted.entries],
         "measurements": len(measured),
         "bandwidth_unit": measured.bandwidth_unit,
         "median_abs_error_before": _median(fitted.before),
         "median_abs_error": _median(fitted.after),
+    }
+
+
+def _groups_document(groups: Sequence[Group], count: int) -> dict[str, Any]:
+    entries = [entry for group in groups for entry in group.fit.entries]
+    return {
+        "rows": [{name: getattr(entry, name) for name in ROW} for entry in entries],
+        "measurements": count,
+        "groups": [
+            {
+                "name": group.name,
+                "measurements": len(group.fit.after),
+                "median_abs_error_before": _median(group.fit.before),
+                "median_abs_error": _median(group.fit.after),
+                "median_abs_error_apart": _median(group.apart) if len(group.apart) else None,
+                "kept": [
+                    {"constant": name, "reason": reason} for name, reason in group.fit.kept.items()
+                ],
+            }
+            for group in groups
+        ],
     }

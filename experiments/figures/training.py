@@ -25,6 +25,7 @@ NAMES: Mapping[str, str] = {
     "bubble": "bubble (waiting for a peer)",
     "straggler": "waiting for a straggler",
     "optimizer": "optimizer",
+    "scheduling": "scheduling (unexplained)",
     "other": "other",
 }
 """What each part of the breakdown is called in a legend."""

@@ -19,6 +19,7 @@ from experiments.validation.recipes import recipe
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.kernels.runtime import collective_seen_by_host
 
 PS_PER_S = 10**12
 PYTORCH = "nccl.pytorch"
@@ -67,6 +68,8 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     ranks = values["ranks"] or values["chips"]
     op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
     seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
+    runtime = values.get("runtime") or "compiled"
+    seconds = collective_seen_by_host(whole.chip, seconds, runtime)
     known = _provenance(whole, algorithm)
     if through == WAITED:
         seconds += catalogue().value(PYTORCH, "waited")

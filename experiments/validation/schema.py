@@ -121,6 +121,9 @@ PLAN = (
     Column("precision", "text"),
     RECOMPUTE,
     OVERLAP,
+    *_counts("lora_rank", least=0),
+    Column("train_only", "text", choices=("attention", "mlp", "output")),
+    Column("runtime", "text", choices=("compiled", "eager", "xla")),
     Column("source", "text"),
 )
 """Model, machine and plan of a training run."""
@@ -166,6 +169,7 @@ COLLECTIVE = Kind(
         Column("ranks", "count"),
         Column("algorithm", "text"),
         Column("size_bytes", "count", required=True, least=0),
+        Column("runtime", "text", choices=("compiled", "eager", "xla")),
         Column("time_s", "number", least=0),
         Column("source", "text"),
     ),

@@ -12,6 +12,7 @@ from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
 from experiments.validation.row_defaults import Stated, filled
 from experiments.validation.schema import TRAINING
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Experts, Model
@@ -25,8 +26,10 @@ FEWEST = 4
 """Least microbatches of the period from which two runs stand for a longer one."""
 
 
-def predict(values: Mapping[str, Any]) -> Outcome:
+def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
     """Time of an optimizer step [s] and peak memory [B] of one row.
+
+    ``numbers`` is a catalogue to use in place of the recipe's.
 
     ``memory_bytes`` is what tensors need at the worst moment, ``reserved_bytes`` what the
     framework's allocator holds, fragments included. A row that states a measured time or peak did
@@ -37,7 +40,7 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     row = fitting(filled(values)) if ran else filled(values)
     model, plan = model_of(row.values), plan_of(row.values)
     used = recipe(row.values)
-    machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
+    machine = machines_for(row.values["cluster"], row.values["chips"], numbers or used.numbers())
     step, seconds = steady(model, machine, plan)
     predicted = {
         "iteration_s": seconds,
@@ -166,6 +169,9 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         ranks_per_chip=max(1, ranks_per_chip),
         reshard=row["pp"] == 1,  # across a pipeline PyTorch's FSDP keeps what it gathers
         etp=row.get("etp") or 0,
+        lora_rank=row.get("lora_rank") or 0,
+        train_only=row.get("train_only") or "",
+        runtime=row.get("runtime") or "compiled",
     )
 
 

@@ -163,7 +163,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(
 
 
 def test_what_is_no_whole_number_is_not_rounded_to_one(shipped: Catalogue) -> None:
-    with pytest.raises(InputError, match=r"^trn2 collective_efficiency is 0\.55 ratio, which is"):
+    with pytest.raises(InputError, match=r"^trn2 collective_efficiency is 0\.77 ratio, which is"):
         shipped.integer("trn2", "collective_efficiency")
     with pytest.raises(InputError, match=r"^trn2 link_latency is 0\.3 us, which is not near"):
         shipped.integer("trn2", "link_latency")

@@ -24,6 +24,42 @@ PART = "runtime.neuron"
 NEURON = "trn"
 
 
+def collective_seen_by_host(
+    chip: str, device_s: float, runtime: str = "compiled", *, parts: Catalogue | None = None
+) -> float:
+    """Time of one collective as its runtime shows it [s].
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue; only Trainium's runtimes are known.
+    device_s : float
+        Time inside a compiled graph, where it costs nothing more [s].
+    runtime : {"compiled", "eager", "xla"}
+    parts : Catalogue, optional
+
+    Raises
+    ------
+    InputError
+        For an unknown runtime.
+
+    Examples
+    --------
+    >>> round(collective_seen_by_host("trn2", 8e-6, "eager") * 1e6)
+    108
+    """
+    known = RUNTIMES[1:]
+    if runtime not in known:
+        near = suggestion(runtime, known)
+        raise InputError(f"unknown runtime {runtime[:40]!r}; there are {', '.join(known)}.{near}")
+    if runtime == "compiled" or not chip.startswith(NEURON):
+        return device_s
+    numbers = catalogue() if parts is None else parts
+    names = (f"{runtime}_collective_{name}" for name in ("added", "least"))
+    added, least = (numbers.value(PART, name) for name in names)
+    return max(least, device_s + added)
+
+
 def seen_by_host(
     chip: str, device_s: npt.ArrayLike, runtime: str = "graph", *, parts: Catalogue | None = None
 ) -> Any:

@@ -131,7 +131,9 @@ class _Shared:
         experts does not depend on how these are divided.
         """
         stage = Stage(self.model, plan, self.chip, self.parts, self._talk(plan))
+        unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip)
         near = (*_fields(plan, PASS_FIELDS), plan.pipeline.splits_weights, _where(plan, DENSE))
+        near = (*near, *unexplained)
         dense = self._once(lambda: layer_s(stage, moe=False), "dense", *near)
         ends = self._once(lambda: ends_s(stage), "ends", *near)
         if self.model.experts is None:

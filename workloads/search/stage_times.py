@@ -80,7 +80,7 @@ def _through(one: Stage, layers: int, stage: int, kind: Layer) -> FloatArray:
         plan, pp=3, vpp=chunks, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=()
     )
     few = replace(one.model.of_kind(kind), layers=3 * chunks * layers)
-    make = Builder(RankShapes(few, alone, one.chip, one.parts), stage, Catalog())
+    make = Builder(RankShapes(few, alone, one.chip, one.parts), stage, Catalog(), plan)
     found = np.zeros(3)
     chunk = chunks - 1 if stage == LAST else 0
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:

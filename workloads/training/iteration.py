@@ -16,13 +16,14 @@ from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.economics import StepCost, step_cost
-from workloads.models.flops import all_attention_flops, forward_flops, training_flops
+from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.faults import affected_ranks
 from workloads.training.execution.levels import LARGEST_ENGINE_RANKS, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.size import check_size, estimated_size
+from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory, check_memory, worst
 from workloads.training.plan.checks import check_model, check_ranks
@@ -127,7 +128,7 @@ class Iteration:
     @property
     def model_flops_per_s_per_chip(self) -> float:
         """Model FLOPs, causal and without recomputation, a second and chip."""
-        needed = training_flops(self.model, self.plan.seq, self.plan.tokens)
+        needed = trained_flops(self.model, self.plan)
         return needed / self.iteration_s / self.chips
 
     @property

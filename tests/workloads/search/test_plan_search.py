@@ -385,7 +385,7 @@ def test_estimates_are_near_the_simulation_and_in_its_order(machine: str, overla
     told = agreement(list(zip(found.tolist(), simulated, strict=True)))
     # A host issues kernels of a small model while replicas exchange, the more without overlap.
     issued = machine.startswith("dgx")
-    most = 0.06 if not issued else 0.12 if overlap != "none" else 0.2
+    most = 0.09 if not issued else 0.12 if overlap != "none" else 0.2
     assert told.worst_abs_error < most
     assert told.kendall_tau is not None
     assert told.kendall_tau > (0.9 if issued else 0.92)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from workloads.kernels.chip_share import family
 from workloads.kernels.times import step_overhead_s
+from workloads.training.layers.adapters import trained_share, trains
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, LayerOp, collective, kernel
 from workloads.training.plan.parameters import (
@@ -22,7 +23,6 @@ from workloads.training.plan.parameters import (
     Share,
     edge_share,
     part,
-    stage_share,
 )
 
 LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
@@ -108,7 +108,7 @@ def _talk(
 
 def update(shapes: RankShapes, stage: int) -> LayerOp:
     """Adam: gradient, master copy, mean and variance read, all but the gradient written."""
-    plan, owned = shapes.plan, stage_share(shapes.model, shapes.plan, stage)
+    plan, owned = shapes.plan, trained_share(shapes.model, shapes.plan, stage)
     updated = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
     touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, updated)
     made = shapes.stream(touched)
@@ -124,7 +124,7 @@ def clip(shapes: RankShapes, stage: int) -> list[LayerOp]:
     It is known before any parameter changes (a norm of 1.0 at most: arXiv 1909.08053, section 4.2).
     Gradients are taken to be scaled within the update.
     """
-    plan, owned = shapes.plan, stage_share(shapes.model, shapes.plan, stage)
+    plan, owned = shapes.plan, trained_share(shapes.model, shapes.plan, stage)
     held = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
     own = kernel("norm.squares", shapes.stream(GRADIENT_BYTES * max(1, held)), "optimizer")
     if plan.norm_ranks == 1:
@@ -149,7 +149,8 @@ def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) ->
 def tie(shapes: RankShapes, stage: int) -> list[LayerOp]:
     """Sum the gradients of an embedding that the first and the last stage both hold."""
     model, plan = shapes.model, shapes.plan
-    if not model.tied_embeddings or plan.pp == 1 or stage not in (0, plan.pp - 1):
+    frozen = not trains(plan, "output")
+    if frozen or not model.tied_embeddings or plan.pp == 1 or stage not in (0, plan.pp - 1):
         return []
     size = GRADIENT_BYTES * part(model.vocab, plan.tp) * model.hidden
     return [LayerOp("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from workloads.training.layers.adapters import trained_backward, with_adapters
 from workloads.training.layers.attention import attention_backward, attention_forward
 from workloads.training.layers.experts import experts_backward, experts_forward
 from workloads.training.layers.latent_attention import latent_backward, latent_forward
@@ -40,7 +41,8 @@ def forward(shapes: RankShapes, *, moe: bool = False) -> tuple[LayerOp, ...]:
         mix = [step for step in mix if step.name != "attention.residual"]
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
-    return (*mix, *feed, *_norms_after(shapes, "after", len([1 for half in (mix, feed) if half])))
+    after = _norms_after(shapes, "after", len([1 for half in (mix, feed) if half]))
+    return (*with_adapters(shapes, [*mix, *feed]), *after)
 
 
 def _mixer_forward(shapes: RankShapes) -> list[LayerOp]:
@@ -78,7 +80,10 @@ def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tu
             feed = without(feed, "mlp.norm", ("",))
     halves = len([1 for half in (mix, feed) if half])
     after = _norms_after(shapes, "after.data", halves, passes=4)
-    return (*before, *after, *feed, *mix, *_accumulation(shapes, moe=moe))
+    steps = [*before, *after, *feed, *mix, *_accumulation(shapes, moe=moe)]
+    if shapes.plan.train_only == "output":
+        return ()
+    return tuple(trained_backward(shapes, steps))
 
 
 def _mixer_backward(shapes: RankShapes) -> list[LayerOp]:

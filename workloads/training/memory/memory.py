@@ -9,6 +9,7 @@ import numpy as np
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from workloads.models.model import Layer, Model
+from workloads.training.layers.adapters import trained_share
 from workloads.training.layers.data_parallel import sharded
 from workloads.training.memory.activations import (
     ELEMENT_BYTES,
@@ -94,18 +95,19 @@ def memory(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue, chip:
     chip : str
         Catalogue part.
     """
-    owned = stage_share(model, plan, stage)
+    owned, trained = stage_share(model, plan, stage), trained_share(model, plan, stage)
     kept = [
-        sharded(plan.sharding >= level, owned, plan.replicas, plan.expert_replicas)
-        for level in (3, 2, 1)
+        sharded(plan.sharding >= level, share, plan.replicas, plan.expert_replicas)
+        for level, share in ((3, owned), (2, trained), (1, trained))
     ]
+    adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
     gated = parts.integer("training", "gated_kept")
     activations = held_activations(model, plan, stage, gated=gated)
     copies = parts.integer("training", "gradient_copy_bytes")
     buffers = copies * kept[1] + _gathered(model, plan, stage) + _work(model, plan, stage, parts)
     usable = "hbm_usable_bytes" if parts.has(chip, "hbm_usable_bytes") else "hbm_bytes"
     return Memory(
-        weights=WEIGHT_BYTES * kept[0],
+        weights=WEIGHT_BYTES * kept[0] + adapters,
         gradients=GRADIENT_BYTES * kept[1],
         optimizer=OPTIMIZER_BYTES * kept[2],
         activations=activations,

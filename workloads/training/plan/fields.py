@@ -18,6 +18,8 @@ CHOICES = {
     "attention": ("fused", "unfused"),
     "zero": (0, 1, 2, 3),
     "cp_exchange": ("ring", "all-gather"),
+    "train_only": ("", "attention", "mlp", "output"),
+    "runtime": ("compiled", "eager", "xla"),
 }
 """Choices of each field that has some; ``schedule`` has those of the registry."""
 
@@ -28,7 +30,7 @@ COUNTS = (
     "recompute_every",
 )  # fmt: skip
 """Fields that are whole numbers of at least 1."""
-OPTIONAL = ("etp", "bucket_bytes")
+OPTIONAL = ("etp", "bucket_bytes", "lora_rank")
 """Fields that are whole numbers, 0 for the usual."""
 FLAGS = ("reshard", "sequence_parallel")
 SHOWN = 40

@@ -83,6 +83,13 @@ class ParallelPlan:
     bucket_bytes : int
         Gradients that are reduced together beside the backward pass, at least [B]; 0 for the
         library's default, see :func:`workloads.training.layers.data_parallel.bucket_parameters`.
+    lora_rank : int
+        Rank of the adapters that are trained beside frozen weights; 0 trains the weights.
+    train_only : {"", "attention", "mlp", "output"}
+        The one part of the model that is trained; empty for all of it.
+    runtime : {"compiled", "eager", "xla"}
+        How the host issues work to Trainium: programs of a whole microbatch, one operation at a
+        time, or programs that torch-xla starts one by one.
     """
 
     tp: int = field(default=1, metadata=option("Tensor-parallel degree"))
@@ -172,6 +179,23 @@ class ParallelPlan:
             default="that of the training library",
         ),
     )
+    lora_rank: int = field(
+        default=0,
+        metadata=option("Rank of trained adapters; weights are frozen", default="0, no adapters"),
+    )
+    train_only: str = field(
+        default="",
+        metadata=option(
+            "The only part of the model that is trained",
+            kind=str,
+            choices=CHOICES["train_only"][1:],
+            default="all of it",
+        ),
+    )
+    runtime: str = field(
+        default="compiled",
+        metadata=option("How work is issued to Trainium", choices=CHOICES["runtime"]),
+    )
 
     def _repr_html_(self) -> str:
         return display.table("Plan", {"ranks": f"{self.ranks:,}", **display.stated_fields(self)})
@@ -182,6 +206,11 @@ class ParallelPlan:
         self._check_pipeline()
         self._check_experts()
         self._check_batch()
+        if self.lora_rank and self.train_only:
+            raise InputError(
+                f"lora rank {self.lora_rank} freezes all weights, so train only "
+                f"{self.train_only} cannot hold as well. State one of them."
+            )
 
     def _check_batch(self) -> None:
         once = self.dp * self.microbatch

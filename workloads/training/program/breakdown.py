@@ -20,6 +20,7 @@ from cluster_sim.trace.trace import Trace
 ORDER: Mapping[str, list[str]] = {
     "optimizer": ["optimizer"],
     "compute": ["compute"],
+    "scheduling": ["scheduling"],
     "exposed_tp": ["tp"],
     "exposed_cp": ["cp"],
     "exposed_ep": ["ep"],
@@ -31,7 +32,7 @@ ORDER: Mapping[str, list[str]] = {
 
 PARTS = (
     "compute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
-    "straggler", "optimizer", "other",
+    "straggler", "optimizer", "scheduling", "other",
 )  # fmt: skip
 """All parts, in the order in which they are told."""
 

@@ -336,10 +336,19 @@ class _Exchanges:
         for step in steps:
             key = (*where, step.collective, step.size_bytes)
             if key not in self._known:
-                lasts = group_ps(group, step.collective, step.size_bytes)
+                lasts = self._group_ps(group, step)
                 self._known[key] = lasts, self._drawn(group, step)
             found.append(self._known[key])
         return found
+
+    def _group_ps(self, group: Group, step: LayerOp) -> int:
+        """Time of a group's call while the groups that share its chips do the same [ps].
+
+        They have one adapter and the same links, so each takes as long as one that moves all of
+        their bytes.
+        """
+        beside = max(1, self.placement.plan.ranks_per_chip // group.ranks_per_chip)
+        return group_ps(group, step.collective, beside * step.size_bytes)
 
     def _drawn(self, group: Group, step: LayerOp) -> int:
         """Bytes that one member of a collective reads and writes; see ``contending`` for sends."""
@@ -358,7 +367,7 @@ def group_ps(group: Group, op: str, size_bytes: int) -> int:
 
     What one chip sends to another takes as long as a step in which two exchange as much.
     """
-    if len(group.chips) == 1:
+    if len(group.chips) == 1 and not _copies_within_chip(group):
         return _local_ps(group.cluster, size_bytes)
     kind = "permute" if op == "send" else op
     return max(1, duration_ps(CollectiveCall(kind, group, size_bytes)))
@@ -375,6 +384,13 @@ def group_of(cluster: Cluster, chips: IntArray) -> Group:
     """Group of ranks on these chips, one after the other; a chip is named by each of its ranks."""
     _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
     return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
+
+
+def _copies_within_chip(group: Group) -> bool:
+    """Whether it is known how fast ranks of one chip receive from each other."""
+    numbers = group.cluster.catalogue
+    known = numbers is not None and numbers.has(group.cluster.chip, "collective_copy")
+    return known and group.ranks > 1
 
 
 @cache

@@ -8,9 +8,10 @@ from itertools import zip_longest
 
 import numpy as np
 
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import IntArray
 from workloads.kernels.chip_share import Timing
-from workloads.kernels.times import host_dispatch_s
+from workloads.training.layers.adapters import trained_share, whole, without_frozen
 from workloads.training.layers.data_parallel import (
     bucket_parameters,
     buckets,
@@ -27,6 +28,7 @@ from workloads.training.layers.embedding import (
     output,
     output_backward,
 )
+from workloads.training.layers.host import host_s, scheduling_share
 from workloads.training.layers.layer import RankShapes, data_half, forward, weight_half
 from workloads.training.layers.layer import backward as layer_backward
 from workloads.training.layers.steps import (
@@ -41,7 +43,8 @@ from workloads.training.layers.steps import (
     LayerOp,
     kernel,
 )
-from workloads.training.plan.parameters import Share, kind_shares, stage_share, total
+from workloads.training.plan.parameters import Share, kind_shares, total
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import FORWARD, WEIGHT
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.stage_layers import chunk_layers, is_kept, layer_kinds
@@ -68,7 +71,7 @@ def stage_ops(
     have the same chunks.
     """
     plan = shapes.plan
-    make = Builder(shapes, stage, catalog, known)
+    make = Builder(shapes, stage, catalog, known=known)
     order = passes(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
     kind = 2 * (order.phase * plan.vpp + order.chunk)
     kind += _last_of_each(kind)
@@ -105,15 +108,23 @@ class Builder:
         Numbers the steps.
     known : dict
         Blocks that stages with the same chunks share.
+    job : ParallelPlan
+        Plan of the whole job, of which ``shapes`` may show a part.
     chunks : list of int64 array
         Layers of each of the stage's chunks.
     """
 
     def __init__(
-        self, shapes: RankShapes, stage: int, catalog: Catalog, known: Known | None = None
+        self,
+        shapes: RankShapes,
+        stage: int,
+        catalog: Catalog,
+        job: ParallelPlan | None = None,
+        known: Known | None = None,
     ):
         self.known: Known = {} if known is None else known
         self.shapes = shapes
+        self.job = job or shapes.plan
         self.stage = stage
         self.catalog = catalog
         self.chunks = chunk_layers(shapes.model, shapes.plan, stage)
@@ -151,28 +162,31 @@ class Builder:
     def backward(self, chunk: int = 0, reduces: bool = False) -> Ops:
         """One microbatch backward; gradients leave as soon as a bucket of them is whole."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
-        begin = output_backward(s) if last else [self._receive("backward", RECEIVE_BACK)]
+        begin = [self._receive("backward", RECEIVE_BACK)]
+        if last:
+            begin = without_frozen(s, output_backward(s))
         blocks = self._backwards()
         if self.splits:
             begin = data_half(begin)
             blocks = [[data_half(block) for block in kind] for kind in blocks]
         layers = self.chunks[chunk][::-1]
         worked, left = self._layers(blocks, layers, reduces)
-        end = embedding_backward(s) if first else []
-        edges = edges_of(s, self.stage) if first or last else Share(0, 0)
+        end = embedding_backward(s) if first and whole(s.plan) else []
+        edges = self._trained_edges() if first or last else Share(0, 0)
         if reduces:
             end = [*end, *self._reduced(total([left, edges]))]
         if not first:
             end = [*end, self._send("backward")]
-        return self._pass(begin, layers, worked, end)
+        traced = 2 if s.plan.recompute == "full" else 1
+        return self._pass(begin, layers, worked, end, traced=traced)
 
     def _weights(self, chunk: int, reduces: bool) -> Ops:
         """Gradients of weights of one microbatch, where the backward pass is split."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
-        begin = weight_half(output_backward(s)) if last else []
+        begin = weight_half(without_frozen(s, output_backward(s))) if last else []
         blocks = [[weight_half(block) for block in kind] for kind in self._backwards()]
         worked, left = self._layers(blocks, self.chunks[chunk][::-1], reduces)
-        rest = total([left, edges_of(s, self.stage) if first or last else Share(0, 0)])
+        rest = total([left, self._trained_edges() if first or last else Share(0, 0)])
         end = self._reduced(rest) if reduces else []
         return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
 
@@ -202,6 +216,7 @@ class Builder:
         end: Sequence[LayerOp],
         *,
         rest: bool = False,
+        traced: int = 1,
     ) -> Ops:
         """Begin, layers and end; under ZeRO-3 each layer is gathered beside the one before it.
 
@@ -215,7 +230,22 @@ class Builder:
             pairs = zip_longest(gathered[1:], worked, fillvalue=self.catalog.ops([]))
             worked = [part for pair in pairs for part in pair]
         begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
-        return join([*before, begun, self._issued(join(worked)), ended])
+        unexplained = self.catalog.ops(self._scheduling(join(worked)))
+        issued = self._issued(join(worked), traced)
+        return join([*before, begun, issued, unexplained, ended])
+
+    def _scheduling(self, layers: Ops) -> list[LayerOp]:
+        """What a pass over the layers takes beyond its kernels, as a step of its own.
+
+        It is fitted: stalls between engines, waiting for DMA that communication uses as well.
+        """
+        share = scheduling_share(self.shapes, self.job)
+        if not share or not len(layers):
+            return []
+        engine = self.catalog.column("stream") == ENGINE
+        kernel_ps = np.where(engine, self.catalog.column("duration_ps"), 0)
+        seconds = share * float(kernel_ps[layers.step].sum()) / PS_PER_S
+        return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
     def _layers(
         self, blocks: Blocks, layers: IntArray, reduces: bool = False
@@ -224,7 +254,7 @@ class Builder:
 
         Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
         """
-        plan, shares = self.shapes.plan, self._shares(layers)
+        plan, shares = self.shapes.plan, self._trained(layers)
         least = 1 if plan.sharding >= 2 else bucket_parameters(self.shapes)
         runs = [range(len(layers))]
         if reduces or plan.sharding == 3:
@@ -264,13 +294,33 @@ class Builder:
         kinds = kind_shares(model, plan)
         return [kinds[kind] for kind in layer_kinds(model, layers).tolist()]
 
+    def _trained(self, layers: IntArray) -> list[Share]:
+        """Parameters of each of these layers on a rank that are trained."""
+        plan = self.shapes.plan
+        if whole(plan):
+            return self._shares(layers)
+        trained = trained_share(self.shapes.model, plan, self.stage)
+        held = max(1, sum(len(chunk) for chunk in self.chunks))
+        if plan.train_only == "output":
+            trained = Share(0, 0)
+        return [Share(trained.dense // held, trained.experts // held)] * len(layers)
+
+    def _trained_edges(self) -> Share:
+        """Parameters of the embedding, the final norm and the output layer that are trained."""
+        plan = self.shapes.plan
+        if plan.train_only == "output":
+            return trained_share(self.shapes.model, plan, self.stage)
+        return edges_of(self.shapes, self.stage) if whole(plan) else Share(0, 0)
+
     def _gathered(self, runs: Sequence[IntArray]) -> list[Ops]:
-        """Gather the parameters of each of these stretches of layers, before the first of them."""
+        """Gather the parameters of each of these stretches of layers, before the first of them.
+
+        Where only the update was divided, what is frozen stays as it was on every rank.
+        """
+        shares = self._shares if self.shapes.plan.sharding == 3 else self._trained
         return [
             repeat(
-                self.catalog.ops(
-                    gather_parameters(self.shapes, "bucket", total(self._shares(layers)))
-                ),
+                self.catalog.ops(gather_parameters(self.shapes, "bucket", total(shares(layers)))),
                 layers[:1],
             )
             for layers in runs
@@ -279,22 +329,27 @@ class Builder:
     def _gather_rest(self) -> list[LayerOp]:
         return gather_parameters(self.shapes, "rest", edges_of(self.shapes, self.stage))
 
-    def _issued(self, layers: Ops) -> Ops:
-        """Let a pass over the layers end no sooner than an eager host has issued its kernels.
+    def _issued(self, layers: Ops, traced: int) -> Ops:
+        """Let a pass over the layers end no sooner than the host has issued its kernels.
 
         The host runs ahead of the chip within a pass and waits for what the pass begins with.
         """
-        dispatch_s = host_dispatch_s(self.shapes.chip, parts=self.shapes.parts)
-        if dispatch_s < LEAST_HOST_S or not len(layers):
+        issued_s = self._host_s(layers, traced) if len(layers) else 0.0
+        if issued_s < LEAST_HOST_S:
             return layers
-        stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
-        kernels = int((np.isin(stream, (ENGINE, CC)) & (issued > 0))[layers.step].sum())
-        issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, kernels * dispatch_s)])
+        issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, issued_s)])
         taken_up = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
         beside = layers.back.copy()
         beside[:1] += beside[:1] == 1  # the first kernel waits for what the pass begins with
         back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=beside), replace(taken_up, back=back)])
+
+    def _host_s(self, layers: Ops, traced: int) -> float:
+        """Time in which the host issues a pass over the layers, each traced so often [s]."""
+        stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
+        kernels = int((np.isin(stream, (ENGINE, CC)) & (issued > 0))[layers.step].sum())
+        numbers = np.unique(layers.layer)
+        return host_s(self.shapes, self.job, kernels, int((numbers >= 0).sum()), traced)
 
     def start(self) -> Ops:
         """With overlap and ZeRO-1 or 2: gather what the step before has updated, by buckets."""
@@ -311,7 +366,7 @@ class Builder:
     def finish(self) -> Ops:
         """Reduce gradients, update parameters, gather them where the update was sharded."""
         plan = self.shapes.plan
-        owned = stage_share(self.shapes.model, plan, self.stage)
+        owned = trained_share(self.shapes.model, plan, self.stage)
         tied = tie(self.shapes, self.stage)
         updated = [*clip(self.shapes, self.stage), update(self.shapes, self.stage)]
         reduced, gathered = [], []

@@ -1,0 +1,295 @@
+"""One overlay from measurements of every kind: kernels, then collectives, then training steps.
+
+Each kind has constants of its own. Kernels are fitted first, and steps with their constants, so
+that what is left for a step's own constants is what kernels do not explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.calibration.constants import (
+    Array,
+    Constant,
+    ConstantsFit,
+    fit_constants,
+    with_values,
+)
+from experiments.calibration.measurements import Measurements
+from experiments.validation.collectives import time_s
+from experiments.validation.kernels import predict as predict_kernel
+from experiments.validation.machines import machines_for
+from experiments.validation.nccl_tests import Measured
+from experiments.validation.outcome import Outcome
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.kernels.chip_share import family
+
+KERNEL_CONSTANTS = (
+    *("gemm_sustained", "gemm_memory_efficiency", "elementwise_efficiency", "launch"),
+    *("activation_efficiency", "norm_efficiency", "softmax_efficiency", "gather_efficiency"),
+    *("attention_efficiency", "attention_backward_efficiency", "attention_diagonal"),
+    *("attention_launch", "issue_columns", "gemm_first_bytes", "gather_descriptor"),
+    *("decode_attention_efficiency", "decode_attention_pair", "unfused_score_bytes"),
+)
+"""Constants of a family of kernels, those most worth knowing first."""
+RUNTIME = "runtime.neuron"
+UNFITTED = ("layer",)
+"""Kernel rows that stay out of the fit, to show how well it carries over."""
+TRAINING_CONSTANTS = ("scheduling", "scheduling_sharded")
+HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
+SMALLEST = 1e-30
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The fit of one kind of measurement.
+
+    Attributes
+    ----------
+    name : str
+        ``kernels``, ``collectives`` or ``training``.
+    fit : ConstantsFit
+    apart : Array
+        Errors of rows that took no part, with the fitted constants.
+    """
+
+    name: str
+    fit: ConstantsFit
+    apart: Array
+
+
+def fit_all(
+    measured: Measurements, numbers: Catalogue, machine: str | None, *, chips: int | None = None
+) -> list[Group]:
+    """Fit the constants of every kind that was measured.
+
+    Parameters
+    ----------
+    measured : Measurements
+    numbers : Catalogue
+        Whose constants are the start.
+    machine : str or None
+        Machine of the collectives, without a count; the kit's where none is given.
+    chips : int, optional
+        Chips that the ranks of collectives run on.
+
+    Raises
+    ------
+    InputError
+        When the machine of collectives is not known, and for rows that cannot be predicted.
+    """
+    groups = []
+    if measured.kernels:
+        groups.append(_kernels(measured, numbers, machine))
+        numbers = _with(numbers, groups[-1].fit)
+    if measured.collectives:
+        groups.append(_collectives(measured, numbers, machine, chips))
+        numbers = _with(numbers, groups[-1].fit)
+    if measured.training:
+        groups.append(_training(measured.training, numbers))
+    return groups
+
+
+def _with(numbers: Catalogue, fit: ConstantsFit) -> Catalogue:
+    return with_values(
+        numbers, {Constant(one.part, one.quantity): one.value for one in fit.entries}
+    )
+
+
+def _kernels(measured: Measurements, numbers: Catalogue, machine: str | None) -> Group:
+    rows = [_kernel_row(row, measured, machine) for row in measured.kernels]
+    rows = _one_load(rows)
+    fitted = [row for row in rows if row["kernel"] not in UNFITTED and _known(row, numbers)]
+    apart = [row for row in rows if row["kernel"] in UNFITTED]
+    if not fitted:
+        raise InputError("no kernel row is of a kind that can be fitted. Run the kit's scripts.")
+    constants = kernel_constants(fitted, numbers)
+    fit = fit_constants(
+        lambda book: _kernel_times(fitted, book),
+        _column(fitted, "kernel_s"),
+        constants,
+        numbers,
+        note=f"fitted to {len(fitted)} kernels of {fitted[0]['chip']}",
+    )
+    after = _with(numbers, fit)
+    error = _kernel_times(apart, after) / _column(apart, "kernel_s") - 1 if apart else np.zeros(0)
+    return Group("kernels", fit, error)
+
+
+def _kernel_row(
+    row: Mapping[str, Any], measured: Measurements, machine: str | None
+) -> dict[str, Any]:
+    """Return the row with the chip and the cores that its file or the kit says."""
+    chip = row.get("chip")
+    cores = row.get("cores")
+    if not chip and measured.manifest:
+        chip, cores = measured.manifest.chip, cores or measured.manifest.cores
+    if not chip and machine:
+        chip = cluster(machine).chip
+    if not chip:
+        raise InputError(
+            "a profile does not name its chip. Add --cluster, or give the kit's folder."
+        )
+    if str(chip).startswith(("a100", "h", "b", "gb")):
+        cores = None
+    return {**row, "chip": chip, "cores": cores}
+
+
+def _one_load(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Products with the chip loaded, where they were measured, stand for those alone."""
+    loaded = any(row["kernel"] == "gemm" and row.get("load") == "loaded" for row in rows)
+    kept = [
+        row
+        for row in rows
+        if not (loaded and row["kernel"] == "gemm" and row.get("load") != "loaded")
+    ]
+    return [{**row, "load": None} for row in kept]
+
+
+def _known(row: Mapping[str, Any], numbers: Catalogue) -> bool:
+    """Whether the model answers for the row at all."""
+    try:
+        return predict_kernel(row, numbers).status == "ok"
+    except InputError:
+        return False
+
+
+def kernel_constants(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> list[Constant]:
+    """Constants of the kernels of the rows' chip, in the order in which they are worth knowing."""
+    chip = str(rows[0]["chip"])
+    part = f"kernels.{family(chip).name}"
+    found = []
+    for name in KERNEL_CONSTANTS:
+        own = f"{name}_{chip}"
+        quantity = own if numbers.has(part, own) else name
+        if numbers.has(part, quantity) and numbers.value(part, quantity) > SMALLEST:
+            most = 1.0 if "efficiency" in name or name == "gemm_sustained" else np.inf
+            found.append(Constant(part, quantity, most))
+    runtimes = sorted({str(row["runtime"]) for row in rows if row.get("runtime")})
+    return found + [
+        Constant(RUNTIME, f"{runtime}_{name}")
+        for runtime in runtimes
+        for name in ("added", "least")
+        if numbers.has(RUNTIME, f"{runtime}_{name}")
+    ]
+
+
+def _kernel_times(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> Array:
+    return np.array([_seconds(predict_kernel(row, numbers), "kernel_s") for row in rows])
+
+
+def _seconds(outcome: Outcome, name: str) -> float:
+    return float(outcome.predicted[name])
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Array:
+    return np.array([float(row[name]) for row in rows])
+
+
+@dataclass(frozen=True)
+class Series:
+    """One measured series of collectives on a machine."""
+
+    collective: str
+    ranks: int
+    chips: int
+    measured: Measured
+
+
+def _collectives(
+    measured: Measurements, numbers: Catalogue, machine: str | None, chips: int | None
+) -> Group:
+    name = machine or (measured.manifest.cluster if measured.manifest else None)
+    if name is None:
+        raise InputError("collectives do not name their machine. Add --cluster.")
+    per_chip = measured.manifest.ranks_per_chip if measured.manifest else 1
+    series = [_series(file, one, per_chip, chips) for file, one in measured.collectives]
+    seconds = np.concatenate([one.measured.time_s for one in series])
+    fit = fit_constants(
+        lambda book: _collective_times(series, name, book),
+        seconds,
+        collective_constants(series, name, numbers),
+        numbers,
+        note=f"fitted to {len(seconds)} collectives on {name}",
+    )
+    return Group("collectives", fit, np.zeros(0))
+
+
+def _series(file: str, one: Measured, per_chip: int, chips: int | None) -> Series:
+    if one.collective is None:
+        raise InputError(f"{file} does not name the operation. Add --collective to a single file.")
+    if one.ranks is None:
+        raise InputError(f"{file} does not tell the number of ranks. Add --ranks to a single file.")
+    used = chips or max(1, one.ranks // per_chip)
+    return Series(one.collective, one.ranks, used, one)
+
+
+def _collective_times(series: Sequence[Series], machine: str, numbers: Catalogue) -> Array:
+    times = []
+    for one in series:
+        whole = machines_for(machine, one.chips, numbers)
+        sizes = one.measured.size_bytes.tolist()
+        times += [time_s(one.collective, whole, one.chips, one.ranks, int(size)) for size in sizes]
+    return np.array(times)
+
+
+def collective_constants(
+    series: Sequence[Series], machine: str, numbers: Catalogue
+) -> list[Constant]:
+    """Constants of the collectives of a machine, in the order in which they are worth knowing."""
+    most_chips = max(one.chips for one in series)
+    whole = machines_for(machine, most_chips, numbers)
+    chip, fabric = whole.chip, whole.scale_out.name if whole.scale_out else ""
+    inside = [
+        (chip, f"copy_{one.collective.replace('-', '_')}_{one.ranks}")
+        for one in series
+        if one.chips == 1
+    ]
+    names = [
+        *dict.fromkeys(inside),
+        *((chip, "chip_collective_launch"), (chip, "collective_copy")),
+        *((chip, "collective_efficiency"), (chip, "collective_step")),
+        *((f"nccl.{chip}", name) for name in ("launch", "efficiency", "exchange_efficiency")),
+        *((f"nccl.{chip}", name) for name in ("ll128_efficiency", "simple_step", "copy_rate")),
+        *((f"nccl.{chip}", name) for name in ("in_switch_efficiency", "in_switch_latency")),
+        *((fabric, "efficiency"), (fabric, "step_latency")),
+        *((f"nccl.{fabric}", "efficiency"), (f"nccl.{fabric}", "step")),
+    ]
+    return [
+        Constant(part, quantity, 1.0 if "efficiency" in quantity else np.inf)
+        for part, quantity in names
+        if part in numbers.parts() and numbers.has(part, quantity)
+    ]
+
+
+def _training(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> Group:
+    from experiments.validation.training import predict
+
+    def times(book: Catalogue) -> Array:
+        return np.array([_seconds(predict(row, book), "iteration_s") for row in rows])
+
+    chips = {str(row["cluster"]): machines_for(str(row["cluster"]), 1).chip for row in rows}
+    chip = next(iter(chips.values()))
+    part = f"kernels.{family(chip).name}"
+    names = [("training", f"{name}_{chip}") for name in TRAINING_CONSTANTS]
+    names += [(part, name) for name in HOST_CONSTANTS]
+    names += [(part, "gemm_sustained"), (part, "host_dispatch")]
+    constants = [
+        Constant(where, quantity, 1.0 if quantity == "gemm_sustained" else np.inf)
+        for where, quantity in names
+        if numbers.has(where, quantity) and numbers.value(where, quantity) > SMALLEST
+    ]
+    fit = fit_constants(
+        times,
+        _column(rows, "iteration_s"),
+        constants,
+        numbers,
+        note=f"fitted to {len(rows)} training steps on {chip}",
+    )
+    return Group("training", fit, np.zeros(0))

@@ -1,0 +1,235 @@
+"""Bounded fits of catalogue constants to measured times, and what the data cannot tell apart.
+
+Residuals are logarithms of predicted over measured time, with a soft loss, so that a tenth of poor
+rows does not decide. A constant is fitted where some row depends on it and its effect is not a
+combination of the effects of constants that are fitted already; the others keep their value and are
+named with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.reader import COLUMNS, Entry
+
+Array = npt.NDArray[np.float64]
+Predict = Callable[[Catalogue], Array]
+
+STEP = 0.02
+"""Relative change of a constant from which its effect is measured."""
+LEAST_EFFECT = 0.02
+"""Elasticity of some row's time below which no row depends on a constant."""
+LEAST_APART = 0.05
+"""Share of a constant's effect that no combination of the others may explain."""
+FURTHEST = 20.0
+"""Factor by which a fit may change a constant that has no bound of its own."""
+SOFT = 0.1
+"""Residual from which a row counts less than its square."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant that a fit may change.
+
+    Attributes
+    ----------
+    part, quantity : str
+        Row of the catalogue.
+    most : float
+        Largest physical value in SI units, infinite where there is none.
+    """
+
+    part: str
+    quantity: str
+    most: float = np.inf
+
+    def __str__(self) -> str:
+        """Name as ``--variant`` takes it."""
+        return f"{self.part}.{self.quantity}"
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantsFit:
+    """Fitted constants and how well they meet the rows.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Catalogue rows graded measured, with two standard errors as their range.
+    kept : mapping of str to str
+        Constants that were not fitted, and why.
+    before, after : float array (rows,)
+        Relative errors with the constants in force and with the fitted ones.
+    """
+
+    entries: tuple[Entry, ...]
+    kept: Mapping[str, str]
+    before: Array
+    after: Array
+
+
+def fit_constants(
+    predict: Predict,
+    measured_s: Array,
+    constants: Sequence[Constant],
+    numbers: Catalogue,
+    *,
+    note: str,
+) -> ConstantsFit:
+    """Fit constants to measured times.
+
+    Parameters
+    ----------
+    predict : function of a catalogue
+        Times of all rows with its constants [s].
+    measured_s : float array (rows,)
+    constants : sequence of Constant
+        Those most worth knowing first: a later one that the data cannot tell from earlier ones
+        keeps its value.
+    numbers : Catalogue
+        Whose constants are the start.
+    note : str
+        Of the fitted rows.
+    """
+    first = predict(numbers)
+    slopes = {one: _effect(predict, first, one, numbers) for one in constants}
+    chosen, kept = _tell_apart(slopes)
+    chosen = chosen[: len(measured_s)]
+    kept |= {
+        str(one): f"{len(measured_s)} rows are too few to fit it as well"
+        for one in constants
+        if one not in chosen and str(one) not in kept
+    }
+    before = first / measured_s - 1
+    if not chosen:
+        return ConstantsFit((), kept, before, before)
+    start = np.log([numbers.value(one.part, one.quantity) for one in chosen])
+    highest = [
+        min(at + np.log(FURTHEST), np.log(one.most)) for at, one in zip(start, chosen, strict=True)
+    ]
+    start = np.minimum(start, np.array(highest) - 1e-9)
+
+    def residuals(logs: Array) -> Array:
+        changed = with_values(numbers, dict(zip(chosen, np.exp(logs).tolist(), strict=True)))
+        return np.asarray(np.log(predict(changed) / measured_s))
+
+    best = least_squares(
+        residuals,
+        start,
+        bounds=(start - np.log(FURTHEST), highest),
+        loss="soft_l1",
+        f_scale=SOFT,
+        diff_step=np.full(len(chosen), STEP / 2),
+    )
+    spread = _spread(np.asarray(best.jac, float), float(best.cost), len(measured_s))
+    values = np.exp(best.x)
+    entries = tuple(
+        _entry(one, float(value), float(wide), numbers, note)
+        for one, value, wide in zip(chosen, values, spread, strict=True)
+    )
+    after = np.exp(residuals(best.x)) - 1
+    return ConstantsFit(entries, kept, before, np.asarray(after))
+
+
+def with_values(numbers: Catalogue, values: Mapping[Constant, float]) -> Catalogue:
+    """Return the catalogue with some constants replaced."""
+    rows = [
+        replace(
+            numbers.entry(one.part, one.quantity),
+            value=value,
+            exact=Fraction(value),
+            low=None,
+            high=None,
+        )
+        for one, value in values.items()
+    ]
+    return numbers.with_rows(rows)
+
+
+def _effect(predict: Predict, first: Array, one: Constant, numbers: Catalogue) -> Array:
+    """Elasticity of every row's time to a constant."""
+    value = numbers.value(one.part, one.quantity)
+    down = value * (1 + STEP) > one.most
+    factor = 1 / (1 + STEP) if down else 1 + STEP
+    changed = predict(with_values(numbers, {one: value * factor}))
+    return np.asarray(np.log(changed / first) / np.log(factor))
+
+
+def _tell_apart(slopes: Mapping[Constant, Array]) -> tuple[list[Constant], dict[str, str]]:
+    """Constants whose effects are independent, and why the others are not fitted."""
+    chosen: list[Constant] = []
+    kept: dict[str, str] = {}
+    for one, slope in slopes.items():
+        if np.abs(slope).max(initial=0.0) < LEAST_EFFECT:
+            kept[str(one)] = "no row depends on it"
+            continue
+        basis = np.stack([slopes[other] for other in chosen], axis=1) if chosen else None
+        left = slope
+        if basis is not None:
+            weights, *_ = np.linalg.lstsq(basis, slope, rcond=None)
+            left = slope - basis @ weights
+        if np.linalg.norm(left) < LEAST_APART * np.linalg.norm(slope):
+            names = ", ".join(str(other) for other in chosen if _alike(slopes[other], slope))
+            kept[str(one)] = f"the data cannot tell it from {names or 'the constants above'}"
+            continue
+        chosen.append(one)
+    return chosen, kept
+
+
+def _alike(one: Array, other: Array) -> bool:
+    """Whether two effects go together."""
+    size = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return size > 0 and abs(float(one @ other)) / size > 1 / 2
+
+
+def _spread(slopes: Array, cost: float, rows: int) -> Array:
+    """Relative standard error of each constant; none where no row is left over to show it."""
+    freedom = rows - slopes.shape[1]
+    if freedom < 1:
+        return np.zeros(slopes.shape[1])
+    covariance = np.linalg.pinv(slopes.T @ slopes) * 2 * cost / freedom
+    return np.sqrt(np.maximum(0.0, np.diag(covariance)))
+
+
+def _entry(one: Constant, value: float, spread: float, numbers: Catalogue, note: str) -> Entry:
+    old = numbers.entry(one.part, one.quantity)
+    low, high = value * np.exp(-2 * spread), value * np.exp(2 * spread)
+    return replace(
+        old,
+        variant="",
+        value=value,
+        exact=Fraction(value),
+        grade="measured",
+        source="own measurement",
+        written="",
+        note=note,
+        low=min(low, value),
+        high=max(value, min(high, one.most)),
+    )
+
+
+def overlay_text(entries: Sequence[Entry]) -> str:
+    """Rows as the text of a catalogue overlay, in SI units."""
+    lines = [",".join(COLUMNS)]
+    for entry in entries:
+        low, high = (f"{side:.6g}" if side is not None else "" for side in (entry.low, entry.high))
+        number = f"{entry.value:.6g}"
+        low, high = _around(number, low, high)
+        note = entry.note.replace('"', "'")
+        cells = [entry.part, entry.quantity, "", number, entry.unit, entry.grade, entry.source]
+        lines.append(",".join([*cells, f'"{note}"', low, high]))
+    return "\n".join(lines) + "\n"
+
+
+def _around(value: str, low: str, high: str) -> tuple[str, str]:
+    """Ends of a range that still hold the value after rounding."""
+    low = value if low and float(low) > float(value) else low
+    high = value if high and float(high) < float(value) else high
+    return low, high

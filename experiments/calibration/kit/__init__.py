@@ -1,0 +1,157 @@
+"""The kit that an owner of hardware runs: scripts, command lines and a manifest in one folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.errors import InputError, suggestion
+
+SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies", "layer", "step")
+"""Python scripts of either flavour; ``backend`` comes from the flavour."""
+MANIFEST = "manifest.json"
+FAMILIES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
+"""Trainium chips, and the machine that their collectives are taken to be measured on."""
+GPU_MACHINES = {
+    "a100-40gb": "dgx-a100-40gb",
+    "a100-80gb": "dgx-a100",
+    "h100": "dgx-h100",
+    "h200": "dgx-h200",
+    "b200": "dgx-b200",
+    "gb200": "gb200-nvl72",
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a kit's folder says about itself.
+
+    Attributes
+    ----------
+    chip : str
+        Catalogue part.
+    flavour : {"neuron", "cuda"}
+    cluster : str
+        Machine that collectives and steps were measured on.
+    ranks_per_chip, cores : int
+        Logical cores of a chip; physical cores of a logical one.
+    files : tuple of str
+        Scripts of the kit.
+    """
+
+    chip: str
+    flavour: str
+    cluster: str
+    ranks_per_chip: int
+    cores: int
+    files: tuple[str, ...] = ()
+
+
+def manifest_for(chip: str, numbers: Catalogue | None = None) -> Manifest:
+    """Describe the kit of a chip.
+
+    Raises
+    ------
+    InputError
+        For a chip without a kit, with the nearest name.
+
+    Examples
+    --------
+    >>> manifest_for("trn2").ranks_per_chip, manifest_for("h200").flavour
+    (4, 'cuda')
+    """
+    book = numbers or catalogue()
+    if chip in FAMILIES:
+        ranks = book.integer(chip, "ranks_per_chip")
+        cores = book.integer(chip, "cores") // ranks
+        return Manifest(chip, "neuron", FAMILIES[chip], ranks, cores)
+    if chip in GPU_MACHINES:
+        return Manifest(chip, "cuda", GPU_MACHINES[chip], 1, 1)
+    known = (*FAMILIES, *GPU_MACHINES)
+    raise InputError(
+        f"there is no kit for chip {chip[:40]!r}; there are {', '.join(known)}."
+        + suggestion(chip, known)
+    )
+
+
+def kit_files(manifest: Manifest) -> dict[str, str]:
+    """Text of every file of a kit by its name, the manifest included."""
+    flavour, words = manifest.flavour, _words(manifest)
+    names = {f"{name}.py": f"{name}.py" for name in SCRIPTS}
+    names["backend.py"] = f"backend_{flavour}.py"
+    names["collectives.sh"] = f"collectives_{flavour}.sh"
+    names["run_all.sh"] = f"run_all_{flavour}.sh"
+    names["README.md"] = "README.md"
+    if flavour == "neuron":
+        names["loaded.sh"] = "loaded.sh"
+    folder = files("experiments.calibration.kit") / "scripts"
+    texts = {}
+    for name, source in sorted(names.items()):
+        text = (folder / f"{source}.in").read_text(encoding="utf-8")
+        for word, value in words.items():
+            text = text.replace(f"@{word}@", value)
+        texts[name] = text
+    document = {"kit": 1, **asdict(manifest), "files": sorted(texts)}
+    texts[MANIFEST] = json.dumps(document, indent=1) + "\n"
+    return texts
+
+
+def _words(manifest: Manifest) -> Mapping[str, str]:
+    ranks, neuron = manifest.ranks_per_chip, manifest.flavour == "neuron"
+    return {
+        "CHIP": manifest.chip,
+        "CLUSTER": manifest.cluster if not neuron else _one_chip(manifest.chip),
+        "CORES": str(manifest.cores),
+        "RANKS": str(ranks),
+        "TWO_CHIPS": str(2 * ranks),
+        "FOUR_CHIPS": str(4 * ranks),
+        "SERVER": str(16 * ranks),
+        "NEEDS": "torch-neuronx and aws-neuronx-tools" if neuron else "PyTorch and nccl-tests",
+        "TOOL": "nccom-test" if neuron else "nccl-tests",
+        "LOADED": ", alone and (`loaded.sh`) with the chip loaded" if neuron else "",
+    }
+
+
+def _one_chip(chip: str) -> str:
+    return {"trn1": "trn1.2xlarge", "trn2": "trn2.3xlarge"}.get(chip, FAMILIES[chip])
+
+
+def write_kit(folder: Path, chip: str) -> Manifest:
+    """Write the kit of a chip into a folder that is new or empty.
+
+    Raises
+    ------
+    InputError
+        For an unknown chip, and a folder that holds anything.
+    """
+    manifest = manifest_for(chip)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is not an empty folder. Name a new one.")
+    texts = kit_files(manifest)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a kit's folder.
+
+    Raises
+    ------
+    InputError
+        When there is none, or it is not one.
+    """
+    path = folder / MANIFEST
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return manifest_for(str(document["chip"]))
+    except (OSError, ValueError, KeyError, TypeError) as mistake:
+        raise InputError(
+            f"{folder} is not the folder of a kit: {MANIFEST} cannot be read "
+            f"({type(mistake).__name__}). Write one with measure-kit."
+        ) from None

@@ -1,0 +1,248 @@
+"""Reading measurements of several tools: collectives, kernels and training steps.
+
+A file is told by what it holds: a table of nccl-tests or nccom-test, the JSON report of nccom-test,
+a summary of neuron-profile in JSON whose file name states the shape, or rows in the columns of
+``validate --file``. The folder of a kit is all of its results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.calibration.kit import MANIFEST, Manifest, read_manifest
+from experiments.validation.nccl_tests import Measured, operation, parse_measured
+from experiments.validation.rows import read_text as read_rows
+from topologies.errors import InputError
+from topologies.files import read_text
+
+LARGEST_FILE_BYTES = 20_000_000
+RESULTS = ("results.csv", "training_rows.csv")
+"""Files of a kit's folder beside those of ``collectives`` and ``profiles``."""
+SIZE = ("size", "size(b)", "size_bytes", "bytes", "message_size")
+TIME_UNITS = {"(us)": 1e-6, "_us": 1e-6, "(ms)": 1e-3, "_ms": 1e-3, "(s)": 1.0, "_s": 1.0}
+SHAPE = re.compile(r"(kv_seq|kv_heads|head_dim|heads|batch|seq|cores|size_bytes|rows|[mnk])(\d+)")
+"""Columns of a kernel's shape in the name of a file, each followed by its value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """All that was read.
+
+    Attributes
+    ----------
+    kernels, training : tuple of mapping
+        Rows in the columns of ``validate --file``, with a measured time.
+    collectives : tuple of (str, Measured)
+        Name of each file with its series.
+    manifest : Manifest or None
+        Of the kit, where a folder had one.
+    """
+
+    kernels: tuple[Mapping[str, Any], ...]
+    training: tuple[Mapping[str, Any], ...]
+    collectives: tuple[tuple[str, Measured], ...]
+    manifest: Manifest | None
+
+    def __len__(self) -> int:
+        sizes = sum(len(series) for _, series in self.collectives)
+        return len(self.kernels) + len(self.training) + sizes
+
+    def told(self, collective: str | None, ranks: int | None) -> Measurements:
+        """Name the operation and the ranks of series that do not name theirs."""
+        series = tuple(
+            (
+                file,
+                replace(one, collective=one.collective or collective, ranks=one.ranks or ranks),
+            )
+            for file, one in self.collectives
+        )
+        return replace(self, collectives=series)
+
+
+def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measurements:
+    """Read files and folders.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+    wanted : str, optional
+        Collective operation whose table to take where a file has several.
+
+    Raises
+    ------
+    InputError
+        For a file that holds nothing of the kind, and where nothing is left to fit.
+    """
+    kernels: list[Mapping[str, Any]] = []
+    training: list[Mapping[str, Any]] = []
+    collectives: list[tuple[str, Measured]] = []
+    manifest = next((read_manifest(path) for path in paths if (path / MANIFEST).is_file()), None)
+    for path, kit in _files(paths):
+        text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.", lenient=True)
+        if path.suffix == ".json":
+            _read_json(path, text, kernels, collectives)
+        elif path.suffix == ".csv" and _is_rows(text):
+            _read_rows(text, path, kernels, training)
+        else:
+            try:
+                collectives.append((path.name, parse_measured(text, str(path), wanted)))
+            except InputError:
+                if not kit:
+                    raise
+    if not (kernels or training or collectives):
+        raise InputError(f"{', '.join(map(str, paths))}: no measurement in it. Run the kit first.")
+    return Measurements(tuple(kernels), tuple(training), tuple(collectives), manifest)
+
+
+def is_printed(path: Path) -> bool:
+    """Whether a path is a file that a collective test printed, as far as its form tells."""
+    if path.is_dir() or path.suffix == ".json":
+        return False
+    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.", lenient=True)
+    return not (path.suffix == ".csv" and _is_rows(text))
+
+
+def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
+    """All files to read, and whether each lies in a folder, where what holds nothing is skipped."""
+    for path in paths:
+        if not path.is_dir():
+            yield path, False
+            continue
+        for name in RESULTS:
+            if (path / name).is_file():
+                yield path / name, True
+        for pattern in ("collectives/*.log", "collectives/*.json", "profiles/*.json"):
+            yield from ((one, True) for one in sorted(path.glob(pattern)))
+        if not (path / MANIFEST).is_file():
+            yield from (
+                (one, True)
+                for one in sorted(path.iterdir())
+                if one.suffix in (".csv", ".log", ".txt", ".json") and one.name not in RESULTS
+            )
+
+
+def _is_rows(text: str) -> bool:
+    header = text.partition("\n")[0].split(",")
+    return len(header) > 2 and not any(" " in name.strip() for name in header)
+
+
+def _read_rows(
+    text: str, path: Path, kernels: list[Mapping[str, Any]], training: list[Mapping[str, Any]]
+) -> None:
+    """Rows with a measured time; those with mistakes are left out, and refused where all have."""
+    rows = read_rows(text, str(path))
+    timed = {"kernel": "kernel_s", "training": "iteration_s"}
+    if rows.kind.name not in timed:
+        raise InputError(
+            f"{path}: rows of kind {rows.kind.name} cannot be fitted; kernel and training rows "
+            "can, and what nccl-tests and nccom-test print."
+        )
+    good = [row.values for row in rows.rows if not row.mistakes]
+    kept = [dict(row) for row in good if row.get(timed[rows.kind.name]) is not None]
+    if not kept:
+        raise InputError(f"{path}: no row with {timed[rows.kind.name]} in it. Run the kit first.")
+    (kernels if rows.kind.name == "kernel" else training).extend(kept)
+
+
+def _read_json(
+    path: Path,
+    text: str,
+    kernels: list[Mapping[str, Any]],
+    collectives: list[tuple[str, Measured]],
+) -> None:
+    """A report of nccom-test, or a summary of neuron-profile."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise InputError(f"{path}: not JSON. Give the tool's own file.") from None
+    pairs = sorted(_pairs(document))
+    if pairs:
+        size, seconds = np.array(pairs, float).T
+        named = _named(document)
+        collectives.append((path.name, Measured(*named, size, seconds, "", 0)))
+        return
+    total_s = next(iter(_totals(document)), None)
+    if total_s is None:
+        raise InputError(
+            f"{path}: neither sizes with times, as nccom-test reports them, nor total_time, as "
+            "neuron-profile does."
+        )
+    kernels.append(_profiled(path, total_s))
+
+
+def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
+    """All objects of a document, at any depth."""
+    if isinstance(value, Mapping):
+        yield value
+        for item in value.values():
+            yield from _objects(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _objects(item)
+
+
+def _pairs(document: Any) -> Iterable[tuple[float, float]]:
+    """Size [B] and time [s] of each result in a report of nccom-test."""
+    for one in _objects(document):
+        cells = {str(name).lower().replace(" ", ""): value for name, value in one.items()}
+        size = next((cells[name] for name in SIZE if name in cells), None)
+        time = _time_s(cells)
+        if isinstance(size, int | float) and time is not None and size > 0 and time > 0:
+            yield float(size), time
+
+
+def _time_s(cells: Mapping[str, Any]) -> float | None:
+    """Time of a result: the median where there is one; microseconds where no unit stands."""
+    names = sorted((name for name in cells if name.startswith("time")), key=_not_median)
+    for name in names:
+        if isinstance(cells[name], int | float):
+            unit = next((TIME_UNITS[end] for end in TIME_UNITS if name.endswith(end)), 1e-6)
+            return float(cells[name]) * unit
+    return None
+
+
+def _not_median(name: str) -> bool:
+    return "p50" not in name
+
+
+def _named(document: Any) -> tuple[str | None, int | None]:
+    """Operation and ranks that a report states."""
+    found: dict[str, Any] = {}
+    for one in _objects(document):
+        for name, value in one.items():
+            found.setdefault(str(name).lower(), value)
+    names = ("operation", "op", "collective", "cc_op", "cc_operation")
+    op = next((found[name] for name in names if isinstance(found.get(name), str)), None)
+    counts = ("nworkers", "ranks", "num_workers", "world_size", "nranks")
+    ranks = next((found[name] for name in counts if isinstance(found.get(name), int)), None)
+    return (operation(op) if op else None), ranks
+
+
+def _totals(document: Any) -> Iterable[float]:
+    """Durations that a summary of neuron-profile states [s]."""
+    for one in _objects(document):
+        value = one.get("total_time")
+        if isinstance(value, int | float) and value > 0:
+            yield float(value)
+
+
+def _profiled(path: Path, total_s: float) -> dict[str, Any]:
+    """Kernel row of a profile, whose shape is in the name of its file."""
+    words = path.stem.split("_")
+    shape = {name: int(value) for name, value in SHAPE.findall(path.stem)}
+    if words[0] not in ("gemm", "attention", "elementwise", "gather") or not shape:
+        raise InputError(
+            f"{path}: the name does not state the kernel and its shape. Call it for example "
+            "gemm_m4096_n4096_k4096_bf16.json."
+        )
+    known = [word for word in words if word in ("bf16", "fp16", "fp32", "fp8", "mxfp8")]
+    row: dict[str, Any] = {"kernel": words[0], "kernel_s": total_s, "runtime": "graph", **shape}
+    row["precision"] = known[0] if known else None
+    return row

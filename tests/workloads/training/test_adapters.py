@@ -1,0 +1,93 @@
+"""Adapters, parts trained alone, the host's tracing and what is left unexplained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.huggingface import named
+from workloads.training.iteration import iteration
+from workloads.training.layers.adapters import layer_adapters, trained_share
+from workloads.training.memory.memory import memory
+from workloads.training.plan.plan import ParallelPlan
+
+EIGHT = named("llama-3.1-8b")
+LORA = ParallelPlan(tp=4, ranks_per_chip=4, global_batch=8, seq=2048, lora_rank=16, zero=0)
+
+
+def step_s(plan: ParallelPlan, machine: str = "trn2.3xlarge") -> float:
+    return iteration(EIGHT, cluster(machine), plan, allow_oversized=True).iteration_s
+
+
+def test_adapters_are_counted_as_published() -> None:
+    """Seven adapted products of Llama-3.1-8B at rank 16 are 41.9 million parameters."""
+    one = replace(LORA, tp=1, ranks_per_chip=1)
+    assert EIGHT.layers * layer_adapters(EIGHT, one) == pytest.approx(41.9e6, rel=0.01)
+    assert trained_share(EIGHT, one, 0).total == EIGHT.layers * layer_adapters(EIGHT, one)
+
+
+def test_frozen_weights_have_neither_gradients_nor_optimizer_state() -> None:
+    whole, adapted = (
+        memory(EIGHT, replace(LORA, lora_rank=rank), 0, catalogue(), "trn2") for rank in (0, 16)
+    )
+    assert adapted.optimizer < 0.02 * whole.optimizer
+    assert adapted.gradients < 0.02 * whole.gradients
+    assert whole.weights < adapted.weights < 1.02 * whole.weights
+
+
+@pytest.mark.parametrize(
+    ("seq", "recompute", "measured_s"),
+    [
+        (2048, "full", 4.583),
+        (2048, "none", 3.112),
+        (4096, "full", 4.503),
+        (8192, "full", 7.862),
+    ],
+)
+def test_fine_tuning_on_one_chip_takes_what_was_measured(
+    seq: int, recompute: str, measured_s: float
+) -> None:
+    plan = replace(LORA, seq=seq, recompute=recompute)  # type: ignore[arg-type]
+    assert step_s(plan) == pytest.approx(measured_s, rel=0.1)
+
+
+def test_a_short_sequence_takes_as_long_as_one_twice_as_long() -> None:
+    short, long = (step_s(replace(LORA, seq=seq, recompute="full")) for seq in (2048, 4096))
+    assert long == pytest.approx(short, rel=0.1)
+
+
+def test_part_trained_alone_takes_less_than_all_and_more_than_none() -> None:
+    plan = replace(LORA, lora_rank=0, seq=8192, recompute="none")
+    everything = step_s(plan)
+    attention, mlp, output = (
+        step_s(replace(plan, train_only=part)) for part in ("attention", "mlp", "output")
+    )
+    assert output < attention < mlp < everything
+
+
+def test_adapters_and_a_part_alone_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="lora rank 16 freezes all weights"):
+        replace(LORA, train_only="mlp")
+
+
+def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
+    plan = ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16, seq=4096, zero=3)
+    step = iteration(EIGHT, cluster("trn2.48xlarge"), plan)
+    parts = step.breakdown_s
+    assert parts["scheduling"] == pytest.approx(1.6 * parts["compute"], rel=0.1)
+    assert sum(parts.values()) == pytest.approx(step.iteration_s)
+    alone = iteration(EIGHT, cluster("trn2.3xlarge"), replace(LORA, seq=8192))
+    assert alone.breakdown_s["scheduling"] == 0
+
+
+def test_sharded_training_over_a_thousand_chips_takes_what_was_published() -> None:
+    plan = ParallelPlan(
+        tp=4, dp=1024, ranks_per_chip=4, global_batch=1024, seq=4096, zero=3, recompute="none"
+    )
+    seven = named("llama-2-7b")
+    step = iteration(seven, cluster("trn2.48xlarge:64"), plan)
+    assert step.iteration_s == pytest.approx(1.2, rel=0.1)

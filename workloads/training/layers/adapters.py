@@ -1,0 +1,160 @@
+"""Training a part of a model: low-rank adapters beside frozen weights, or one part alone.
+
+An adapter adds ``B A`` to a frozen weight, A of (columns in, rank) and B of (rank, columns out)
+(arXiv 2106.09685). It sits on every product of the dense layers. Frozen weights have neither
+gradients nor optimizer state; gradients of inputs go on through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from workloads.kernels.chip_share import Timing, family, worst
+from workloads.models.flops import forward_flops, training_flops
+from workloads.models.model import Model
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel
+from workloads.training.plan.parameters import Share, part, stage_share
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import chunk_layers
+
+WEIGHT, INPUT = ".weight", ".input.gather"
+"""How the names of steps end that only the gradients of a weight need."""
+AGAIN = "again."
+SHARE_AGAIN = "recomputed_with_adapters"
+
+
+def whole(plan: ParallelPlan) -> bool:
+    """Whether all of a model is trained."""
+    return not plan.lora_rank and not plan.train_only
+
+
+def trains(plan: ParallelPlan, name: str) -> bool:
+    """Whether the weights of a step of this name are trained themselves."""
+    block = name.removeprefix(AGAIN).split(".")[0]
+    block = {"router": "mlp", "experts": "mlp", "layer": "mlp"}.get(block, block)
+    return whole(plan) or (not plan.lora_rank and block == plan.train_only)
+
+
+def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
+    """Columns in and out of the adapted products of a dense layer on one rank, by name."""
+    model, plan = shapes.model, shapes.plan
+    inner = part(model.ffn, plan.tp)
+    columns = (shapes.heads + 2 * shapes.kv_heads) * model.head_dim
+    return {
+        "attention.qkv": (model.hidden, columns),
+        "attention.out": (shapes.values, model.hidden),
+        "mlp.up": (model.hidden, inner * (2 if model.gated_mlp else 1)),
+        "mlp.down": (inner, model.hidden),
+    }
+
+
+def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
+    """Steps of a layer forward, each product followed by that of its adapter."""
+    if not shapes.plan.lora_rank:
+        return list(steps)
+    sizes, found = products(shapes), []
+    for step in steps:
+        found.append(step)
+        if step.name in sizes:
+            found.append(kernel(f"{step.name}.adapter", _adapter(shapes, *sizes[step.name])))
+    return found
+
+
+def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
+    """Steps of a layer backward without gradients of frozen weights, with those of adapters."""
+    kept = without_frozen(shapes, steps)
+    if not shapes.plan.lora_rank:
+        return kept
+    adapters = [
+        kernel(f"{name}.adapter{WEIGHT}", _adapter_backward(shapes, *size))
+        for name, size in products(shapes).items()
+    ]
+    return [*kept, *adapters]
+
+
+def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
+    """Steps of a backward pass without the gradients of frozen weights."""
+    if whole(shapes.plan):
+        return list(steps)
+    dropped = (WEIGHT, INPUT)
+    kept = [
+        step for step in steps if not step.name.endswith(dropped) or trains(shapes.plan, step.name)
+    ]
+    if shapes.plan.lora_rank and not shapes.parts.value(
+        f"kernels.{family(shapes.chip).name}", SHARE_AGAIN
+    ):
+        kept = [step for step in kept if not step.name.startswith(AGAIN)]
+    known = {step.name for step in kept}
+    return [
+        step if step.after in known or not step.after else replace(step, after=PREVIOUS)
+        for step in kept
+    ]
+
+
+def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
+    """Both products of an adapter forward."""
+    rank, t = shapes.plan.lora_rank, shapes.tokens
+    return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank))
+
+
+def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
+    """Gradients of an adapter's input and of its two weights."""
+    rank, t = shapes.plan.lora_rank, shapes.tokens
+    data = (shapes.gemm(t, rank, n), shapes.gemm(t, k, rank))
+    return _sum(*data, shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
+
+
+def _sum(*parts: Timing) -> Timing:
+    seconds = sum(one.seconds for one in parts)
+    moved = sum(one.size_bytes for one in parts)
+    return Timing(seconds, worst(*(one.provenance for one in parts)), moved)
+
+
+def layer_adapters(model: Model, plan: ParallelPlan) -> int:
+    """Parameters of the adapters of one layer on one rank."""
+    heads, kv_heads = part(model.heads, plan.tp), max(1, model.kv_heads // plan.tp)
+    inner = part(model.ffn, plan.tp)
+    widths = {"gate": inner, "up": inner} if model.gated_mlp else {"up": inner}
+    pairs = [(model.hidden, count * model.head_dim) for count in (heads, kv_heads, kv_heads)]
+    pairs += [(part(model.value_width, plan.tp), model.hidden), (inner, model.hidden)]
+    pairs += [(model.hidden, width) for width in widths.values()]
+    return plan.lora_rank * sum(k + n for k, n in pairs)
+
+
+def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
+    """Parameters of a rank of a stage that have gradients and optimizer state."""
+    if whole(plan):
+        return stage_share(model, plan, stage)
+    layers = sum(len(chunk) for chunk in chunk_layers(model, plan, stage))
+    if plan.lora_rank:
+        return Share(layers * layer_adapters(model, plan), 0)
+    held = stage_share(model, plan, stage)
+    if plan.train_only == "output":
+        last = stage == plan.pp - 1
+        return Share(part(model.vocab * model.hidden, plan.tp) * last, 0)
+    attention = layers * _attention(model, plan)
+    if plan.train_only == "attention":
+        return Share(attention, 0)
+    inner = layers * part(model.ffn, plan.tp) * model.hidden * (3 if model.gated_mlp else 2)
+    return Share(min(inner, held.dense) if not model.experts else 0, held.experts)
+
+
+def trained_flops(model: Model, plan: ParallelPlan) -> float:
+    """FLOPs of an optimizer step without the gradients of what is frozen."""
+    if whole(plan):
+        return training_flops(model, plan.seq, plan.tokens)
+    forward = forward_flops(model, plan.seq)
+    if plan.train_only == "output":
+        return plan.tokens * (forward + 4 * model.vocab * model.hidden)
+    one = ParallelPlan(lora_rank=plan.lora_rank, train_only=plan.train_only)
+    trained = trained_share(model, one, 0).dense
+    return plan.tokens * (2 * forward + 2 * trained)
+
+
+def _attention(model: Model, plan: ParallelPlan) -> int:
+    """Parameters of one layer's attention on one rank."""
+    kv_heads = max(1, model.kv_heads // plan.tp)
+    columns = part(model.query_width, plan.tp) + 2 * kv_heads * model.head_dim
+    return model.hidden * (columns + part(model.value_width, plan.tp))

@@ -1,0 +1,62 @@
+"""What a step takes beside its kernels: the host that issues them, and what no mechanism explains.
+
+An eager host issues kernel after kernel. A framework that traces programs lazily (torch-xla, on
+which the Neuron fine-tuning libraries stand) builds the program of every microbatch anew on the
+host: so many milliseconds for each layer and pass over it, whatever the sequence is. The device
+runs the program before meanwhile, so that a microbatch takes the longer of the two. This was seen
+where people fine-tune on one chip; it is taken to hold there, for adapters, and where a plan asks
+for the runtime ``xla``. Elsewhere a program is taken to be built once.
+"""
+
+from __future__ import annotations
+
+from workloads.kernels.chip_share import rank_of
+from workloads.kernels.runtime import NEURON, PART
+from workloads.kernels.times import host_dispatch_s
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan.plan import ParallelPlan
+
+
+def traces_lazily(plan: ParallelPlan) -> bool:
+    """Whether the host builds the program of every microbatch anew."""
+    one_chip = 1 < plan.ranks_per_chip >= plan.ranks
+    return plan.runtime == "xla" or one_chip or plan.lora_rank > 0
+
+
+def host_s(shapes: RankShapes, job: ParallelPlan, kernels: int, layers: int, passes: int) -> float:
+    """Time in which the host issues passes over some layers [s].
+
+    Parameters
+    ----------
+    shapes : RankShapes
+    job : ParallelPlan
+        Of the whole job, of which the shapes may show a part.
+    kernels : int
+        Kernels and communications of all passes.
+    layers, passes : int
+        Layers, and how often each is traced: recomputation is a pass of its own.
+    """
+    plan, chip = shapes.plan, shapes.chip
+    if not chip.startswith(NEURON):
+        return kernels * host_dispatch_s(chip, parts=shapes.parts)
+    if job.runtime == "eager":
+        return kernels * shapes.parts.value(PART, "eager_added")
+    if not traces_lazily(job):
+        return 0.0
+    rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.parts)
+    each_s = rank.constant("host_layer_pass")
+    if plan.lora_rank:
+        each_s += rank.constant("host_adapter_pass")
+    deeper = shapes.model.layers / rank.constant("host_trace_layers")
+    traced_s = layers * passes * each_s * deeper ** rank.constant("host_trace_growth")
+    started_s = shapes.parts.value(PART, "xla_least") if job.runtime == "xla" else 0.0
+    return float(max(traced_s, started_s))
+
+
+def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:
+    """Time that no mechanism explains, as a share of the kernels' own; 0 inside one chip."""
+    name = "scheduling_sharded" if job.sharding == 3 else "scheduling"
+    stated = f"{name}_{shapes.chip}"
+    if job.ranks <= job.ranks_per_chip or not shapes.parts.has("training", stated):
+        return 0.0
+    return shapes.parts.value("training", stated)
