@@ -11,20 +11,18 @@ import gc
 import multiprocessing
 import resource
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
-import simpy
 
+from benchmarks._by_hand import BY_HAND, CHUNK_BYTES
 from cluster_sim.collectives import CollectiveCall, build, whole
 from cluster_sim.engine import simulate
 from cluster_sim.schedule.table import Schedule
 from topologies.clusters.names import cluster
 
-CHUNK_BYTES = 10**6
-WIRE_PS, LATENCY_PS = 10_000_000, 1_000_000  # 1 MB at 100 GB/s, 1 µs
 REPEATS = 2
 
 
@@ -107,65 +105,3 @@ def build_and_run(ranks: int) -> str:
 def clocks() -> npt.NDArray[np.float64]:
     """Wall clock, and the time that this process has worked [s]: less, on a busy machine."""
     return np.array([time.perf_counter(), time.process_time()])
-
-
-def with_stores(ranks: int) -> int:
-    """A ring as one would write it: a process a rank, a store as its inbox."""
-    env = simpy.Environment()
-    inbox = [simpy.Store(env) for _ in range(ranks)]
-
-    def deliver(rank: int) -> Generator[simpy.Event, object, None]:
-        yield env.timeout(LATENCY_PS)
-        yield inbox[rank].put(1)
-
-    def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
-        for _ in range(2 * (ranks - 1)):
-            yield env.timeout(WIRE_PS)
-            env.process(deliver((rank + 1) % ranks))
-            yield inbox[rank].get()
-
-    for rank in range(ranks):
-        env.process(send_and_receive(rank))
-    env.run()
-    return int(env.now)
-
-
-def with_one_wait(ranks: int) -> int:
-    """A ring that leaves out that a link is free again before the chunk has arrived."""
-    env = simpy.Environment()
-    inbox = [simpy.Store(env) for _ in range(ranks)]
-
-    def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
-        for _ in range(2 * (ranks - 1)):
-            yield env.timeout(WIRE_PS + LATENCY_PS)
-            yield inbox[(rank + 1) % ranks].put(1)
-            yield inbox[rank].get()
-
-    for rank in range(ranks):
-        env.process(send_and_receive(rank))
-    env.run()
-    return int(env.now)
-
-
-def with_events(ranks: int) -> int:
-    """A ring as lean as it gets: two bare events a step, scheduled past SimPy's public face."""
-    env = simpy.Environment()
-    steps = 2 * (ranks - 1)
-    arrived = [[env.event() for _ in range(steps)] for _ in range(ranks)]
-
-    def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
-        neighbour, own = arrived[(rank + 1) % ranks], arrived[rank]
-        for step in range(steps):
-            yield env.timeout(WIRE_PS)
-            event = neighbour[step]
-            event._ok, event._value = True, None
-            env.schedule(event, delay=LATENCY_PS)
-            yield own[step]
-
-    for rank in range(ranks):
-        env.process(send_and_receive(rank))
-    env.run()
-    return int(env.now)
-
-
-BY_HAND = {"deliveries": with_stores, "one wait": with_one_wait, "bare events": with_events}

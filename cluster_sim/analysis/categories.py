@@ -55,7 +55,7 @@ def time_by_category(
 
 
 def overlap(trace: Trace, order: Order, *, by: str = "rank", what: str = "what") -> pd.DataFrame:
-    """How much of each category is hidden behind those before it in the list, rank by rank.
+    """Time of each category that is hidden behind those before it in the list, rank by rank.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What must hold in every trace, by whatever engine: the checks that tests run after each run."""
+"""Laws that every trace keeps, whatever the engine: the checks that tests run after each run."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def violations(trace: Trace, *, faults: bool = False) -> list[str]:
     ...     edges=Edges.from_pairs(1, [], []), resources=Resources.table("engine", [0]))))
     []
     """
-    found = [*_readiness(trace, faults), *_order(trace), *_slots(trace)]
+    broken = [*_readiness(trace, faults), *_order(trace), *_slots(trace)]
     if faults:
-        return found
-    return [*found, *_durations(trace), *_idle_slots(trace), *_turns(trace), *_rates(trace)]
+        return broken
+    return [*broken, *_durations(trace), *_idle_slots(trace), *_turns(trace), *_rates(trace)]
 
 
 def _first(bad: BoolArray, text: str) -> Iterator[str]:
@@ -53,15 +53,15 @@ def _first(bad: BoolArray, text: str) -> Iterator[str]:
 
 
 def _readiness(trace: Trace, faults: bool) -> Iterator[str]:
-    made, times = trace.schedule, trace.times
-    edges, source = made.edges, made.edges.sources()
+    schedule, times = trace.schedule, trace.times
+    edges, source = schedule.edges, schedule.edges.sources()
     since = times.end_ps[source]
     if edges.from_start is not None:
         since = np.where(edges.from_start, times.start_ps[source], since)
-    expected = np.zeros(len(made), np.int64)
+    expected = np.zeros(len(schedule), np.int64)
     np.maximum.at(expected, edges.dst, since + edges.lag_ps)
     was_ready = times.ready_ps >= 0
-    unmet, excused = np.zeros((2, len(made)), np.bool_)
+    unmet, excused = np.zeros((2, len(schedule)), np.bool_)
     if faults and edges.from_start is not None:  # a start may have been lost, or slow
         excused[edges.dst[edges.from_start]] = True
     unmet[edges.dst[since < 0]] = True
@@ -81,10 +81,10 @@ def _order(trace: Trace) -> Iterator[str]:
 
 
 def _durations(trace: Trace) -> Iterator[str]:
-    made, times = trace.schedule, trace.times
-    fixed = (made.kind == FIXED) & (times.end_ps >= 0)
+    schedule, times = trace.schedule, trace.times
+    fixed = (schedule.kind == FIXED) & (times.end_ps >= 0)
     lasted = times.end_ps - times.start_ps
-    yield from _first(fixed & (lasted != made.duration_ps), "does not last its duration")
+    yield from _first(fixed & (lasted != schedule.duration_ps), "does not last its duration")
 
 
 def _slots(trace: Trace) -> Iterator[str]:
@@ -98,42 +98,42 @@ def _slots(trace: Trace) -> Iterator[str]:
 
 def _idle_slots(trace: Trace) -> Iterator[str]:
     """Rule 3: the time with a free slot must not grow between an op's readiness and its start."""
-    made, times = trace.schedule, trace.times
-    ops = np.flatnonzero((made.resource >= 0) & (times.start_ps > times.ready_ps))
+    schedule, times = trace.schedule, trace.times
+    ops = np.flatnonzero((schedule.resource >= 0) & (times.start_ps > times.ready_ps))
     if not len(ops):
         return
     resource, instant, held = _occupancy(trace, _holding(trace))
     length = np.diff(instant, append=instant[-1:])
     length[np.flatnonzero(resource[1:] != resource[:-1])] = 0
-    free = np.where(held < made.resources.slots[resource], length, 0)
+    free = np.where(held < schedule.resources.slots[resource], length, 0)
     free_before = np.concatenate([[0], np.cumsum(free)])
     waited = [
-        _free_until(resource, instant, free, free_before, made.resource[ops], at[ops])
+        _free_until(resource, instant, free, free_before, schedule.resource[ops], at[ops])
         for at in (times.ready_ps, times.start_ps)
     ]
-    idle = np.zeros(len(made), np.bool_)
+    idle = np.zeros(len(schedule), np.bool_)
     idle[ops] = waited[1] > waited[0]
     yield from _first(idle, "waits although a slot of its resource is free")
 
 
 def _turns(trace: Trace) -> Iterator[str]:
     """Rule 4: among ops of one resource and priority those ready first have started first."""
-    made, times = trace.schedule, trace.times
-    ops = np.flatnonzero((made.resource >= 0) & (times.ready_ps >= 0))
-    order = np.lexsort((ops, times.ready_ps[ops], made.priority[ops], made.resource[ops]))
+    schedule, times = trace.schedule, trace.times
+    ops = np.flatnonzero((schedule.resource >= 0) & (times.ready_ps >= 0))
+    order = np.lexsort((ops, times.ready_ps[ops], schedule.priority[ops], schedule.resource[ops]))
     ops = ops[order]
     start = np.where(times.start_ps[ops] >= 0, times.start_ps[ops], HORIZON_PS)
-    alike = (made.resource[ops[1:]] == made.resource[ops[:-1]]) & (
-        made.priority[ops[1:]] == made.priority[ops[:-1]]
+    alike = (schedule.resource[ops[1:]] == schedule.resource[ops[:-1]]) & (
+        schedule.priority[ops[1:]] == schedule.priority[ops[:-1]]
     )
-    overtaken = np.zeros(len(made), np.bool_)
+    overtaken = np.zeros(len(schedule), np.bool_)
     overtaken[ops[:-1]] = alike & (start[1:] < start[:-1])
     yield from _first(overtaken, "starts after one of its priority that was ready later")
 
 
 def _rates(trace: Trace) -> Iterator[str]:
     """Rule 7, as far as starts and ends tell: work done, against caps and capacities."""
-    made, times, flows = trace.schedule, trace.times, trace.schedule.flows
+    schedule, times, flows = trace.schedule, trace.times, trace.schedule.flows
     row = np.flatnonzero(times.end_ps[flows.op] >= 0)
     if not len(row):
         return
@@ -141,16 +141,17 @@ def _rates(trace: Trace) -> Iterator[str]:
     flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))[share]
     resource, weight = flows.resource[share], flows.weight[share]
     most = flows.cap_bytes_per_s.astype(np.float64)
-    np.minimum.at(most, flow, made.resources.capacity[resource] / weight)
+    np.minimum.at(most, flow, schedule.resources.capacity[resource] / weight)
     op = flows.op[row]
     lasted = (times.end_ps - times.start_ps)[op]
-    hasty = np.zeros(len(made), np.bool_)
-    hasty[op] = made.size_bytes[op] * (PS_PER_S / most[row]) > lasted * ROUNDING
+    hasty = np.zeros(len(schedule), np.bool_)
+    hasty[op] = schedule.size_bytes[op] * (PS_PER_S / most[row]) > lasted * ROUNDING
     yield from _first(hasty, "is faster than its cap or its path")
-    carried = np.bincount(resource, made.size_bytes[flows.op[flow]] * weight, len(made.resources))
+    moved = schedule.size_bytes[flows.op[flow]] * weight
+    carried = np.bincount(resource, moved, len(schedule.resources))
     span = (times.end_ps[op].max() - times.start_ps[op].min()) / PS_PER_S
-    for number in np.flatnonzero(carried > made.resources.capacity * span * ROUNDING)[:1]:
-        name = made.resources.names(np.array([number]))[0]
+    for number in np.flatnonzero(carried > schedule.resources.capacity * span * ROUNDING)[:1]:
+        name = schedule.resources.names(np.array([number]))[0]
         yield f"{name}: carried {carried[number]:.0f} bytes, more than its capacity"
 
 

@@ -65,11 +65,11 @@ def _cause(
 
 def _enabling_edges(trace: Trace) -> tuple[IntArray, BoolArray]:
     """For each op the smallest op whose edge made it ready (-1: none), and if by its start."""
-    made, times = trace.schedule, trace.times
-    edges = made.edges
-    enabler = np.full(len(made), -1, np.int64)
-    by_start = np.zeros(len(made), np.bool_)
-    for low, high in _blocks_backwards(made):
+    schedule, times = trace.schedule, trace.times
+    edges = schedule.edges
+    enabler = np.full(len(schedule), -1, np.int64)
+    by_start = np.zeros(len(schedule), np.bool_)
+    for low, high in _blocks_backwards(schedule):
         picked = slice(int(edges.ptr[low]), int(edges.ptr[high]))
         source = np.repeat(np.arange(low, high), np.diff(edges.ptr[low : high + 1]))
         starts = None if edges.from_start is None else edges.from_start[picked]
@@ -85,8 +85,8 @@ def _enabling_edges(trace: Trace) -> tuple[IntArray, BoolArray]:
     return enabler, by_start
 
 
-def _blocks_backwards(made: Schedule) -> Iterator[tuple[int, int]]:
-    for high in range(len(made), 0, -BLOCK_OPS):
+def _blocks_backwards(schedule: Schedule) -> Iterator[tuple[int, int]]:
+    for high in range(len(schedule), 0, -BLOCK_OPS):
         yield max(0, high - BLOCK_OPS), high
 
 
@@ -111,9 +111,9 @@ class _Holders:
             self._by_end[resource] = ops[np.argsort(end[ops], kind="stable")]
         held = self._by_end[resource]
         first, last = np.searchsorted(end[held], [instant_ps, instant_ps + 1])
-        found = held[first:last]
-        found = found[found != other_than]
-        return int(found[0]) if len(found) else -1
+        others = held[first:last]
+        others = others[others != other_than]
+        return int(others[0]) if len(others) else -1
 
 
 def _table(trace: Trace, ops: list[int], because: list[str], after: list[int]) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from cluster_sim.schedule.table import BoolArray, IntArray
 BLOCK_ROWS = 2**20
 """Rows worked on at once: enough for numpy, few enough for the processor's cache."""
 TYPES = (np.int32, np.int64, np.int64)
-"""Of groups, starts and ends, for which the passes over rows are compiled."""
+"""Types of groups, starts and ends for which the passes over rows are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
 def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
     """Merged intervals, and for each the smallest row that starts where it starts."""
     total = int(intervals.end_ps.max(initial=0))
-    found: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
+    pieces: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
     for rows in _blocks(intervals, intervals.end_ps > intervals.start_ps, total):
         group = intervals.group[rows]
         base = (group.astype(np.int64) - int(group[0])) * (total + 1)
@@ -177,8 +177,8 @@ def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
         same = np.flatnonzero(np.append(True, begin[1:] > begin[:-1]))
         smallest = np.minimum.reduceat(rows, same)[np.searchsorted(same, first)]
         starts, ends = (reached - base[first] for reached in (begin[first], reach[last]))
-        found.append((group[first], starts, ends, smallest))
-    group, start, end, smallest = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        pieces.append((group[first], starts, ends, smallest))
+    group, start, end, smallest = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     return Intervals(group, start, end, intervals.groups), smallest
 
 

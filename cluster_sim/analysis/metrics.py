@@ -233,26 +233,26 @@ def label_of(trace: Trace, name: str) -> Label:
 
 def _busy_ps(trace: Trace) -> tuple[IntArray, IntArray]:
     """Busy time [ps] and number of ops that held each resource."""
-    made, ran = trace.schedule, stretches(trace)
-    held = made.resource[ran.op]
+    schedule, ran = trace.schedule, stretches(trace)
+    held = schedule.resource[ran.op]
     holds = held != NO_RESOURCE
-    busy = np.zeros(len(made.resources), np.int64)
+    busy = np.zeros(len(schedule.resources), np.int64)
     np.add.at(busy, held[holds], (ran.end_ps - ran.start_ps)[holds])
-    ops = np.bincount(made.resource[made.resource >= 0], minlength=len(made.resources))
+    ops = np.bincount(schedule.resource[schedule.resource >= 0], minlength=len(schedule.resources))
     return busy, ops
 
 
 def _resource_bytes(trace: Trace) -> IntArray:
     """Bytes of the ops that ended, by the slot that they held and the shares that they crossed."""
-    made = trace.schedule
+    schedule = trace.schedule
     ended = trace.times.status == DONE
-    moved = np.zeros(len(made.resources), np.int64)
-    held = np.flatnonzero(ended & (made.resource >= 0))
-    np.add.at(moved, made.resource[held], made.size_bytes[held])
-    flows = made.flows
+    moved = np.zeros(len(schedule.resources), np.int64)
+    held = np.flatnonzero(ended & (schedule.resource >= 0))
+    np.add.at(moved, schedule.resource[held], schedule.size_bytes[held])
+    flows = schedule.flows
     flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))
     done = ended[flows.op[flow]]
-    work = made.size_bytes[flows.op[flow]] * flows.weight
+    work = schedule.size_bytes[flows.op[flow]] * flows.weight
     np.add.at(moved, flows.resource[done], work[done])
     return moved
 

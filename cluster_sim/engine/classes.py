@@ -51,7 +51,7 @@ def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
 
 
 class Columns(NamedTuple):
-    """What may set flows apart, see :class:`cluster_sim.schedule.table.Flows`."""
+    """Columns that may set flows apart, see :class:`cluster_sim.schedule.table.Flows`."""
 
     ptr: IntArray
     resource: IntArray

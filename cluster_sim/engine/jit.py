@@ -1,4 +1,4 @@
-"""How the engine's inner functions become machine code, and two instructions that Python lacks.
+"""Decorators that make functions machine code, and two instructions that Python lacks.
 
 A function marked :func:`compiled` is called from Python. Numba makes its machine code once; the
 code is kept on disk by what it was made of (:mod:`cluster_sim.engine.machine_code`), and every
@@ -112,12 +112,12 @@ class Entry(Part):
         """Name, type of the result, and object file of the machine code for these arguments."""
         signature = tuple(_numba_type(argument) for argument in arguments)
         self.dispatcher.compile(signature)
-        made = self.dispatcher.overloads[signature]
-        symbol, result = made.fndesc.llvm_func_name, str(made.signature.return_type)
-        passed = len(list(made.library.get_function(symbol).arguments))
+        code = self.dispatcher.overloads[signature]
+        symbol, result = code.fndesc.llvm_func_name, str(code.signature.return_type)
+        passed = len(list(code.library.get_function(symbol).arguments))
         if passed != words + 2 or result not in _RESULTS:  # the places of result and error
             raise TypeError(f"{symbol} takes {passed} words and gives {result}")
-        _, _, (binary, _) = made.library.serialize_using_object_code()
+        _, _, (binary, _) = code.library.serialize_using_object_code()
         return symbol, result, binary
 
 
@@ -130,7 +130,7 @@ class _Call(NamedTuple):
 
 
 _PASSED: dict[type, Any] = {bool: ctypes.c_bool, float: ctypes.c_double}
-"""How words other than whole numbers and addresses are passed."""
+"""Types of words other than whole numbers and addresses."""
 
 _RESULTS: dict[str, Any] = {
     "none": None,
@@ -220,9 +220,9 @@ class Instruction(Source):
 
             return types.int64(types.int64), generate
 
-        made = intrinsic(typed)
+        instruction = intrinsic(typed)
         cpu_target.typing_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(made)
+        return cpu_target.typing_context.resolve_value_type(instruction)
 
 
 leading_zeros = Instruction("ctlz")

@@ -112,7 +112,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _own(code: CodeType, function: Callable[..., Any]) -> Iterator[str]:
-    """What a code object does by itself; its docstring and its lines in the file do not matter."""
+    """Yield the code object's own part; its docstring and its lines in the file do not matter."""
     yield code.co_code.hex()
     yield repr((code.co_varnames, code.co_names, code.co_freevars))
     skipped = (function.__doc__,) if code is function.__code__ else ()

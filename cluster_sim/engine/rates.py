@@ -58,7 +58,7 @@ class Seats(NamedTuple):
 
 
 class Filling(NamedTuple):
-    """Working space of the solver, and what it found."""
+    """Working space of the solver, and its results."""
 
     resources: IntArray  # those touched, then the rest of their components
     classes: IntArray  # of these components

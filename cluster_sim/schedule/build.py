@@ -59,7 +59,7 @@ def schedule(
             return np.ascontiguousarray(array)
         return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)  # no page of it
 
-    made = Schedule(
+    built = Schedule(
         kind=column(kind, np.uint8),
         resource=column(resource, np.int32),
         duration_ps=column(duration_ps, np.int64),
@@ -71,5 +71,5 @@ def schedule(
         labels=dict(labels or {}),
         facts=dict(facts or {}),
     )
-    check(made)
-    return made
+    check(built)
+    return built

@@ -1,4 +1,4 @@
-"""What every schedule must be before an engine may touch it, whoever made it."""
+"""Checks that every schedule passes before an engine may touch it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RESOURCE_COLUMNS = {
 }
 
 
-def check(made: Schedule) -> None:
+def check(schedule: Schedule) -> None:
     """Refuse a schedule whose columns do not fit together, or that breaks rules 1, 2, 5 or 6.
 
     Raises
@@ -48,21 +48,22 @@ def check(made: Schedule) -> None:
     ScheduleError
         Naming the column, or the first op at fault and its value.
     """
-    ops = len(made)
+    ops = len(schedule)
     for name, dtype in OP_COLUMNS.items():
-        _check_column(name, getattr(made, name), dtype, ops)
-    _check_resources(made.resources)
-    _check_edges(made.edges, ops)
-    for name, label in made.labels.items():
+        _check_column(name, getattr(schedule, name), dtype, ops)
+    _check_resources(schedule.resources)
+    _check_edges(schedule.edges, ops)
+    for name, label in schedule.labels.items():
         if len(label) != ops:
             raise ScheduleError(f"label {name} has {len(label)} rows, there are {ops} ops")
-    _check_ops(made)
-    flowing = np.flatnonzero(made.kind == FLOW)
-    if not np.array_equal(flowing, made.flows.op):
-        raise ScheduleError(f"{len(made.flows)} rows of flows, other than the {len(flowing)} FLOWs")
+    _check_ops(schedule)
+    flowing = np.flatnonzero(schedule.kind == FLOW)
+    if not np.array_equal(flowing, schedule.flows.op):
+        rows = len(schedule.flows)
+        raise ScheduleError(f"{rows} rows of flows, other than the {len(flowing)} FLOWs")
     if len(flowing):
-        _check_flows(made)
-    _check_start_edges(made)
+        _check_flows(schedule)
+    _check_start_edges(schedule)
 
 
 def _check_column(name: str, column: IntArray, dtype: npt.DTypeLike, length: int) -> None:
@@ -117,18 +118,25 @@ def _check_edges(edges: Edges, ops: int) -> None:
         raise ScheduleError(f"an edge has a lag of {edges.lag_ps.max()} ps, the most is 2**62")
 
 
-def _check_ops(made: Schedule) -> None:
-    resources, fixed, holds = made.resources, made.kind == FIXED, made.resource >= 0
-    _refuse(made.kind > JOIN, made.kind, "kind", "is not FIXED, FLOW or JOIN")
-    _refuse(fixed & (made.duration_ps < 1), made.duration_ps, "duration_ps", "is below 1")
-    _refuse(made.duration_ps > HORIZON_PS, made.duration_ps, "duration_ps", "is above 2**62")
-    _refuse(~fixed & (made.duration_ps != 0), made.duration_ps, "duration_ps", "of a flow or join")
-    unknown = (made.resource < NO_RESOURCE) | (made.resource >= len(resources))
-    _refuse(unknown, made.resource, "resource", f"is not one of {len(resources)}")
-    _refuse((made.kind == JOIN) & holds, made.resource, "resource", "held by a join")
+def _check_ops(schedule: Schedule) -> None:
+    resources, fixed, holds = schedule.resources, schedule.kind == FIXED, schedule.resource >= 0
+    _refuse(schedule.kind > JOIN, schedule.kind, "kind", "is not FIXED, FLOW or JOIN")
+    _refuse(fixed & (schedule.duration_ps < 1), schedule.duration_ps, "duration_ps", "is below 1")
+    _refuse(
+        schedule.duration_ps > HORIZON_PS, schedule.duration_ps, "duration_ps", "is above 2**62"
+    )
+    _refuse(
+        ~fixed & (schedule.duration_ps != 0),
+        schedule.duration_ps,
+        "duration_ps",
+        "of a flow or join",
+    )
+    unknown = (schedule.resource < NO_RESOURCE) | (schedule.resource >= len(resources))
+    _refuse(unknown, schedule.resource, "resource", f"is not one of {len(resources)}")
+    _refuse((schedule.kind == JOIN) & holds, schedule.resource, "resource", "held by a join")
     if resources.slots.min(initial=1) < 1 and holds.any():
-        shared_only = np.append(resources.slots < 1, False)[made.resource]  # -1: none is held
-        _refuse(shared_only, made.resource, "resource", "has no slots, it can only be shared")
+        shared_only = np.append(resources.slots < 1, False)[schedule.resource]  # -1: none is held
+        _refuse(shared_only, schedule.resource, "resource", "has no slots, it can only be shared")
 
 
 def _refuse(bad: BoolArray, values: IntArray, column: str, why: str) -> None:
@@ -137,14 +145,14 @@ def _refuse(bad: BoolArray, values: IntArray, column: str, why: str) -> None:
         raise ScheduleError(f"op {op}: {column} {values[op]} {why}")
 
 
-def _check_start_edges(made: Schedule) -> None:
-    edges = made.edges
+def _check_start_edges(schedule: Schedule) -> None:
+    edges = schedule.edges
     if edges.from_start is None:
         return
     picked = np.flatnonzero(edges.from_start)
     src, dst = edges.sources()[picked], edges.dst[picked]
-    least = np.maximum(1, made.duration_ps[src] - _shortest_ps(made, dst))
-    fixed = (made.kind[src] == FIXED) & (made.kind[dst] != JOIN)
+    least = np.maximum(1, schedule.duration_ps[src] - _shortest_ps(schedule, dst))
+    fixed = (schedule.kind[src] == FIXED) & (schedule.kind[dst] != JOIN)
     bad = ~fixed | (edges.lag_ps[picked] < least)
     if bad.any():
         k = int(np.argmax(bad))
@@ -155,17 +163,17 @@ def _check_start_edges(made: Schedule) -> None:
         )
 
 
-def _shortest_ps(made: Schedule, op: IntArray) -> IntArray:
+def _shortest_ps(schedule: Schedule, op: IntArray) -> IntArray:
     """Duration of fixed ops, and of flows at their rate cap [ps]."""
-    flows, shortest = made.flows, made.duration_ps[op]
-    at = np.flatnonzero(made.kind[op] == FLOW)
+    flows, shortest = schedule.flows, schedule.duration_ps[op]
+    at = np.flatnonzero(schedule.kind[op] == FLOW)
     row = np.searchsorted(flows.op, op[at])
-    shortest[at] = transfer_ps(made.size_bytes[op[at]], flows.cap_bytes_per_s[row])
+    shortest[at] = transfer_ps(schedule.size_bytes[op[at]], flows.cap_bytes_per_s[row])
     return shortest
 
 
-def _check_flows(made: Schedule) -> None:
-    flows, size = made.flows, made.size_bytes[made.flows.op]
+def _check_flows(schedule: Schedule) -> None:
+    flows, size = schedule.flows, schedule.size_bytes[schedule.flows.op]
     _check_column("flows.cap_bytes_per_s", flows.cap_bytes_per_s, np.int64, len(flows))
     _check_pointers("flows.ptr", flows.ptr, len(flows), len(flows.resource))
     _check_column("flows.resource", flows.resource, np.int32, len(flows.resource))
@@ -180,7 +188,7 @@ def _check_flows(made: Schedule) -> None:
         raise ScheduleError("a flow's rate cap and weights must be at least 1")
     if np.diff(flows.ptr).min() < 1:
         raise ScheduleError("every flow crosses at least one shared resource")
-    _check_shares(flows, made.resources)
+    _check_shares(flows, schedule.resources)
 
 
 def _check_shares(flows: Flows, resources: Resources) -> None:

@@ -29,33 +29,33 @@ from topologies.errors import InputError
 from topologies.files import check_regular
 
 LARGEST_BYTES = 64 * 2**30
-"""Of a stored schedule, unpacked; a larger one is refused."""
+"""Largest stored schedule that is read, unpacked [B]."""
 
 _FAULTS = (
     ScheduleError, zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError,
     ValueError, IndexError, AttributeError, RuntimeError, MemoryError,
 )  # fmt: skip
-"""What reading a file that is no schedule may run into."""
+"""Errors that reading a file that is no schedule may run into."""
 
 
-def save(made: Schedule, path: str | Path) -> None:
+def save(schedule: Schedule, path: str | Path) -> None:
     """Write a compressed ``.npz`` of plain arrays (no pickle), whole or not at all."""
     arrays: dict[str, IntArray | BoolArray] = {}
     names: dict[str, Sequence[str]] = {}
-    for part, owner in _parts(made).items():
+    for part, owner in _parts(schedule).items():
         for item in fields(owner):
             value = getattr(owner, item.name)
             if isinstance(value, np.ndarray):
                 arrays[f"{part}.{item.name}"] = value
-    for key, label in made.labels.items():
+    for key, label in schedule.labels.items():
         arrays[f"label.{key}"] = label.code if isinstance(label, Codes) else label
         if isinstance(label, Codes):
             names[key] = label.names
     header = {
-        "facts": dict(made.facts),
+        "facts": dict(schedule.facts),
         "names": names,
-        "kinds": made.resources.kinds,
-        "switches_from": made.resources.switches_from,
+        "kinds": schedule.resources.kinds,
+        "switches_from": schedule.resources.switches_from,
     }
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
     with whole_file(Path(path)) as unfinished, unfinished.open("wb") as file:
@@ -72,8 +72,8 @@ def load(path: str | Path) -> Schedule:
     """
     try:
         arrays = _arrays(Path(path))
-        made = _schedule(arrays, json.loads(arrays.pop("header").tobytes()))
-        check(made)
+        schedule = _schedule(arrays, json.loads(arrays.pop("header").tobytes()))
+        check(schedule)
     except FileNotFoundError:
         raise InputError(f"there is no schedule at {path}") from None
     except InputError:
@@ -81,7 +81,7 @@ def load(path: str | Path) -> Schedule:
     except _FAULTS as fault:
         reason = " ".join(str(fault).split())[:200]
         raise InputError(f"{path} is not a schedule that save wrote: {reason}") from None
-    return made
+    return schedule
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -147,10 +147,10 @@ def _same(a: Label, b: Label) -> bool:
     return bool(np.array_equal(a, b))
 
 
-def _parts(made: Schedule) -> dict[str, Any]:
+def _parts(schedule: Schedule) -> dict[str, Any]:
     return {
-        "schedule": made,
-        "edges": made.edges,
-        "flows": made.flows,
-        "resources": made.resources,
+        "schedule": schedule,
+        "edges": schedule.edges,
+        "flows": schedule.flows,
+        "resources": schedule.resources,
     }

@@ -34,12 +34,12 @@ def merge(*parts: Schedule) -> Schedule:
 
     Examples
     --------
-    >>> from cluster_sim.collectives import build, whole
+    >>> from cluster_sim.collectives import CollectiveCall, build, whole
     >>> from cluster_sim.trace.trace import run
     >>> from topologies.clusters.names import cluster
     >>> chips = whole(cluster("ring:4", bandwidth="1GB/s", latency="1us"))
-    >>> one = build("all-gather", chips, 4_000_000, "ring")
-    >>> [round(run(made).total_s * 1e3, 3) for made in (one, merge(one, one))]
+    >>> one = build(CollectiveCall("all-gather", chips, 4_000_000), "ring")
+    >>> [round(run(both).total_s * 1e3, 3) for both in (one, merge(one, one))]
     [3.003, 6.001]
     """
     resources, numbers = _common([part.resources for part in parts])
@@ -82,14 +82,14 @@ def _common(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
     place = np.empty(len(first), np.int64)
     place[order] = np.arange(len(first))
     kept = first[order]
-    made = Resources(
+    resources = Resources(
         kinds=every.kinds,
         kind=every.kind[kept],
         switches_from=every.switches_from,
         **{name: getattr(every, name)[kept] for name in ROW},
     )
     ends = np.cumsum([len(table) for table in tables])[:-1]
-    return made, np.split(place[where], ends)
+    return resources, np.split(place[where], ends)
 
 
 def _renumbered(resource: IntArray, new: IntArray) -> IntArray:

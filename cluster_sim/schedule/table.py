@@ -36,7 +36,7 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Resources:
-    """What ops hold: chip engines, CC-Cores, links, NICs, HBM. One row a resource.
+    """Resources that ops hold: chip engines, CC-Cores, links, NICs, HBM. One row a resource.
 
     Attributes
     ----------

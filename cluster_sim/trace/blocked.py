@@ -16,7 +16,7 @@ class BlockedWork(InputError):  # noqa: N818 - a state of the work, not a fault 
     """Ops are left that can never run; the message says how many, and why the first one."""
 
 
-def explain(made: Schedule, times: Times) -> str:
+def explain(schedule: Schedule, times: Times) -> str:
     """One line on the blocked ops and what the first of them waits for; nothing without any.
 
     The first is the one at which waiting begins: on a circle of edges, or held back by a dead or
@@ -31,22 +31,22 @@ def explain(made: Schedule, times: Times) -> str:
     blocked = times.blocked
     if not blocked.any():
         return ""
-    chain = waiting_chain(made, times)
+    chain = waiting_chain(schedule, times)
     waits = f"op {chain[0]}"
     if len(chain) == 1:
-        waits += _held_back(made, times, chain[0])
+        waits += _held_back(schedule, times, chain[0])
     else:
         named = chain[1:] if len(chain) <= LONGEST_CHAIN else [*chain[1:LONGEST_CHAIN], chain[-1]]
         waits += " waits for " + ", which waits for ".join(f"op {op}" for op in named)
     if len(chain) > LONGEST_CHAIN:
         before, last = waits.rsplit(", which waits for ", 1)
         waits = f"{before}, and so on through {len(chain) - 1:,} ops until one waits for {last}"
-    return f"{np.count_nonzero(blocked):,} of {len(made):,} ops never ran. First: {waits}."
+    return f"{np.count_nonzero(blocked):,} of {len(schedule):,} ops never ran. First: {waits}."
 
 
-def waiting_chain(made: Schedule, times: Times) -> list[int]:
+def waiting_chain(schedule: Schedule, times: Times) -> list[int]:
     """Ops that wait for one another in a circle, first = last; or the one op at the root."""
-    cause = _one_cause_each(made, times)
+    cause = _one_cause_each(schedule, times)
     op = int(np.argmax(times.blocked))
     seen: dict[int, int] = {}
     while op not in seen:
@@ -57,26 +57,28 @@ def waiting_chain(made: Schedule, times: Times) -> list[int]:
     return [*list(seen)[seen[op] :], op]
 
 
-def _one_cause_each(made: Schedule, times: Times) -> IntArray:
+def _one_cause_each(schedule: Schedule, times: Times) -> IntArray:
     """For each op one that it still waits for, -1 where there is none."""
-    edges, blocked = made.edges, times.blocked
+    edges, blocked = schedule.edges, times.blocked
     edge = np.flatnonzero(blocked[edges.dst] & (times.ready_ps[edges.dst] < 0))
     source = np.searchsorted(edges.ptr, edge, side="right") - 1
     open_ = times.end_ps[source] < 0
     if edges.from_start is not None:
         open_ &= ~edges.from_start[edge] | (times.start_ps[source] < 0)
-    cause = np.full(len(made), -1, np.int64)
+    cause = np.full(len(schedule), -1, np.int64)
     cause[edges.dst[edge[open_]]] = source[open_]
     return cause
 
 
-def _held_back(made: Schedule, times: Times, op: int) -> str:
-    held = [made.resource[op]] if made.resource[op] >= 0 else []
-    flow = np.flatnonzero(made.flows.op == op)
+def _held_back(schedule: Schedule, times: Times, op: int) -> str:
+    held = [schedule.resource[op]] if schedule.resource[op] >= 0 else []
+    flow = np.flatnonzero(schedule.flows.op == op)
     if len(flow):
-        held += made.flows.resource[made.flows.ptr[flow[0]] : made.flows.ptr[flow[0] + 1]].tolist()
+        held += schedule.flows.resource[
+            schedule.flows.ptr[flow[0]] : schedule.flows.ptr[flow[0] + 1]
+        ].tolist()
     dead = [number for number in held if number in times.dead]
-    names = " and ".join(made.resources.names(np.array(dead or held[:1], np.int64)))
+    names = " and ".join(schedule.resources.names(np.array(dead or held[:1], np.int64)))
     if dead:
         return f" waits for {names}, which {'is' if len(dead) == 1 else 'are'} dead"
     if times.status[op] == RUNNING:

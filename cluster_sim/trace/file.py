@@ -48,15 +48,17 @@ _FAULTS = (
     pa.ArrowException, ScheduleError, OSError, KeyError, ValueError, TypeError, IndexError,
     AttributeError, MemoryError,
 )  # fmt: skip
-"""What reading a file that is no trace may run into."""
+"""Errors that reading a file that is no trace may run into."""
 LARGEST_BYTES = 64 * 2**30
-"""Of a stored trace, unpacked; a larger one is refused."""
+"""Largest stored trace that is read, unpacked [B]."""
 
 
-def write(made: Schedule, times: Times, path: Path) -> None:
+def write(schedule: Schedule, times: Times, path: Path) -> None:
     """Write schedule and times as one Parquet file, atomically."""
     with whole_file(path) as part:
-        pq.write_table(to_table(made, times), part, compression="zstd", write_page_checksum=True)
+        pq.write_table(
+            to_table(schedule, times), part, compression="zstd", write_page_checksum=True
+        )
 
 
 def read(path: Path) -> tuple[Schedule, Times]:
@@ -88,40 +90,40 @@ def read(path: Path) -> tuple[Schedule, Times]:
         raise InputError(f"{path} is not a trace that Trace.save wrote: {reason}") from None
 
 
-def to_table(made: Schedule, times: Times) -> pa.Table:
+def to_table(schedule: Schedule, times: Times) -> pa.Table:
     """Columns of an op: kind, resource, times, bytes, labels, and the edges that leave it."""
     columns: dict[str, Any] = {
-        "kind": _dictionary(made.kind, KINDS),
-        "resource": _dictionary(*_resource_names(made)),
-        "resource_number": made.resource,
+        "kind": _dictionary(schedule.kind, KINDS),
+        "resource": _dictionary(*_resource_names(schedule)),
+        "resource_number": schedule.resource,
     }
     columns |= {name: getattr(times, name) for name in TIMES}
     columns["status"] = _dictionary(times.status, STATUSES)
-    columns |= {name: getattr(made, name) for name in COLUMNS}
-    for name, label in made.labels.items():
+    columns |= {name: getattr(schedule, name) for name in COLUMNS}
+    for name, label in schedule.labels.items():
         columns[_stored(name)] = (
             _dictionary(label.code, label.names) if isinstance(label, Codes) else label
         )
-    columns |= _edge_columns(made.edges)
-    if len(made.flows):
-        columns |= _flow_columns(made)
+    columns |= _edge_columns(schedule.edges)
+    if len(schedule.flows):
+        columns |= _flow_columns(schedule)
     return pa.table(columns).replace_schema_metadata(
         {
-            HEADER: json.dumps(_header(made, times)).encode(),
-            RESOURCES: _packed(made.resources, RESOURCE_COLUMNS),
+            HEADER: json.dumps(_header(schedule, times)).encode(),
+            RESOURCES: _packed(schedule.resources, RESOURCE_COLUMNS),
             ATTEMPTS: _packed(times.attempts, ATTEMPT_COLUMNS),
         }
     )
 
 
-def _header(made: Schedule, times: Times) -> dict[str, Any]:
+def _header(schedule: Schedule, times: Times) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": cluster_sim.__version__,
-        "facts": dict(made.facts),
-        "labels": {k: _names(label) for k, label in made.labels.items()},
-        "kinds": made.resources.kinds,
-        "switches_from": made.resources.switches_from,
+        "facts": dict(schedule.facts),
+        "labels": {k: _names(label) for k, label in schedule.labels.items()},
+        "kinds": schedule.resources.kinds,
+        "switches_from": schedule.resources.switches_from,
         "dead": times.dead.tolist(),
         "stopped_ps": times.stopped_ps,
     }
@@ -147,7 +149,7 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
     starts = _csr(table["from_start"])[1] if "from_start" in table.column_names else None
     edges = Edges(ptr, dst, _csr(table["lags_ps"])[1], starts)
     kind = _codes(table["kind"], KINDS).code.astype(np.uint8)
-    made = Schedule(
+    schedule = Schedule(
         kind=kind,
         resource=_array(table["resource_number"]),
         **{name: _array(table[name]) for name in COLUMNS},
@@ -166,7 +168,7 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
         },
         facts=header["facts"],
     )
-    check(made)
+    check(schedule)
     times = Times(
         **{name: _array(table[name]) for name in TIMES},
         status=_codes(table["status"], STATUSES).code.astype(np.uint8),
@@ -174,12 +176,12 @@ def from_table(table: pa.Table) -> tuple[Schedule, Times]:
         dead=np.array(header["dead"], np.int32),
         stopped_ps=header["stopped_ps"],
     )
-    return made, times
+    return schedule, times
 
 
-def _resource_names(made: Schedule) -> tuple[IntArray, list[str]]:
-    numbers, code = np.unique(made.resource, return_inverse=True)
-    names = made.resources.names(numbers[numbers >= 0])
+def _resource_names(schedule: Schedule) -> tuple[IntArray, list[str]]:
+    numbers, code = np.unique(schedule.resource, return_inverse=True)
+    names = schedule.resources.names(numbers[numbers >= 0])
     return code, ["-"] * int((numbers < 0).sum()) + names
 
 
@@ -198,11 +200,11 @@ def _edge_columns(edges: Edges) -> dict[str, Any]:
     return columns
 
 
-def _flow_columns(made: Schedule) -> dict[str, Any]:
-    flows = made.flows
-    cap = np.zeros(len(made), np.int64)
+def _flow_columns(schedule: Schedule) -> dict[str, Any]:
+    flows = schedule.flows
+    cap = np.zeros(len(schedule), np.int64)
     cap[flows.op] = flows.cap_bytes_per_s
-    shares = np.zeros(len(made), np.int64)
+    shares = np.zeros(len(schedule), np.int64)
     shares[flows.op] = np.diff(flows.ptr)
     ptr = np.concatenate([[0], np.cumsum(shares)])
     return {

@@ -74,12 +74,14 @@ class Trace:
         InputError
             When a resource or rank is unknown, or the schedule has no ``rank`` label.
         """
-        made = self.schedule
-        picked = np.arange(len(made)) if ops is None else _op_numbers(ops, len(made))
+        schedule = self.schedule
+        picked = np.arange(len(schedule)) if ops is None else _op_numbers(ops, len(schedule))
         if ranks is not None:
-            picked = picked[np.isin(_ranks(made)[picked], np.atleast_1d(np.asarray(ranks)))]
+            picked = picked[np.isin(_ranks(schedule)[picked], np.atleast_1d(np.asarray(ranks)))]
         if resources is not None:
-            picked = picked[np.isin(made.resource[picked], resource_numbers(made, resources))]
+            picked = picked[
+                np.isin(schedule.resource[picked], resource_numbers(schedule, resources))
+            ]
         return picked
 
     def frame(
@@ -110,25 +112,25 @@ class Trace:
         --------
         >>> from cluster_sim.schedule.build import schedule
         >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
-        >>> made = schedule(kind=[FIXED] * 2, resource=0, duration_ps=5,
+        >>> two = schedule(kind=[FIXED] * 2, resource=0, duration_ps=5,
         ...                 edges=Edges.from_pairs(2, [0], [1]),
         ...                 resources=Resources.table("link", [0], [1]))
-        >>> print(run(made).frame()[["resource", "start_ps", "end_ps"]].to_string(index=False))
+        >>> print(run(two).frame()[["resource", "start_ps", "end_ps"]].to_string(index=False))
         resource  start_ps  end_ps
         link:0-1         0       5
         link:0-1         5      10
         """
-        made, rows = self.schedule, self.rows(ranks, resources, ops)
+        schedule, rows = self.schedule, self.rows(ranks, resources, ops)
         columns: dict[str, Any] = {
-            "kind": categorical(made.kind[rows], KINDS),
-            "resource": resource_names(made, rows),
+            "kind": categorical(schedule.kind[rows], KINDS),
+            "resource": resource_names(schedule, rows),
             "status": categorical(self.times.status[rows], STATUSES),
         }
         exact = {name: getattr(self.times, f"{name}_ps")[rows] for name in TIME_COLUMNS}
         columns |= {f"{name}_s": seconds(ps) for name, ps in exact.items()}
         columns |= {f"{name}_ps": ps for name, ps in exact.items()}
-        columns["size_bytes"] = made.size_bytes[rows]
-        columns |= {name: label_column(label, rows) for name, label in made.labels.items()}
+        columns["size_bytes"] = schedule.size_bytes[rows]
+        columns |= {name: label_column(label, rows) for name, label in schedule.labels.items()}
         import pandas as pd
 
         return pd.DataFrame(columns, index=pd.Index(rows, name="op"), copy=False)
@@ -224,15 +226,15 @@ def categorical(code: IntArray, names: Sequence[str]) -> Any:
     return pd.Categorical.from_codes(code.astype(np.int32), categories=unique)
 
 
-def resource_names(made: Schedule, rows: IntArray) -> Any:
+def resource_names(schedule: Schedule, rows: IntArray) -> Any:
     """Printed resource of each of these ops, ``-`` for none; only names that occur are made."""
-    numbers, code = np.unique(made.resource[rows], return_inverse=True)
+    numbers, code = np.unique(schedule.resource[rows], return_inverse=True)
     held = numbers[numbers >= 0]
-    names = made.resources.names(held)
+    names = schedule.resources.names(held)
     return categorical(code, [NO_RESOURCE_NAME, *names] if len(held) < len(numbers) else names)
 
 
-def resource_numbers(made: Schedule, picks: Picks) -> IntArray:
+def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
     """Numbers of the resources meant by numbers, names, patterns or kinds.
 
     Raises
@@ -240,7 +242,7 @@ def resource_numbers(made: Schedule, picks: Picks) -> IntArray:
     InputError
         When one of them means no resource.
     """
-    resources = made.resources
+    resources = schedule.resources
     wanted = [picks] if isinstance(picks, int | str) else list(picks)
     numbers = [np.asarray([pick]) for pick in wanted if not isinstance(pick, str)]
     for number in numbers:
@@ -250,21 +252,21 @@ def resource_numbers(made: Schedule, picks: Picks) -> IntArray:
     names = resources.names() if any(text not in resources.kinds for text in texts) else []
     for text in texts:
         if text in resources.kinds:
-            found = np.flatnonzero(resources.kind == resources.kinds.index(text))
+            meant = np.flatnonzero(resources.kind == resources.kinds.index(text))
         else:
             matches = compiled(translate(text)).match
-            found = np.array([k for k, name in enumerate(names) if matches(name)], np.int64)
-        if not len(found):
+            meant = np.array([k for k, name in enumerate(names) if matches(name)], np.int64)
+        if not len(meant):
             close = suggestion(text, [*resources.kinds, *names])
             raise InputError(f"no resource is called {text}.{close}")
-        numbers.append(found)
+        numbers.append(meant)
     return np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
 
 
-def _ranks(made: Schedule) -> IntArray:
-    label = made.labels.get("rank")
+def _ranks(schedule: Schedule) -> IntArray:
+    label = schedule.labels.get("rank")
     if label is None or isinstance(label, Codes):
-        known = ", ".join(made.labels) or "none"
+        known = ", ".join(schedule.labels) or "none"
         raise InputError(f"the schedule has no label of ranks; its labels: {known}")
     return label
 

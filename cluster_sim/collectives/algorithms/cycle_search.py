@@ -261,11 +261,13 @@ def find(grid: Grid, rng: np.random.Generator) -> Found:
     raise ValueError(f"no Hamiltonian cycle found in {grid}")
 
 
-def ultraserver_boxes() -> list[Grid]:
-    """All boxes of sides 1, 2 and 4 in a 4x4x4 torus whose first axis has half the rate."""
+def shipped_boxes() -> list[Grid]:
+    """All boxes of sides 1, 2 and 4 in a 4x4x4 torus, of one rate or with half of it on an axis."""
     boxes = []
-    for sizes in itertools.product((1, 2, 4), repeat=3):
-        used = [units for size, units in zip(sizes, (1, 2, 2), strict=True) if size > 1]
+    for sizes, rates in itertools.product(
+        itertools.product((1, 2, 4), repeat=3), ((1, 2, 2), (1, 1, 1))
+    ):
+        used = [units for size, units in zip(sizes, rates, strict=True) if size > 1]
         kept = tuple(size for size in sizes if size > 1)
         if kept:
             units = tuple(one // min(used) for one in used)
@@ -278,7 +280,7 @@ def main(path: str) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["sizes", "wraps", "units", "both_ways", "order"])
-        for box in ultraserver_boxes():
+        for box in shipped_boxes():
             found = find(box, np.random.default_rng(0))
             for order in found.orders.tolist():
                 writer.writerow(

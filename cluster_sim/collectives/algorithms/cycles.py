@@ -1,23 +1,27 @@
 """Cycles through all ranks of a group, along which ring collectives run.
 
 On a box of a torus they are Hamiltonian cycles that together use the cables as fully as they can:
-from the shipped table for the boxes of a 4x4x4 torus with a half-rate axis, by search elsewhere.
+from the shipped table for the boxes of a 4x4x4 torus, by search elsewhere.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.cycle_search import Found, Grid, find
+from cluster_sim.collectives.algorithms import cycle_search
+from cluster_sim.collectives.algorithms.cycle_search import Found, Grid
 from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.schedule.table import IntArray
+from topologies import kept_files
 from topologies.shapes.basic import FullMesh
 
 LARGEST_UNIT = 4
@@ -136,7 +140,20 @@ def hamiltonian_cycles(
     lines = any(not wrap and size > 2 for size, wrap in zip(sizes, wraps, strict=True))
     if lines or len(sizes) < 2 or math.prod(sizes) > SEARCH_LIMIT or max(units) > LARGEST_UNIT:
         return Found(snake(sizes)[None, :], both_ways=True)
-    return find(Grid(sizes, wraps, units), np.random.default_rng(0))
+    return _searched(Grid(sizes, wraps, units))
+
+
+def _searched(grid: Grid) -> Found:
+    """Cycles by search, kept for later runs: some boxes take several seconds."""
+    source = Path(cycle_search.__file__).read_bytes()
+    name = f"cycles-{kept_files.digest(repr(grid), source)}.json"
+    kept = kept_files.read(name)
+    if kept is not None:
+        orders, both_ways = json.loads(kept)
+        return Found(np.array(orders, np.int32), both_ways)
+    found = cycle_search.find(grid, np.random.default_rng(0))
+    kept_files.keep(name, json.dumps([found.orders.tolist(), found.both_ways]).encode())
+    return found
 
 
 def snake(sizes: tuple[int, ...]) -> IntArray:

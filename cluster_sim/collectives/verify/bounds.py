@@ -25,6 +25,9 @@ from topologies.shapes.links import Links, coordinates, domain_links
 MAX_PAIRS = 1 << 16
 """Pairs of chips among which the farthest is sought; beyond, only those of the first chip."""
 
+BLOCK_PAIRS = 1 << 14
+"""Pairs whose routes are held at once."""
+
 AROUND = "cut around a domain"
 """The bound of what a scale-up domain can exchange with all others."""
 
@@ -218,10 +221,14 @@ def _distance(call: CollectiveCall) -> int:
         origins = chips if len(chips) ** 2 <= MAX_PAIRS and call.kind != "broadcast" else chips[:1]
         src, dst = (side.ravel() for side in np.meshgrid(origins, chips, indexing="ij"))
     inside = src // each == dst // each
-    links = domain_links(group.cluster.shape)
-    found = routes(group.cluster.shape, src[inside] % each, dst[inside] % each)
-    pair = np.repeat(np.arange(len(found)), found.hops)
-    farthest = _most(np.bincount(pair, links.latency_ps[found.link], len(found)))
+    latency = domain_links(group.cluster.shape).latency_ps
+    near, far = src[inside] % each, dst[inside] % each
+    farthest = 0
+    for low in range(0, len(near), BLOCK_PAIRS):
+        block = slice(low, low + BLOCK_PAIRS)
+        found = routes(group.cluster.shape, near[block], far[block])
+        pair = np.repeat(np.arange(len(found)), found.hops)
+        farthest = max(farthest, _most(np.bincount(pair, latency[found.link], len(found))))
     if not inside.all():
         between = scale_out_paths(group.cluster, src[~inside], dst[~inside])
         farthest = max(farthest, _most(between.latency_ps))

@@ -1,4 +1,4 @@
-"""What comes next: a radix heap of ops by time, for a clock that never runs backwards.
+"""The agenda: a radix heap of ops by time, for a clock that never runs backwards.
 
 Bucket b holds the times whose highest bit that differs from the clock is bit b - 1. When the clock
 moves on to the earliest time, which is in the lowest bucket, that bucket's ops spread over

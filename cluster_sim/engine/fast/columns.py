@@ -1,4 +1,4 @@
-"""What the compiled engine works on: columns of ops that it reads, and columns that it writes."""
+"""Columns of the compiled engine: those of ops that it reads, and those that it writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ops(NamedTuple):
 
 
 class State(NamedTuple):
-    """What becomes of each op.
+    """The state of each op.
 
     An op is in one list at a time, so one ``next`` serves them all: the agenda (from when its last
     edge is counted until it is ready, and while it runs), the arrivals of an instant, the queue of

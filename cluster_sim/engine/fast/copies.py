@@ -17,7 +17,7 @@ from cluster_sim.schedule.table import HORIZON_PS, IntArray
 
 
 class Pattern(NamedTuple):
-    """What all copies have in common.
+    """The part of a schedule that all copies have in common.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What happens to one op: it arrives, starts and ends; and what that sets off."""
+"""The life of one op: it arrives, starts and ends, and sets others off."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Demand:
-    """What a flow asks for.
+    """The demand of a flow.
 
     Attributes
     ----------

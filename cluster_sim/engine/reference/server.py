@@ -23,7 +23,7 @@ NOMINAL = Fraction(1)
 
 
 class Ops(Protocol):
-    """What a server needs of the run: the columns that order ops, and what it does with one."""
+    """The part of a run that a server needs: columns that order ops, and the steps of an op."""
 
     env: Picoseconds
     kind: list[int]
@@ -86,7 +86,7 @@ class Slot:
 
 
 class Server:
-    """What the slots of one resource have in common: its speed and its queue."""
+    """A resource: the speed and the queue that its slots have in common."""
 
     def __init__(self, run: Ops, number: int, name: str, slots: int):
         self.run = run

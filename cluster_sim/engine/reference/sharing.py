@@ -116,7 +116,7 @@ class Sharing:
         return sorted(flows), resources
 
     def _demand(self, op: int) -> Demand:
-        """What a flow asks for at the present speed of the resource whose slot it holds."""
+        """Scale the demand of a flow by the speed of the resource whose slot it holds."""
         nominal = self.demand[op]
         if op not in self.slot:
             return nominal

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, duration_ps, whole
-from cluster_sim.collectives.algorithms.cycle_search import ultraserver_boxes
+from cluster_sim.collectives.algorithms.cycle_search import shipped_boxes
 from cluster_sim.collectives.algorithms.cycles import (
     all_rings,
     hamiltonian_cycles,
@@ -51,7 +51,7 @@ def test_two_cycles_use_every_cable_of_the_server():
         assert set(axis.values()) == {1}
 
 
-@pytest.mark.parametrize("grid", ultraserver_boxes(), ids=str)
+@pytest.mark.parametrize("grid", shipped_boxes(), ids=str)
 def test_shipped_cycles_are_hamiltonian_and_share_links_by_their_rates(grid):
     found = hamiltonian_cycles(grid.sizes, grid.wraps, grid.units)
     assert (np.sort(found.orders, axis=1) == np.arange(grid.chips)).all()
