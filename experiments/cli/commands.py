@@ -51,6 +51,7 @@ COMMANDS = (
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
     Command("serve", "serve", "Serve requests on one replica, token by token."),
+    Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),
     Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
     Command("lend", "lend", "Say how many units can be lent tonight, and how sure that is."),
     Command("experiment", "experiment", "Run one of the experiments, or list them."),

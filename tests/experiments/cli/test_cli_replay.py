@@ -1,0 +1,40 @@
+"""``cluster-sim replay``: its document, its table, its run directory and its refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.cli.main import run
+from tests.workloads.traces.test_replay import job
+
+RING = ["--cluster", "ring:4", "--bandwidth", "50GB/s", "--latency", "1us"]
+
+
+def test_the_document_has_the_promised_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job(tmp_path)
+    assert run(["replay", str(tmp_path), *RING, "--json", "--out", str(tmp_path / "run")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    promised = {"ranks", "nodes", "iteration_s", "breakdown_s", "unmapped", "interval"}
+    assert promised <= set(document)
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_table_for_people_and_chakra_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(path) for path in job(tmp_path)]
+    assert run(["replay", *paths, *RING, "--chakra", str(tmp_path / "et")]) == 0
+    assert "where the time goes" in capsys.readouterr().out
+    assert len(list((tmp_path / "et").glob("*.et"))) == 4
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", str(tmp_path / "none.et"), *RING]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert run(["replay", str(tmp_path), *RING, "--compute", "guessed"]) == 2
+    assert "none of auto, recorded, scaled" in capsys.readouterr().err

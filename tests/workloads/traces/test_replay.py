@@ -1,0 +1,406 @@
+"""Replays: exact small cases, recorded times repeated, and traces that are refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import Group, duration_ps
+from topologies import cluster
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.models.huggingface import from_fields
+from workloads.traces import chakra_schema as schema
+from workloads.traces.chakra import read_chakra
+from workloads.traces.chakra_export import VERSION, _node, _varint, write_chakra
+from workloads.traces.from_training import training_recording
+from workloads.traces.goal import write_goal
+from workloads.traces.replay import read_traces, replay, replay_document
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan import ParallelPlan
+
+RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")
+
+
+def node(number: int, kind: int, *, us: int = 0, after: Any = (), **facts: Any) -> Any:
+    """A Chakra node."""
+    return _node(number, f"node{number}", kind, us * 10**6, list(after), facts)
+
+
+def et(path: Path, *nodes: Any, version: str = VERSION) -> Path:
+    """Write a Chakra file of these nodes."""
+    messages = [schema.messages()["GlobalMetadata"](version=version), *nodes]
+    contents = [message.SerializeToString() for message in messages]
+    path.write_bytes(b"".join(_varint(len(one)) + one for one in contents))
+    return path
+
+
+def step(rank: int, us: int = 10) -> list[Any]:
+    """Compute, an all-reduce of 1 MB, compute."""
+    return [
+        node(1, schema.COMPUTE, us=us + rank),
+        node(2, schema.COLLECTIVE, after=[1], comm_type=0, comm_size=10**6),
+        node(3, schema.COMPUTE, us=5, after=[2]),
+    ]
+
+
+def job(folder: Path, ranks: int = 4) -> list[Path]:
+    """The traces of a small job."""
+    return [et(folder / f"job.{rank}.et", *step(rank)) for rank in range(ranks)]
+
+
+def test_ranks_meet_in_a_collective_that_takes_what_the_command_says(tmp_path: Path) -> None:
+    job(tmp_path)
+    played = replay([tmp_path], RING)
+    collective = duration_ps("all-reduce", Group(RING, np.arange(4)), 10**6)
+    assert played.trace.total_ps == 13 * 10**6 + collective + 5 * 10**6
+    document = replay_document(played, "fast")
+    assert (document["ranks"], document["nodes"], document["unmapped"]) == (4, 12, {})
+    assert sum(document["breakdown_s"].values()) == pytest.approx(document["iteration_s"])
+    assert document["interval"]["low"] < document["iteration_s"] < document["interval"]["high"]
+    assert document["breakdown_s"]["waiting"] == pytest.approx(1.5e-6)
+
+
+def test_both_engines_agree(tmp_path: Path) -> None:
+    job(tmp_path)
+    ends = [
+        replay([tmp_path], RING, engine=name).trace.times.end_ps for name in ("fast", "reference")
+    ]
+    assert ends[0].tolist() == ends[1].tolist()
+
+
+def test_a_message_arrives_before_its_receive_ends(tmp_path: Path) -> None:
+    facts = {"comm_size": 5 * 10**6, "comm_src": 0, "comm_dst": 1, "comm_tag": 7}
+    et(tmp_path / "m.0.et", node(1, schema.COMPUTE, us=3), node(2, schema.SEND, after=[1], **facts))
+    et(
+        tmp_path / "m.1.et",
+        node(1, schema.RECEIVE, **facts),
+        node(2, schema.COMPUTE, us=2, after=[1]),
+    )
+    message = duration_ps("permute", Group(RING, np.array([0, 1])), 5 * 10**6)
+    assert replay([tmp_path], RING).trace.total_ps == 3 * 10**6 + message + 2 * 10**6
+
+
+def test_operations_without_a_duration_are_timed_by_the_roofline(tmp_path: Path) -> None:
+    path = et(tmp_path / "one.et", node(1, schema.COMPUTE, num_ops=10**15, tensor_size=8))
+    played = replay([path], cluster("dgx-h100"))
+    assert played.iteration_s == pytest.approx(1e15 / 989.4e12)
+    with pytest.raises(InputError, match=r"node 1 .* no duration, and the cluster has no chip"):
+        replay([path], RING)
+
+
+def test_all_gathers_count_the_whole_result(tmp_path: Path) -> None:
+    for rank in range(4):
+        et(tmp_path / f"g.{rank}.et", node(1, schema.COLLECTIVE, comm_type=2, comm_size=10**6))
+    whole = duration_ps("all-gather", Group(RING, np.arange(4)), 4 * 10**6)
+    assert replay([tmp_path], RING).trace.total_ps == whole
+
+
+def test_groups_are_those_that_name_themselves(tmp_path: Path) -> None:
+    for rank in range(4):
+        facts = {"comm_type": 0, "comm_size": 10**6, "pg_name": str(rank // 2)}
+        et(tmp_path / f"g.{rank}.et", node(1, schema.COLLECTIVE, **facts))
+    pair = duration_ps("all-reduce", Group(RING, np.array([0, 1])), 10**6)
+    recording = read_traces([tmp_path])
+    assert len(recording.groups) == 2
+    assert replay([tmp_path], RING).trace.total_ps == pair
+
+
+def bad(folder: Path, change: str) -> list[Path]:
+    """A job with one thing wrong."""
+    paths = job(folder)
+    if change == "missing":
+        paths.pop(2).unlink()
+    elif change == "cycle":
+        et(
+            paths[1],
+            node(1, schema.COMPUTE, us=1, after=[2]),
+            node(2, schema.COMPUTE, us=1, after=[1]),
+        )
+    elif change == "unknown":
+        et(paths[1], node(1, schema.COMPUTE, us=1, after=[99]))
+    elif change == "twice":
+        et(paths[1], node(1, schema.COMPUTE, us=1), node(1, schema.COMPUTE, us=1))
+    elif change == "type":
+        et(paths[1], node(1, 42))
+    elif change == "fewer":
+        et(paths[1], *step(1)[:1])
+    elif change == "other":
+        et(paths[1], node(2, schema.COLLECTIVE, comm_type=2, comm_size=10**6))
+    elif change == "unsent":
+        et(paths[1], *step(1), node(9, schema.RECEIVE, comm_src=0, comm_size=8))
+    elif change == "unread":
+        et(paths[1], *step(1), node(9, schema.SEND, comm_dst=0, comm_size=8))
+    elif change == "negative":
+        et(paths[1], node(1, schema.COMPUTE, us=2**63 // 10))
+    elif change == "cut":
+        paths[1].write_bytes(paths[1].read_bytes()[:-3])
+    elif change == "garbage":
+        paths[1].write_bytes(b"\x05hello\x03abc")
+    elif change == "gzip":
+        paths[1].write_bytes(gzip.compress(paths[1].read_bytes())[:-9])
+    elif change == "empty":
+        paths[1].write_bytes(b"")
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("missing", r"rank 2 of 4 missing; there are 3 files"),
+        ("cycle", r"job.1.et: node \d .* waits for itself: a cycle of nodes"),
+        ("unknown", r"job.1.et: node 1 waits for node 99, which is unknown"),
+        ("twice", r"job.1.et: node 1 is there twice"),
+        ("type", r"job.1.et: node 1 .* has the type 42, which is unknown"),
+        ("fewer", r"job.0.et: node 2 .* waits for rank 1, which calls 0 collectives"),
+        ("other", r"job.1.et: node 2 .* is all-gather where rank 0 calls all-reduce"),
+        ("unsent", r"job.1.et: node 9 .* receives from rank 0 .* nothing of that is sent"),
+        ("unread", r"job.1.et: node 9 .* sends to rank 0 .* nothing of that is received"),
+        ("negative", r"job.1.et: node 1 .* a negative or impossible time"),
+        ("cut", r"job.1.et: broken protobuf at message 3, which says"),
+        ("garbage", r"job.1.et: "),
+        ("gzip", r"job.1.et: the gzip is truncated or corrupt"),
+        ("empty", r"job.1.et is empty"),
+    ],
+)
+def test_a_bad_trace_is_refused_by_file_and_node(tmp_path: Path, change: str, message: str) -> None:
+    bad(tmp_path, change)
+    with pytest.raises(InputError, match=message) as caught:
+        replay([tmp_path], RING)
+    assert "\n" not in str(caught.value)
+
+
+def test_deadlocks_across_ranks_are_cycles(tmp_path: Path) -> None:
+    first, second = ({"comm_type": 0, "comm_size": 8, "pg_name": name} for name in "ab")
+    et(tmp_path / "d.0.et", node(1, schema.COLLECTIVE, **first),
+       node(2, schema.COLLECTIVE, after=[1], **second))  # fmt: skip
+    et(tmp_path / "d.1.et", node(1, schema.COLLECTIVE, **second),
+       node(2, schema.COLLECTIVE, after=[1], **first))  # fmt: skip
+    with pytest.raises(InputError, match="waits for itself: a cycle of nodes of ranks 0, 1"):
+        replay([tmp_path], RING)
+
+
+def test_more_ranks_than_chips_are_refused(tmp_path: Path) -> None:
+    job(tmp_path, 5)
+    with pytest.raises(InputError, match="of 5 ranks, but ring:4 has 4 chips"):
+        replay([tmp_path], RING)
+
+
+def test_too_many_nodes_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workloads.traces.chakra.MOST_NODES", 10)
+    with pytest.raises(InputError, match="more than 10 nodes, the most that are read"):
+        read_chakra(job(tmp_path))
+
+
+def test_a_bomb_is_inflated_no_further_than_the_bound(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb") as file:
+        for _ in range(300):
+            file.write(bytes(2**20))
+    with pytest.raises(InputError, match="over 256 MiB once it is decompressed"):
+        read_traces([path])
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    job(tmp_path)
+    recording = read_traces([tmp_path])
+    write_chakra(recording, tmp_path / "again")
+    assert replay([tmp_path / "again"], RING).iteration_s == replay([tmp_path], RING).iteration_s
+    with pytest.raises(InputError, match="holds traces already"):
+        write_chakra(recording, tmp_path / "again")
+
+
+def test_a_training_step_goes_out_and_comes_back(tmp_path: Path) -> None:
+    model = from_fields(
+        {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1000,
+         "num_attention_heads": 8, "num_hidden_layers": 4}, "toy")  # fmt: skip
+    machine = cluster("trn2.48xlarge")
+    plan = ParallelPlan(tp=2, pp=2, dp=4, global_batch=16, seq=512)
+    done = iteration(model, machine, plan, folded=False)
+    write_chakra(training_recording(done), tmp_path / "out")
+    played = replay([tmp_path / "out"], machine)
+    assert len(played.recording.ranks) == 16
+    assert played.iteration_s == pytest.approx(done.iteration_s, rel=0.05)
+    with pytest.raises(InputError, match="--unfolded"):
+        training_recording(iteration(model, machine, plan))
+
+
+def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    """A complete event of a PyTorch profile."""
+    stream = args.pop("stream", 7)
+    tid = stream if cat in ("kernel", "gpu_memcpy") else 1
+    args |= {"stream": stream} if cat == "kernel" else {}
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": cat,
+        "ts": ts,
+        "dur": dur,
+        "pid": 0,
+        "tid": tid,
+        "args": args,
+    }
+
+
+def profile(rank: int = 0, world: int = 2) -> dict[str, Any]:
+    """Two kernels with an all-reduce between them on another stream, and a wait of the host."""
+    reduce = {
+        "Collective name": "allreduce", "In msg nelems": 10**6, "Out msg nelems": 10**6,
+        "dtype": "Float", "Group size": world, "Process Group Name": "0",
+        "Process Group Ranks": str(list(range(world))),
+    }  # fmt: skip
+    events = [
+        event("ProfilerStep#1", "user_annotation", 1000, 500),
+        event("cudaLaunchKernel", "cuda_runtime", 1000, 5, correlation=1),
+        event("sgemm_128x64", "kernel", 1010, 100, correlation=1),
+        event("cudaLaunchKernel", "cuda_runtime", 1008, 5, correlation=2),
+        event("ncclDevKernel_AllReduce", "kernel", 1112, 200, correlation=2, stream=20, **reduce),
+        event("cudaDeviceSynchronize", "cuda_runtime", 1020, 295),
+        event("cudaLaunchKernel", "cuda_runtime", 1320, 5, correlation=3),
+        event("vectorized_elementwise_kernel", "kernel", 1330, 50, correlation=3),
+    ]
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}],
+        "distributedInfo": {"rank": rank, "world_size": world},
+        "traceEvents": events,
+    }
+
+
+def kineto(path: Path, document: dict[str, Any]) -> Path:
+    """Write a profile, compressed."""
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    return path
+
+
+DGX = cluster("dgx-h100")
+
+
+def test_a_profile_with_its_own_times_takes_its_own_time(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "rank0.json.gz", profile())
+    played = replay([path], DGX, compute="recorded", communication="recorded")
+    assert played.trace.total_ps == 380 * 10**6
+    assert played.recording.facts["recorded_s"] == pytest.approx(380e-6)
+
+
+def test_kernels_scale_by_what_limits_them(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "rank0.json.gz", profile())
+    played = replay([path], DGX, communication="recorded")
+    assert (played.how, played.source) == ("scaled", "a100-80gb")
+    nodes = {name: k for k, name in enumerate(played.recording.name)}
+    product, stream = nodes["sgemm_128x64"], nodes["vectorized_elementwise_kernel"]
+    assert played.recording.duration_ps[product] == pytest.approx(100e6 * 312 / 989.4)
+    assert played.recording.duration_ps[stream] == pytest.approx(50e6 * 2.039 / 3.35)
+    assert played.low_s <= played.iteration_s <= played.high_s
+
+
+def test_a_slower_network_makes_the_host_wait_longer(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "rank0.json.gz", profile())
+    slow: Cluster = cluster("ring:2", bandwidth="1GB/s", latency="1us")
+    played = replay([path], slow, compute="recorded")
+    collective = duration_ps("all-reduce", Group(slow, np.arange(2)), 4 * 10**6)
+    assert played.trace.total_ps == (380 - 200) * 10**6 + collective
+
+
+def test_two_ranks_of_a_job_meet(tmp_path: Path) -> None:
+    late = profile(1)
+    late["traceEvents"][2]["dur"] = 102
+    paths = [
+        kineto(tmp_path / "rank0.json.gz", profile()),
+        kineto(tmp_path / "rank1.json.gz", late),
+    ]
+    assert replay(paths, DGX).trace.schedule.labels["what"].names[-1] == "join"
+    with pytest.raises(InputError, match="rank 0 is also in"):
+        replay([paths[0], paths[0]], DGX)
+
+
+def test_a_collective_without_a_size_keeps_its_time(tmp_path: Path) -> None:
+    document = profile()
+    for name in ("In msg nelems", "Out msg nelems"):
+        del document["traceEvents"][4]["args"][name]
+    played = replay([kineto(tmp_path / "rank0.json.gz", document)], DGX)
+    assert played.unmapped == {"ncclDevKernel_AllReduce": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dur": -5}, "dur of 'sgemm_128x64' is -5"),
+        ({"ts": float("nan")}, "ts of 'sgemm_128x64' is nan"),
+        ({"dur": "soon"}, "dur of 'sgemm_128x64' is nan"),
+        ({"cat": "cpu_op"}, None),
+    ],
+)
+def test_times_that_no_clock_shows_are_refused(
+    tmp_path: Path, change: dict[str, Any], message: str | None
+) -> None:
+    document = profile()
+    document["traceEvents"][2] |= change
+    path = kineto(tmp_path / "rank0.json.gz", document)
+    if message:
+        with pytest.raises(InputError, match=message):
+            replay([path], DGX)
+    else:
+        assert len(replay([path], DGX).recording)
+
+
+def test_a_profile_of_the_host_alone_is_refused(tmp_path: Path) -> None:
+    document = profile()
+    document["traceEvents"] = [one for one in document["traceEvents"] if one["cat"] != "kernel"]
+    with pytest.raises(InputError, match="no accelerator activity"):
+        replay([kineto(tmp_path / "rank0.json.gz", document)], DGX)
+
+
+def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path: Path) -> None:
+    summary = {"total_time": 2e-3, "tensor_engine_active_time": 1e-3, "dma_active_time": 1.5e-3}
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps({"n1234": summary}))
+    played = replay([path], cluster("trn2.48xlarge"))
+    assert played.iteration_s == pytest.approx(2e-3)
+    faster = replay([path], cluster("trn2.48xlarge"), recorded_on="trn1")
+    assert faster.how == "scaled"
+    assert faster.iteration_s < 2e-3
+
+
+GOAL = """num_ranks 2
+rank 0 {
+l1: calc 1000
+l2: send 5000000b to 1 tag 3
+l2 requires l1
+}
+rank 1 {
+l1: recv 5000000b from 0 tag 3
+l2: calc 500
+l2 requires l1
+}
+"""
+
+
+def test_goal_in_and_out(tmp_path: Path) -> None:
+    path = tmp_path / "ring.goal"
+    path.write_text(GOAL)
+    played = replay([path], RING)
+    message = duration_ps("permute", Group(RING, np.array([0, 1])), 5 * 10**6)
+    assert played.trace.total_ps == 10**6 + message + 500_000
+    write_goal(played.recording, tmp_path / "again.goal")
+    assert replay([tmp_path / "again.goal"], RING).iteration_s == played.iteration_s
+    path.write_text(GOAL.replace("calc 500", "think 500"))
+    with pytest.raises(InputError, match="line 9: 'l2: think 500' is no GOAL"):
+        replay([path], RING)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        replay([tmp_path / "none.et"], RING)
+    with pytest.raises(InputError, match="holds no traces"):
+        replay([tmp_path], RING)
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(InputError, match="unknown kind of trace"):
+        replay([tmp_path / "a.txt"], RING)

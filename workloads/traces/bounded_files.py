@@ -1,0 +1,46 @@
+"""Files from strangers, read whole or refused: sizes bounded, also after decompression."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from topologies.errors import InputError, file_fault
+
+LARGEST_BYTES = 2**28
+"""Most that is read of one trace, after decompression [B]."""
+GZIP = b"\x1f\x8b"
+
+
+def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
+    """Return the bytes of a file, decompressed where it is gzip.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is truncated or corrupt, or is larger than the bound; a bomb is
+        found out by inflating no more than the bound.
+    """
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == GZIP
+            raw.seek(0)
+            stream = gzip.GzipFile(fileobj=raw) if zipped else raw
+            content = stream.read(most_bytes + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as mistake:
+        why = " ".join(str(mistake).split())[:80]
+        raise InputError(
+            f"{path}: the gzip is truncated or corrupt ({why}). Copy it again."
+        ) from None
+    except OSError as fault:
+        raise InputError(file_fault(fault)) from None
+    if len(content) > most_bytes:
+        held = " once it is decompressed" if zipped else ""
+        raise InputError(
+            f"{path} is over {most_bytes // 2**20:,} MiB{held}, the most that is read. Profile "
+            "fewer iterations."
+        )
+    if not content:
+        raise InputError(f"{path} is empty. Give a trace.")
+    return bytes(content)

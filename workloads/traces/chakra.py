@@ -1,0 +1,272 @@
+"""Reading Chakra execution traces: one ``.et`` file a rank."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from topologies.errors import InputError
+from workloads.traces import chakra_schema as schema
+from workloads.traces.bounded_files import read_bounded
+from workloads.traces.recording import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    MEMORY,
+    MOST_NODES,
+    NOTHING,
+    OPERATIONS,
+    RECEIVE,
+    SEND,
+    UNKNOWN,
+    Columns,
+    Group,
+    Recording,
+)
+
+PS_PER_US = 10**6
+LONGEST_US = 2**61 // PS_PER_US
+NUMBERED = re.compile(r"(?:^|[^0-9])(\d+)\.et(?:\.gz)?$")
+DEVICE, HOST_LANE, NETWORK = 0, 1, 2
+"""Lanes of a rank: its chip, its host, its network."""
+KIND = {
+    schema.METADATA: NOTHING, schema.MEMORY_LOAD: MEMORY, schema.MEMORY_STORE: MEMORY,
+    schema.COMPUTE: COMPUTE, schema.SEND: SEND, schema.RECEIVE: RECEIVE,
+    schema.COLLECTIVE: COLLECTIVE,
+}  # fmt: skip
+STANDS_FOR = {
+    "reduce": "broadcast", "gather": "all-gather", "scatter": "all-gather",
+    "reduce-scatter-block": "reduce-scatter", "barrier": "all-reduce",
+}  # fmt: skip
+"""Collectives timed as one that moves the same bytes over the busiest link."""
+
+
+def read_chakra(paths: Sequence[Path]) -> Recording:
+    """Read the traces of all ranks.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        One file a rank, numbered before ``.et``; a single file may have no number.
+
+    Raises
+    ------
+    InputError
+        Naming file and node: broken protobuf, a rank that is missing, a node that is unknown or
+        there twice, a time that no clock shows.
+    """
+    by_rank = _ranks(paths)
+    groups = _group_files(paths)
+    columns, versions = Columns(), set()
+    contents = {rank: read_bounded(path) for rank, path in by_rank.items()}
+    _check_count(by_rank, contents)
+    for rank, path in by_rank.items():
+        versions.add(_read(columns, rank, path, contents[rank], groups))
+    version = ", ".join(sorted(versions))
+    files = {rank: str(path) for rank, path in by_rank.items()}
+    alone = len(by_rank) == 1
+    facts: dict[str, str | int | float] = {
+        "format": "chakra",
+        "version": version,
+        "world": 0 if alone else len(by_rank),
+        "iterations": 1,
+        "all_gather_size": "of one rank",
+    }
+    return columns.finish(files, facts)
+
+
+def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
+    """File of each rank, refused where one is missing or there twice."""
+    if len(paths) == 1:
+        return {0: paths[0]}
+    by_rank: dict[int, Path] = {}
+    for path in paths:
+        number = NUMBERED.search(path.name)
+        if number is None:
+            raise InputError(
+                f"{path}: the name has no rank. Name the files trace.0.et, trace.1.et."
+            )
+        rank = int(number[1])
+        if rank in by_rank:
+            raise InputError(
+                f"{path}: rank {rank} is also in {by_rank[rank]}. Give one job at a time."
+            )
+        by_rank[rank] = path
+    missing = sorted(set(range(max(by_rank) + 1)) - set(by_rank))
+    if missing:
+        shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+        raise InputError(
+            f"{paths[0].parent}: rank{'s' * (len(missing) > 1)} {shown} of {max(by_rank) + 1} "
+            f"missing; there {'is' if len(by_rank) == 1 else 'are'} {len(by_rank)} files. Give all."
+        )
+    return dict(sorted(by_rank.items()))
+
+
+def _group_files(paths: Sequence[Path]) -> dict[str, tuple[int, ...]]:
+    """Members of process groups from a JSON file beside the traces, as ASTRA-sim reads one."""
+    known: dict[str, tuple[int, ...]] = {}
+    for path in sorted({one.parent for one in paths}):
+        for file in sorted(path.glob("*.json"))[:8]:
+            try:
+                document = json.loads(read_bounded(file, 2**24))
+            except (ValueError, RecursionError, InputError):
+                continue
+            if isinstance(document, dict):
+                known |= {
+                    str(name): tuple(ranks)
+                    for name, ranks in document.items()
+                    if isinstance(ranks, list) and all(isinstance(one, int) for one in ranks)
+                }
+    return known
+
+
+def _check_count(by_rank: Mapping[int, Path], contents: Mapping[int, bytes]) -> None:
+    """Refuse more nodes than are read before any of them is decoded."""
+    total = 0
+    for rank, path in by_rank.items():
+        total += sum(1 for _ in _pieces(contents[rank], path)) - 1
+        if total > MOST_NODES:
+            raise InputError(
+                f"{path}: the traces have more than {MOST_NODES:,} nodes, the most that are read. "
+                "Trace fewer iterations, or give fewer ranks."
+            )
+
+
+def _pieces(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
+    """First and last byte of each message."""
+    at, number = 0, 0
+    while at < len(content):
+        size = shift = 0
+        while True:
+            if at >= len(content) or shift > 35:
+                raise InputError(f"{path}: broken protobuf at message {number}; it is cut short.")
+            byte = content[at]
+            size |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                break
+        if at + size > len(content):
+            raise InputError(
+                f"{path}: broken protobuf at message {number}, which says {size:,} bytes where "
+                f"{len(content) - at:,} are left. Copy the file again."
+            )
+        yield at, at + size
+        at, number = at + size, number + 1
+
+
+def _read(
+    columns: Columns, rank: int, path: Path, content: bytes, groups: Mapping[str, tuple[int, ...]]
+) -> str:
+    """Add the nodes of a rank; returns the version of the schema."""
+    pieces = list(_pieces(content, path))
+    version = _version(content[slice(*pieces[0])], path)
+    rows: dict[int, int] = {}
+    waits: list[tuple[int, Any]] = []
+    node = schema.messages()["Node"]()
+    for number, (low, high) in enumerate(pieces[1:], start=1):
+        try:
+            node.ParseFromString(content[low:high])
+        except DecodeError:
+            raise InputError(
+                f"{path}: broken protobuf at message {number}. Copy the file again."
+            ) from None
+        if node.id in rows:
+            raise InputError(f"{path}: node {node.id} is there twice. Number the nodes.")
+        rows[node.id] = _add(columns, rank, path, node, groups)
+        waits.append((node.id, (list(node.data_deps), list(node.ctrl_deps))))
+    nested = version.startswith("before")
+    for number, (data, control) in waits:
+        # In files of older converters control dependencies are the operators around an operator,
+        # many of them left out, and an operator may name itself.
+        for dependency in data if nested else (*data, *control):
+            source = rows.get(dependency)
+            if source is None:
+                raise InputError(
+                    f"{path}: node {number} waits for node {dependency}, which is unknown. "
+                    "Give the whole trace."
+                )
+            if dependency != number or not nested:
+                columns.link(source, rows[number])
+    return version
+
+
+def _version(content: bytes, path: Path) -> str:
+    metadata = schema.messages()["GlobalMetadata"]()
+    try:
+        metadata.ParseFromString(content)
+    except DecodeError:
+        raise InputError(
+            f"{path}: its first message is no Chakra metadata. Give an .et file."
+        ) from None
+    if metadata.version:
+        return str(metadata.version)
+    stated = {one.name: _value(one) for one in metadata.attr}
+    return f"before 0.0.4 (schema {stated['schema']})" if "schema" in stated else "before 0.0.4"
+
+
+def _value(attribute: Any) -> Any:
+    """Value of an attribute; a list for a message of values."""
+    chosen = attribute.WhichOneof("value")
+    if chosen is None:
+        return None
+    value = getattr(attribute, chosen)
+    return list(value.values) if chosen.endswith("_list") else value
+
+
+def _add(
+    columns: Columns, rank: int, path: Path, node: Any, groups: Mapping[str, tuple[int, ...]]
+) -> int:
+    """Add one node."""
+    stated = {one.name: _value(one) for one in node.attr}
+    where = f"{path}: node {node.id} ({node.name[:60]})"
+    kind = KIND.get(node.type)
+    if kind is None:
+        raise InputError(f"{where} has the type {node.type}, which is unknown. Types are 1 to 7.")
+    if node.duration_micros > LONGEST_US:
+        raise InputError(f"{where} lasts {node.duration_micros} µs; a negative or impossible time.")
+    known: dict[str, Any] = {"duration_ps": int(node.duration_micros) * PS_PER_US}
+    host = bool(stated.get("is_cpu_op"))
+    lane = HOST_LANE if host else DEVICE
+    if kind == COLLECTIVE and "comm_type" not in stated:
+        kind = COMPUTE  # what the host does about a collective
+    if kind == COMPUTE and host:
+        kind = HOST
+    if kind in (SEND, RECEIVE, COLLECTIVE):
+        lane = NETWORK
+        known["size_bytes"] = _whole(stated, "comm_size", where)
+    if kind == COLLECTIVE:
+        known |= _collective(stated, where, groups)
+    elif kind in (SEND, RECEIVE):
+        known["peer"] = _whole(stated, "comm_dst" if kind == SEND else "comm_src", where)
+        known["tag"] = _whole(stated, "comm_tag", where)
+    else:
+        known["size_bytes"] = _whole(stated, "tensor_size", where)
+        known["flops"] = _whole(stated, "num_ops", where)
+    return columns.add(rank, lane, kind, node.name or "unnamed", int(node.id), **known)
+
+
+def _whole(stated: Mapping[str, Any], name: str, where: str) -> int:
+    value = stated.get(name, 0)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or not 0 <= value < 2**62:
+        raise InputError(f"{where}: {name} is {str(value)[:40]}; it must be a whole number from 0.")
+    return int(value)
+
+
+def _collective(
+    stated: Mapping[str, Any], where: str, groups: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
+    number = _whole(stated, "comm_type", where)
+    if number >= len(schema.COLLECTIVES):
+        raise InputError(f"{where}: comm_type {number} is unknown. Kinds are 0 to 9.")
+    name = schema.COLLECTIVES[number]
+    timed = STANDS_FOR.get(name, name)
+    known = OPERATIONS.index(timed) if timed in OPERATIONS else UNKNOWN
+    group = str(stated.get("pg_name", "") or "")
+    return {"operation": known, "group": Group(group, groups.get(group, ()))}

@@ -1,0 +1,162 @@
+"""Writing Chakra execution traces, so that other simulators run the same work.
+
+A recording goes out as it came in. A training step goes out rank by rank: kernels with their
+duration, collectives with their size and process group, messages between pipeline stages. The
+members of the groups stand in ``comm_group.json`` beside the traces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from topologies.errors import InputError
+from workloads.traces import chakra_schema as schema
+from workloads.traces.recording import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    MEMORY,
+    NOTHING,
+    OPERATIONS,
+    RECEIVE,
+    SEND,
+    UNKNOWN,
+    Recording,
+)
+
+VERSION = "0.0.4"
+PS_PER_US = 10**6
+TYPE = {
+    NOTHING: schema.METADATA, COMPUTE: schema.COMPUTE, MEMORY: schema.MEMORY_LOAD,
+    SEND: schema.SEND, RECEIVE: schema.RECEIVE, COLLECTIVE: schema.COLLECTIVE, HOST: schema.COMPUTE,
+}  # fmt: skip
+
+
+def write_chakra(recording: Recording, directory: str | Path, name: str = "trace") -> list[Path]:
+    """Write one ``.et`` file a rank; returns the files, in the order of the ranks.
+
+    Durations are rounded to microseconds, the unit of the format; a lag becomes a compute node.
+
+    Raises
+    ------
+    InputError
+        When the directory cannot be written, or holds traces already.
+    """
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.glob("*.et")):
+        raise InputError(f"{folder} holds traces already. Name a new directory.")
+    before = defaultdict[int, list[tuple[int, int]]](list)
+    rows = zip(
+        recording.src.tolist(), recording.dst.tolist(), recording.lag_ps.tolist(), strict=True
+    )
+    for src, dst, lag in rows:
+        before[dst].append((src, lag))
+    names = _group_names(recording)
+    paths = []
+    for rank in recording.ranks.tolist():
+        path = folder / f"{name}.{rank}.et"
+        nodes = np.flatnonzero(recording.rank == rank).tolist()
+        _write(path, _messages(recording, nodes, before, names))
+        paths.append(path)
+    members = {names[k]: list(one.ranks) for k, one in enumerate(recording.groups) if one.ranks}
+    if members:
+        (folder / "comm_group.json").write_text(json.dumps(members))
+    return paths
+
+
+def _group_names(recording: Recording) -> list[str]:
+    """A name for each group, its own where no other has it."""
+    stated = [group.name for group in recording.groups]
+    return [
+        name if stated.count(name) == 1 else f"{name or 'group'}.{place}"
+        for place, name in enumerate(stated)
+    ]
+
+
+def _write(path: Path, messages: Iterator[Any]) -> None:
+    """Write messages behind their lengths; the file appears whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            for message in messages:
+                content = message.SerializeToString()
+                file.write(_varint(len(content)) + content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def _messages(
+    recording: Recording,
+    nodes: Sequence[int],
+    before: dict[int, list[tuple[int, int]]],
+    names: Sequence[str],
+) -> Iterator[Any]:
+    yield schema.messages()["GlobalMetadata"](version=VERSION)
+    lags = len(recording)
+    for node in nodes:
+        dependencies = []
+        for src, lag in before.get(node, ()):
+            if lag < PS_PER_US // 2:
+                dependencies.append(src + 1)
+                continue
+            lags += 1
+            yield _node(lags, "lag", schema.COMPUTE, lag, [src + 1], {"is_cpu_op": True})
+            dependencies.append(lags)
+        kind = int(recording.kind[node])
+        facts = _facts(recording, node, names)
+        label = recording.name.names[int(recording.name.code[node])]
+        duration = int(recording.duration_ps[node])
+        yield _node(node + 1, label, TYPE[kind], duration, dependencies, facts)
+
+
+def _facts(recording: Recording, node: int, names: Sequence[str]) -> dict[str, Any]:
+    """Attributes of a node."""
+    kind, size = int(recording.kind[node]), int(recording.size_bytes[node])
+    facts: dict[str, Any] = {"is_cpu_op": kind == HOST}
+    if kind == COLLECTIVE and recording.operation[node] != UNKNOWN:
+        operation = OPERATIONS[int(recording.operation[node])]
+        group = int(recording.group[node])
+        if operation == "all-gather" and recording.facts.get("all_gather_size") != "of one rank":
+            size //= max(1, len(recording.groups[group].ranks))
+        facts["comm_type"] = schema.COLLECTIVES.index(operation)
+        facts["comm_size"] = size
+        if names[group]:
+            facts["pg_name"] = names[group]
+    elif kind in (SEND, RECEIVE):
+        own, peer = int(recording.rank[node]), int(recording.peer[node])
+        ends = (own, peer) if kind == SEND else (peer, own)
+        facts |= {"comm_size": size, "comm_src": ends[0], "comm_dst": ends[1]}
+        facts["comm_tag"] = int(recording.tag[node])
+    elif size or recording.flops[node]:
+        facts |= {"tensor_size": size, "num_ops": int(recording.flops[node])}
+    return facts
+
+
+def _node(
+    number: int, name: str, kind: int, duration_ps: int, before: list[int], facts: dict[str, Any]
+) -> Any:
+    node = schema.messages()["Node"](
+        id=number, name=name, type=kind, duration_micros=round(duration_ps / PS_PER_US)
+    )
+    node.data_deps.extend(before)
+    for key, value in facts.items():
+        field = {bool: "bool_val", int: "int64_val", str: "string_val"}[type(value)]
+        node.attr.add(name=key, **{field: value})
+    return node

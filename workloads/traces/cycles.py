@@ -1,0 +1,61 @@
+"""Nodes that wait for each other: found before anything runs, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from cluster_sim.schedule.table import IntArray
+from topologies.errors import InputError
+from workloads.traces.recording import Recording
+
+SHOWN = 6
+
+
+def check_acyclic(
+    recording: Recording, src: IntArray, dst: IntArray, meets: Sequence[Sequence[int]]
+) -> None:
+    """Refuse nodes that wait for each other, within a rank or across collectives.
+
+    Raises
+    ------
+    InputError
+        With the nodes of one cycle.
+    """
+    size = len(recording) + len(meets)
+    graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
+    count, part = connected_components(graph, connection="strong")
+    loops = src[src == dst]
+    if count == size and not len(loops):
+        return
+    if len(loops):
+        cycle = [int(loops[0])]
+    else:
+        cycle = _one_cycle(np.flatnonzero(part == np.bincount(part).argmax()), src, dst)
+    nodes = [node for node in cycle if node < len(recording)]
+    shown = " → ".join(str(recording.number[node]) for node in nodes[:SHOWN])
+    more = " → …" if len(nodes) > SHOWN else ""
+    across = len(set(recording.rank[nodes].tolist())) > 1
+    ranks = (
+        f" of ranks {', '.join(map(str, sorted(set(recording.rank[nodes].tolist()))[:4]))}"
+        if across
+        else ""
+    )
+    raise InputError(
+        f"{recording.place(nodes[0])} waits for itself: a cycle of nodes{ranks} {shown}{more} → "
+        f"{recording.number[nodes[0]]}. Correct the dependencies."
+    )
+
+
+def _one_cycle(members: IntArray, src: IntArray, dst: IntArray) -> list[int]:
+    """One way round among nodes of which each leads to every other."""
+    inside = np.isin(src, members) & np.isin(dst, members)
+    after = dict(zip(src[inside].tolist(), dst[inside].tolist(), strict=True))
+    at, seen = int(members[0]), dict[int, int]()
+    while at not in seen:
+        seen[at] = len(seen)
+        at = after[at]
+    return [node for node, order in seen.items() if order >= seen[at]]

@@ -1,0 +1,114 @@
+"""The work of a training step as a recording, for export to other simulators."""
+
+from __future__ import annotations
+
+from topologies.errors import InputError
+from workloads.traces.recording import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    OPERATIONS,
+    RECEIVE,
+    SEND,
+    Columns,
+    Group,
+    Recording,
+)
+from workloads.training.iteration import Iteration
+from workloads.training.layers.steps import HOST as HOST_STREAM
+from workloads.training.program.program import Program
+
+MOST_RANKS = 4096
+
+
+def training_recording(step: Iteration) -> Recording:
+    """Return the work of every rank of an unfolded step.
+
+    Raises
+    ------
+    InputError
+        For a folded step, or one of more ranks than are written.
+    """
+    program = step.program
+    if int(program.count.max()) > 1:
+        raise InputError(
+            "a folded step has one rank for many. Run it with --unfolded to write all of them."
+        )
+    if len(program) > MOST_RANKS:
+        raise InputError(f"{len(program):,} ranks; at most {MOST_RANKS:,} are written.")
+    columns = Columns()
+    talks = _talks(program)
+    for row in range(len(program)):
+        _rank(columns, program, row, talks)
+    facts: dict[str, str | int | float] = {
+        "format": "cluster-sim",
+        "world": len(program),
+        "iterations": 1,
+    }
+    return columns.finish(dict.fromkeys(range(len(program)), step.cluster.name), facts)
+
+
+Talks = dict[tuple[int, int], tuple[int, int]]
+
+
+def _talks(program: Program) -> Talks:
+    """Exchange and group of each row's op that communicates."""
+    talks: Talks = {}
+    for number, exchange in enumerate(program.exchanges):
+        for stage, ops, places in program.roles(exchange):
+            for group, members in enumerate(exchange.members.tolist()):
+                for place in places.tolist():
+                    row = members[place]
+                    if program.stage[row] != stage:
+                        continue
+                    talks |= {(row, op): (number, group) for op in ops.tolist()}
+    return talks
+
+
+def _rank(columns: Columns, program: Program, row: int, talks: Talks) -> None:
+    """Add the ops of one rank, in program order."""
+    stream = program.streams[int(program.stage[row])]
+    rows = []
+    for op, number in enumerate(stream.ops.step.tolist()):
+        step = program.steps[number]
+        talk = talks.get((row, op))
+        if talk is None:
+            kind = HOST if step.stream == HOST_STREAM else COMPUTE
+            duration = int(program.step_ps[number])
+            rows.append(columns.add(row, 0, kind, step.name, op, duration_ps=duration))
+            continue
+        exchange, group = talk
+        members = [int(one) for one in program.exchanges[exchange].members[group]]
+        if step.collective == "send":
+            sends = step.name.endswith(".send")
+            peer = next(one for one in members if one != row)
+            rows.append(
+                columns.add(
+                    row,
+                    0,
+                    SEND if sends else RECEIVE,
+                    step.name,
+                    op,
+                    size_bytes=step.size_bytes,
+                    peer=peer,
+                    tag=exchange,
+                )
+            )
+            continue
+        name = f"{step.axis}.{exchange}.{group}"
+        known = step.collective if step.collective in OPERATIONS else "unknown"
+        operation = OPERATIONS.index(known)
+        rows.append(
+            columns.add(
+                row,
+                0,
+                COLLECTIVE,
+                step.name,
+                op,
+                size_bytes=step.size_bytes,
+                operation=operation,
+                group=Group(name, tuple(sorted(members))),
+            )
+        )
+    for src, dst in zip(stream.src.tolist(), stream.dst.tolist(), strict=True):
+        columns.link(rows[src], rows[dst])

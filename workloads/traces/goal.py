@@ -1,0 +1,136 @@
+"""GOAL, the group operation assembly language of LogGOPSim: schedules of ranks as text.
+
+``rank R { … }`` holds lines ``label: calc NANOSECONDS``, ``label: send BYTESb to RANK tag T``,
+``label: recv BYTESb from RANK tag T``, and ``label requires label`` (after its end) or
+``irequires`` (after its start, read as after its end).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cluster_sim.files import whole_file
+from topologies.errors import InputError
+from workloads.traces.bounded_files import read_bounded
+from workloads.traces.recording import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    MEMORY,
+    NOTHING,
+    RECEIVE,
+    SEND,
+    Columns,
+    Recording,
+)
+
+PS_PER_NS = 1000
+LARGEST = 2**61 // PS_PER_NS
+RANKS = re.compile(r"num_ranks\s+(\d+)")
+RANK = re.compile(r"rank\s+(\d+)\s*\{")
+WORK = re.compile(r"(\w+):\s*calc\s+(\d+)(?:\s+(?:cpu|nic)\s+\d+)*")
+TALK = re.compile(
+    r"(\w+):\s*(send|recv)\s+(\d+)b\s+(?:to|from)\s+(\d+)(?:\s+tag\s+(\d+))?(?:\s+(?:cpu|nic)\s+\d+)*"
+)
+NEEDS = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
+
+
+def read_goal(paths: Sequence[Path]) -> Recording:
+    """Read a GOAL schedule.
+
+    Raises
+    ------
+    InputError
+        Naming file and line.
+    """
+    if len(paths) != 1:
+        raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")
+    path = paths[0]
+    text = read_bounded(path).decode("utf-8", "replace")
+    columns, rank, ranks = Columns(), -1, 0
+    rows: dict[str, int] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.split("//")[0].strip().rstrip(";")
+        if not line:
+            continue
+        if total := RANKS.fullmatch(line):
+            ranks = int(total[1])
+        elif begun := RANK.fullmatch(line):
+            rank, rows = int(begun[1]), {}
+        elif line == "}":
+            rank = -1
+        elif rank < 0 or not _line(columns, rank, rows, line, number):
+            raise InputError(f"{path}, line {number}: {line[:60]!r} is no GOAL. Correct the line.")
+    if not len(columns):
+        raise InputError(f"{path} holds no operations. Give a GOAL schedule.")
+    facts: dict[str, str | int | float] = {"format": "goal", "world": ranks, "iterations": 1}
+    made = columns.finish(dict.fromkeys(range(ranks), str(path)), facts)
+    if ranks and int(made.rank.max()) >= ranks:
+        raise InputError(f"{path}: rank {made.rank.max()} of num_ranks {ranks}. Correct num_ranks.")
+    return made
+
+
+def _line(columns: Columns, rank: int, rows: dict[str, int], line: str, number: int) -> bool:
+    """Add one line of a rank; whether it was understood."""
+    if work := WORK.fullmatch(line):
+        if int(work[2]) > LARGEST:
+            return False
+        duration = int(work[2]) * PS_PER_NS
+        rows[work[1]] = columns.add(rank, 0, COMPUTE, "calc", number, duration_ps=duration)
+    elif talk := TALK.fullmatch(line):
+        kind = SEND if talk[2] == "send" else RECEIVE
+        rows[talk[1]] = columns.add(
+            rank, 0, kind, talk[2], number, size_bytes=int(talk[3]), peer=int(talk[4]),
+            tag=int(talk[5] or 0),
+        )  # fmt: skip
+    elif needs := NEEDS.fullmatch(line):
+        if needs[1] not in rows or needs[2] not in rows:
+            return False
+        columns.link(rows[needs[2]], rows[needs[1]])
+    else:
+        return False
+    return True
+
+
+def write_goal(recording: Recording, path: str | Path) -> None:
+    """Write a recording without collectives as GOAL; the file appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When it has collectives, for which GOAL has no word.
+    """
+    if (recording.kind == COLLECTIVE).any():
+        node = int(np.argmax(recording.kind == COLLECTIVE))
+        raise InputError(
+            f"{recording.place(node)} is a collective, which GOAL cannot say. "
+            "Write it as messages: "
+            "export a run at level chunk."
+        )
+    world = int(recording.rank.max()) + 1
+    lines = [f"num_ranks {world}"]
+    by_dst: dict[int, list[int]] = {}
+    for src, dst in zip(recording.src.tolist(), recording.dst.tolist(), strict=True):
+        by_dst.setdefault(dst, []).append(src)
+    for rank in range(world):
+        lines.append(f"rank {rank} {{")
+        nodes = np.flatnonzero(recording.rank == rank).tolist()
+        lines += [_operation(recording, node) for node in nodes]
+        lines += [f"l{node} requires l{src}" for node in nodes for src in by_dst.get(node, ())]
+        lines.append("}")
+    with whole_file(Path(path)) as part:
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _operation(recording: Recording, node: int) -> str:
+    kind, size = int(recording.kind[node]), int(recording.size_bytes[node])
+    if kind in (SEND, RECEIVE):
+        verb = "send" if kind == SEND else "recv"
+        way = "to" if kind == SEND else "from"
+        return f"l{node}: {verb} {size}b {way} {recording.peer[node]} tag {recording.tag[node]}"
+    timed = int(recording.duration_ps[node]) if kind in (COMPUTE, MEMORY, HOST, NOTHING) else 0
+    return f"l{node}: calc {round(timed / PS_PER_NS)}"

@@ -1,0 +1,323 @@
+"""Lowering a recording onto a cluster: nodes to ops, collectives by our algorithms.
+
+Rank r works on chip r. Nodes of a lane run one at a time, in the order that their dependencies
+allow. The members of a collective meet in a join, then each holds its network lane for the time
+that the collective takes on the chips of the group, as ``cluster-sim collective`` times it. A
+message holds the sender's network lane; its receive ends once the message has arrived.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cluster_sim.collectives import Group as ChipGroup
+from cluster_sim.collectives import duration_ps
+from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.table import (
+    FIXED,
+    JOIN,
+    BoolArray,
+    Codes,
+    Edges,
+    IntArray,
+    Resources,
+    Schedule,
+)
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.traces.cycles import check_acyclic
+from workloads.traces.recording import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    KINDS,
+    MEMORY,
+    NOTHING,
+    OPERATIONS,
+    RECEIVE,
+    SEND,
+    UNKNOWN,
+    Recording,
+)
+
+LANE_KINDS = {COMPUTE: "engine", MEMORY: "engine", HOST: "host", NOTHING: "engine",
+              COLLECTIVE: "cc", SEND: "send", RECEIVE: "recv"}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A recording as a schedule.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        Ops in the order of the nodes, then the joins in which collectives meet.
+    kept : mapping of str to int
+        Names of nodes whose recorded time was kept for want of a size, and how many there are.
+    """
+
+    schedule: Schedule
+    kept: dict[str, int]
+
+
+def lower(
+    recording: Recording,
+    cluster: Cluster,
+    *,
+    communication: str = "simulated",
+    stretch: float = 1.0,
+) -> Lowered:
+    """Return the schedule of a recording on a cluster.
+
+    Parameters
+    ----------
+    recording : Recording
+        Its durations are those of the cluster's chips; see :mod:`workloads.traces.scaling`.
+    cluster : Cluster
+    communication : {"simulated", "recorded"}
+        Whether communication takes the time that it takes on the cluster, or the recorded one.
+    stretch : float
+        Factor on simulated times of communication.
+
+    Raises
+    ------
+    InputError
+        For fewer chips than ranks, collectives that do not match, messages without a partner, and
+        nodes that wait for each other.
+    """
+    _check_ranks(recording, cluster)
+    check_acyclic(recording, recording.src, recording.dst, ())
+    members = _members(recording, cluster)
+    duration, kept = _durations(recording, cluster, members, communication, stretch)
+    meets = _meets(recording)
+    src, dst, lag = _edges(recording, meets)
+    ops = len(recording) + len(meets)
+    kind = np.full(ops, JOIN, np.uint8)
+    timed = duration > 0
+    kind[: len(recording)][timed] = FIXED
+    resource, resources = _resources(recording, timed)
+    check_acyclic(recording, src, dst, meets)
+    made = schedule(
+        kind=kind,
+        edges=Edges.from_pairs(ops, src, dst, lag),
+        resources=resources,
+        resource=np.concatenate([resource, np.full(len(meets), -1)]),
+        duration_ps=np.concatenate([duration, np.zeros(len(meets), np.int64)]),
+        size_bytes=np.concatenate([recording.size_bytes, np.zeros(len(meets), np.int64)]),
+        labels=_labels(recording, meets),
+        facts={"trace": str(recording.facts.get("format", "")), "cluster": cluster.name},
+    )
+    return Lowered(made, kept)
+
+
+def _check_ranks(recording: Recording, cluster: Cluster) -> None:
+    world = max(int(recording.facts.get("world", 0)), int(recording.rank.max(initial=0)) + 1)
+    world = max([world, *(max(group.ranks, default=0) + 1 for group in recording.groups)])
+    if world > cluster.chips:
+        raise InputError(
+            f"the trace is of {world:,} ranks, but {cluster.name} has {cluster.chips:,} chips. "
+            "Replay it on a larger cluster, such as NAME:COUNT."
+        )
+
+
+def _members(recording: Recording, cluster: Cluster) -> list[IntArray]:
+    """Ranks of each group: as stated, else those that call it, else all of the cluster.
+
+    A trace of one rank that does not say who takes part stands for all of the cluster.
+    """
+    ranks = recording.ranks
+    everybody = ranks if len(ranks) > 1 else np.arange(cluster.chips)
+    members = []
+    for number, group in enumerate(recording.groups):
+        callers = np.unique(recording.rank[recording.group == number])
+        named = group.name and len(ranks) > 1
+        usual = callers if named else everybody
+        members.append(np.array(group.ranks, np.int64) if group.ranks else usual)
+    return members
+
+
+def _durations(
+    recording: Recording,
+    cluster: Cluster,
+    members: Sequence[IntArray],
+    communication: str,
+    stretch: float,
+) -> tuple[IntArray, dict[str, int]]:
+    """Time of every node [ps], and the names of those that keep their recorded time."""
+    duration = recording.duration_ps.copy()
+    kept: dict[str, int] = defaultdict(int)
+    talks = np.flatnonzero(np.isin(recording.kind, (COLLECTIVE, SEND, RECEIVE)))
+    duration[recording.kind == RECEIVE] = 0
+    if communication == "recorded":
+        return duration, kept
+    known: dict[tuple[int, ...], int] = {}
+    for node in talks[recording.kind[talks] != RECEIVE].tolist():
+        if recording.kind[node] == COLLECTIVE and recording.operation[node] == UNKNOWN:
+            kept[recording.name.names[int(recording.name.code[node])]] += 1
+            continue
+        key = _call(recording, node)
+        if key not in known:
+            known[key] = round(stretch * _communication_ps(recording, node, cluster, members))
+        duration[node] = known[key]
+    return duration, dict(kept)
+
+
+def _call(recording: Recording, node: int) -> tuple[int, ...]:
+    columns = (recording.kind, recording.operation, recording.group, recording.size_bytes)
+    key = tuple(int(column[node]) for column in columns)
+    if recording.kind[node] == SEND:
+        return (*key, int(recording.rank[node]), int(recording.peer[node]))
+    return key
+
+
+def _communication_ps(
+    recording: Recording, node: int, cluster: Cluster, members: Sequence[IntArray]
+) -> int:
+    size = int(recording.size_bytes[node])
+    if recording.kind[node] == SEND:
+        ends = np.array([recording.rank[node], recording.peer[node]], np.int64)
+        if not 0 <= ends[1] < cluster.chips or ends[0] == ends[1]:
+            raise InputError(
+                f"{recording.place(node)} is sent to rank {ends[1]}, which is not one."
+            )
+        return duration_ps("permute", ChipGroup(cluster, ends), size) if size else 0
+    ranks = members[int(recording.group[node])]
+    if len(ranks) < 2 or size == 0:
+        return 0
+    operation = OPERATIONS[int(recording.operation[node])]
+    if operation == "all-gather" and recording.facts.get("all_gather_size") == "of one rank":
+        size *= len(ranks)
+    return duration_ps(operation, ChipGroup(cluster, ranks), size)
+
+
+def _meets(recording: Recording) -> list[tuple[int, ...]]:
+    """Nodes of each call of a collective: the k-th of a group on each of its ranks.
+
+    Raises
+    ------
+    InputError
+        When members call different collectives, or not equally often.
+    """
+    ranks = recording.ranks
+    calls: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for node in np.flatnonzero(recording.kind == COLLECTIVE).tolist():
+        calls[int(recording.group[node])][int(recording.rank[node])].append(node)
+    meets: list[tuple[int, ...]] = []
+    for group, by_rank in calls.items():
+        stated = recording.groups[group].ranks
+        known = [rank for rank in (stated or ranks.tolist()) if rank in set(ranks.tolist())]
+        if not stated and recording.groups[group].name:
+            known = sorted(by_rank)  # a named group without members: those that call it
+        _check_calls(recording, group, by_rank, known)
+        meets += zip(*(by_rank[rank] for rank in known), strict=True)
+    for nodes in meets:
+        _check_alike(recording, nodes)
+    return [nodes for nodes in meets if len(nodes) > 1]
+
+
+def _check_calls(
+    recording: Recording, group: int, by_rank: dict[int, list[int]], known: list[int]
+) -> None:
+    counts = {rank: len(by_rank.get(rank, ())) for rank in known}
+    fewest, most = min(counts, key=lambda r: counts[r]), max(counts, key=lambda r: counts[r])
+    if counts[fewest] < counts[most]:
+        node = by_rank[most][counts[fewest]]
+        name = recording.groups[group].name or "of all ranks"
+        raise InputError(
+            f"{recording.place(node)} waits for rank {fewest}, which calls {counts[fewest]} "
+            f"collectives of group {name} where rank {most} calls {counts[most]} "
+            f"({recording.files.get(fewest, '')}). Give traces of the same iterations."
+        )
+
+
+def _check_alike(recording: Recording, nodes: Sequence[int]) -> None:
+    first = nodes[0]
+    for node in nodes[1:]:
+        if recording.operation[node] != recording.operation[first]:
+            names = [OPERATIONS[int(recording.operation[one])] for one in (first, node)]
+            raise InputError(
+                f"{recording.place(node)} is {names[1]} where rank {recording.rank[first]} calls "
+                f"{names[0]} ({recording.place(first)}). Collectives of a group must match."
+            )
+
+
+def _edges(
+    recording: Recording, meets: Sequence[Sequence[int]]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Dependencies of nodes, with members waiting in joins and receives for their sends."""
+    meet = np.full(len(recording), -1, np.int64)
+    for number, nodes in enumerate(meets):
+        meet[list(nodes)] = len(recording) + number
+    joined = meet[recording.dst] >= 0
+    dst = np.where(joined, meet[recording.dst], recording.dst)
+    members = np.flatnonzero(meet >= 0)
+    sends, receives = _messages(recording)
+    none = np.zeros(len(members) + len(sends), np.int64)
+    return (
+        np.concatenate([recording.src, meet[members], sends]),
+        np.concatenate([dst, members, receives]),
+        np.concatenate([recording.lag_ps, none]),
+    )
+
+
+def _messages(recording: Recording) -> tuple[IntArray, IntArray]:
+    """Each send and its receive, matched in order by ends and tag.
+
+    Raises
+    ------
+    InputError
+        When one has no partner.
+    """
+    waiting: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    present = set(recording.ranks.tolist())
+    for node in np.flatnonzero(recording.kind == SEND).tolist():
+        rank, peer = int(recording.rank[node]), int(recording.peer[node])
+        if peer in present:
+            waiting[rank, peer, int(recording.tag[node])].append(node)
+    pairs: list[tuple[int, int]] = []
+    for node in np.flatnonzero(recording.kind == RECEIVE).tolist():
+        rank, peer = int(recording.rank[node]), int(recording.peer[node])
+        sent = waiting.get((peer, rank, int(recording.tag[node])))
+        if sent:
+            pairs.append((sent.pop(0), node))
+        elif peer in present or len(present) > 1:
+            raise InputError(
+                f"{recording.place(node)} receives from rank {peer} with tag "
+                f"{recording.tag[node]}, but nothing of that is sent. Give matching traces."
+            )
+    unread = next((nodes[0] for nodes in waiting.values() if nodes), None)
+    if unread is not None:
+        raise InputError(
+            f"{recording.place(unread)} sends to rank {recording.peer[unread]} with tag "
+            f"{recording.tag[unread]}, but nothing of that is received. Give matching traces."
+        )
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _resources(recording: Recording, timed: BoolArray) -> tuple[IntArray, Resources]:
+    """A resource for every kind of work and lane of each rank."""
+    kinds = tuple(dict.fromkeys(LANE_KINDS.values()))
+    number = np.array([kinds.index(LANE_KINDS[kind]) for kind in range(len(KINDS))])[recording.kind]
+    triples = np.stack([number, recording.rank, recording.lane])
+    picked, where = np.unique(triples[:, timed], axis=1, return_inverse=True)
+    resource = np.full(len(recording), -1, np.int64)
+    resource[timed] = where.reshape(-1)
+    table = Resources.table("engine", picked[1], lane=picked[2])
+    return resource, replace(table, kinds=kinds, kind=picked[0].astype(np.uint8))
+
+
+def _labels(recording: Recording, meets: Sequence[Sequence[int]]) -> dict[str, IntArray | Codes]:
+    first = np.array([nodes[0] for nodes in meets], np.int64)
+    what = np.concatenate([recording.kind, np.full(len(meets), len(KINDS))])
+    names = recording.name
+    code = np.concatenate([names.code, np.full(len(meets), len(names.names))])
+    return {
+        "rank": np.concatenate([recording.rank, recording.rank[first]]).astype(np.int32),
+        "what": Codes(what.astype(np.int8), (*KINDS, "join")),
+        "name": Codes(code.astype(np.int32), (*names.names, "meet")),
+    }

@@ -1,0 +1,123 @@
+"""Reading JSON summaries of neuron-profile and Neuron Explorer.
+
+A summary gives the active time of each engine and no order, so engines are taken to work beside
+each other, and the time in which none of the longest works to be spent before them. Collectives
+have no sizes there and keep their time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import InputError
+from workloads.traces.bounded_files import read_bounded
+from workloads.traces.recording import COLLECTIVE, COMPUTE, HOST, MEMORY, Columns, Group, Recording
+
+PS_PER_S = 10**12
+LONGEST_S = 2**60 / PS_PER_S
+ENGINES = (
+    ("tensor_engine_active_time", "tensor engine", COMPUTE),
+    ("vector_engine_active_time", "vector engine", MEMORY),
+    ("scalar_engine_active_time", "scalar engine", MEMORY),
+    ("gpsimd_engine_active_time", "gpsimd engine", MEMORY),
+    ("dma_active_time", "DMA", MEMORY),
+    ("cc_op_active_time", "collectives", COLLECTIVE),
+)
+"""Field of a summary, name of the node, kind of work."""
+
+
+def is_summary(document: Any) -> bool:
+    """Whether a JSON document is a summary of neuron-profile."""
+    return bool(_summaries(document))
+
+
+def _summaries(document: Any) -> dict[str, Mapping[str, Any]]:
+    """Summaries by the hash of their model; one without a hash stands by itself."""
+    if not isinstance(document, dict):
+        return {}
+    if "total_time" in document:
+        return {"summary": document}
+    return {
+        str(key): one
+        for key, one in document.items()
+        if isinstance(one, dict) and "total_time" in one
+    }
+
+
+def read_neuron_profile(paths: Sequence[Path]) -> Recording:
+    """Read summaries, one file a rank.
+
+    Raises
+    ------
+    InputError
+        Naming the file, for what is no summary, and times that no clock shows.
+    """
+    columns, files, recorded_s = Columns(), dict[int, str](), 0.0
+    for rank, path in enumerate(paths):
+        try:
+            document = json.loads(read_bounded(path))
+        except (ValueError, RecursionError):
+            raise InputError(
+                f"{path} is not JSON. Export it with --output-format summary-json."
+            ) from None
+        summaries = _summaries(document)
+        if not summaries:
+            raise InputError(
+                f"{path} has no total_time. Export it with --output-format summary-json."
+            )
+        files[rank] = str(path)
+        recorded_s = max(recorded_s, _rank(columns, rank, path, summaries))
+    facts: dict[str, str | int | float] = {
+        "format": "neuron-profile",
+        "iterations": 1,
+        "recorded_s": recorded_s,
+    }
+    return columns.finish(files, facts)
+
+
+def _rank(
+    columns: Columns, rank: int, path: Path, summaries: Mapping[str, Mapping[str, Any]]
+) -> float:
+    """Add the models of a rank, one after the other; returns their time [s]."""
+    before: list[int] = []
+    total_s = 0.0
+    for number, (name, summary) in enumerate(summaries.items()):
+        whole = _seconds(summary, "total_time", path)
+        total_s += whole
+        active = [(label, kind, _seconds(summary, field, path)) for field, label, kind in ENGINES]
+        rest = max(0.0, whole - max(seconds for _, _, seconds in active))
+        first = columns.add(
+            rank, 0, HOST, f"waiting of {name[:40]}", number, duration_ps=round(rest * PS_PER_S)
+        )
+        for earlier in before:
+            columns.link(earlier, first)
+        before = [first]
+        for lane, (label, kind, seconds) in enumerate(active):
+            if seconds:
+                group = Group("summary", (rank,)) if kind == COLLECTIVE else None
+                row = columns.add(
+                    rank,
+                    lane,
+                    kind,
+                    label,
+                    number,
+                    duration_ps=round(seconds * PS_PER_S),
+                    group=group,
+                )
+                columns.link(first, row)
+                before.append(row)
+    return total_s
+
+
+def _seconds(summary: Mapping[str, Any], field: str, path: Path) -> float:
+    value = summary.get(field, 0)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 <= value < LONGEST_S:
+        raise InputError(
+            f"{path}: {field} is {str(value)[:40]}; it must be a time in seconds from 0."
+        )
+    return float(value)

@@ -1,0 +1,171 @@
+"""The Recording: what ranks did in a foreign trace, as columns, whatever tool wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cluster_sim.schedule.table import Codes, IntArray
+from topologies.errors import InputError
+
+NOTHING, COMPUTE, MEMORY, SEND, RECEIVE, COLLECTIVE, HOST = range(7)
+"""Kinds of nodes."""
+KINDS = ("nothing", "compute", "memory", "send", "receive", "collective", "host")
+OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "unknown")
+"""Collectives that can be timed, and those whose recorded time is kept."""
+UNKNOWN = OPERATIONS.index("unknown")
+MOST_NODES = 2_000_000
+"""Nodes that are read, of all ranks together; about 2 GB of memory at that size."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that communicate.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the trace.
+    ranks : tuple of int
+        Global ranks, empty for all of the cluster.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Nodes of all ranks, one after the other, and what each waits for.
+
+    Attributes
+    ----------
+    rank, lane : int array (nodes,)
+        Global rank, and stream within it; nodes of a lane run one at a time.
+    kind : int array (nodes,)
+        One of ``KINDS``.
+    duration_ps : int array (nodes,)
+        As recorded, 0 where the trace states none [ps].
+    size_bytes, flops : int array (nodes,)
+        Bytes communicated or moved, and floating-point operations; 0 where not stated.
+    name : Codes
+    operation : int array (nodes,)
+        Collectives: one of ``OPERATIONS``.
+    group : int array (nodes,)
+        Collectives: index into ``groups``, else -1.
+    peer, tag : int array (nodes,)
+        Sends and receives: the other rank, and the tag that tells messages apart.
+    number : int array (nodes,)
+        Number of the node in its file.
+    src, dst, lag_ps : int array (edges,)
+        Node ``dst`` starts no sooner than ``lag_ps`` after the end of node ``src``.
+    groups : tuple of Group
+    files : mapping of int to str
+        File of each rank.
+    facts : mapping
+        ``format``, ``version``, ``world`` (ranks of the job, 0 where not stated), ``chip`` (that it
+        was recorded on, empty where not stated), ``iterations``, ``recorded_s``.
+    """
+
+    rank: IntArray
+    lane: IntArray
+    kind: IntArray
+    duration_ps: IntArray
+    size_bytes: IntArray
+    flops: IntArray
+    name: Codes
+    operation: IntArray
+    group: IntArray
+    peer: IntArray
+    tag: IntArray
+    number: IntArray
+    src: IntArray
+    dst: IntArray
+    lag_ps: IntArray
+    groups: tuple[Group, ...] = ()
+    files: Mapping[int, str] = field(default_factory=dict)
+    facts: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def __repr__(self) -> str:
+        return (
+            f"Recording({len(self):,} nodes of {len(self.ranks)} ranks, "
+            f"{len(self.src):,} dependencies, {self.facts.get('format', '')})"
+        )
+
+    @property
+    def ranks(self) -> IntArray:
+        """Ranks that have a file, ascending."""
+        return np.unique(self.rank)
+
+    def place(self, node: int) -> str:
+        """Where a node stands, for messages: file, number, name."""
+        name = self.name.names[int(self.name.code[node])]
+        file = self.files.get(int(self.rank[node]), "trace")
+        return f"{file}: node {self.number[node]} ({name[:60]})"
+
+
+class Columns:
+    """Columns of a recording while it is being read, row by row."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.names: dict[str, int] = {}
+        self.edges: list[tuple[int, int, int]] = []
+        self.groups: dict[Group, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(
+        self, rank: int, lane: int, kind: int, name: str, number: int, *, duration_ps: int = 0,
+        size_bytes: int = 0, flops: int = 0, operation: int = UNKNOWN, group: Group | None = None,
+        peer: int = -1, tag: int = 0,
+    ) -> int:  # fmt: skip
+        """Add a node; returns its row."""
+        if len(self.rows) >= MOST_NODES:
+            raise InputError(
+                f"the traces have more than {MOST_NODES:,} nodes, the most that are read. Profile "
+                "fewer iterations, or give fewer ranks."
+            )
+        code = self.names.setdefault(name, len(self.names))
+        where = -1 if group is None else self.groups.setdefault(group, len(self.groups))
+        self.rows.append(
+            (
+                rank,
+                lane,
+                kind,
+                duration_ps,
+                size_bytes,
+                flops,
+                code,
+                operation,
+                where,
+                peer,
+                tag,
+                number,
+            )
+        )
+        return len(self.rows) - 1
+
+    def link(self, src: int, dst: int, lag_ps: int = 0) -> None:
+        """Let one node wait for another."""
+        self.edges.append((src, dst, lag_ps))
+
+    def finish(self, files: Mapping[int, str], facts: Mapping[str, str | int | float]) -> Recording:
+        """Return the recording of all that was added."""
+        table = np.array(self.rows, np.int64).reshape(len(self.rows), 12)
+        edges = np.array(self.edges, np.int64).reshape(len(self.edges), 3)
+        rank, lane, kind, duration, size, flops, code, *rest = table.T.copy()
+        operation, group, peer, tag, number = rest
+        src, dst, lag = edges.T.copy()
+        return Recording(
+            rank=rank, lane=lane, kind=kind, duration_ps=duration, size_bytes=size, flops=flops,
+            name=Codes(code.astype(np.int32), tuple(self.names)), operation=operation,
+            group=group, peer=peer, tag=tag, number=number, src=src, dst=dst, lag_ps=lag,
+            groups=tuple(self.groups), files=files, facts=facts,
+        )  # fmt: skip

@@ -1,0 +1,265 @@
+"""Replaying execution traces of other tools on a cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.analysis.intervals import Intervals, attribute_ps
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.trace.trace import Trace, run
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.traces.bounded_files import read_bounded
+from workloads.traces.chakra import read_chakra
+from workloads.traces.goal import read_goal
+from workloads.traces.kineto import read_kineto
+from workloads.traces.lower import lower
+from workloads.traces.neuron_profile import is_summary, read_neuron_profile
+from workloads.traces.recording import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    KINDS,
+    MEMORY,
+    NOTHING,
+    RECEIVE,
+    SEND,
+    Recording,
+)
+from workloads.traces.scaling import Scaled, scaled
+
+MOST_FILES = 100_000
+PARTS = ("compute", "memory", "exposed_communication", "host")
+PART_OF = {COMPUTE: 0, NOTHING: 0, MEMORY: 1, COLLECTIVE: 2, SEND: 2, RECEIVE: 2, HOST: 3}
+LEVEL = 0.8
+COMMUNICATION_SPREAD = 0.2
+"""Error of simulated communication that the interval allows for, either way (assumed)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A trace on a cluster.
+
+    Attributes
+    ----------
+    recording : Recording
+        With the compute times that were replayed.
+    cluster : Cluster
+    trace : Trace
+    how : str
+        Whether compute times are ``recorded`` or ``scaled`` by the roofline.
+    source : str
+        Chip that it was recorded on, empty where unknown.
+    unmapped : mapping of str to int
+        Names of nodes that kept their recorded time, and how many there are.
+    low_s, high_s : float
+        Interval of the time of an iteration [s].
+    simulate_s : float
+    """
+
+    recording: Recording
+    cluster: Cluster
+    trace: Trace
+    how: str
+    source: str
+    unmapped: dict[str, int]
+    low_s: float
+    high_s: float
+    simulate_s: float
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that the trace holds."""
+        return int(self.recording.facts.get("iterations", 1))
+
+    @property
+    def iteration_s(self) -> float:
+        """Time of one iteration [s]: of all that the trace holds, over their number."""
+        return self.trace.total_s / self.iterations
+
+    @property
+    def breakdown_s(self) -> dict[str, float]:
+        """Where the time of an iteration goes, mean over ranks [s]; sums to ``iteration_s``.
+
+        Each instant of a rank counts as the first that is on: compute, memory, communication;
+        then what the host does, and waiting.
+        """
+        ranks, group = np.unique(self.recording.rank, return_inverse=True)
+        nodes = len(self.recording)
+        part = np.array([PART_OF[kind] for kind in range(len(KINDS))])[self.recording.kind]
+        times = self.trace.times
+        spans = Intervals(
+            group.astype(np.int32), times.start_ps[:nodes], times.end_ps[:nodes], len(ranks)
+        )
+        each = attribute_ps(spans, part.astype(np.int8), len(PARTS))[:, : len(PARTS)]
+        mean_s = each.mean(axis=0) / PS_PER_S / self.iterations
+        known = {name: float(value) for name, value in zip(PARTS, mean_s, strict=True)}
+        return {**known, "waiting": max(0.0, self.iteration_s - sum(known.values()))}
+
+
+def read_traces(paths: Sequence[str | Path]) -> Recording:
+    """Read traces of one job: files, or directories of them.
+
+    Raises
+    ------
+    InputError
+        Naming file and node, for anything that is no trace or contradicts itself.
+    """
+    files = _files([Path(path) for path in paths])
+    kinds = {_kind(path) for path in files}
+    if len(kinds) > 1:
+        raise InputError(
+            f"{files[0].parent}: traces of {' and '.join(sorted(kinds))}. Give one kind."
+        )
+    readers = {
+        "Chakra": read_chakra,
+        "Kineto": read_kineto,
+        "neuron-profile": read_neuron_profile,
+        "GOAL": read_goal,
+    }
+    return readers[kinds.pop()](files)
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    """Files that are meant; of a directory its .et files, else its JSON and GOAL files."""
+    files: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            if not path.exists():
+                raise InputError(f"{path} cannot be read: there is no such file. Correct the path.")
+            files.append(path)
+            continue
+        inside = [one for one in sorted(path.iterdir()) if one.is_file()][: MOST_FILES + 1]
+        patterns = ((".et", ".et.gz"), (".json", ".json.gz"), (".goal", ".goal.gz"))
+        chosen = next(
+            (some for ends in patterns if (some := [f for f in inside if f.name.endswith(ends)])),
+            [],
+        )
+        if not chosen:
+            raise InputError(f"{path} holds no traces: no .et, .json, .json.gz or .goal file.")
+        files += chosen
+    if len(files) > MOST_FILES:
+        raise InputError(f"{len(files):,} files; at most {MOST_FILES:,} ranks are read.")
+    return files
+
+
+def _kind(path: Path) -> str:
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".et"):
+        return "Chakra"
+    if name.endswith(".goal"):
+        return "GOAL"
+    if not name.endswith(".json"):
+        raise InputError(
+            f"{path}: unknown kind of trace. Give Chakra .et, JSON of PyTorch's profiler or of "
+            "neuron-profile, or .goal."
+        )
+    if path.stat().st_size > 2**20 or name.endswith(".pt.trace.json"):
+        return "Kineto"
+    try:
+        return "neuron-profile" if is_summary(json.loads(read_bounded(path))) else "Kineto"
+    except (ValueError, RecursionError):
+        return "Kineto"  # whose reader says what is wrong
+
+
+def replay(
+    paths: Sequence[str | Path],
+    cluster: Cluster,
+    *,
+    recorded_on: str = "",
+    compute: str = "auto",
+    communication: str = "simulated",
+    engine: str = "fast",
+) -> Replay:
+    """Replay traces on a cluster.
+
+    Parameters
+    ----------
+    paths : sequence of paths
+        Chakra ``.et`` files, one a rank; JSON of the PyTorch profiler or of neuron-profile; GOAL.
+    cluster : Cluster
+    recorded_on : str
+        Chip that the trace was recorded on, where it does not say.
+    compute : {"auto", "recorded", "scaled"}
+        Whether kernels keep their time or are scaled by the roofline; ``auto`` scales where both
+        chips are known and differ.
+    communication : {"simulated", "recorded"}
+    engine : {"fast", "reference"}
+
+    Raises
+    ------
+    InputError
+        For a trace that contradicts itself, or does not fit the cluster.
+    """
+    times = scaled(read_traces(paths), cluster, recorded_on=recorded_on, compute=compute)
+    lowered = lower(times.recording, cluster, communication=communication)
+    begun = time.perf_counter()
+    trace = run(lowered.schedule, engine=engine)
+    simulate_s = time.perf_counter() - begun
+    count = int(times.recording.facts.get("iterations", 1))
+    low_s, high_s = _interval(times, cluster, communication, trace.total_s)
+    return Replay(
+        recording=times.recording,
+        cluster=cluster,
+        trace=trace,
+        how=times.how,
+        source=times.source,
+        unmapped=lowered.kept,
+        low_s=low_s / count,
+        high_s=high_s / count,
+        simulate_s=simulate_s,
+    )
+
+
+def _interval(
+    times: Scaled, cluster: Cluster, communication: str, total_s: float
+) -> tuple[float, float]:
+    """Times of a whole trace with kernels and communication at either end of what is likely [s]."""
+    ends = []
+    for recording, factor in (
+        (times.fast, 1 - COMMUNICATION_SPREAD),
+        (times.slow, 1 + COMMUNICATION_SPREAD),
+    ):
+        made = lower(recording, cluster, communication=communication, stretch=factor).schedule
+        ends.append(run(made).total_s)
+    return min(ends[0], total_s), max(ends[1], total_s)
+
+
+def replay_document(played: Replay, engine: str) -> dict[str, Any]:
+    """All results under the keys of the command line."""
+    recording = played.recording
+    facts = recording.facts
+    told: dict[str, Any] = {
+        "format": facts.get("format", ""),
+        "version": facts.get("version", ""),
+        "files": list(recording.files.values()),
+        "cluster": played.cluster.name,
+        "ranks": len(recording.ranks),
+        "nodes": len(recording),
+        "iterations": played.iterations,
+        "iteration_s": played.iteration_s,
+        "breakdown_s": played.breakdown_s,
+        "interval": {
+            "level": LEVEL, "low": played.low_s, "high": played.high_s,
+            "basis": "either limit of the roofline for every kernel, and communication within "
+            f"{COMMUNICATION_SPREAD:.0%} (assumed)",
+        },
+    }  # fmt: skip
+    if "recorded_s" in facts:
+        told["recorded_s"] = facts["recorded_s"]
+    return {
+        **told,
+        "compute": played.how,
+        "recorded_on": played.source or None,
+        "unmapped": dict(sorted(played.unmapped.items(), key=lambda item: -item[1])),
+        "ops": len(played.trace),
+        "engine": engine,
+        "simulate_s": played.simulate_s,
+    }

@@ -1,0 +1,138 @@
+"""Compute times of a recording on another chip, by the roofline of both.
+
+A kernel is limited by arithmetic or by memory, and its name tells which: matrix products and
+attention scale with the peak of the matrix engine in bf16, everything else with the bandwidth of
+memory. The truth of a single kernel lies between the two ratios, which gives the interval.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from workloads.traces.recording import COMPUTE, MEMORY, Recording
+
+PRODUCT = re.compile(
+    r"gemm|cutlass|xmma|wgmma|mma_|matmul|conv|cublas|Cijk|attention|fmha|flash|tensor engine",
+    re.IGNORECASE,
+)
+"""Names of kernels that are limited by the matrix engine."""
+DEVICES = (
+    (r"A100.*80\s*GB", "a100-80gb"), (r"A100", "a100-40gb"), (r"H100", "h100"), (r"H200", "h200"),
+    (r"GB200", "gb200"), (r"B200", "b200"), (r"trn3|Trainium3", "trn3-gen2"),
+    (r"trn2|Trainium2", "trn2"), (r"trn1|Trainium1|Trainium", "trn1"),
+)  # fmt: skip
+"""How profilers name chips of the catalogue."""
+NODES = (COMPUTE, MEMORY)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A recording with the compute times of a cluster's chips, and how sure they are.
+
+    Attributes
+    ----------
+    recording, fast, slow : Recording
+        With likely times, and with those of the more and the less favourable ratio.
+    how : str
+        ``recorded`` or ``scaled``.
+    source : str
+        Chip that it was recorded on, empty where unknown.
+    """
+
+    recording: Recording
+    fast: Recording
+    slow: Recording
+    how: str
+    source: str
+
+
+def scaled(
+    recording: Recording, cluster: Cluster, *, recorded_on: str = "", compute: str = "auto"
+) -> Scaled:
+    """Return the compute times of a recording on the chips of a cluster.
+
+    Parameters
+    ----------
+    recording : Recording
+    cluster : Cluster
+    recorded_on : str
+        Chip of the catalogue; by default the one that the trace names.
+    compute : {"auto", "recorded", "scaled"}
+        ``auto`` scales where both chips are known and differ.
+
+    Raises
+    ------
+    InputError
+        For an unknown chip, and where a time is needed that no chip is known for.
+    """
+    parts = cluster.catalogue or catalogue()
+    source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), parts)
+    target = cluster.chip or ""
+    recording = _timed(recording, parts, target)
+    if compute == "scaled" and not (source and target):
+        missing = "--recorded-on CHIP" if not source else "a cluster with chips of the catalogue"
+        raise InputError(f"compute cannot be scaled without knowing both chips. Give {missing}.")
+    if compute == "recorded" or not (source and target) or source == target:
+        return Scaled(recording, recording, recording, "recorded", source)
+    arithmetic = _peak(parts, source) / _peak(parts, target)
+    memory = parts.value(source, "hbm_bandwidth") / parts.value(target, "hbm_bandwidth")
+    products = np.array([bool(PRODUCT.search(name)) for name in recording.name.names], np.bool_)
+    ratio = np.where(products[recording.name.code], arithmetic, memory)
+    low, high = min(arithmetic, memory), max(arithmetic, memory)
+    likely, fast, slow = (_times(recording, factor) for factor in (ratio, low, high))
+    return Scaled(likely, fast, slow, "scaled", source)
+
+
+def _times(recording: Recording, ratio: Any) -> Recording:
+    """The recording with the times of kernels multiplied, at least 1 ps each."""
+    picked = np.isin(recording.kind, NODES) & (recording.duration_ps > 0)
+    longer = np.maximum(1, np.rint(recording.duration_ps * ratio)).astype(np.int64)
+    return replace(recording, duration_ps=np.where(picked, longer, recording.duration_ps))
+
+
+def _timed(recording: Recording, parts: Catalogue, chip: str) -> Recording:
+    """Time nodes that state operations or bytes instead of a duration, on the cluster's chip."""
+    bare = np.isin(recording.kind, NODES) & (recording.duration_ps == 0)
+    bare &= (recording.flops > 0) | ((recording.kind == MEMORY) & (recording.size_bytes > 0))
+    if not bare.any():
+        return recording
+    if not chip:
+        node = int(np.argmax(bare))
+        raise InputError(
+            f"{recording.place(node)} states operations or bytes but no duration, and the cluster "
+            "has no chip to time them on. Replay it on a machine of the catalogue."
+        )
+    work_s = np.maximum(
+        recording.flops / _peak(parts, chip),
+        recording.size_bytes / parts.value(chip, "hbm_bandwidth"),
+    )
+    picoseconds = np.maximum(1, np.ceil(work_s * PS_PER_S)).astype(np.int64)
+    return replace(recording, duration_ps=np.where(bare, picoseconds, recording.duration_ps))
+
+
+def _peak(parts: Catalogue, chip: str) -> float:
+    own = "bf16_matmul" if parts.has(chip, "bf16_matmul") else "bf16_peak"
+    return parts.value(chip, own)
+
+
+def _named(device: str) -> str:
+    """Chip of the catalogue that a profiler's device is, empty for another."""
+    return next((chip for named, chip in DEVICES if re.search(named, device)), "")
+
+
+def _source(chip: str, parts: Catalogue) -> str:
+    if chip and not (parts.has(chip, "hbm_bandwidth") and parts.has(chip, "bf16_peak")):
+        known = [one for one in parts.parts() if parts.has(one, "bf16_peak")]
+        raise InputError(
+            f"--recorded-on {chip!r} is no chip of the catalogue.{suggestion(chip, known)} "
+            f"There are {', '.join(sorted(known))}."
+        )
+    return chip
