@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.training.iteration import Iteration
+    from workloads.training.plan.other_tools import OtherPlan
 
 LEVELS = ("auto", "chunk", "collective", "rank-vector")
 
@@ -37,7 +38,11 @@ class PlanInputs:
     )
     plan: Path | None = field(
         default=None,
-        metadata=option("Fields of a plan, one a line; options go before", metavar="FILE.yaml"),
+        metadata=option(
+            "Fields of a plan, one a line; or arguments of Megatron-LM, YAML of NeMo or NxD "
+            "Training, TOML of torchtitan, JSON of DeepSpeed. Options go before",
+            metavar="FILE",
+        ),
     )
 
 
@@ -73,6 +78,14 @@ class RunInputs:
         default=1,
         metadata=option("Steps in a row; results are those of one", least=1, most=1000),
     )
+    chakra: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write the work of every rank as Chakra .et files, with --unfolded",
+            metavar="DIR",
+            recorded=False,
+        ),
+    )
     explain: bool = field(
         default=False,
         metadata=option("Show the steps of a rank and the source of every number", recorded=False),
@@ -105,11 +118,39 @@ def train(
     ranking = sure.rank(
         lambda moved: _run(asked, stated, plan, how, moved, quietly).iteration_s, numbers, call
     )
+    filed = _filed(plan.plan)
+    if how.chakra is not None:
+        _write_chakra(step, how.chakra)
     call.answer(
-        lambda: _document(step, how, call, ranking),
-        show=lambda: _print(step, how.explain, ranking),
+        lambda: {**_document(step, how, call, ranking), **_filed_document(filed)},
+        show=lambda: (_print(step, how.explain, ranking), _print_left_out(step, filed)),
         write=lambda directory: _write(directory, step, call, ranking),
     )
+
+
+def _filed(path: Path | None) -> OtherPlan | None:
+    """Read which tool's file the plan is, and which of its keys are ignored."""
+    from workloads.training.plan.plan_file import read_any_plan
+
+    return read_any_plan(path) if path else None
+
+
+def _filed_document(filed: OtherPlan | None) -> dict[str, Any]:
+    return {"plan_file": {"tool": filed.tool, "ignored": filed.ignored}} if filed else {}
+
+
+def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
+    if filed and filed.ignored:
+        typer.echo(f"The plan is {filed.tool}'s; it has no field for {', '.join(filed.ignored)}.")
+    if step.model.left_out:
+        typer.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
+
+
+def _write_chakra(step: Iteration, directory: Path) -> None:
+    from workloads.traces.chakra_export import write_chakra
+    from workloads.traces.from_training import training_recording
+
+    write_chakra(training_recording(step), directory, name=step.model.name)
 
 
 def _document(

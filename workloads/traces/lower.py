@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cluster_sim.collectives import CollectiveCall, duration_ps
 from cluster_sim.collectives import Group as ChipGroup
-from cluster_sim.collectives import duration_ps
 from cluster_sim.schedule.build import schedule
 from cluster_sim.schedule.table import (
     FIXED,
@@ -184,14 +184,14 @@ def _communication_ps(
             raise InputError(
                 f"{recording.place(node)} is sent to rank {ends[1]}, which is not one."
             )
-        return duration_ps("permute", ChipGroup(cluster, ends), size) if size else 0
+        return duration_ps(CollectiveCall("permute", ChipGroup(cluster, ends), size)) if size else 0
     ranks = members[int(recording.group[node])]
     if len(ranks) < 2 or size == 0:
         return 0
     operation = OPERATIONS[int(recording.operation[node])]
     if operation == "all-gather" and recording.facts.get("all_gather_size") == "of one rank":
         size *= len(ranks)
-    return duration_ps(operation, ChipGroup(cluster, ranks), size)
+    return duration_ps(CollectiveCall(operation, ChipGroup(cluster, ranks), size))
 
 
 def _meets(recording: Recording) -> list[tuple[int, ...]]:

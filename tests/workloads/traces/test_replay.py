@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import Group, duration_ps
+from cluster_sim.collectives import CollectiveCall, Group, duration_ps
 from topologies import cluster
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -57,7 +57,7 @@ def job(folder: Path, ranks: int = 4) -> list[Path]:
 def test_ranks_meet_in_a_collective_that_takes_what_the_command_says(tmp_path: Path) -> None:
     job(tmp_path)
     played = replay([tmp_path], RING)
-    collective = duration_ps("all-reduce", Group(RING, np.arange(4)), 10**6)
+    collective = duration_ps(CollectiveCall("all-reduce", Group(RING, np.arange(4)), 10**6))
     assert played.trace.total_ps == 13 * 10**6 + collective + 5 * 10**6
     document = replay_document(played, "fast")
     assert (document["ranks"], document["nodes"], document["unmapped"]) == (4, 12, {})
@@ -82,7 +82,7 @@ def test_a_message_arrives_before_its_receive_ends(tmp_path: Path) -> None:
         node(1, schema.RECEIVE, **facts),
         node(2, schema.COMPUTE, us=2, after=[1]),
     )
-    message = duration_ps("permute", Group(RING, np.array([0, 1])), 5 * 10**6)
+    message = duration_ps(CollectiveCall("permute", Group(RING, np.array([0, 1])), 5 * 10**6))
     assert replay([tmp_path], RING).trace.total_ps == 3 * 10**6 + message + 2 * 10**6
 
 
@@ -97,7 +97,7 @@ def test_operations_without_a_duration_are_timed_by_the_roofline(tmp_path: Path)
 def test_all_gathers_count_the_whole_result(tmp_path: Path) -> None:
     for rank in range(4):
         et(tmp_path / f"g.{rank}.et", node(1, schema.COLLECTIVE, comm_type=2, comm_size=10**6))
-    whole = duration_ps("all-gather", Group(RING, np.arange(4)), 4 * 10**6)
+    whole = duration_ps(CollectiveCall("all-gather", Group(RING, np.arange(4)), 4 * 10**6))
     assert replay([tmp_path], RING).trace.total_ps == whole
 
 
@@ -105,7 +105,7 @@ def test_groups_are_those_that_name_themselves(tmp_path: Path) -> None:
     for rank in range(4):
         facts = {"comm_type": 0, "comm_size": 10**6, "pg_name": str(rank // 2)}
         et(tmp_path / f"g.{rank}.et", node(1, schema.COLLECTIVE, **facts))
-    pair = duration_ps("all-reduce", Group(RING, np.array([0, 1])), 10**6)
+    pair = duration_ps(CollectiveCall("all-reduce", Group(RING, np.array([0, 1])), 10**6))
     recording = read_traces([tmp_path])
     assert len(recording.groups) == 2
     assert replay([tmp_path], RING).trace.total_ps == pair
@@ -305,7 +305,7 @@ def test_a_slower_network_makes_the_host_wait_longer(tmp_path: Path) -> None:
     path = kineto(tmp_path / "rank0.json.gz", profile())
     slow: Cluster = cluster("ring:2", bandwidth="1GB/s", latency="1us")
     played = replay([path], slow, compute="recorded")
-    collective = duration_ps("all-reduce", Group(slow, np.arange(2)), 4 * 10**6)
+    collective = duration_ps(CollectiveCall("all-reduce", Group(slow, np.arange(2)), 4 * 10**6))
     assert played.trace.total_ps == (380 - 200) * 10**6 + collective
 
 
@@ -387,7 +387,7 @@ def test_goal_in_and_out(tmp_path: Path) -> None:
     path = tmp_path / "ring.goal"
     path.write_text(GOAL)
     played = replay([path], RING)
-    message = duration_ps("permute", Group(RING, np.array([0, 1])), 5 * 10**6)
+    message = duration_ps(CollectiveCall("permute", Group(RING, np.array([0, 1])), 5 * 10**6))
     assert played.trace.total_ps == 10**6 + message + 500_000
     write_goal(played.recording, tmp_path / "again.goal")
     assert replay([tmp_path / "again.goal"], RING).iteration_s == played.iteration_s

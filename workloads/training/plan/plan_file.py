@@ -13,12 +13,16 @@ from cluster_sim.files import whole_file
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
+from topologies.files import read_text
 from topologies.units import parse_bytes
 from topologies.yaml_documents import read_yaml
 from workloads.models.model import Model
 from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
+from workloads.training.plan.other_tools import OtherPlan, other_plan
 from workloads.training.plan.plan import ParallelPlan
+
+__all__ = ["OtherPlan", "complete", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
 
 LARGEST_FILE_BYTES = 2**16
 USUAL_SEQ = 4096
@@ -27,17 +31,31 @@ USUAL_MICROBATCHES = 16
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """Fields of a plan from a YAML file.
+    """Fields of a plan from a file, ours or another tool's; see :func:`read_any_plan`."""
+    return dict(read_any_plan(path).fields)
+
+
+def read_any_plan(path: Path) -> OtherPlan:
+    """Read a plan from our YAML, or from a file of another tool.
+
+    Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
+    DeepSpeed are known by their keys; keys that a plan has no field for are ``ignored``.
 
     Raises
     ------
     InputError
         When it cannot be read, is not a mapping, or has an unknown key.
     """
+    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
+    other = other_plan(path, text)
+    if other is not None:
+        stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
+        return OtherPlan(other.tool, stated, other.ignored)
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = {_known(str(key), path): value for key, value in document.items()}
-    return {name: _checked(name, value, path) for name, value in named.items()}
+    own = {name: _checked(name, value, path) for name, value in named.items()}
+    return OtherPlan("cluster-sim", own, ())
 
 
 def _checked(name: str, value: Any, path: Path) -> Any:

@@ -1,0 +1,139 @@
+"""Plans as other tools write them: what carries over, and what is named as ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topologies.errors import InputError
+from workloads.training.plan.plan_file import read_any_plan
+
+MEGATRON = r"""
+# a launch script
+torchrun --nproc_per_node 8 pretrain_gpt.py \
+    --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 \
+    --num-layers 32 --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel \
+    --micro-batch-size=1 --global-batch-size 512 --seq-length 4096 --lr 1.0e-4 \
+    --use-distributed-optimizer --recompute-granularity selective --overlap-grad-reduce \
+    --bf16 --fp8-format hybrid
+"""
+TITAN = """
+[job]
+description = "llama"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 8
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "Interleaved1F1B"
+enable_async_tensor_parallel = true
+[activation_checkpoint]
+mode = "full"
+[float8]
+enable_float8_linear = true
+"""
+NEMO = """
+trainer: {devices: 8, num_nodes: 16, precision: bf16-mixed}
+model:
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: null
+  context_parallel_size: 2
+  micro_batch_size: 1
+  global_batch_size: 256
+  encoder_seq_length: 8192
+  sequence_parallel: true
+  activations_checkpoint_granularity: full
+  fp8: true
+  optim: {name: distributed_fused_adam, lr: 1e-4}
+"""
+NXD = """
+trainer: {devices: 32, num_nodes: 4}
+distributed_strategy:
+  tensor_model_parallel_size: 32
+  pipeline_model_parallel_size: 4
+  zero1: True
+  sequence_parallel: True
+  kv_replicator: 4
+data: {micro_batch_size: 1, global_batch_size: 1024, seq_length: 8192}
+model: {activations_checkpoint_granularity: selective}
+precision: {type: mixed_precision}
+"""
+DEEPSPEED = """{"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2,
+"zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8,
+                      "stage3_prefetch_bucket_size": 5e7},
+"bf16": {"enabled": true}, "gradient_clipping": 1.0}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "tool", "fields", "ignored"),
+    [
+        ("launch.sh", MEGATRON, "Megatron-LM", {
+            "tp": 8, "pp": 4, "vpp": 4, "schedule": "interleaved", "sequence_parallel": True,
+            "microbatch": 1, "global_batch": 512, "seq": 4096, "zero": 1,
+            "recompute": "selective", "overlap": "dp", "precision": "fp8",
+        }, {"lr", "num-layers", "nproc-per-node"}),
+        ("job.toml", TITAN, "torchtitan", {
+            "microbatch": 1, "seq": 8192, "zero": 3, "tp": 8, "pp": 4, "schedule": "interleaved",
+            "overlap": "all", "recompute": "full", "precision": "fp8",
+        }, {"job.description"}),
+        ("nemo.yaml", NEMO, "NeMo", {
+            "precision": "fp8", "tp": 4, "pp": 2, "cp": 2, "microbatch": 1, "global_batch": 256,
+            "seq": 8192, "sequence_parallel": True, "recompute": "full", "zero": 1,
+        }, {
+            "trainer.devices", "trainer.num_nodes", "model.optim.lr",
+            "model.virtual_pipeline_model_parallel_size = None",
+        }),
+        ("nxd.yaml", NXD, "NxD Training", {
+            "tp": 32, "pp": 4, "zero": 1, "sequence_parallel": True, "microbatch": 1,
+            "global_batch": 1024, "seq": 8192, "recompute": "selective", "precision": "bf16",
+        }, {"trainer.devices", "trainer.num_nodes", "distributed_strategy.kv_replicator"}),
+        ("ds.json", DEEPSPEED, "DeepSpeed", {
+            "global_batch": 512, "microbatch": 2, "zero": 3, "overlap": "dp",
+            "bucket_bytes": 10**9, "precision": "bf16",
+        }, {"gradient_clipping", "zero_optimization.stage3_prefetch_bucket_size"}),
+    ],
+)  # fmt: skip
+def test_a_plan_carries_over(
+    tmp_path: Path, name: str, text: str, tool: str, fields: dict[str, Any], ignored: set[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    read = read_any_plan(path)
+    assert (read.tool, dict(read.fields)) == (tool, fields)
+    assert set(read.ignored) == ignored
+
+
+def test_our_own_plan_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("tp: 8\npp: 2\n")
+    assert read_any_plan(path).tool == "cluster-sim"
+    assert read_any_plan(path).fields == {"tp": 8, "pp": 2}
+
+
+def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text("tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\n")
+    read = read_any_plan(path)
+    assert (read.tool, read.ignored) == ("Megatron-LM", ("lr",))
+    assert read.fields == {"tp": 4, "sequence_parallel": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("job.toml", "[parallelism\n", "is not TOML"),
+        ("ds.json", '{"train_batch_size": ', "is not JSON"),
+        ("run.sh", "--tensor-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
+         "needs num-layers"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_any_plan(path)

@@ -1,0 +1,301 @@
+"""Plans as other tools write them: Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed.
+
+A file is flattened to dotted keys. A table says which of them are fields of a plan, and by what
+rule their value carries over; keys that say nothing about time are ignored, and named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from topologies.errors import InputError
+
+Rule = Callable[[Any, Mapping[str, Any]], Any]
+MARKS = {
+    "Megatron-LM": ("tensor-model-parallel-size", "pipeline-model-parallel-size"),
+    "torchtitan": ("parallelism", "activation_checkpoint", "job.config_file"),
+    "NxD Training": ("distributed_strategy",),
+    "NeMo": ("model.tensor_model_parallel_size", "trainer.strategy", "model.micro_batch_size"),
+    "DeepSpeed": ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"),
+}
+"""Keys by which a tool's file is known; a section counts with all that it holds."""
+
+
+@dataclass(frozen=True)
+class OtherPlan:
+    """A plan of another tool.
+
+    Attributes
+    ----------
+    tool : str
+    fields : mapping
+        Fields of :class:`~workloads.training.plan.plan.ParallelPlan`.
+    ignored : tuple of str
+        Keys of the file that a plan has no field for.
+    """
+
+    tool: str
+    fields: Mapping[str, Any]
+    ignored: tuple[str, ...]
+
+
+def _whole(name: str) -> tuple[str, Rule]:
+    def read(value: Any, _all: Mapping[str, Any]) -> Any:
+        whole = int(value) if re.fullmatch(r"\d{1,12}", str(value)) else 0
+        return whole or None
+
+    return name, read
+
+
+def _true(name: str) -> tuple[str, Rule]:
+    return name, lambda value, _all: str(value).lower() in ("true", "1", "yes", "")
+
+
+def _when(name: str, answer: Any) -> tuple[str, Rule]:
+    """A flag that means one value of a field."""
+    return name, lambda value, _all: answer if str(value).lower() in ("true", "1", "") else None
+
+
+def _choice(name: str, known: Mapping[str, Any]) -> tuple[str, Rule]:
+    return name, lambda value, _all: known.get(str(value).lower())
+
+
+def _virtual(value: Any, everything: Mapping[str, Any]) -> Any:
+    """Chunks a stage, from the layers of each chunk."""
+    layers = everything.get("num-layers") or everything.get("model.num_layers")
+    stages = everything.get("pipeline-model-parallel-size", 1)
+    if layers is None:
+        raise InputError(
+            "num-layers-per-virtual-pipeline-stage needs num-layers, which the file does not "
+            "state. Add it, or give --vpp."
+        )
+    return max(1, int(layers) // int(stages) // int(value))
+
+
+RECOMPUTE = {"full": "full", "selective": "selective", "uniform": "full", "none": "none",
+             "null": "none"}  # fmt: skip
+PRECISION = {
+    "bf16": "bf16", "bf16-mixed": "bf16", "16-mixed": "bf16", "16": "bf16", "fp16": "bf16",
+    "32": "bf16", "mixed_precision": "bf16", "bf16sr": "bf16", "autocast": "bf16", "fp8": "fp8",
+}  # fmt: skip
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+SCHEDULES = {
+    "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved",
+    "interleavedzerobubble": "zero-bubble", "zbvzerobubble": "zero-bubble",
+}  # fmt: skip
+
+MEGATRON: Mapping[str, tuple[str, Rule]] = {
+    "tensor-model-parallel-size": _whole("tp"),
+    "pipeline-model-parallel-size": _whole("pp"),
+    "context-parallel-size": _whole("cp"),
+    "expert-model-parallel-size": _whole("ep"),
+    "expert-tensor-parallel-size": _whole("etp"),
+    "num-virtual-stages-per-pipeline-rank": _whole("vpp"),
+    "num-layers-per-virtual-pipeline-stage": ("vpp", _virtual),
+    "micro-batch-size": _whole("microbatch"),
+    "global-batch-size": _whole("global_batch"),
+    "seq-length": _whole("seq"),
+    "sequence-parallel": _true("sequence_parallel"),
+    "use-distributed-optimizer": _when("zero", 1),
+    "data-parallel-sharding-strategy": _choice("zero", SHARDING),
+    "recompute-granularity": _choice("recompute", RECOMPUTE),
+    "recompute-activations": _when("recompute", "selective"),
+    "bf16": _when("precision", "bf16"),
+    "fp16": _when("precision", "bf16"),
+    "fp8-format": ("precision", lambda _value, _all: "fp8"),
+    "overlap-grad-reduce": _when("overlap", "dp"),
+    "tp-comm-overlap": _when("overlap", "all"),
+    "use-flash-attn": _when("attention", "fused"),
+}
+TITAN: Mapping[str, tuple[str, Rule]] = {
+    "parallelism.tensor_parallel_degree": _whole("tp"),
+    "parallelism.pipeline_parallel_degree": _whole("pp"),
+    "parallelism.context_parallel_degree": _whole("cp"),
+    "parallelism.expert_parallel_degree": _whole("ep"),
+    "parallelism.expert_tensor_parallel_degree": _whole("etp"),
+    "parallelism.data_parallel_shard_degree": (
+        "zero", lambda value, _all: 0 if str(value) == "1" else 3
+    ),
+    "parallelism.pipeline_parallel_schedule": _choice("schedule", SCHEDULES),
+    "parallelism.pipeline_parallel_microbatch_size": _whole("microbatch"),
+    "parallelism.enable_async_tensor_parallel": _when("overlap", "all"),
+    "training.local_batch_size": _whole("microbatch"),
+    "training.batch_size": _whole("microbatch"),
+    "training.global_batch_size": _whole("global_batch"),
+    "training.seq_len": _whole("seq"),
+    "training.tensor_parallel_degree": _whole("tp"),
+    "activation_checkpoint.mode": _choice("recompute", RECOMPUTE),
+    "float8.enable_float8_linear": _when("precision", "fp8"),
+}  # fmt: skip
+NEMO: Mapping[str, tuple[str, Rule]] = {
+    **{
+        f"{section}.{key}": rule
+        for section in ("model", "trainer.strategy")
+        for key, rule in {
+            "tensor_model_parallel_size": _whole("tp"),
+            "pipeline_model_parallel_size": _whole("pp"),
+            "virtual_pipeline_model_parallel_size": _whole("vpp"),
+            "context_parallel_size": _whole("cp"),
+            "expert_model_parallel_size": _whole("ep"),
+            "expert_tensor_parallel_size": _whole("etp"),
+            "sequence_parallel": _true("sequence_parallel"),
+        }.items()
+    },
+    "model.micro_batch_size": _whole("microbatch"),
+    "model.global_batch_size": _whole("global_batch"),
+    "data.micro_batch_size": _whole("microbatch"),
+    "data.global_batch_size": _whole("global_batch"),
+    "data.seq_length": _whole("seq"),
+    "model.encoder_seq_length": _whole("seq"),
+    "model.activations_checkpoint_granularity": _choice("recompute", RECOMPUTE),
+    "model.fp8": _when("precision", "fp8"),
+    "trainer.precision": _choice("precision", PRECISION),
+    "model.ub_tp_comm_overlap": _when("overlap", "all"),
+    "model.optim.name": (
+        "zero", lambda value, _all: 1 if "distributed" in str(value) else None
+    ),
+}  # fmt: skip
+NXD: Mapping[str, tuple[str, Rule]] = {
+    **{key.replace("trainer.strategy", "distributed_strategy"): rule for key, rule in NEMO.items()},
+    "distributed_strategy.zero1": _when("zero", 1),
+    "distributed_strategy.pipeline_model_parallel_size": _whole("pp"),
+    "precision.type": _choice("precision", PRECISION),
+    "model.max_seq_length": _whole("seq"),
+    "model.activations_checkpoint_granularity": _choice("recompute", RECOMPUTE),
+}
+DEEPSPEED: Mapping[str, tuple[str, Rule]] = {
+    "train_batch_size": _whole("global_batch"),
+    "train_micro_batch_size_per_gpu": _whole("microbatch"),
+    "zero_optimization.stage": ("zero", lambda value, _all: int(value)),
+    "zero_optimization.overlap_comm": _when("overlap", "dp"),
+    "zero_optimization.reduce_bucket_size": (
+        "bucket_bytes",
+        lambda value, _all: None if value == "auto" else 2 * int(float(value)),
+    ),
+    "bf16.enabled": _when("precision", "bf16"),
+    "fp16.enabled": _when("precision", "bf16"),
+    "tensor_parallel.autotp_size": _whole("tp"),
+    "tensor_parallel.tp_size": _whole("tp"),
+    "pipeline.stages": _whole("pp"),
+    "sequence_parallel_size": _whole("cp"),
+}
+TABLES: Mapping[str, Mapping[str, tuple[str, Rule]]] = {
+    "Megatron-LM": MEGATRON,
+    "torchtitan": TITAN,
+    "NxD Training": NXD,
+    "NeMo": NEMO,
+    "DeepSpeed": DEEPSPEED,
+}
+
+
+def other_plan(path: Path, text: str) -> OtherPlan | None:
+    """Return the plan that a file of another tool holds; None for a file of no known tool.
+
+    Raises
+    ------
+    InputError
+        When the file is of a known tool and cannot be read.
+    """
+    keys = flattened(path, text)
+    spelled = {key.replace("_", "-"): value for key, value in keys.items() if "." not in key}
+    if set(MARKS["Megatron-LM"]) & set(spelled):
+        keys = spelled
+    tool = next(
+        (
+            name
+            for name, marks in MARKS.items()
+            if any(key == mark or key.startswith(f"{mark}.") for mark in marks for key in keys)
+        ),
+        None,
+    )
+    if tool is None:
+        return None
+    fields: dict[str, Any] = {}
+    ignored = []
+    for key, value in keys.items():
+        if key not in TABLES[tool]:
+            ignored.append(key)
+            continue
+        field, rule = TABLES[tool][key]
+        try:
+            answer = rule(value, keys)
+        except InputError as mistake:
+            raise InputError(f"{path}: {mistake}") from None
+        except ValueError:
+            raise InputError(f"{path}: {key} is {str(value)[:40]!r}; correct the value.") from None
+        if answer is None:
+            ignored.append(f"{key} = {str(value)[:40]}")
+        else:
+            fields[field] = _stronger(field, fields.get(field), answer)
+    if fields.get("vpp", 1) > 1:
+        fields.setdefault("schedule", "interleaved")
+    return OtherPlan(tool, fields, tuple(sorted(ignored)))
+
+
+RANKING = {"overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8")}
+
+
+def _stronger(field: str, earlier: Any, later: Any) -> Any:
+    """Of two keys for one field the one that asks for more."""
+    ranking = RANKING.get(field)
+    if earlier is None or ranking is None:
+        return later
+    return max(earlier, later, key=ranking.index)
+
+
+def flattened(path: Path, text: str) -> dict[str, Any]:
+    """All keys of a file, dotted; of a command line its long options."""
+    document: Any = None
+    try:
+        if path.suffix == ".toml":
+            document = tomllib.loads(text)
+        elif path.suffix == ".json":
+            document = json.loads(text)
+        elif not re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE):
+            document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as mistake:
+        if path.suffix in (".toml", ".json"):
+            why = " ".join(str(mistake).split())[:100]
+            raise InputError(
+                f"{path} is not {path.suffix[1:].upper()} ({why}). Correct it."
+            ) from None
+        return {}
+    if document is None:
+        return _options(text)
+    return dict(_leaves(document)) if isinstance(document, dict) else {}
+
+
+def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, Any]]:
+    leaves: list[tuple[str, Any]] = []
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and depth < 8:
+            leaves += _leaves(value, f"{name}.", depth + 1)
+        else:
+            leaves.append((name, value))
+    return leaves
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Long options of a command line or of lines of a script; a flag is true."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError:
+        return {}
+    found: dict[str, Any] = {}
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        follows = after and not after.startswith("--")
+        found[name.replace("_", "-")] = value if equals else after if follows else True
+    return found
