@@ -57,7 +57,7 @@ def write_timeline(
     InputError
         When a rank or resource is unknown.
     """
-    rows, told = _fitting(trace, trace.rows(ranks, resources), most_ops)
+    rows, told = fitting(trace, trace.rows(ranks, resources), most_ops)
     events = _names(trace, rows) + _slices(trace, rows) + _lost(trace, rows)
     if arrows:
         events += _arrows(trace, rows)
@@ -73,7 +73,7 @@ def write_timeline(
         file.write(end[1:].encode() + b"\n")
 
 
-def _fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]:
+def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]:
     """Rows with a length in time, cut to what fits, and words on what was cut."""
     ran = trace.times.start_ps[rows] >= 0
     lasts = (trace.times.end_ps[rows] > trace.times.start_ps[rows]) | (trace.times.end_ps[rows] < 0)

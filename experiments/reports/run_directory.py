@@ -86,8 +86,9 @@ class Run:
         self._show("json", f"{name}.json", title or name, "")
 
     def trace(self, trace: Trace) -> None:
-        """Write ``trace.parquet``, all of it, and ``timeline.json.gz`` for the Perfetto page."""
+        """Write ``trace.parquet``, all of it, and the timelines for the Perfetto page."""
         from cluster_sim.plot.perfetto import write_timeline
+        from cluster_sim.plot.perfetto_protobuf import write_perfetto
 
         for column in (trace.times.ready_ps, trace.times.start_ps, trace.times.end_ps):
             self._results.update(column.tobytes())
@@ -95,6 +96,9 @@ class Run:
         self._show("file", "trace.parquet", "", "Every op: resource, ready, start, end, labels.")
         write_timeline(trace, self._new("timeline.json.gz"))
         self._show("file", "timeline.json.gz", "", "The run to browse: open it in ui.perfetto.dev.")
+        write_perfetto(trace, self._new("timeline.pftrace.gz"))
+        note = "The same by chip and link, with arrows and counters."
+        self._show("file", "timeline.pftrace.gz", "", note)
 
     def file(self, name: str, data: bytes, *, title: str = "", note: str = "") -> None:
         """Write any other file; it is listed in the report, and no part of the digest."""

@@ -50,6 +50,7 @@ def test_everything_that_was_given_is_there(tmp_path: Path) -> None:
         "result.json",
         "run.json",
         "timeline.json.gz",
+        "timeline.pftrace.gz",
         "trace.parquet",
     ]
     assert load_trace(tmp_path / "out" / "trace.parquet").total_ps == 15
@@ -70,6 +71,7 @@ def test_the_record_names_inputs_version_seed_and_every_file(tmp_path: Path) -> 
         "breakdown.svg",
         "trace.parquet",
         "timeline.json.gz",
+        "timeline.pftrace.gz",
     ]
 
 

@@ -1,0 +1,310 @@
+"""``timeline.pftrace.gz``: a trace for https://ui.perfetto.dev, in its own protocol buffers.
+
+A track for every chip with one for each of its engines, CC-Cores and ways in and out below it;
+every link stands once, below all links. Slices have the name of the kernel or message and the
+category that the trace gives it; arrows lead from where a message leaves to where it is waited
+for; counters tell how many links are busy and how fast memory is read.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cluster_sim.files import whole_file
+from cluster_sim.plot.perfetto import fitting
+from cluster_sim.plot.perfetto_counters import counters
+from cluster_sim.plot.protobuf_columns import (
+    Column,
+    constant,
+    fixed64,
+    message,
+    rows_of,
+    varint,
+    within,
+)
+from cluster_sim.schedule.table import Codes, IntArray
+from cluster_sim.trace.trace import Picks, Trace
+
+MOST_SLICES = 1_000_000
+PS_PER_NS = 1000
+PACKET, SEQUENCE = 1, 1
+BEGIN, END, COUNTER = 1, 2, 4
+LINKS, COUNTERS, CHIPS, RESOURCES = 1, 2, 1_000, 10_000_000
+"""Numbers of the tracks: of all links, of counters, of chips and of resources from there on."""
+OP, BYTES, WAITED, START = 1, 2, 3, 4
+NOTES = {OP: "op", BYTES: "size_bytes", WAITED: "waited_ns", START: "start_ps"}
+"""Annotations of a slice, by their number."""
+MOST_NAMES = 100_000
+"""Different names of messages; with more only their categories are told apart."""
+LINK_KINDS = ("link", "port", "uplink", "downlink")
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """What is drawn, in the order of tracks and times.
+
+    Attributes
+    ----------
+    op, track : int array (slices,)
+        Number of the op, and of the track it is drawn on.
+    start_ps, end_ps : int array (slices,)
+    """
+
+    op: IntArray
+    track: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+
+
+def write_perfetto(
+    trace: Trace,
+    path: str | Path,
+    *,
+    ranks: int | Sequence[int] | IntArray | None = None,
+    resources: Picks | None = None,
+    arrows: bool = True,
+    most_slices: int = MOST_SLICES,
+) -> None:
+    """Write ops as a gzipped Perfetto trace; the file appears whole or not at all.
+
+    Perfetto counts in nanoseconds; the exact start is an annotation, ``start_ps``.
+
+    Parameters
+    ----------
+    trace : Trace
+    path : path
+        Such as ``timeline.pftrace.gz``.
+    ranks, resources : optional
+        Only these, as in :meth:`Trace.frame`.
+    arrows : bool
+        Draw what leads from one track to another.
+    most_slices : int
+        More are cut to the lowest ranks that fit whole.
+
+    Raises
+    ------
+    InputError
+        When a rank or resource is unknown.
+    """
+    rows, _ = fitting(trace, trace.rows(ranks, resources), most_slices)
+    drawn = slices(trace, rows)
+    content = b"".join(
+        [
+            _head(trace, drawn),
+            _packets(trace, drawn, arrows=arrows),
+            *(_counter(*one) for one in enumerate(counters(trace, rows))),
+        ]
+    )
+    with (
+        whole_file(Path(path)) as part,
+        part.open("wb") as raw,
+        gzip.GzipFile("", "wb", 5, raw, mtime=0) as file,
+    ):
+        file.write(content)
+
+
+def slices(trace: Trace, rows: IntArray) -> Slices:
+    """Return the slices of these ops; what overlaps on a resource lies on tracks of its own."""
+    made = trace.schedule
+    resource = made.resource.astype(np.int64)
+    flows = made.flows
+    if len(flows):
+        bare = resource[flows.op] < 0
+        resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    start, end = trace.times.start_ps[rows], trace.times.end_ps[rows]
+    end = np.where(end < 0, trace.times.stopped_ps or trace.total_ps, end)
+    order = np.lexsort((end, start, resource[rows]))
+    op, start, end = rows[order], start[order], end[order]
+    lane = _lanes(resource[op], start, end)
+    track = RESOURCES + (resource[op] + 1) * LANES + lane
+    order = np.lexsort((start, track))
+    return Slices(op[order], track[order], start[order], end[order])
+
+
+LANES = 64
+"""Tracks that one resource may have."""
+
+
+def _lanes(resource: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """Lowest free track of each slice; slices are in order of resource and start."""
+    lane = np.zeros(len(start), np.int64)
+    same = resource[1:] == resource[:-1]
+    if not (same & (start[1:] < end[:-1])).any():
+        return lane
+    free: list[int] = []
+    before = -2
+    for k, (one, begun, over) in enumerate(
+        zip(resource.tolist(), start.tolist(), end.tolist(), strict=True)
+    ):
+        if one != before:
+            free, before = [], one
+        place = next((p for p, until in enumerate(free) if until <= begun), len(free))
+        if place == len(free):
+            free.append(over)
+        free[place] = over
+        lane[k] = min(place, LANES - 1)
+    return lane
+
+
+def _packet(*parts: tuple[int, int | bytes | str]) -> bytes:
+    return message((PACKET, message(*parts, (10, SEQUENCE))))
+
+
+def _head(trace: Trace, drawn: Slices) -> bytes:
+    """Names of tracks, slices, categories and annotations."""
+    made = trace.schedule
+    name, category = _names(trace), _categories(trace)
+    interned = b"".join(
+        [
+            *(message((1, message((1, k + 1), (2, one)))) for k, one in enumerate(category.names)),
+            *(message((2, message((1, k + 1), (2, one)))) for k, one in enumerate(name.names)),
+            *(message((3, message((1, k), (2, one)))) for k, one in NOTES.items()),
+        ]
+    )
+    packets = [_packet((12, interned), (13, 1))]
+    tracks = np.unique(drawn.track)
+    number = (tracks - RESOURCES) // LANES - 1
+    held = number[number >= 0]
+    printed = dict(zip(held.tolist(), made.resources.names(held), strict=True))
+    parents: dict[int, str] = {}
+    for track, resource in zip(tracks.tolist(), number.tolist(), strict=True):
+        parent, title = LINKS, "links"
+        if resource >= 0:
+            kind = made.resources.kinds[int(made.resources.kind[resource])]
+            owner = int(made.resources.owner[resource])
+            if kind not in LINK_KINDS:
+                parent, title = CHIPS + max(0, owner), f"chip {owner}"
+        parents[parent] = title
+        label = printed.get(resource, "no resource")
+        packets.append(_track(track, label, parent, order=track))
+    first = [_track(parent, title, 0, order=parent) for parent, title in sorted(parents.items())]
+    return b"".join([packets[0], *first, *packets[1:]])
+
+
+def _track(number: int, name: str, parent: int, *, order: int, unit: str = "") -> bytes:
+    parts: list[tuple[int, int | bytes | str]] = [(1, number), (2, name)]
+    if parent:
+        parts.append((5, parent))
+    if unit:
+        parts.append((8, message((6, unit))))
+    return _packet((60, message(*parts, (11, 3), (12, order % 2**31))))
+
+
+def _names(trace: Trace) -> Codes:
+    """Name of every op: of its kernel, of its message with both ends, else its category."""
+    labels, category = trace.schedule.labels, _categories(trace)
+    label = labels.get("name")
+    if isinstance(label, Codes):
+        return label
+    ends = [labels.get("rank"), labels.get("peer")]
+    if any(end is None or isinstance(end, Codes) for end in ends):
+        return category
+    table = np.stack([category.code, *(np.asarray(end) for end in ends)]).astype(np.int64)
+    low = table.min(axis=1, keepdims=True)
+    size = table.max(axis=1, keepdims=True) - low + 1
+    number = np.ravel_multi_index(tuple(table - low), tuple(size.reshape(-1).tolist()))
+    known, first, code = np.unique(number, return_index=True, return_inverse=True)
+    if len(known) > MOST_NAMES:
+        return category
+    names = [
+        f"{category.names[kind]} {rank}" + (f" → {peer}" if peer >= 0 else "")
+        for kind, rank, peer in table[:, first].T.tolist()
+    ]
+    return Codes(code.reshape(-1), tuple(names))
+
+
+def _categories(trace: Trace) -> Codes:
+    """Category of every op: the label ``what``, else the kind of its resource."""
+    made = trace.schedule
+    label = made.labels.get("what")
+    if isinstance(label, Codes):
+        return label
+    kind = np.concatenate([made.resources.kind.astype(np.int64) + 1, [0]])
+    return Codes(kind[made.resource], ("op", *made.resources.kinds))
+
+
+def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes:
+    """Begin and end of every slice, one after the other."""
+    made, count = trace.schedule, len(drawn.op)
+    if not count:
+        return b""
+    begin = [
+        *_event(drawn, BEGIN),
+        varint(3, _categories(trace).code[drawn.op].astype(np.int64) + 1),
+        varint(10, _names(trace).code[drawn.op].astype(np.int64) + 1),
+        *_note(OP, drawn.op),
+        *_note(BYTES, made.size_bytes[drawn.op]),
+        *_note(WAITED, np.maximum(0, _waited(trace, drawn)) // PS_PER_NS),
+        *_note(START, drawn.start_ps),
+        *(_arrows(trace, drawn) if arrows else []),
+    ]
+    pairs = ((begin, drawn.start_ps), (_event(drawn, END), drawn.end_ps))
+    columns = [column for event, at in pairs for column in _timed(event, at // PS_PER_NS)]
+    return rows_of(columns)
+
+
+def _event(drawn: Slices, kind: int) -> list[Column]:
+    return [constant(message((9, kind)), len(drawn.op)), varint(11, drawn.track)]
+
+
+def _timed(event: Sequence[Column], at_ns: IntArray) -> list[Column]:
+    """Packets of these events at these times."""
+    flags = constant(message((10, SEQUENCE), (13, 2)), len(at_ns))
+    return within(PACKET, [varint(8, at_ns), flags, *within(11, event)])
+
+
+def _note(number: int, values: IntArray) -> list[Column]:
+    name = constant(message((1, number)), len(values))
+    return within(4, [name, varint(3, np.maximum(0, values))])
+
+
+def _waited(trace: Trace, drawn: Slices) -> IntArray:
+    return np.asarray(trace.times.start_ps[drawn.op] - trace.times.ready_ps[drawn.op])
+
+
+def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
+    """Where a slice sends one arrow, and where it takes one up: edges between tracks."""
+    made, count = trace.schedule, len(drawn.op)
+    place = np.full(len(trace) + 1, -1, np.int64)
+    place[drawn.op] = np.arange(count)
+    source, target = _across_joins(trace, made.edges.sources(), made.edges.dst)
+    leaves, arrives = place[source], place[target]
+    shown = (leaves >= 0) & (arrives >= 0)
+    shown[shown] = drawn.track[leaves[shown]] != drawn.track[arrives[shown]]
+    leaves, arrives = leaves[shown], arrives[shown]
+    _, first = np.unique(leaves, return_index=True)
+    leaves, arrives = leaves[first], arrives[first]
+    _, first = np.unique(arrives, return_index=True)
+    leaves, arrives = leaves[first], arrives[first]
+    out, into = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    out[leaves] = into[arrives] = np.arange(1, len(leaves) + 1)
+    return [fixed64(47, out, out > 0), fixed64(48, into, into > 0)]
+
+
+def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
+    """Edges with those that lead through one join made whole."""
+    joins = trace.times.end_ps <= trace.times.start_ps
+    first = np.full(len(trace), -1, np.int64)
+    into = joins[target]
+    first[target[into]] = source[into]
+    whole = np.where(joins[source], first[source], source)
+    known = whole >= 0
+    return whole[known], target[known].astype(np.int64)
+
+
+def _counter(place: int, counter: tuple[str, str, IntArray, IntArray]) -> bytes:
+    """A counter's track and values."""
+    name, unit, at_ps, value = counter
+    track = COUNTERS + place
+    event = [
+        constant(message((9, COUNTER)), len(value)),
+        varint(11, np.full(len(value), track)),
+        varint(30, value),
+    ]
+    rows = rows_of(_timed(event, at_ps // PS_PER_NS)) if len(value) else b""
+    return _track(track, name, 0, order=place, unit=unit) + rows

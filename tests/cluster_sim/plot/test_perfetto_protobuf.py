@@ -1,0 +1,147 @@
+"""The Perfetto protobuf: read back by Perfetto's own schema, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.plot.perfetto_protobuf import write_perfetto
+from cluster_sim.plot.protobuf_columns import plain_varint, rows_of, varint
+from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources
+from cluster_sim.trace.trace import Trace, run
+from topologies import cluster
+
+schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+BEGIN, END, COUNTER = 1, 2, 4
+
+
+def read(trace: Trace, folder: Path, **options: Any) -> Any:
+    """The file of a trace, by Perfetto's schema."""
+    path = folder / "timeline.pftrace.gz"
+    write_perfetto(trace, path, **options)
+    document = schema.Trace()
+    document.ParseFromString(gzip.decompress(path.read_bytes()))
+    return document
+
+
+def events(document: Any, kind: int) -> list[Any]:
+    """Packets with events of a kind."""
+    return [one for one in document.packet if one.track_event.type == kind]
+
+
+def tracks(document: Any) -> dict[int, Any]:
+    """Descriptors of tracks by their number."""
+    found = [one.track_descriptor for one in document.packet if one.HasField("track_descriptor")]
+    return {one.uuid: one for one in found}
+
+
+@pytest.fixture(scope="module")
+def ring() -> Trace:
+    four = whole(cluster("trn2.48xlarge"))
+    return run(build(CollectiveCall("all-reduce", four, 2**20), "ring"))
+
+
+def test_every_op_that_takes_time_is_a_slice_once(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    notes = [
+        {note.name_iid: note.uint_value for note in one.track_event.debug_annotations}
+        for one in events(document, BEGIN)
+    ]
+    lasts = np.flatnonzero(ring.times.end_ps > ring.times.start_ps)
+    assert sorted(note[1] for note in notes) == lasts.tolist()
+    assert all(note[4] == ring.times.start_ps[note[1]] for note in notes)
+    assert len(events(document, END)) == len(notes)
+
+
+def test_slices_of_a_track_follow_each_other(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    depth: Counter[int] = Counter()
+    packets = [one for one in document.packet if one.track_event.type in (BEGIN, END)]
+    for one in sorted(packets, key=lambda packet: packet.timestamp):
+        depth[one.track_event.track_uuid] += 1 if one.track_event.type == BEGIN else -1
+        assert 0 <= depth[one.track_event.track_uuid] <= 1
+    assert not any(depth.values())
+
+
+def test_chips_own_engines_and_each_link_stands_once(ring: Trace, tmp_path: Path) -> None:
+    known = tracks(read(ring, tmp_path))
+    names = Counter(one.name for one in known.values())
+    assert {count for name, count in names.items() if name.startswith("link:")} == {1}
+    parents = {one.name: known[one.parent_uuid].name for one in known.values() if one.parent_uuid}
+    links = {parent for name, parent in parents.items() if name.startswith("link:")}
+    assert links == {"links"}
+    assert {parent for name, parent in parents.items() if name.startswith("cc:3")} == {"chip 3"}
+
+
+def test_arrows_lead_from_one_track_to_another(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    sent = {flow: one for one in events(document, BEGIN) for flow in one.track_event.flow_ids}
+    taken = {
+        flow: one
+        for one in events(document, BEGIN)
+        for flow in one.track_event.terminating_flow_ids
+    }
+    assert sent
+    assert set(sent) == set(taken)
+    for flow, leaves in sent.items():
+        assert leaves.track_event.track_uuid != taken[flow].track_event.track_uuid
+        assert leaves.timestamp <= taken[flow].timestamp
+    assert not any(
+        one.track_event.flow_ids for one in events(read(ring, tmp_path, arrows=False), BEGIN)
+    )
+
+
+def test_a_counter_ends_at_nothing(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    values = [one.track_event.counter_value for one in events(document, COUNTER)]
+    assert values[-1] == 0
+    assert max(values) > 1
+    assert "links busy" in {one.name for one in tracks(document).values()}
+
+
+def test_names_and_categories_are_those_of_the_trace(tmp_path: Path) -> None:
+    made = schedule(
+        kind=[FIXED] * 2, resource=[0, 1], duration_ps=5_000_000, size_bytes=7,
+        edges=Edges.from_pairs(2, [0], [1]), resources=Resources.table("engine", [0, 1]),
+        labels={
+            "rank": np.array([0, 1]),
+            "what": Codes(np.array([0, 1]), ("compute", "tp")),
+            "name": Codes(np.array([1, 0]), ("mlp.reduce", "attention.qkv")),
+        },
+    )  # fmt: skip
+    document = read(run(made), tmp_path)
+    interned = document.packet[0].interned_data
+    names = {one.iid: one.name for one in interned.event_names}
+    categories = {one.iid: one.name for one in interned.event_categories}
+    shown = [
+        (names[one.track_event.name_iid], categories[one.track_event.category_iids[0]],
+         one.timestamp)
+        for one in events(document, BEGIN)
+    ]  # fmt: skip
+    assert shown == [("attention.qkv", "compute", 0), ("mlp.reduce", "tp", 5000)]
+
+
+def test_ranks_are_sampled(ring: Trace, tmp_path: Path) -> None:
+    some, all_of_them = read(ring, tmp_path, ranks=[0, 1]), read(ring, tmp_path)
+    assert 0 < len(events(some, BEGIN)) < len(events(all_of_them, BEGIN))
+    assert events(read(ring, tmp_path, ranks=99), BEGIN) == []
+
+
+def test_the_same_trace_gives_the_same_bytes(ring: Trace, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.gz", "b.gz")]
+    for path in paths:
+        write_perfetto(ring, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_columns_of_numbers_are_those_of_one_by_one() -> None:
+    values = np.array([0, 1, 127, 128, 300, 2**40, 2**62])
+    expected = b"".join(b"\x08" + plain_varint(value) for value in values.tolist())
+    assert rows_of([varint(1, values)]) == expected
