@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from topologies.errors import InputError
+from workloads.training.plan.schedules import all_schedules
 
 Rule = Callable[[Any, Mapping[str, Any]], Any]
 MARKS = {
@@ -88,10 +89,23 @@ PRECISION = {
     "32": "bf16", "mixed_precision": "bf16", "bf16sr": "bf16", "autocast": "bf16", "fp8": "fp8",
 }  # fmt: skip
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-SCHEDULES = {
-    "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved",
-    "interleavedzerobubble": "zero-bubble", "zbvzerobubble": "zero-bubble",
-}  # fmt: skip
+
+
+def _schedule(value: Any, _all: Mapping[str, Any]) -> str | None:
+    """Pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``."""
+    plain = _plain(value)
+    alike = [one for one in all_schedules() if _plain(one.name) in plain]
+    best = max(alike, key=lambda one: (one.splits_weights, len(one.name)), default=None)
+    return best.name if best else None
+
+
+def _plain(name: Any) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(name).lower())
+
+
+CHUNKED = "Interleaved1F1B"
+"""Name that torchtitan gives to stages of several chunks, which Megatron-LM has unasked."""
+
 
 MEGATRON: Mapping[str, tuple[str, Rule]] = {
     "tensor-model-parallel-size": _whole("tp"),
@@ -125,7 +139,7 @@ TITAN: Mapping[str, tuple[str, Rule]] = {
     "parallelism.data_parallel_shard_degree": (
         "zero", lambda value, _all: 0 if str(value) == "1" else 3
     ),
-    "parallelism.pipeline_parallel_schedule": _choice("schedule", SCHEDULES),
+    "parallelism.pipeline_parallel_schedule": ("schedule", _schedule),
     "parallelism.pipeline_parallel_microbatch_size": _whole("microbatch"),
     "parallelism.enable_async_tensor_parallel": _when("overlap", "all"),
     "training.local_batch_size": _whole("microbatch"),
@@ -237,7 +251,7 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
         else:
             fields[field] = _stronger(field, fields.get(field), answer)
     if fields.get("vpp", 1) > 1:
-        fields.setdefault("schedule", "interleaved")
+        fields.setdefault("schedule", _schedule(CHUNKED, keys))
     return OtherPlan(tool, fields, tuple(sorted(ignored)))
 
 
