@@ -30,14 +30,28 @@ class Experiment:
 EXPERIMENTS = (
     Experiment("algorithm_switch_points", "Which algorithm is the fastest at each size?"),
     Experiment("busbw_vs_size", "How does bus bandwidth grow with the size of a collective?"),
+    Experiment(
+        "collective_offload", "What does a step gain when collectives need no compute cores?"
+    ),
     Experiment("demo", "How long is a step of Llama-3.1-405B on 1,024 Trainium2 chips?"),
     Experiment("fleet_week", "What does a week of serving by day and training by night earn?"),
+    Experiment("generations", "Which generation trains most at equal chips, power and dollars?"),
+    Experiment("half_rate_z", "What does the thinner third axis of an UltraServer cost?"),
+    Experiment("moe_on_torus_and_switch", "Does a mixture of experts want a torus or a switch?"),
+    Experiment(
+        "pipeline_schedules", "Which pipeline schedule idles least, at how many microbatches?"
+    ),
     Experiment("plan_comparison", "Which tensor and pipeline degrees suit a model best?"),
     Experiment("plan_ranking", "Do estimates rank plans in the order of their measured times?"),
     Experiment("policy_frontier", "How much training does each policy win at which attainment?"),
     Experiment("role_change_value", "How many chips can be lent, by the time a change takes?"),
     Experiment("step_time_across_models", "Where does a step's time go across models?"),
     Experiment("step_time_breakdown", "What does overlap hide of a training step?"),
+    Experiment("stragglers_and_jitter", "What do uneven chips cost at each scale?"),
+    Experiment(
+        "strong_scaling", "What remains of a chip's speed when one batch is spread thinner?"
+    ),
     Experiment("torus_vs_neuronswitch", "What does a chip get of a torus, what of a switch?"),
+    Experiment("tp_on_torus", "Which tensor-parallel degree, and which chips for a group?"),
     Experiment("weak_scaling", "Does a chip train as fast among half a million as among 64?"),
 )

@@ -1,0 +1,85 @@
+"""CC-Core offload: what a step gains when collectives need none of the compute cores.
+
+Trainium's collectives are driven by cores of their own. On NVIDIA's chips a reduction runs on the
+multiprocessors that the product beside it needs. Here Trainium is also timed as if its collectives
+took a share of its compute engines, as they do there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    model: str = "llama-3.1-70b",
+    cluster: str = "trn2-ultraserver",
+    tp: tuple[int, ...] = (8, 16, 32),
+    shares: tuple[float, ...] = (0.0, 0.05, 0.15),
+    global_batch: int = 64,
+    seq: int = 8192,
+) -> pd.DataFrame:
+    """Simulate a step with collectives beside compute, taking each of these shares of it.
+
+    Parameters
+    ----------
+    model, cluster : str
+    tp : tuple of int
+    shares : tuple of float
+        Of the compute engines that a collective takes while it runs; 0 for cores of its own.
+    global_batch, seq : int
+
+    Returns
+    -------
+    DataFrame
+        One row a degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (than with cores
+        of its own), and ``<part>_s`` [s].
+    """
+    from dataclasses import replace
+    from fractions import Fraction
+
+    from experiments.scripts.training_rows import training_row
+    from topologies.catalogue.catalogue import catalogue
+    from topologies.clusters.names import machine
+    from workloads.kernels.chip_share import family
+    from workloads.models.huggingface import model as read_model
+
+    shape, parts, rows = read_model(model), catalogue(), []
+    chip = machine(cluster).chip
+    kin = f"kernels.{family(chip).name}"
+    some = parts.entry(chip, "hbm_bandwidth")
+    for share in shares:
+        sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
+        shared = [
+            replace(some, part=kin, quantity=name, value=float(value), exact=value, unit="count",
+                    grade="assumed", variant="")
+            for name, value in sizes.items()
+        ]  # fmt: skip
+        fabric = machine(cluster, catalogue=parts.with_rows(shared) if share else parts)
+        for degree in tp:
+            plan = {"tp": degree, "global_batch": global_batch, "seq": seq, "overlap": "all",
+                    "recompute": "full"}  # fmt: skip
+            rows.append({**training_row(shape, fabric, plan), "share": share})
+    frame = pd.DataFrame(rows)
+    own = frame[frame.share == frame.share.min()].set_index("tp").iteration_s
+    return frame.assign(slower=frame.iteration_s / frame.tp.map(own) - 1)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw how much longer a step takes, over the tensor-parallel degree."""
+    from experiments.figures.comparison import lines
+
+    taken = frame[frame.share > frame.share.min()]
+    most = taken.loc[taken.slower.idxmax()]
+    title = (
+        f"Collectives that take {most.share:.0%} of the compute engines make a step "
+        f"{most.slower:.1%} longer at tp {most.tp}\n"
+        f"{most.model} on {most.cluster}, overlap all; cores of their own are the zero line"
+    )
+    shown = taken.assign(percent=100 * taken.slower, taken=[f"{s:.0%} taken" for s in taken.share])
+    labels = ("tensor-parallel degree", "longer than with cores of their own [%]")
+    return lines(shown, "tp", "percent", "taken", title, labels=labels)

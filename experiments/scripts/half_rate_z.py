@@ -1,0 +1,74 @@
+"""Half-rate Z: what the thinner third axis of Trn2's UltraServer costs a collective."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    cluster: str = "trn2-ultraserver",
+    ops: tuple[str, ...] = ("all-reduce", "all-gather", "all-to-all"),
+    sizes: str = "1MiB:1GiB:4",
+    times: tuple[float, ...] = (1.0, 2.0),
+) -> pd.DataFrame:
+    """Simulate collectives of a whole domain with Z as it is and as fast as X and Y.
+
+    Parameters
+    ----------
+    cluster : str
+        A machine of Trainium2 with a Z axis.
+    ops : tuple of str
+    sizes : str
+        As ``1MiB:1GiB:4``.
+    times : tuple of float
+        Factors on the bandwidth of a Z link.
+
+    Returns
+    -------
+    DataFrame
+        Rows as of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``: how
+        much shorter the time is than with the first factor.
+    """
+    from dataclasses import replace
+
+    from cluster_sim.collectives import rows, whole
+    from cluster_sim.collectives.sizes import parse_sizes
+    from topologies.catalogue.catalogue import catalogue
+    from topologies.clusters.names import machine
+
+    parts, tables = catalogue(), []
+    entry = parts.entry("trn2", "z_link_bandwidth")
+    for factor in times:
+        exact = entry.exact * int(factor * 4) / 4
+        thicker = replace(entry, value=float(exact), exact=exact)
+        fabric = machine(cluster, catalogue=parts.with_rows([thicker]))
+        for op in ops:
+            table = rows(op, whole(fabric), parse_sizes(sizes), "best", proof=False)
+            tables.append(table.assign(z=factor))
+    frame = pd.concat(tables, ignore_index=True)
+    first = frame[frame.z == times[0]].set_index(["collective", "size_bytes"]).time_s
+    keys = pd.MultiIndex.from_frame(frame[["collective", "size_bytes"]])
+    return frame.assign(gain=1 - frame.time_s / first.reindex(keys).to_numpy())
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw how much faster each collective would be with full-rate Z, over its size."""
+    from experiments.figures.comparison import lines
+    from topologies.units import format_bytes
+
+    faster = frame[frame.z == frame.z.max()]
+    large = faster[faster.size_bytes == faster.size_bytes.max()]
+    told = ", ".join(f"{row.collective} {row.gain:.0%}" for row in large.itertuples())
+    size = format_bytes(int(faster.size_bytes.max()))
+    title = (
+        f"With Z {frame.z.max():g} times as fast, {size} would take less time by: {told}\n"
+        f"{faster.cluster.iloc[0]}, the fastest algorithm each"
+    )
+    shown = faster.assign(percent=100 * faster.gain, mib=faster.size_bytes // 2**20)
+    labels = ("buffer of a chip [MiB]", "less time than with Z as it is [%]")
+    return lines(shown, "mib", "percent", "collective", title, labels=labels)

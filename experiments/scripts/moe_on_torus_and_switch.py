@@ -1,0 +1,73 @@
+"""Mixture of experts on torus and switch: the same job on machines of equal ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    model: str = "mixtral-8x22b",
+    clusters: tuple[str, ...] = ("trn2-ultraserver:2", "trn3-gen1:2"),
+    tp: int = 4,
+    pp: int = 4,
+    ep: tuple[int, ...] = (1, 2, 4, 8),
+    global_batch: int = 128,
+    seq: int = 4096,
+) -> pd.DataFrame:
+    """Simulate a step on every cluster and for every degree of expert parallelism.
+
+    Parameters
+    ----------
+    model : str
+        One with experts.
+    clusters : tuple of str
+        Of equal numbers of chips, so that ranks are equal.
+    tp, pp : int
+    ep : tuple of int
+        Ranks among which experts are divided; those that do not divide the replicas are left out.
+    global_batch, seq : int
+
+    Returns
+    -------
+    DataFrame
+        One row a cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
+        ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
+    """
+    from experiments.scripts.training_rows import training_row
+    from topologies.clusters.names import machine
+    from topologies.errors import InputError
+    from workloads.models.huggingface import model as read_model
+
+    shape, rows = read_model(model), []
+    fabrics = [machine(name) for name in clusters]
+    if len({fabric.chips for fabric in fabrics}) > 1:
+        told = ", ".join(f"{fabric.name} {fabric.chips}" for fabric in fabrics)
+        raise InputError(f"clusters of different sizes: {told} chips. Give equal ones.")
+    for fabric in fabrics:
+        for degree in ep:
+            if fabric.chips // (tp * pp) % degree:
+                continue
+            plan = {"tp": tp, "pp": pp, "ep": degree, "global_batch": global_batch, "seq": seq}
+            rows.append(training_row(shape, fabric, plan))
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw where the time of each step goes."""
+    from experiments.figures.comparison import stacked
+
+    exposed = frame.exposed_ep_s / frame.iteration_s
+    told = "; ".join(
+        f"{cluster}: {exposed[group.index].max():.0%}"
+        for cluster, group in frame.groupby("cluster", sort=False)
+    )
+    labels = [f"{row.cluster}, ep {row.ep}" for row in frame.itertuples()]
+    title = (
+        f"Exposed exchange of experts at most: {told}\n{frame.model.iloc[0]}, tp {frame.tp.iloc[0]}"
+    )
+    return stacked(frame, labels, title)

@@ -1,0 +1,69 @@
+"""Pipeline schedules: what each one's order of passes costs, by the number of microbatches.
+
+A pipeline of p stages and m microbatches idles for (p - 1) / m of its work under 1F1B and GPipe
+(arXiv 2104.04473, section 2.2); interleaving divides that by the chunks of a stage, and a schedule
+that splits off the gradients of weights fills it with them (arXiv 2401.10241).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    model: str = "llama-3.1-70b",
+    cluster: str = "trn2-ultraserver",
+    tp: int = 8,
+    pp: int = 8,
+    microbatches: tuple[int, ...] = (8, 16, 32, 64),
+    seq: int = 4096,
+    chunks: int = 2,
+) -> pd.DataFrame:
+    """Simulate one step under every pipeline schedule and number of microbatches.
+
+    Returns
+    -------
+    DataFrame
+        One row a schedule and number: ``schedule``, ``vpp``, ``microbatches``, ``iteration_s``,
+        ``bubble_share`` (of the step), and ``<part>_s`` [s].
+    """
+    from experiments.scripts.training_rows import training_row
+    from topologies.clusters.names import machine
+    from workloads.models.huggingface import model as read_model
+    from workloads.training.plan.schedules import all_schedules
+
+    shape, fabric = read_model(model), machine(cluster)
+    replicas = fabric.chips // (tp * pp)
+    rows = []
+    for schedule in all_schedules():
+        vpp = chunks if len(schedule.chunks_searched) > 1 else 1
+        for count in microbatches:
+            plan = {
+                "tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule.name, "seq": seq,
+                "global_batch": replicas * count, "overlap": "dp",
+            }  # fmt: skip
+            row = training_row(shape, fabric, plan)
+            rows.append({**row, "microbatches": count, "title": schedule.title})
+    frame = pd.DataFrame(rows)
+    return frame.assign(bubble_share=frame.bubble_s / frame.iteration_s)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the share of a step that is bubble, over the number of microbatches."""
+    from experiments.figures.comparison import lines
+
+    few = frame[frame.microbatches == frame.microbatches.min()]
+    best, worst = (few.loc[few.bubble_share.agg(which)] for which in ("idxmin", "idxmax"))
+    title = (
+        f"{best.title} idles {best.bubble_share:.0%} of a step with {best.microbatches} "
+        f"microbatches on {best.pp} stages, {worst.title} {worst.bubble_share:.0%}\n"
+        f"{best.model} on {best.cluster}, tp {best.tp}, pp {best.pp}"
+    )
+    percent = frame.assign(percent=100 * frame.bubble_share)
+    labels = ("microbatches of a step", "pipeline bubble [% of the step]")
+    return lines(percent, "microbatches", "percent", "title", title, labels=labels)

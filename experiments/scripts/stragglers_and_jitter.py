@@ -1,0 +1,84 @@
+"""Stragglers and jitter at each scale: what uneven chips cost when all wait for the slowest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    model: str = "llama-3.1-70b",
+    machine: str = "trn2-ultraserver",
+    domains: tuple[int, ...] = (1, 4, 16, 64),
+    jitter: float = 0.02,
+    straggler: float = 1.2,
+    tp: int = 8,
+    pp: int = 1,
+    microbatches: int = 4,
+    seq: int = 4096,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Simulate an even step, one with jitter on every chip, and one with a single slow rank.
+
+    Parameters
+    ----------
+    model, machine : str
+    domains : tuple of int
+        Scale-up domains.
+    jitter : float
+        Standard deviation of kernel times over their mean.
+    straggler : float
+        How many times as long the slow rank takes.
+    tp, pp, microbatches, seq : int
+        Of every replica.
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        One row a size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown`` (over the even
+        step), and ``<part>_s`` [s].
+    """
+    from experiments.scripts.training_rows import training_row
+    from topologies.clusters.names import machine as named
+    from workloads.models.huggingface import model as read_model
+    from workloads.training.execution.jitter import disturbance
+
+    shape, rows = read_model(model), []
+    cases = {
+        "even": None,
+        f"jitter of {jitter:.0%} on every chip": disturbance(jitter, seed, ()),
+        f"one rank {straggler:g} times as slow": disturbance(0.0, seed, (f"0:{straggler}",)),
+    }
+    for count in domains:
+        fabric = named(f"{machine}:{count}" if count > 1 else machine)
+        batch = fabric.chips // (tp * pp) * microbatches
+        plan = {"tp": tp, "pp": pp, "global_batch": batch, "seq": seq}
+        rows += [
+            {**training_row(shape, fabric, plan, disturbed=uneven), "case": case}
+            for case, uneven in cases.items()
+        ]
+    frame = pd.DataFrame(rows)
+    even = frame[frame.case == "even"].set_index("chips").iteration_s
+    return frame.assign(slowdown=frame.iteration_s / frame.chips.map(even) - 1)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw how much longer a step takes, over the number of chips."""
+    from experiments.figures.comparison import lines
+
+    uneven = frame[frame.case != "even"]
+    last = uneven[uneven.chips == uneven.chips.max()]
+    told = "; ".join(f"{row.case}: {row.slowdown:+.1%}" for row in last.itertuples())
+    first = frame.iloc[0]
+    title = (
+        f"On {last.chips.iloc[0]:,} chips a step takes longer by: {told}\n"
+        f"{first.model} on {first.cluster.partition(':')[0]}, tp {first.tp}"
+    )
+    percent = uneven.assign(percent=100 * uneven.slowdown)
+    labels = ("chips", "longer than the even step [%]")
+    return lines(percent, "chips", "percent", "case", title, labels=labels)

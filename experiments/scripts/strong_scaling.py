@@ -1,0 +1,63 @@
+"""Strong scaling: one batch on ever more chips, and what of their speed remains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def run(
+    model: str = "llama-3.1-70b",
+    machine: str = "trn2-ultraserver",
+    domains: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+    tp: int = 8,
+    pp: int = 4,
+    global_batch: int = 256,
+    seq: int = 8192,
+    overlap: tuple[str, ...] = ("dp",),
+) -> pd.DataFrame:
+    """Simulate a step of the same batch on so many scale-up domains.
+
+    Returns
+    -------
+    DataFrame
+        One row an overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``, ``efficiency``
+        (tokens a second of a chip beside those on the fewest), and ``<part>_s`` [s].
+    """
+    from experiments.scripts.training_rows import training_row
+    from topologies.clusters.names import machine as named
+    from workloads.models.huggingface import model as read_model
+
+    shape, rows = read_model(model), []
+    for kind in overlap:
+        for count in domains:
+            fabric = named(f"{machine}:{count}" if count > 1 else machine)
+            if fabric.chips // (tp * pp) > global_batch:
+                continue
+            plan = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": kind}
+            rows.append(training_row(shape, fabric, plan))
+    frame = pd.DataFrame(rows)
+    first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
+    return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw the efficiency over the number of chips."""
+    from experiments.figures.comparison import lines
+
+    last = frame[frame.chips == frame.chips.max()]
+    kept = " and ".join(
+        f"{row.efficiency:.0%} with overlap {row.overlap}" for row in last.itertuples()
+    )
+    first = frame.iloc[0]
+    title = (
+        f"A batch of {first.global_batch} on {last.chips.iloc[0]:,} chips keeps {kept}\n"
+        f"of a chip's speed among {frame.chips.min()}: {first.model}, tp {first.tp}, pp {first.pp}"
+    )
+    percent = frame.assign(percent=100 * frame.efficiency)
+    labels = ("chips", "speed of a chip [% of that among the fewest]")
+    return lines(percent, "chips", "percent", "overlap", title, labels=labels)

@@ -1,0 +1,70 @@
+"""Tensor parallelism on the torus: which degree, and which chips for a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ORDERS = {
+    "neighbours": ("tp", "cp", "dp", "pp"),
+    "apart": ("dp", "tp", "cp", "pp"),
+}
+"""Which axis of a plan has chips next to each other: tensor parallelism, or the replicas."""
+
+
+def run(
+    model: str = "llama-3.1-70b",
+    cluster: str = "trn2-ultraserver",
+    tp: tuple[int, ...] = (4, 8, 16, 32, 64),
+    pp: int = 1,
+    global_batch: int = 64,
+    seq: int = 4096,
+) -> pd.DataFrame:
+    """Simulate a step for every degree and placement.
+
+    Returns
+    -------
+    DataFrame
+        One row a degree and placement: ``tp``, ``placement``, ``iteration_s``,
+        ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
+    """
+    from experiments.scripts.training_rows import training_row
+    from topologies.clusters.names import machine
+    from workloads.models.huggingface import model as read_model
+
+    shape, fabric, rows = read_model(model), machine(cluster), []
+    for degree in tp:
+        if fabric.chips % (degree * pp) or shape.heads % degree:
+            continue
+        for name, order in ORDERS.items():
+            plan = {
+                "tp": degree,
+                "pp": pp,
+                "global_batch": global_batch,
+                "seq": seq,
+                "order": order,
+            }
+            rows.append({**training_row(shape, fabric, plan), "placement": name})
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame) -> Figure:
+    """Draw where the time of each step goes."""
+    from experiments.figures.comparison import stacked
+
+    best = (frame[frame.fits] if frame.fits.any() else frame).sort_values("iteration_s").iloc[0]
+    pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
+    dear = (pairs["apart"] / pairs["neighbours"] - 1).max()
+    labels = [
+        f"tp {row.tp}, {row.placement}" + ("" if row.fits else " (does not fit)")
+        for row in frame.itertuples()
+    ]
+    title = (
+        f"tp {best.tp} among {best.placement} is the fastest that fits; groups apart cost up to "
+        f"{dear:.0%}\n{best.model} on {best.cluster}"
+    )
+    return stacked(frame, labels, title)

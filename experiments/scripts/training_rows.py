@@ -1,0 +1,51 @@
+"""Rows of training steps, shared by the experiments that compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
+    from workloads.training.execution.jitter import Disturbance
+
+
+def training_row(
+    model: Model,
+    cluster: Cluster,
+    plan: Mapping[str, Any],
+    *,
+    disturbed: Disturbance | None = None,
+) -> dict[str, Any]:
+    """Simulate a step; returns its plan, time, throughput and parts by column.
+
+    Parameters
+    ----------
+    model : Model
+    cluster : Cluster
+    plan : mapping
+        Fields of a plan; the rest is filled in.
+    disturbed : Disturbance, optional
+    """
+    from workloads.training.execution.jitter import Disturbance
+    from workloads.training.iteration import iteration
+    from workloads.training.plan.plan_file import complete
+
+    whole = complete(plan, model, cluster)
+    step = iteration(
+        model, cluster, whole, allow_oversized=True, disturbed=disturbed or Disturbance()
+    )
+    return {
+        "model": model.name,
+        "cluster": cluster.name,
+        "chips": cluster.chips,
+        **dict(plan),
+        "dp": whole.dp,
+        "iteration_s": step.iteration_s,
+        "tokens_per_s": step.tokens_per_s,
+        "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
+        "mfu": step.mfu,
+        "fits": step.memory.total <= step.memory.capacity,
+        **{f"{part}_s": value for part, value in step.breakdown_s.items()},
+    }

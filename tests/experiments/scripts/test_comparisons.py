@@ -1,0 +1,110 @@
+"""The experiments that compare training steps, at toy size: rows, figures, findings as titles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.scripts import (
+    collective_offload,
+    generations,
+    half_rate_z,
+    moe_on_torus_and_switch,
+    pipeline_schedules,
+    stragglers_and_jitter,
+    strong_scaling,
+    tp_on_torus,
+)
+from tests.experiments.scripts.test_training_experiments import CONFIG
+from topologies.errors import InputError
+
+SERVER = "trn2.48xlarge"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """A small model's config.json."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, "num_hidden_layers": 8, "num_attention_heads": 16}))
+    return str(path)
+
+
+def test_schedules_idle_less_with_more_microbatches(config: str) -> None:
+    frame = pipeline_schedules.run(config, SERVER, tp=2, pp=4, microbatches=(4, 8), seq=512)
+    share = frame.pivot_table(index="schedule", columns="microbatches", values="bubble_share")
+    assert (share[4] > share[8]).all()
+    title = pipeline_schedules.plot(frame).get_suptitle()
+    assert "idles" in title
+    assert "with 4 microbatches" in title
+
+
+def test_strong_scaling_keeps_less_and_less(config: str) -> None:
+    frame = strong_scaling.run(config, SERVER, domains=(1, 2), tp=2, pp=2, global_batch=32, seq=512)
+    assert frame.efficiency.tolist()[0] == 1
+    assert 0 < frame.efficiency.tolist()[1] < 1
+    assert "on 32 chips keeps" in strong_scaling.plot(frame).get_suptitle()
+
+
+def test_uneven_chips_make_steps_longer(config: str) -> None:
+    frame = stragglers_and_jitter.run(
+        config, SERVER, domains=(1,), tp=2, microbatches=2, seq=512, jitter=0.05, straggler=1.5
+    )
+    assert frame.case.nunique() == 3
+    assert (frame[frame.case != "even"].slowdown > 0).all()
+    assert "takes longer by" in stragglers_and_jitter.plot(frame).get_suptitle()
+
+
+def test_a_group_of_all_chips_cannot_be_placed_apart(config: str) -> None:
+    frame = tp_on_torus.run(config, SERVER, tp=(2, 4, 16), global_batch=16, seq=512)
+    pairs = frame.pivot_table(index="tp", columns="placement", values="iteration_s")
+    assert pairs.loc[16, "neighbours"] == pytest.approx(pairs.loc[16, "apart"])
+    assert (pairs.loc[2] != pairs.loc[2, "apart"]).any()
+    assert "is the fastest that fits" in tp_on_torus.plot(frame).get_suptitle()
+
+
+def test_a_faster_z_helps_and_never_hurts() -> None:
+    frame = half_rate_z.run(ops=("all-to-all",), sizes="1MiB:4MiB:4")
+    assert (frame[frame.z == 1].gain == 0).all()
+    assert (frame[frame.z == 2].gain > 0).all()
+    assert "would take less time by: all-to-all" in half_rate_z.plot(frame).get_suptitle()
+
+
+def test_experts_on_machines_of_equal_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    moe = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    path.write_text(json.dumps({**CONFIG, **moe}))
+    frame = moe_on_torus_and_switch.run(
+        str(path), (SERVER, "dgx-h100:2"), tp=2, pp=1, ep=(1, 4), global_batch=16, seq=512
+    )
+    assert frame.ep.tolist() == [1, 4, 1, 4]
+    assert (frame[frame.ep == 4].exposed_ep_s > 0).all()
+    assert "Exposed exchange" in moe_on_torus_and_switch.plot(frame).get_suptitle()
+    with pytest.raises(InputError, match="clusters of different sizes"):
+        moe_on_torus_and_switch.run(str(path), (SERVER, "dgx-h100"))
+
+
+def test_shared_cores_cost_time(config: str) -> None:
+    frame = collective_offload.run(
+        config, SERVER, tp=(4,), shares=(0.0, 0.5), global_batch=8, seq=65536
+    )
+    assert frame.slower.tolist()[0] == 0
+    assert frame.slower.tolist()[1] >= 0
+    assert "make a step" in collective_offload.plot(frame).get_suptitle()
+
+
+def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
+    frame = generations.run(
+        config, ("trn1.32xlarge", SERVER, "p5en.48xlarge:2"), global_batch=32, seq=512, finalists=1
+    )
+    assert frame.tokens_per_usd.notna().all()
+    told = generations.claims(frame).set_index("claim").verdict
+    assert told["trn3 over trn2, tokens a joule"] == "not known"
+    assert told["trn2 over trn1, tokens a second"] in ("agrees", "ours is lower", "ours is higher")
+    assert len(generations.plot(frame).axes) == 3
+
+
+def test_verdicts_leave_a_margin() -> None:
+    verdicts = [generations._verdict(ours, 1.3, 1.4) for ours in (1.0, 1.2, 1.35, 1.6, 1.7)]
+    assert verdicts == ["ours is lower", "agrees", "agrees", "agrees", "ours is higher"]
