@@ -123,7 +123,7 @@ def train(
         _write_chakra(step, how.chakra)
     call.answer(
         lambda: {**_document(step, how, call, ranking), **_filed_document(filed)},
-        show=lambda: (_print(step, how.explain, ranking), _print_left_out(step, filed)),
+        show=lambda: _print(step, how.explain, ranking, filed),
         write=lambda directory: _write(directory, step, call, ranking),
     )
 
@@ -211,9 +211,10 @@ def _run(
         )
 
 
-def _print(run: Iteration, explain: bool, ranking: Ranking | None) -> None:
+def _print(run: Iteration, explain: bool, ranking: Ranking | None, filed: OtherPlan | None) -> None:
     from experiments.reports.training import breakdown_rows, headline, results
 
+    _print_left_out(run, filed)
     print_table(headline(run), ["result", "value"], results(run), left=2)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
