@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from topologies.errors import InputError
+from topologies.yaml_documents import read_yaml
 from workloads.training.plan.schedules import all_schedules
 
 Rule = Callable[[Any, Mapping[str, Any]], Any]
+LARGEST_BYTES = 2**16
 MARKS = {
     "Megatron-LM": ("tensor-model-parallel-size", "pipeline-model-parallel-size"),
     "torchtitan": ("parallelism", "activation_checkpoint", "job.config_file"),
@@ -275,8 +275,8 @@ def flattened(path: Path, text: str) -> dict[str, Any]:
         elif path.suffix == ".json":
             document = json.loads(text)
         elif not re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE):
-            document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as mistake:
+            document = read_yaml(path, limit_bytes=LARGEST_BYTES, content="fields")
+    except (InputError, ValueError, RecursionError) as mistake:
         if path.suffix in (".toml", ".json"):
             why = " ".join(str(mistake).split())[:100]
             raise InputError(
