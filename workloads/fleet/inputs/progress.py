@@ -26,7 +26,7 @@ SETTLED: Mapping[str, Any] = {
     "cp": 1,
     "microbatch": 1,
     "overlap": "dp",
-    "schedule": "1f1b",
+    "schedule": ParallelPlan.schedule,
     "order": ("tp", "cp", "dp", "pp"),
 }
 """Fields that are not searched, so that a search takes a second. The others, the degrees of tensor,
