@@ -150,7 +150,7 @@ def _print(played: Replay) -> None:
 
 
 def _write(out: Run, played: Replay, engine: str) -> None:
-    from cluster_sim.plot.timeline import timeline
+    from cluster_sim.plot import timeline
     from workloads.traces.replay import replay_document
 
     told = replay_document(played, engine)
