@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cluster_sim.neighbours import check_neighbours
+
 if TYPE_CHECKING:
     from cluster_sim import plot
     from cluster_sim.analysis import metrics
@@ -74,6 +76,9 @@ _PLACES = {
     "validate": "experiments.validation.front:validate",
 }
 """Module of each name, and what it is called there; nothing after the colon for a module."""
+
+
+check_neighbours(__file__)
 
 
 def __getattr__(name: str) -> Any:

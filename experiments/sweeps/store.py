@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from cluster_sim.files import whole_file
 from experiments.reports.run_directory import check_writable
 from experiments.reports.run_record import digest
@@ -74,8 +76,7 @@ def open_store(folder: Path) -> Iterator[RowStore]:
     if not (folder / MARK).exists():
         with whole_file(folder / MARK) as part:
             part.write_text('{"cluster_sim_sweep": 1}\n')
-    with (folder / MARK).open() as mark:
-        _claim(mark.fileno(), folder)
+    with _claimed(folder):
         _prepare(folder)
         yield RowStore(folder)
 
@@ -98,18 +99,20 @@ def _prepare(folder: Path) -> None:
         )
 
 
-def _claim(file: int, folder: Path) -> None:
-    """Lock for as long as this process lives; a killed one leaves no lock behind."""
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Lock the directory for as long as this process lives; a killed one leaves no lock behind."""
+    lock = FileLock(folder / MARK, timeout=0)
     try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        lock.acquire()
+    except Timeout:
         raise InputError(
             f"another sweep is writing to {folder}. Wait for it, or choose another --out."
         ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -1,0 +1,55 @@
+"""The packages that are installed together, and a word when a stranger stands in for one of them.
+
+``topologies``, ``workloads`` and ``experiments`` are common names. Where a folder of such a name
+comes first on Python's path, its modules would be imported instead of ours, and fail far from the
+cause.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+PACKAGES = ("topologies", "workloads", "experiments")
+
+
+def shadowed(own: str) -> str:
+    """Say which folder stands in for one of our packages, and what to do; empty where none does.
+
+    Parameters
+    ----------
+    own : str
+        File of ``cluster_sim/__init__.py``; the others are installed beside its folder.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(own)))
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            return f"the package {name} is missing beside {root}. Install cluster-sim again."
+        folder = os.path.dirname(os.path.abspath(spec.origin))
+        if os.path.realpath(os.path.dirname(folder)) != os.path.realpath(root):
+            return (
+                f"{folder} comes before the package {name} of cluster-sim ({root}) on Python's "
+                "path. Rename it, start Python in another folder, or take it out of PYTHONPATH."
+            )
+    return ""
+
+
+def check_neighbours(own: str) -> None:
+    """Refuse to be imported where another package stands in for one of ours.
+
+    The command is let through, because it says the same without a traceback.
+
+    Raises
+    ------
+    ImportError
+    """
+    message = shadowed(own)
+    if message and not _is_command():
+        raise ImportError(message)
+
+
+def _is_command() -> bool:
+    first = sys.argv[0] if sys.argv else ""
+    return first == "-m" or os.path.basename(first).startswith("cluster-sim")

@@ -1,0 +1,125 @@
+"""Source distribution and wheel, and a wheel in a fresh environment beside a user's own folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster_sim import __version__
+from cluster_sim.neighbours import shadowed
+
+ROOT = Path(__file__).parents[1]
+
+
+def _run(*words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env={**known, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that was built from the source distribution of the tracked files."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    listed = _run("git", "ls-files", cwd=ROOT).stdout.split("\n")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    built = _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, cwd=source)
+    assert built.returncode == 0, built.stderr
+    assert len(list(out.glob("*.tar.gz"))) == 1
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of a fresh environment with the wheel and this environment's libraries."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    path = folder / "bin" / "python"
+    packages = Path(_run(path, "-c", "import site; print(site.getsitepackages()[0])", cwd=folder)
+                    .stdout.strip())  # fmt: skip
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", path, "install", "--quiet", "--no-deps"]
+    done = _run(*pip, "--no-index", wheel, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """A folder with packages of a user's own that have common names."""
+    for name in ("workloads", "experiments"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("MINE = True\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("METADATA"))
+        facts = Parser().parsestr(archive.read(name).decode())
+        carried = set(archive.namelist())
+    assert (facts["Name"], facts["Version"]) == ("cluster-sim", __version__)
+    assert "simulation" in facts["Keywords"]
+    assert "Typing :: Typed" in facts.get_all("Classifier", [])
+    links = re.findall(r"\]\(([^)]+)\)", str(facts.get_payload()))
+    assert [link for link in links if "://" not in link] == []
+    tracked = _run(
+        "git", "ls-files", "topologies", "cluster_sim", "workloads", "experiments", cwd=ROOT
+    )
+    assert set(tracked.stdout.split()) - carried == set()
+
+
+@pytest.mark.slow
+def test_the_command_works_beside_folders_of_the_same_names(python: Path, beside: Path) -> None:
+    command = python.with_name("cluster-sim")
+    done = _run(command, "topology", "ring:8", "--no-graph", cwd=beside)
+    assert done.returncode == 0, done.stderr
+    assert "diameter in hops" in done.stdout
+    done = _run(python, "-m", "experiments.cli", cwd=beside.parent)
+    assert done.returncode != 2
+
+
+@pytest.mark.slow
+def test_a_folder_that_stands_in_for_a_package_is_named(python: Path, beside: Path) -> None:
+    command = python.with_name("cluster-sim")
+    for words in ([command], [python, "-m", "cluster_sim"]):
+        done = _run(*words, "topology", "ring:8", cwd=beside, PYTHONPATH=str(beside))
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert str(beside / "workloads") in done.stderr
+        assert "Rename it" in done.stderr
+    done = _run(python, "-c", "import cluster_sim", cwd=beside)
+    assert str(beside / "workloads") in done.stderr.splitlines()[-1]
+    done = _run(python, "-c", "import workloads; print(workloads.MINE)", cwd=beside)
+    assert done.stdout == "True\n"
+
+
+def test_nothing_stands_in_for_a_package_here() -> None:
+    assert shadowed(str(ROOT / "cluster_sim" / "__init__.py")) == ""
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == __version__
+    assert citation["license"] == "Apache-2.0"
