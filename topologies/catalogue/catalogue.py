@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topologies.catalogue.domains import check_peaks, check_row
+from topologies.catalogue.domains import check_peaks, check_row, is_reference
 from topologies.catalogue.reader import NAME, Entry, read_entries
 from topologies.catalogue.shipped import shipped_rows
 from topologies.errors import InputError, suggestion
@@ -279,7 +279,18 @@ def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> C
         if not equals or "." not in path:
             raise InputError(f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME.")
         names[path.strip()] = name.strip()
+        _check_read(base, path.strip())
     return base.with_variants(names) if names else base
+
+
+def _check_read(base: Catalogue, path: str) -> None:
+    """Refuse to switch a value that no command reads: the switch would change nothing."""
+    part, _, quantity = path.rpartition(".")
+    if base.has(part, quantity) and is_reference(part, quantity, base.entry(part, quantity).unit):
+        raise InputError(
+            f"{path} is kept for reference only: no command reads it, so no alternative of it "
+            "changes a result. Leave it out."
+        )
 
 
 def _by_key(chosen: Iterable[tuple[str, str, str]]) -> dict[Key, str]:
