@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
@@ -81,6 +80,8 @@ def simulate_copies(
         run = new_run(_own(pattern), Faults.none(), ())
         lost = (play_copies(run, common, links, *part, end_ps) for part in mine)
         return max(lost, default=-1)
+
+    from concurrent.futures import ThreadPoolExecutor  # takes its time to load
 
     shares = [ranges[k::workers] for k in range(min(workers, len(ranges)))]
     with ThreadPoolExecutor(max(1, len(shares))) as pool:

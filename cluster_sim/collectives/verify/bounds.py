@@ -150,21 +150,17 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
         return
     links = domain_links(group.cluster.shape)
     names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None
-    place = coordinates(group.cluster.shape, np.arange(each))
+    place, only_chips = coordinates(group.cluster.shape, np.arange(each)), links.nodes == each
     for axis, size in enumerate(group.cluster.shape.sizes):
         members = np.bincount(place[axis][local], minlength=size)
-        between = _between(links, place[axis], size) if links.nodes == each else None
         for width in sorted({1, size // 2} - {0, size}):
+            out = _outward_by_start(links, place[axis], size, width) if only_chips else None
             for start in range(size if width > 1 or size <= 64 else 1):
                 part = (np.arange(size) - start) % size < width
                 inside = int(members[part].sum()) * group.ranks_per_chip
                 if not 0 < inside < ranks:
                     continue
-                rate = (
-                    _outward(links, part[place[axis]])
-                    if between is None
-                    else int(between[part][:, ~part].sum())
-                )
+                rate = _outward(links, part[place[axis]]) if out is None else int(out[start])
                 name = f"cut across {names[axis] if names else axis}"
                 yield Bound(name, _time(crossing_bytes(call, inside), rate, least))
 
@@ -179,11 +175,29 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
             yield Bound(f"cut around a {layer.name}", _time(need, layer.up_bytes_per_s, least))
 
 
-def _between(links: Links, place: IntArray, size: int) -> IntArray:
-    """Rate of all links from each coordinate of an axis to each other one [B/s], (size, size)."""
-    rates = np.zeros(size * size, np.int64)
-    np.add.at(rates, place[links.src] * size + place[links.dst], links.bandwidth_bytes_per_s)
-    return rates.reshape(size, size)
+def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> IntArray:
+    """Rate that leaves each stretch of ``width`` coordinates of an axis [B/s], by start, (size,).
+
+    A link leaves the stretches that hold its source, less those that hold its target as well. These
+    are ranges of starts, round the axis, which are summed by where they begin and end. ``width`` is
+    at most half the axis, so that source and target share stretches one way round only.
+    """
+    src, dst, rate = place[links.src], place[links.dst], links.bandwidth_bytes_per_s
+    change = np.zeros(2 * size + 1, np.int64)
+
+    def add(first: IntArray, length: IntArray, rates: IntArray) -> None:
+        np.add.at(change, first % size, rates)
+        np.add.at(change, first % size + length, -rates)
+
+    ahead = (dst - src) % size
+    back = size - ahead
+    on, off = ahead < width, (ahead > 0) & (back < width)
+    add(src - width + 1, np.full(len(src), width), rate)
+    add((dst - width + 1)[on], (width - ahead)[on], -rate[on])
+    add((src - width + 1)[off], (width - back)[off], -rate[off])
+    twice = np.cumsum(change[:-1])
+    leaves: IntArray = twice[:size] + twice[size:]
+    return leaves
 
 
 def _outward(links: Links, part: BoolArray) -> int:
