@@ -19,6 +19,7 @@ from workloads.training.execution.jitter import (
     disturb,
     disturbance,
     disturbed_array,
+    jittered,
     normal_quantiles,
 )
 from workloads.training.execution.lower import lower
@@ -245,3 +246,16 @@ def test_wrong_jitter_and_rank() -> None:
         Disturbance(0.5)
     with pytest.raises(InputError, match="straggler 99 is no rank of the plan: ranks are 0 to 3"):
         evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((99, 2.0),)))
+
+
+def test_the_table_of_jittered_times_is_what_each_draw_gives() -> None:
+    how = Disturbance(jitter=0.02, seed=3)
+    durations = np.array([1, 999, 10**6, 2**41 + 7])
+    ranks, ops = np.arange(64), np.arange(len(durations))
+    table = jittered(durations, how.table)
+    drawn = disturbed_array(
+        durations, how.keys(ranks)[:, None], ops, how.slowness(ranks)[:, None], how.table
+    )
+    for place, times in enumerate(drawn.T):
+        assert set(times.tolist()) <= set(table[place].tolist())
+    assert table.min() >= 1
