@@ -20,7 +20,7 @@ from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.faults import affected_ranks
-from workloads.training.execution.levels import LARGEST_ENGINE_RANKS, automatic, ready
+from workloads.training.execution.levels import LARGEST_ENGINE_RANKS, Ready, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.size import check_size, estimated_size
 from workloads.training.layers.adapters import trained_flops
@@ -204,9 +204,8 @@ def iteration(
     Raises
     ------
     InputError
-        For a plan that does not divide the model, does not have the cluster's ranks, or does not
-        fit in memory; for a run that this process has no room for; for faults at a level that has
-        no such resource.
+        For a plan that does not suit model, cluster or memory, a run that this process has no room
+        for, and faults at a level that has no such resource.
 
     Examples
     --------
@@ -218,28 +217,19 @@ def iteration(
     True
     """
     how = replace(detail or Detail(), **changes)
-    parts = _numbers(cluster)
-    peak = _peak(parts, cluster.chip, plan.precision)
-    shapes = RankShapes(model, plan, cluster.chip, parts)
+    shapes = RankShapes(model, plan, cluster.chip, _numbers(cluster))
     needed = _checked(shapes, cluster, how)
     begun = time.perf_counter()
-    made = program(shapes, place(plan, cluster, how.chips), how.iterations)
-    if how.folded and not how.disturbed and how.level != "chunk":
-        made = fold(made, affected_ranks(made, how.faults))
-    level = automatic(made, how.faults) if how.level == "auto" else how.level
-    run = ready(made, cluster, level, how.faults, how.disturbed)
+    level, made, run = _built(shapes, cluster, how)
     built = time.perf_counter()
     trace, undisturbed = run.run(how.engine, progress)
     step = Iteration(
-        model,
-        plan,
-        cluster,
-        made,
+        *(model, plan, cluster, made),
         trace,
         needed,
         built - begun,
         time.perf_counter() - built,
-        peak_flops_per_s=peak,
+        peak_flops_per_s=_peak(shapes.parts, cluster.chip, plan.precision),
         iterations=how.iterations,
         undisturbed=undisturbed,
         level=level,
@@ -247,6 +237,15 @@ def iteration(
     )
     _check_plausible(step)
     return step
+
+
+def _built(shapes: RankShapes, cluster: Cluster, how: Detail) -> tuple[str, Program, Ready]:
+    """The level that is run, the program, folded where it may be, and what is run of it."""
+    made = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations)
+    if how.folded and not how.disturbed and how.level != "chunk":
+        made = fold(made, affected_ranks(made, how.faults))
+    level = automatic(made, how.faults) if how.level == "auto" else how.level
+    return level, made, ready(made, cluster, level, how.faults, how.disturbed)
 
 
 def _check_plausible(step: Iteration) -> None:
@@ -266,6 +265,7 @@ def _check_plausible(step: Iteration) -> None:
 def _checked(shapes: RankShapes, cluster: Cluster, how: Detail) -> Memory:
     """Refuse what does not suit model, cluster or this process; the memory that a rank needs."""
     model, plan = shapes.model, shapes.plan
+    _peak(shapes.parts, shapes.chip, plan.precision)
     check_model(plan, model)
     if not how.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
         check_ranks(plan, cluster.chips)

@@ -157,7 +157,7 @@ def put(
     if early:
         for c in range(on.ranks):
             if start[c] <= since[c]:
-                _fill(cover, union, on, c, start[c], end[c], op, usual, mode)
+                _fill(cover, union, on, c, (start[c], end[c]), op, usual, mode)
     if gaps:
         _open(cover, union, on, start, op, usual, mode)
     for c in range(on.ranks):
@@ -230,13 +230,13 @@ def _fill(
     union: int,
     on: Stretch,
     c: int,
-    start: int,
-    end: int,
+    interval: tuple[int, int],
     op: int,
     usual: Usual,
     mode: int,
 ) -> None:
     """Take what an interval covers out of the gaps of one rank."""
+    start, end = interval
     row = on.row + c
     if cover.settled[union, row] > 0 and start <= cover.settled[union, row]:
         cover.lost[0] += 1
