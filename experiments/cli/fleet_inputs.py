@@ -24,6 +24,7 @@ from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.mixture import Share
 from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.inputs.serving import Serving
+from workloads.fleet.policies.kind import Settings
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
 from workloads.models.huggingface import model
@@ -93,13 +94,17 @@ def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> 
     chosen = policy_of(
         name,
         built,
-        headroom=settings.headroom,
-        hysteresis=settings.hysteresis,
-        hold_s=None if settings.hold is None else _seconds(settings.hold, "--hold"),
-        quantile=settings.quantile,
-        night=_hours(settings.night),
-        night_share=settings.night_share,
-        static_units=settings.static_units,
+        Settings(
+            headroom=settings.headroom,
+            hysteresis=settings.hysteresis,
+            hold_s=None if settings.hold is None else _seconds(settings.hold, "--hold"),
+            quantile=settings.quantile,
+            night=_hours(settings.night),
+            night_share=settings.night_share,
+            static_units=settings.static_units,
+            price_share=settings.price_share,
+            power_cap_w=None if settings.power_cap is None else settings.power_cap * 1e6,
+        ),
     )
     return run(built, chosen, seed=seed)
 

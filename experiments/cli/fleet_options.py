@@ -161,7 +161,8 @@ class PolicyInputs:
     policy: str = field(
         default="forecast",
         metadata=option(
-            "Policy: static, clock, threshold, forecast, oracle, or FILE.py with policy()"
+            "Policy: static, clock, threshold, forecast, mpc, price, power-cap, oracle, or FILE.py "
+            "with policy()"
         ),
     )
     headroom: float | None = field(
@@ -192,6 +193,16 @@ class PolicyInputs:
     static_units: float | None = field(
         default=None,
         metadata=option("Units that serve under static", least=0, most=MOST),
+    )
+    price_share: float = field(
+        default=0.5,
+        metadata=option(
+            "Share of the coming day, its cheapest hours, in which price trains", least=0, most=1
+        ),
+    )
+    power_cap: float | None = field(
+        default=None,
+        metadata=option("Draw of the site that power-cap keeps to", unit="MW", least=0, most=MOST),
     )
     compare: bool = field(
         default=True, metadata=option("Run oracle and static as well, for comparison")

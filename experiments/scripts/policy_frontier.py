@@ -81,7 +81,7 @@ def _policies(
 ) -> Iterator[tuple[str, dict[str, float], Policy]]:
     from workloads.fleet.policy_by_name import policy_of
 
-    for name in ("static", "threshold", "forecast", "oracle"):
+    for name in ("static", "threshold", "forecast", "mpc", "oracle"):
         for headroom in headrooms:
             yield name, {"headroom": headroom}, policy_of(name, made, headroom=headroom)
     for share in (0.2, 0.4, 0.6, 0.8):
@@ -98,7 +98,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(9.5, 5.5), layout="constrained")
     axes = figure.subplots()
     shades = colors(dict.fromkeys(frame["policy"]))
-    for (name, rows), marker in zip(frame.groupby("policy", sort=False), "sDo^v", strict=False):
+    for (name, rows), marker in zip(frame.groupby("policy", sort=False), "sDoP^v", strict=False):
         ordered = rows.sort_values("training_share")
         missed = 100 * (1 - ordered["slo_attainment"]).clip(lower=1e-5)
         share, shade = 100 * ordered["training_share"], shades[str(name)]

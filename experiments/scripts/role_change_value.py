@@ -85,7 +85,7 @@ def _least(made: Scenario, lead: int, target: float) -> tuple[float, float, floa
     from dataclasses import replace
 
     from workloads.fleet.inputs.costs import ChangeCosts
-    from workloads.fleet.policies.policies import threshold
+    from workloads.fleet.policies.threshold import threshold
     from workloads.fleet.results.summary import summary
     from workloads.fleet.scenario import run as run_scenario
 

@@ -8,17 +8,17 @@ from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_prices
+from workloads.fleet.policies.clock import clock
+from workloads.fleet.policies.forecasting import forecast
 from workloads.fleet.policies.headroom import ideal_freed, lendable
-from workloads.fleet.policies.policies import (
-    best_static,
-    clock,
-    forecast,
-    oracle,
-    static,
-    threshold,
-)
+from workloads.fleet.policies.oracle import oracle
+from workloads.fleet.policies.power_capped import power_capped
+from workloads.fleet.policies.predictive import predictive
+from workloads.fleet.policies.price_aware import price_aware
+from workloads.fleet.policies.static import best_static, static
+from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.policies.user_policy import load_policy
-from workloads.fleet.policies.view import Limits, Policy, View
+from workloads.fleet.policies.view import Decision, Limits, Policy, View
 from workloads.fleet.processes.failures import Failures
 from workloads.fleet.results.summary import changes_frame, chip_hours, jobs_frame, regret, summary
 from workloads.fleet.results.timeline import power_w, timeline
@@ -31,6 +31,7 @@ __all__ = [
     "GROUPS",
     "ROLES",
     "ChangeCosts",
+    "Decision",
     "Economics",
     "Failures",
     "FleetRun",
@@ -53,7 +54,10 @@ __all__ = [
     "lendable",
     "load_policy",
     "oracle",
+    "power_capped",
     "power_w",
+    "predictive",
+    "price_aware",
     "read_jobs",
     "read_prices",
     "regret",

@@ -23,6 +23,7 @@ from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.inputs.serving import Serving, services_from
 from workloads.fleet.inputs.sizing import Sizing, scale_factor, scale_note, sizing
 from workloads.fleet.policies.view import Limits, Policy
+from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Failures
 from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
@@ -230,8 +231,31 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
         failures=scenario.failures,
         history=scenario.history,
         held=None if scenario.prices is None else scenario.prices.dear,
+        signals=_signals(scenario),
         rng=np.random.default_rng(seed),
     )
+
+
+def _signals(scenario: Scenario) -> Signals:
+    """Prices, and what a unit draws at the site, for policies to see."""
+    economics = scenario.economics
+    watts = scenario.cluster.chips_per_domain * economics.pue
+    return Signals(
+        prices_usd_per_mwh=_prices_ahead(scenario),
+        unit_busy_w=economics.busy_w * watts,
+        unit_idle_w=economics.idle_w * watts,
+    )
+
+
+def _prices_ahead(scenario: Scenario) -> FloatArray:
+    """Prices of the run and of the day after it, where the tariff knows that."""
+    if scenario.prices is None or scenario.tariff is None:
+        return np.empty(0)
+    demand = scenario.demand
+    try:
+        return scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY).usd_per_mwh
+    except InputError:
+        return scenario.prices.usd_per_mwh
 
 
 def _window(demand: Demand, days: float | None, start_day: float) -> tuple[Demand, Demand | None]:

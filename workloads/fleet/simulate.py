@@ -11,9 +11,9 @@ import numpy.typing as npt
 from workloads.demand.trace import Demand
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.policies.policies import best_static, static
+from workloads.fleet.policies.static import best_static, static
 from workloads.fleet.policies.view import Limits, Policy
-from workloads.fleet.processes.control import Inputs, Record, controlling
+from workloads.fleet.processes.control import Inputs, Record, Signals, controlling
 from workloads.fleet.processes.failures import Failures, failing
 from workloads.fleet.processes.opening import (
     in_whole_requests,
@@ -103,6 +103,7 @@ def simulate(
     failures: Failures | None = None,
     history: Demand | None = None,
     held: npt.NDArray[np.bool_] | None = None,
+    signals: Signals | None = None,
     chips_per_unit: int = 64,
     rng: np.random.Generator | None = None,
 ) -> FleetRun:
@@ -121,7 +122,7 @@ def simulate(
     units, chips_per_unit : int
         UltraServers, or whatever changes role as one.
     policy : callable
-        See :mod:`workloads.fleet.policies.policies`.
+        See :mod:`workloads.fleet.policies.registry`.
     jobs : sequence of TrainingJob
         At most one of them evaluation.
     costs, limits, failures : optional
@@ -130,6 +131,8 @@ def simulate(
         What came before, known to the policy; it ends where the demand begins.
     held : bool array (minutes,), optional
         Minutes in which nothing trains or evaluates, as when electricity is dear.
+    signals : Signals, optional
+        Prices and power that policies see.
     rng : numpy.random.Generator, optional
         The only source of randomness: failures, repairs, compile misses. Seed 0 by default.
 
@@ -140,7 +143,7 @@ def simulate(
     """
     whole = in_whole_requests(demand)
     ledger = new_ledger(units, len(pools_from(services)), failures.servers if failures else 1)
-    inputs = inputs_of(whole, history, services, held)
+    inputs = inputs_of(whole, history, services, held, signals)
     world = opened(
         whole,
         services,

@@ -63,12 +63,12 @@ def test_policy_frontier_holds_every_policy() -> None:
     frame = policy_frontier.run(
         cluster=SMALL, model="llama-3.1-70b", days=0.5, headrooms=(0.1, 0.5)
     )
-    assert set(frame["policy"]) == {"static", "threshold", "forecast", "oracle", "clock"}
+    assert set(frame["policy"]) == {"static", "threshold", "forecast", "mpc", "oracle", "clock"}
     threshold = frame[frame["policy"] == "threshold"]
     assert threshold["training_share"].is_monotonic_decreasing
     assert frame["slo_attainment"].between(0, 1).all()
     axes = policy_frontier.plot(frame).axes[0]
-    assert len(axes.get_legend_handles_labels()[1]) == 5
+    assert len(axes.get_legend_handles_labels()[1]) == 6
     assert "of requests in time" in axes.get_title(loc="left")
 
 

@@ -53,7 +53,7 @@ from workloads.fleet import (
     timeline,
     units_needed,
 )
-from workloads.fleet.policies.policies import forecast
+from workloads.fleet.policies.forecasting import forecast
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.serving.capacity import fixed_rate
 

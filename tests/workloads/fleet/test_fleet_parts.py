@@ -14,8 +14,12 @@ from topologies.errors import InputError
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.policies.clock import clock
 from workloads.fleet.policies.forecast import DAY, days_back, predict, smoothed
-from workloads.fleet.policies.policies import clock, forecast, oracle, static, threshold
+from workloads.fleet.policies.forecasting import forecast
+from workloads.fleet.policies.oracle import oracle
+from workloads.fleet.policies.static import static
+from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.policies.user_policy import load_policy
 from workloads.fleet.policies.view import Limits, View, answer
 from workloads.fleet.state.gangs import Gang
@@ -311,7 +315,7 @@ def test_smoothing_is_a_trailing_mean() -> None:
 
 def test_answers_are_checked() -> None:
     view, before = _view(), np.array([3.0])
-    assert answer(lambda _: None, view, before) is before
+    assert answer(lambda _: None, view, before)[0] is before
     for wrong in ("many", [1, 2], float("nan"), -0.5):
         with pytest.raises(InputError, match="the policy answered"):
             answer(lambda _, wrong=wrong: wrong, view, before)  # type: ignore[misc]

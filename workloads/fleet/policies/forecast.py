@@ -96,6 +96,31 @@ def predict(
     return expected, came
 
 
+def largest_ahead(
+    load: FloatArray, *, every: int, steps: int, lead: int, first_weekday: int
+) -> FloatArray:
+    """Largest smoothed load expected in each of the coming intervals; (steps,).
+
+    The first is that of :func:`predict`. Later ones follow the earlier day that is looked at,
+    raised or lowered as now is against the same time of that day (by at most a factor of 2, less
+    and less over the plan), and stay as now where no earlier day is known.
+    """
+    smooth = smoothed(load)
+    last = len(load) - 1
+    now = float(recent(smooth, np.array([last]))[0])
+    begin = last + lead + every * np.arange(steps)
+    lag = days_back(begin, first_weekday) * DAY
+    earlier = same_time(smooth, begin, np.where(lag > 0, lag, begin + 1), every)
+    then = same_time(smooth, np.array([last]), np.array([max(int(lag[0]), 1)]), 1)
+    known = lag[0] > 0 and np.isfinite(then[0]) and then[0] > 0
+    ratio = float(np.clip(now / then[0], 0.5, 2.0)) if known else 1.0
+    fading = ratio ** (1 - np.arange(steps) / steps)
+    expected = np.where(np.isfinite(earlier), earlier * fading, now)
+    expected[0] = np.fmax(now, earlier[0])
+    result: FloatArray = expected
+    return result
+
+
 def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> FloatArray:
     """Maxima over windows of one width, cut at the ends of the array."""
     if not len(first):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy.typing as npt
 
 from topologies.errors import InputError
-from workloads.fleet.policies.view import Policy, View
+from workloads.fleet.policies.view import Decision, Policy, View
 
 MAX_BYTES = 10**6
 
@@ -52,7 +52,7 @@ def load_policy(path: str | Path) -> Policy:
 def _guarded(policy: Policy, file: Path) -> Policy:
     """Turn an error of the user's function into one line that names the file and the minute."""
 
-    def guarded(view: View) -> npt.ArrayLike | None:
+    def guarded(view: View) -> npt.ArrayLike | Decision | None:
         try:
             return policy(view)
         except Exception as fault:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError
+from workloads.fleet.policies.forecast import DAY, largest_ahead
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -23,19 +24,26 @@ class View:
         Minutes since the start of the run.
     weekday, hour : int, float
         0 is Monday; hour of the day, UTC.
-    load : float array (services, minutes so far)
+    load : float array (pools, minutes so far)
         Units that each past minute's demand needed, at the rate under the SLO; the last column is
         the minute that has just ended.
     history : int
         Columns of ``load`` before the run began.
-    serving, coming : int array (services,)
+    serving, coming : int array (pools,)
         Units that serve, and that are on their way.
-    backlog : float array (services,)
+    backlog : float array (pools,)
         Units that would serve the waiting requests within one minute.
     units, broken : int
         Size of the fleet, and how much of it is under repair.
     lead_s : float
         Expected time from an order until units serve [s].
+    prices_usd_per_mwh : float array (minutes ahead,)
+        Price of electricity in this minute and the coming ones, up to a day after the run as far as
+        they are known; empty without prices.
+    power_w : float
+        Draw of the site in the minute that has just ended [W].
+    unit_busy_w, unit_idle_w : float
+        Draw of the site for one unit that computes, and for one that does not [W].
     """
 
     minute: int
@@ -49,10 +57,52 @@ class View:
     units: int
     broken: int
     lead_s: float
+    prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
+    power_w: float = 0.0
+    unit_busy_w: float = 0.0
+    unit_idle_w: float = 0.0
+
+    def forecast(self, minutes: int, *, every: int = 15) -> FloatArray:
+        """Units that the coming minutes are expected to need; (pools, minutes).
+
+        From the same time of an earlier day and the last minutes, in intervals of ``every``; see
+        :func:`workloads.fleet.policies.forecast.largest_ahead`.
+        """
+        first_weekday = (self.weekday - (self.history + self.minute) // DAY) % 7
+        steps = -(-minutes // every)
+        rows = [
+            largest_ahead(load, every=every, steps=steps, lead=1, first_weekday=first_weekday)
+            for load in self.load
+        ]
+        result: FloatArray = np.repeat(np.stack(rows), every, axis=1)[:, :minutes]
+        return result
 
 
-Policy = Callable[[View], "npt.ArrayLike | None"]
-"""Units that should serve, for each service, fractions rounded up; None keeps the last answer."""
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """Answer of a policy that also says how much may train.
+
+    Attributes
+    ----------
+    serving : array-like or None
+        Units that should serve, one number for each pool; None keeps the last answer.
+    training : int, optional
+        Most units that may train or evaluate; by default all that do not serve.
+    """
+
+    serving: npt.ArrayLike | None
+    training: int | None = None
+
+
+Policy = Callable[[View], "npt.ArrayLike | Decision | None"]
+"""Units that should serve, for each pool of equal weights, fractions rounded up; None keeps the
+last answer. A :class:`Decision` also limits training."""
+
+
+def units_wanted(policy: Policy, view: View) -> npt.ArrayLike | None:
+    """Units that a policy wants to serve, whatever it says about training."""
+    said = policy(view)
+    return said.serving if isinstance(said, Decision) else said
 
 
 @dataclass(frozen=True)
@@ -128,17 +178,22 @@ def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]
     return np.asarray(result)
 
 
-def answer(policy: Policy, view: View, before: FloatArray) -> FloatArray:
-    """Ask a policy and check what it says.
+def answer(policy: Policy, view: View, before: FloatArray) -> tuple[FloatArray, int | None]:
+    """Ask a policy and check what it says: units that should serve, and most that may train.
 
     Raises
     ------
     InputError
         When the answer is not one finite number of units for each service.
     """
-    wish = policy(view)
-    if wish is None:
-        return before
+    said = policy(view)
+    wish, most = (said.serving, said.training) if isinstance(said, Decision) else (said, None)
+    if most is not None and most < 0:
+        raise InputError(f"the policy lets {most} units train; it must be at least 0.")
+    return (before if wish is None else _checked(wish, view, before)), most
+
+
+def _checked(wish: npt.ArrayLike, view: View, before: FloatArray) -> FloatArray:
     try:
         wanted = np.atleast_1d(np.asarray(wish, float))
     except (TypeError, ValueError):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from workloads.fleet.policies.view import Policy, View, answer
 from workloads.fleet.processes.moves import Phase, Process, dispatch, release, to_serving
-from workloads.fleet.processes.reclaim import reclaim, stop_training
+from workloads.fleet.processes.reclaim import limit_training, reclaim
 from workloads.fleet.state.ledger import MS, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.services import by_pool, lead_s
@@ -17,6 +17,23 @@ from workloads.fleet.state.world import World
 
 FloatArray = npt.NDArray[np.float64]
 MINUTE_MS = 60 * MS
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """Prices and power that policies see.
+
+    Attributes
+    ----------
+    prices_usd_per_mwh : float array (minutes,)
+        Price of electricity in each minute of the run; empty without prices.
+    unit_busy_w, unit_idle_w : float
+        Draw of the site for one unit that computes, and for one that does not [W].
+    """
+
+    prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
+    unit_busy_w: float = 0.0
+    unit_idle_w: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +52,8 @@ class Inputs:
         0 is Monday 00:00 UTC.
     held : bool array (minutes,)
         Minutes in which nothing trains or evaluates.
+    signals : Signals
+        Prices and power.
     """
 
     load: FloatArray
@@ -42,6 +61,7 @@ class Inputs:
     history: int
     first_minute_of_week: int
     held: npt.NDArray[np.bool_]
+    signals: Signals = field(default_factory=Signals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,16 +90,17 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
     """Run the fleet, minute after minute, and write the record."""
     minutes = inputs.rate_max_per_s.shape[1]
     wanted = np.zeros(len(world.pools))
-    wanted = answer(policy, view_at(world, inputs, 0), wanted)
+    wanted, world.training_limit = answer(policy, view_at(world, inputs, 0), wanted)
     place(world, world.limits.quantised(wanted, len(world.ledger)))
     carry = np.zeros(len(world.services))
     for minute in range(minutes):
         if minute:
-            wanted = answer(policy, view_at(world, inputs, minute), wanted)
+            view = view_at(world, inputs, minute)
+            wanted, world.training_limit = answer(policy, view, wanted)
             order(world, world.limits.quantised(wanted, len(world.ledger)))
-        world.held = bool(inputs.held[minute])
-        if world.held:
-            stop_training(world)
+        if inputs.held[minute]:
+            world.training_limit = 0
+        limit_training(world)
         dispatch(world)
         yield world.env.timeout(MINUTE_MS)
         world.ledger.advance(world.now)
@@ -129,7 +150,26 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         units=len(world.ledger),
         broken=world.ledger.broken_units(),
         lead_s=lead_s(world.costs, world.services),
+        prices_usd_per_mwh=inputs.signals.prices_usd_per_mwh[minute:],
+        power_w=_power_w(world, inputs.signals, minute),
+        unit_busy_w=inputs.signals.unit_busy_w,
+        unit_idle_w=inputs.signals.unit_idle_w,
     )
+
+
+def _power_w(world: World, signals: Signals, minute: int) -> float:
+    """Draw of the site now [W]: units that train at full draw, those that serve by their load."""
+    rise_w = signals.unit_busy_w - signals.unit_idle_w
+    if not rise_w or not minute:
+        return 0.0
+    counts = world.ledger.counts
+    busy = float(counts[Role.TRAINING] + counts[Role.EVALUATION])
+    for number, pool in enumerate(world.pools):
+        served = sum(int(world.queues[one].served[minute - 1]) for one in pool.services)
+        possible = sum(int(world.queues[one].capacity[minute - 1]) for one in pool.services)
+        busy += world.ledger.serving(number) * served / max(possible, 1)
+    alive = len(world.ledger) - world.ledger.broken_units()
+    return alive * signals.unit_idle_w + busy * rise_w
 
 
 def place(world: World, target: npt.NDArray[np.int64]) -> None:

@@ -117,7 +117,7 @@ def _release(world: World, units: IntArray, ticket: int, phases: list[Phase]) ->
 
 def dispatch(world: World) -> None:
     """Lend spare units: start or grow gangs in the order of priority, evaluate with the rest."""
-    if world.held:
+    if not world.room_to_train():
         return
     for gang in world.gangs:
         _offer(world, gang)
@@ -129,7 +129,7 @@ def dispatch(world: World) -> None:
 
 def _lendable(world: World) -> IntArray:
     free = world.free()
-    return free[: max(0, len(free) - world.limits.reserve)]
+    return free[: max(0, min(len(free) - world.limits.reserve, world.room_to_train()))]
 
 
 def _offer(world: World, gang: Gang) -> None:

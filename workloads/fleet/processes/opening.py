@@ -14,7 +14,7 @@ from workloads.demand.trace import Demand, whole_requests
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.control import MINUTE_MS, Inputs
+from workloads.fleet.processes.control import MINUTE_MS, Inputs, Signals
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
 from workloads.fleet.state.needs import rates_max, units_needed
@@ -38,6 +38,7 @@ def inputs_of(
     history: Demand | None,
     services: Sequence[Service],
     held: npt.NDArray[np.bool_] | None,
+    signals: Signals | None = None,
 ) -> Inputs:
     """What the control loop reads, the history in front."""
     pools = pools_from(services)
@@ -52,6 +53,7 @@ def inputs_of(
         history=past.shape[1],
         first_minute_of_week=start.weekday() * 1440 + start.hour * 60 + start.minute,
         held=np.zeros(demand.minutes, bool) if held is None else held,
+        signals=signals or Signals(),
     )
 
 

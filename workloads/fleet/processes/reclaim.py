@@ -32,12 +32,26 @@ def reclaim(world: World, count: int, pool: int) -> list[Part]:
     return parts
 
 
-def stop_training(world: World) -> None:
-    """Stop every gang in the way its job gives back, and evaluation; nobody gets the units."""
-    for gang in world.gangs:
-        if gang.size:
-            _stop(world, gang, 0)
-    release(world, world.evaluating(), [Phase(Role.DRAINING, world.costs.drain_s)])
+def limit_training(world: World) -> None:
+    """Take back what trains or evaluates beyond the limit; nobody gets the units.
+
+    Evaluation goes first, then replicas of elastic jobs, then whole gangs in the way in which their
+    jobs give back. With a limit of 0 everything stops.
+    """
+    if world.training_limit is None:
+        return
+    excess = world.lent() - world.training_limit
+    evaluating = world.evaluating()[: max(0, excess)]
+    release(world, evaluating, [Phase(Role.DRAINING, world.costs.drain_s)])
+    excess -= len(evaluating)
+    for gang in sorted(world.gangs, key=lambda one: (-one.job.priority, one.unsaved_unit_ms())):
+        if excess > 0 and gang.size:
+            before = gang.size
+            if world.training_limit and gang.job.reclaim == "shrink":
+                release(world, _shrink(world, gang, excess), [])
+            else:
+                _stop(world, gang, 0)
+            excess -= before - gang.size
 
 
 def _offers(world: World, pool: int, count: int) -> Iterator[Part]:

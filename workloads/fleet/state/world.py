@@ -35,7 +35,10 @@ class Change:
 
 @dataclass
 class World:
-    """A running fleet; while it is held, nothing trains or evaluates."""
+    """A running fleet.
+
+    ``training_limit`` is the most units that may train or evaluate, None for any number.
+    """
 
     env: simpy.Environment
     ledger: Ledger
@@ -52,13 +55,24 @@ class World:
     heading: npt.NDArray[np.int16]
     changes: list[Change] = field(default_factory=list)
     failures: int = 0
-    held: bool = False
+    training_limit: int | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def now(self) -> int:
         """Milliseconds since the start."""
         return int(self.env.now)
+
+    def lent(self) -> int:
+        """Units that train or evaluate, or are on their way there."""
+        gangs = sum(gang.size + gang.joining for gang in self.gangs)
+        return gangs + self.ledger.count(Role.EVALUATION)
+
+    def room_to_train(self) -> int:
+        """Units that may still be lent under the limit on training."""
+        if self.training_limit is None:
+            return len(self.ledger)
+        return max(0, self.training_limit - self.lent())
 
     def free(self) -> IntArray:
         """Spare units that are in no role change."""

@@ -1,0 +1,171 @@
+"""Policies that see prices, power and a forecast, the registry, and the documented example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.demand import azure_code, constant
+from workloads.fleet import View, regret, summary
+from workloads.fleet.inputs.economics import Economics
+from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.inputs.serving import Serving
+from workloads.fleet.policies.kind import Settings, Situation
+from workloads.fleet.policies.predictive import first_step
+from workloads.fleet.policies.registry import KINDS, policy_named
+from workloads.fleet.policy_by_name import policy_of
+from workloads.fleet.results.timeline import power_w, role_units, timeline
+from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
+from workloads.fleet.state.roles import Role
+
+UNITS = 100
+ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-policy.md"
+
+
+def _hourly_prices(_start: str, minutes: int) -> Prices:
+    """Dear from noon to midnight."""
+    hours = np.arange(minutes) // 60 % 24
+    return Prices(np.where(hours < 12, 20.0, 100.0))
+
+
+def _scenario(*, days: float = 2.0, priced: bool = False) -> Scenario:
+    return scenario(
+        cluster(f"trn2-ultraserver:{UNITS}"),
+        azure_code(),
+        serving=Serving(unit_rate_per_s=5.0),
+        period=Period(days, start_day=3.0),
+        operation=Operation(
+            failing=False, economics=ECONOMICS, tariff=_hourly_prices if priced else None
+        ),
+    )
+
+
+def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
+    assert {
+        "static",
+        "clock",
+        "threshold",
+        "forecast",
+        "mpc",
+        "price",
+        "power-cap",
+        "oracle",
+    } == set(KINDS)
+    for name, kind in KINDS.items():
+        assert kind.name == name
+        assert len(kind.summary) > 20
+    situation = Situation(np.ones((1, 60)), 60.0, 60.0)
+    with pytest.raises(InputError, match="Did you mean threshold"):
+        policy_named("treshold", Settings(), situation)
+    with pytest.raises(InputError, match="add --price"):
+        policy_named("price", Settings(), situation)
+    with pytest.raises(InputError, match="add --power-cap"):
+        policy_named("power-cap", Settings(), situation)
+
+
+def test_price_trains_only_in_the_cheap_half() -> None:
+    made = _scenario(priced=True)
+    done = run(made, policy_of("price", made, price_share=0.5))
+    units = role_units(done)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
+    hours = np.arange(done.minutes) // 60 % 24
+    # Evaluation that is ordered out at noon drains for a minute, and no more.
+    assert units[(hours >= 12) & (np.arange(done.minutes) % 60 > 10)].max() < 1.0
+    assert units[(hours < 12) & (np.arange(done.minutes) % 60 > 40)].mean() > 20
+    always = run(made, policy_of("price", made, price_share=1.0))
+    cheap, dear = (summary(each, ECONOMICS, made.prices) for each in (done, always))
+    assert cheap["electricity_usd"] < dear["electricity_usd"]
+    assert cheap["slo_attainment"] == pytest.approx(dear["slo_attainment"], abs=0.01)
+
+
+def test_power_stays_under_its_cap_and_serving_goes_on() -> None:
+    made = _scenario()
+    free = run(made, policy_of("forecast", made))
+    cap_w = 0.9 * float(power_w(free, ECONOMICS).max())
+    held = run(made, policy_of("power-cap", made, power_cap_w=cap_w))
+    serving = role_units(held)[:, Role.SERVING] * 64 * 1.12 * 750
+    alone = serving + (UNITS * 64 * 1.12 * 400 - serving * 400 / 750)
+    over = power_w(held, ECONOMICS) > cap_w * 1.001
+    # Beyond the cap only where serving alone draws so much, or in the minute of a change.
+    assert (over & (alone < 0.97 * cap_w)).mean() < 0.01
+    kept, was = (summary(each, ECONOMICS) for each in (held, free))
+    assert kept["slo_attainment"] == pytest.approx(was["slo_attainment"], abs=0.01)
+    assert kept["training_chip_hours"] < was["training_chip_hours"]
+
+
+def test_the_programme_of_mpc_is_solved_right() -> None:
+    """Against every integer plan of a small case."""
+    need = np.array([[4.0, 1.0, 1.0, 3.0]])
+    best, plan = np.inf, None
+    for a in range(6):
+        for b in range(6):
+            for c in range(6):
+                for d in range(6):
+                    kept = np.array([a, b, c, d], float)
+                    back = np.maximum(np.diff(kept, prepend=4.0), 0).sum()
+                    cost = kept.sum() + 1.5 * back + 100 * np.maximum(need[0] - kept, 0).sum()
+                    if cost < best:
+                        best, plan = cost, kept
+    assert plan is not None
+    assert first_step(need, np.array([4.0]), 5.0, 1.5)[0] == pytest.approx(plan[0])
+    # Two pools that want more than there is share it.
+    both = first_step(np.array([[6.0, 6.0], [6.0, 6.0]]), np.array([5.0, 5.0]), 10.0, 1.0)
+    assert both.sum() == pytest.approx(10.0)
+
+
+def test_mpc_serves_like_forecast_and_has_a_regret() -> None:
+    made = _scenario(days=1.0)
+    done = {
+        name: summary(run(made, policy_of(name, made)), ECONOMICS)
+        for name in ("mpc", "forecast", "oracle", "static")
+    }
+    assert done["mpc"]["slo_attainment"] > 0.98
+    assert done["mpc"]["training_chip_hours"] > 0.9 * done["forecast"]["training_chip_hours"]
+    missed = regret(done["mpc"], done["oracle"], done["static"])
+    assert missed["regret_training_chip_hours"] > 0
+    assert done["mpc"]["training_chip_hours"] > done["static"]["training_chip_hours"]
+
+
+def test_a_view_tells_prices_power_and_a_forecast() -> None:
+    made = _scenario(days=0.2, priced=True)
+    seen: list[View] = []
+
+    def policy(view: View) -> float:
+        seen.append(view)
+        return 50.0
+
+    done = run(made, policy)
+    last = seen[-1]
+    assert last.prices_usd_per_mwh[0] == made.prices.usd_per_mwh[last.minute]  # type: ignore[union-attr]
+    actual = timeline(done, ECONOMICS)["power_w"].iloc[last.minute - 1]
+    assert last.power_w == pytest.approx(actual, rel=0.05)
+    ahead = last.forecast(120)
+    assert ahead.shape == (1, 120)
+    came = done.load[0, last.minute : last.minute + 1]
+    assert ahead[0, 0] == pytest.approx(float(came[0]), rel=0.8)
+
+
+def test_the_documented_example_runs(tmp_path: Path) -> None:
+    """The code of docs/how-to/add-a-policy.md, as a file of a user and as a built-in policy."""
+    blocks = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.S)
+    mine = tmp_path / "mine.py"
+    mine.write_text(blocks[0])
+    made = scenario(
+        cluster("trn2-ultraserver:20"),
+        constant(60 * 50.0, minutes=600),
+        serving=Serving(unit_rate_per_s=5.0),
+        operation=Operation(failing=False, tariff=_hourly_prices),
+    )
+    done = summary(run(made, policy_of(str(mine), made)), ECONOMICS)
+    assert done["slo_attainment"] == 1.0
+    names: dict[str, object] = {}
+    exec(blocks[1], names)
+    kind = names["KIND"]
+    assert kind.name == "half"  # type: ignore[attr-defined]
+    built = kind.build(Settings(), Situation(made.need, 60.0, 60.0))  # type: ignore[attr-defined]
+    assert summary(run(made, built), ECONOMICS)["inference_chip_hours"] > 0

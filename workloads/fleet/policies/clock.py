@@ -1,0 +1,47 @@
+"""``clock``: one size by day, another between two hours of the night."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.static import best_static
+from workloads.fleet.policies.view import Policy, View
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def clock(
+    day: npt.ArrayLike,
+    night: npt.ArrayLike,
+    *,
+    night_from: float = 0.0,
+    night_to: float = 8.0,
+    weekend_all_night: bool = False,
+) -> Policy:
+    """Two sizes by the clock: ``night`` from one hour (UTC) to another, ``day`` otherwise.
+
+    Fixed evening hours are all that is disclosed of Project Rainier, and 00:30–08:30 local time is
+    what DeepSeek showed.
+    """
+    by_day, by_night = (np.atleast_1d(np.asarray(units, float)) for units in (day, night))
+
+    def policy(view: View) -> FloatArray:
+        inside = (view.hour - night_from) % 24.0 < (night_to - night_from) % 24.0
+        return by_night if inside or (weekend_all_night and view.weekday >= 5) else by_day
+
+    return policy
+
+
+def _build(settings: Settings, situation: Situation) -> Policy:
+    busiest = best_static(situation.need, headroom=settings.headroom or 0.0)
+    return clock(
+        busiest,
+        busiest * settings.night_share,
+        night_from=settings.night[0],
+        night_to=settings.night[1],
+    )
+
+
+KIND = PolicyKind("clock", "the busiest hour's need by day, a share of it at night", _build)

@@ -1,0 +1,82 @@
+"""``forecast``: the larger of now and the same time of an earlier day, with a learned margin."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import InputError
+from workloads.fleet.policies.forecast import DAY, predict
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.view import Policy, View
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def forecast(
+    *,
+    quantile: float = 0.999,
+    every: int = 15,
+    headroom: float = 0.05,
+    most: float = 3.0,
+    lead_s: float | None = None,
+) -> Policy:
+    """Serve what the next interval is expected to need, with a margin learned from past errors.
+
+    The expectation is the larger of the last 15 minutes and the same time of an earlier day: a
+    week ago if known, else the last day of the same kind (working day or weekend); see
+    :func:`workloads.fleet.policies.forecast.predict`. The margin is a quantile of (what came / what
+    had been expected) over all that has been seen, at least 1; the first hours of a run without a
+    history know little.
+
+    Parameters
+    ----------
+    quantile : float
+        Of past errors.
+    every : int
+        Minutes between decisions.
+    headroom : float
+        Serve with so much more on top.
+    most : float
+        Largest margin that errors may teach.
+    lead_s : float, optional
+        Time until an order counts [s]; by default what the fleet expects.
+    """
+    if not 0 < quantile <= 1 or every < 1:
+        raise InputError(
+            f"forecast with quantile {quantile} and every {every} min; the quantile lies in (0, 1] "
+            "and every is at least 1."
+        )
+
+    def policy(view: View) -> FloatArray | None:
+        if view.minute % every and view.minute > 0:
+            return None
+        lead = max(1, -(-round((view.lead_s if lead_s is None else lead_s) * 1000) // 60_000))
+        first_weekday = (view.weekday - (view.history + view.minute) // DAY) % 7
+        expected = [
+            with_margin(load, every, lead, first_weekday, quantile, most) for load in view.load
+        ]
+        result: FloatArray = np.array(expected) * (1 + headroom) + view.backlog / 10.0
+        return result
+
+    return policy
+
+
+def with_margin(
+    load: FloatArray, every: int, lead: int, first_weekday: int, quantile: float, most: float
+) -> float:
+    """Expected load of the next interval times the quantile of past errors, at least 1."""
+    expected, came = predict(load, every=every, lead=lead, first_weekday=first_weekday)
+    known = np.isfinite(came) & (expected > 0)
+    margin = 1.0
+    if known.any():
+        margin = float(np.quantile(came[known] / expected[known], quantile))
+    return float(expected[-1] * np.clip(margin, 1.0, most))
+
+
+def _build(settings: Settings, _situation: Situation) -> Policy:
+    headroom = 0.05 if settings.headroom is None else settings.headroom
+    return forecast(quantile=settings.quantile, headroom=headroom)
+
+
+KIND = PolicyKind("forecast", "the larger of now and an earlier day, by past errors", _build)

@@ -1,0 +1,65 @@
+"""``oracle``: knows the demand of the run, and pays the same for every change."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.view import Policy, View
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def oracle(
+    need: FloatArray, *, lead_s: float = 0.0, shortest_valley_s: float = 0.0, ramp: int = 0
+) -> Policy:
+    """Know the future: serve exactly what is needed, ordered early enough.
+
+    Parameters
+    ----------
+    need : float array (services, minutes)
+        Units that each minute of the run will need.
+    lead_s : float
+        Order so much ahead [s].
+    shortest_valley_s : float
+        Valleys shorter than this are not lent [s]: a change there and back would not pay.
+    ramp : int
+        Most units that can be ordered in a minute, 0 for any number.
+    """
+    lead = int(-(-lead_s // 60.0)) if np.isfinite(lead_s) else need.shape[1]
+    window = min(
+        int(shortest_valley_s // 60.0) if np.isfinite(shortest_valley_s) else 2**30, need.shape[1]
+    )
+    plan = np.ceil(need - 1e-9)
+    if window > 1:
+        padded = np.pad(plan, ((0, 0), (window, window)), mode="edge")
+        plan = ndimage.grey_closing(padded, size=(1, window))[:, window:-window]
+    if lead:
+        ahead = np.pad(plan, ((0, 0), (0, lead)), mode="edge")
+        windows = np.lib.stride_tricks.sliding_window_view(ahead, lead + 1, axis=1)
+        plan = windows.max(axis=2)
+    if ramp:
+        steps = ramp * np.arange(plan.shape[1], dtype=float)
+        plan = np.maximum.accumulate((plan - steps)[:, ::-1], axis=1)[:, ::-1] + steps
+
+    def policy(view: View) -> FloatArray:
+        wanted: FloatArray = plan[:, min(view.minute, plan.shape[1] - 1)]
+        return wanted
+
+    return policy
+
+
+def _build(settings: Settings, situation: Situation) -> Policy:
+    """Order ahead by the change time; lend no valley shorter than a change there and back."""
+    lead_s = situation.lead_s
+    return oracle(
+        situation.need * (1 + (settings.headroom or 0.0)),
+        lead_s=lead_s + 60.0 if lead_s else 0.0,
+        shortest_valley_s=lead_s + situation.back_s,
+        ramp=situation.ramp,
+    )
+
+
+KIND = PolicyKind("oracle", "the future, ordered early enough: an upper bound", _build)

@@ -1,0 +1,53 @@
+"""``power-cap``: serve by forecast, and train as many units as the site's power allows."""
+
+from __future__ import annotations
+
+import math
+
+from topologies.errors import InputError
+from workloads.fleet.policies.forecasting import forecast
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
+
+
+def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
+    """Keep the draw of the site under a cap by training fewer units; serving goes first.
+
+    Units that serve, or are on their way, are counted at their full draw, all others that work at
+    their idle draw. The number of units that may train changes only by more than ``step`` of the
+    fleet, or when it has to fall.
+
+    Parameters
+    ----------
+    serve : Policy
+    cap_w : float
+        Most that the site may draw [W].
+    step : float
+        Share of the fleet.
+    """
+    if not cap_w > 0:
+        raise InputError(f"a power cap of {cap_w:g} W is not above 0; write it in MW.")
+    before = [-1]
+
+    def policy(view: View) -> Decision:
+        alive = view.units - view.broken
+        serving = int((view.serving + view.coming).sum())
+        rise_w = view.unit_busy_w - view.unit_idle_w
+        left_w = cap_w - alive * view.unit_idle_w - serving * rise_w
+        allowed = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else alive, alive))
+        if view.minute == 0 or not before[0] <= allowed <= before[0] + step * view.units:
+            before[0] = allowed
+        return Decision(units_wanted(serve, view), training=before[0])
+
+    return policy
+
+
+def _build(settings: Settings, _situation: Situation) -> Policy:
+    if settings.power_cap_w is None:
+        raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
+    headroom = 0.05 if settings.headroom is None else settings.headroom
+    serve = forecast(quantile=settings.quantile, headroom=headroom)
+    return power_capped(serve, cap_w=settings.power_cap_w)
+
+
+KIND = PolicyKind("power-cap", "serves by forecast, trains within the site's power", _build)

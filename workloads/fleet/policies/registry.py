@@ -1,0 +1,51 @@
+"""All built-in policies: a new one is a module with a ``KIND``, and one entry here."""
+
+from __future__ import annotations
+
+from topologies.errors import InputError, suggestion
+from workloads.fleet.policies import (
+    clock,
+    forecasting,
+    oracle,
+    power_capped,
+    predictive,
+    price_aware,
+    static,
+    threshold,
+)
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.user_policy import load_policy
+from workloads.fleet.policies.view import Policy
+
+KINDS: dict[str, PolicyKind] = {
+    module.KIND.name: module.KIND
+    for module in (
+        static,
+        clock,
+        threshold,
+        forecasting,
+        predictive,
+        price_aware,
+        power_capped,
+        oracle,
+    )
+}
+"""Built-in policies by name."""
+
+
+def policy_named(name: str, settings: Settings, situation: Situation) -> Policy:
+    """Return a built-in policy by its name, or a user's from a file such as ``mine.py``.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, and settings that a policy lacks.
+    """
+    if name.endswith(".py"):
+        return load_policy(name)
+    if name not in KINDS:
+        raise InputError(
+            f"unknown policy {name!r}; choose {', '.join(KINDS)} or a file such as mine.py."
+            + suggestion(name, KINDS)
+        )
+    return KINDS[name].build(settings, situation)

@@ -1,0 +1,34 @@
+"""``static``: what the busiest hour needs, always."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.demand.trace import period_means
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.view import Policy
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def static(units: npt.ArrayLike) -> Policy:
+    """Keep the same units serving, whatever happens."""
+    fixed = np.atleast_1d(np.asarray(units, float))
+    return lambda view: fixed
+
+
+def best_static(need: FloatArray, *, headroom: float = 0.0) -> FloatArray:
+    """Units that the busiest hour needs: what a fleet that never changes has to keep serving."""
+    result: FloatArray = period_means(need, 60).max(axis=1) * (1 + headroom)
+    return result
+
+
+def _build(settings: Settings, situation: Situation) -> Policy:
+    busiest = best_static(situation.need, headroom=settings.headroom or 0.0)
+    if settings.static_units is None:
+        return static(busiest)
+    return static(busiest * settings.static_units / busiest.sum())
+
+
+KIND = PolicyKind("static", "what the busiest hour needs, always", _build)

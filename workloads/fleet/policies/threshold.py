@@ -1,0 +1,47 @@
+"""``threshold``: reacts to the last minutes, and gives up only what was idle for a while."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation, check_not_negative
+from workloads.fleet.policies.view import Policy, View
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float = 900.0) -> Policy:
+    """React to the load of the last minute.
+
+    Parameters
+    ----------
+    headroom : float
+        Serve with so much more than the load needs.
+    hysteresis : float
+        Give units up only when so large a share of them is not needed.
+    hold_s : float
+        And only what was not needed at any time in the last so many seconds [s].
+    """
+    check_not_negative(headroom=headroom, hysteresis=hysteresis, hold_s=hold_s)
+
+    def policy(view: View) -> FloatArray:
+        held = max(1, round(hold_s / 60.0))
+        need = view.load[:, -1] * (1 + headroom) + view.backlog / 10.0
+        past = view.load[:, -held:].max(axis=1) * (1 + headroom)
+        have = (view.serving + view.coming).astype(float)
+        lower = np.maximum(need, past)
+        return np.where(need > have, need, np.where(lower < have * (1 - hysteresis), lower, have))
+
+    return policy
+
+
+def _build(settings: Settings, _situation: Situation) -> Policy:
+    return threshold(
+        headroom=0.10 if settings.headroom is None else settings.headroom,
+        hysteresis=0.05 if settings.hysteresis is None else settings.hysteresis,
+        hold_s=900.0 if settings.hold_s is None else settings.hold_s,
+    )
+
+
+KIND = PolicyKind("threshold", "the last minute's load, and a headroom", _build)
