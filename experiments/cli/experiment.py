@@ -129,7 +129,8 @@ def _run(
     chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
 ) -> None:
     frame = module.run(**values)
-    rows = frame.reset_index() if frame.index.name else frame
+    brief = module.brief(frame) if hasattr(module, "brief") else frame
+    rows = brief.reset_index() if brief.index.name else brief
 
     def document() -> dict[str, Any]:
         inputs = plain(dict(values))
@@ -142,7 +143,7 @@ def _run(
         if hasattr(module, "save"):
             module.save(run, frame, **values)
 
-    call.answer(document, partial(_print, chosen, frame, call), write, inputs=values)
+    call.answer(document, partial(_print, chosen, brief, call), write, inputs=values)
 
 
 def _print(chosen: Experiment, frame: pd.DataFrame, call: Invocation) -> None:

@@ -21,12 +21,12 @@ from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.inputs.economics import Economics
-from workloads.fleet.inputs.mixture import Share
 from workloads.fleet.inputs.prices import Prices, read_prices
-from workloads.fleet.inputs.serving import Serving
 from workloads.fleet.policies.kind import Settings
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
+from workloads.fleet.setup.mixture import Share
+from workloads.fleet.setup.serving import Serving
 from workloads.models.huggingface import model
 from workloads.serving import parse_share, parse_slo
 

@@ -78,6 +78,8 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw the power of the site, and how much it changes within 15 minutes."""
     from matplotlib.figure import Figure
 
+    from workloads.fleet.results.timeline import change_w
+
     figure = Figure(figsize=(11, 5), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     coarse = _coarse(frame)
@@ -86,10 +88,12 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     top.set_ylim(0, power.max() * 1.08)
     top.set_ylabel("power of the site [MW]")
     top.set_title(title, loc="left")
-    change = np.diff(power, prepend=power[0])
-    bottom.bar(time, change, width=np.timedelta64(STEP_MINUTES, "m"), color="#718096")
+    change = change_w(frame["power_w"].to_numpy(float)) / 1e6
+    bottom.fill_between(frame["time_utc"].to_numpy(), change, color="#718096", lw=0)
     bottom.axhline(0, color="black", lw=0.6)
-    bottom.set_ylabel("change of the mean\nof 15 min [MW]")
+    largest = float(np.abs(change).max())
+    bottom.set_ylabel("change within\n15 min [MW]")
+    bottom.set_title(f"largest change within 15 min: {largest:.1f} MW", loc="left", fontsize=9)
     _days(bottom, frame)
     return figure
 

@@ -62,6 +62,32 @@ def run(
     return frame
 
 
+def brief(frame: pd.DataFrame) -> pd.DataFrame:
+    """Summarise each day in one row; the table of every minute goes into the run directory.
+
+    Returns
+    -------
+    DataFrame
+        ``day, serving_units, training_units, load_units`` (means)``, slo_attainment`` (of the day's
+        requests)``, served_tokens, energy_mwh``.
+    """
+    weighted = frame.assign(
+        kept=frame["slo_attainment"] * frame["offered_requests"],
+        training=frame["training_units"] + frame["evaluation_units"],
+    )
+    days = weighted.groupby(frame["time_utc"].dt.strftime("%a %d %b"), sort=False)
+    return pd.DataFrame(
+        {
+            "serving_units": days["serving_units"].mean(),
+            "training_units": days["training"].mean(),
+            "load_units": days["load_units"].mean(),
+            "slo_attainment": days["kept"].sum() / days["offered_requests"].sum(),
+            "served_tokens": days["served_tokens"].sum(),
+            "energy_mwh": days["power_w"].sum() * 60 / 3.6e9,
+        }
+    ).rename_axis("day")
+
+
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the roles as a stacked area with the demand on top."""
     from experiments.figures.fleet import roles_figure

@@ -53,9 +53,9 @@ def run(
     """
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
-    from workloads.fleet.inputs.serving import Serving
     from workloads.fleet.policies.headroom import lendable
     from workloads.fleet.scenario import Operation, Period, scenario
+    from workloads.fleet.setup.serving import Serving
 
     machine = named(cluster)
     asked = demand_from([demand])

@@ -17,14 +17,14 @@ from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.inputs.mixture import Share, divided
-from workloads.fleet.inputs.night_work import night_work
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.inputs.serving import Serving, services_from
-from workloads.fleet.inputs.sizing import Sizing, scale_factor, scale_note, sizing
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Failures
+from workloads.fleet.setup.mixture import Share, divided
+from workloads.fleet.setup.night_work import night_work
+from workloads.fleet.setup.serving import Serving, services_from
+from workloads.fleet.setup.sizing import Sizing, scale_factor, scale_note, sizing
 from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
@@ -162,7 +162,7 @@ def scenario(
         Counts stand as they are; a shape is scaled, see :class:`Period`.
     model : Model, or sequence of Share, optional
         Served; the largest is trained by the default jobs. Several models divide the demand, see
-        :func:`workloads.fleet.inputs.mixture.divided`.
+        :func:`workloads.fleet.setup.mixture.divided`.
     serving : Serving, optional
     period : Period, optional
     training : path, optional

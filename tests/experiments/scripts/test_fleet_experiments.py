@@ -40,6 +40,9 @@ def test_fleet_week_draws_roles_and_power() -> None:
     units = frame[[name for name in frame if str(name).endswith("_units")]]
     assert units.drop(columns="load_units").sum(axis=1).to_numpy() == pytest.approx(20.0)
     assert frame.attrs["summary"]["chips"] == 1280
+    brief = fleet_week.brief(frame)
+    assert len(brief) == 1
+    assert brief["served_tokens"].sum() == frame["served_tokens"].sum()
     top, bottom = fleet_week.plot(frame).axes
     assert top.get_ylabel() == "chips [thousand]"
     assert "needed for the demand" in top.get_legend_handles_labels()[1]

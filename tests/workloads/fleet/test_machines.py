@@ -7,11 +7,11 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import constant
-from workloads.fleet.inputs.mixture import Share, divided
-from workloads.fleet.inputs.night_work import night_work
-from workloads.fleet.inputs.progress import training_rate
-from workloads.fleet.inputs.replica import shortest_replica
-from workloads.fleet.inputs.serving import Serving, services_from
+from workloads.fleet.setup.mixture import Share, divided
+from workloads.fleet.setup.night_work import night_work
+from workloads.fleet.setup.progress import training_rate
+from workloads.fleet.setup.replica import shortest_replica
+from workloads.fleet.setup.serving import Serving, services_from
 from workloads.models.huggingface import named
 
 

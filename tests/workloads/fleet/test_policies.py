@@ -14,13 +14,13 @@ from workloads.demand import azure_code, constant
 from workloads.fleet import View, regret, summary
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.inputs.serving import Serving
 from workloads.fleet.policies.kind import Settings, Situation
 from workloads.fleet.policies.predictive import first_step
 from workloads.fleet.policies.registry import KINDS, policy_named
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import power_w, role_units, timeline
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
+from workloads.fleet.setup.serving import Serving
 from workloads.fleet.state.roles import Role
 
 UNITS = 100

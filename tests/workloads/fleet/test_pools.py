@@ -18,8 +18,8 @@ from workloads.fleet import (
     summary,
     threshold,
 )
-from workloads.fleet.inputs.serving import Serving, services_from
 from workloads.fleet.results.timeline import timeline
+from workloads.fleet.setup.serving import Serving, services_from
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 400

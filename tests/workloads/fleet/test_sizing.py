@@ -7,10 +7,10 @@ import pytest
 
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_code, constant
-from workloads.fleet.inputs.serving import Serving
 from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario, what_ifs
+from workloads.fleet.setup.serving import Serving
 
 FLEET = cluster("trn2-ultraserver:50")
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from topologies.errors import InputError, suggestion
 
+STEP_TOKENS = 16e6
+"""Tokens of one optimizer step in reports: the batch of Llama 3 (arXiv 2407.21783)."""
 RECLAIMS = ("checkpoint", "preempt", "shrink", "pause", "drain")
 """How units come back: save first; at once; by dropping replicas; with the state kept in host
 memory; by finishing the requests in flight (evaluation only)."""

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from workloads.fleet.inputs.economics import Economics
-from workloads.fleet.inputs.night_work import STEP_TOKENS
+from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.results.timeline import (
     attainment,
+    change_w,
     power_w,
     role_server_ms,
     service_minutes,
@@ -25,7 +26,6 @@ from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.roles import GROUPS, ROLES, Role
 
 HOUR_MS = 3600 * MS
-RAMP_MINUTES = 15
 
 
 def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -> dict[str, Any]:
@@ -239,13 +239,11 @@ def _changes(run: FleetRun) -> dict[str, Any]:
 def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[str, Any]:
     draw = power_w(run, economics)
     energy = float(draw.sum() * 60.0)
-    lag = min(RAMP_MINUTES, len(draw) - 1)
-    ramp = np.abs(draw[lag:] - draw[:-lag]).max() if lag else 0.0
     return {
         "energy_joules": energy,
         "power_mean_w": float(draw.mean()),
         "power_peak_w": float(draw.max()),
-        "power_ramp_15min_w": float(ramp),
+        "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
         "carbon_kg": energy * economics.carbon_kg_per_j or None,
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),

@@ -17,6 +17,8 @@ from workloads.fleet.state.roles import ROLES, Role
 FloatArray = npt.NDArray[np.float64]
 BUSY = (Role.TRAINING, Role.EVALUATION)
 OFF = (Role.BROKEN,)
+CHANGE_MINUTES = 15
+"""Time over which changes of power are told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,17 @@ def power_w(run: FleetRun, economics: Economics) -> FloatArray:
         draw += run.service_units[:, number] * used * (economics.busy_w - economics.idle_w)
     result: FloatArray = draw * run.chips_per_unit * economics.pue
     return result
+
+
+def change_w(draw_w: FloatArray, minutes: int = CHANGE_MINUTES) -> FloatArray:
+    """Change of the draw against so many minutes before, 0 in the first ones; (minutes,) [W].
+
+    The largest change in 15 minutes, here and in every report, is the largest of these.
+    """
+    change = np.zeros_like(draw_w)
+    if 0 < minutes < len(draw_w):
+        change[minutes:] = draw_w[minutes:] - draw_w[:-minutes]
+    return change
 
 
 def attainment(minutes: list[ServiceMinutes]) -> FloatArray:

@@ -12,13 +12,10 @@ from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.demand import Demand
 from workloads.fleet.inputs.job_file import read_jobs
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
-from workloads.fleet.inputs.progress import training_rate
+from workloads.fleet.inputs.jobs import STEP_TOKENS, TrainingJob, default_jobs
+from workloads.fleet.setup.progress import training_rate
 from workloads.fleet.state.services import Service
 from workloads.models.model import Model
-
-STEP_TOKENS = 16e6
-"""Tokens of one optimizer step: the batch of Llama 3 (arXiv 2407.21783)."""
 
 
 def night_work(

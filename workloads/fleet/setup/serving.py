@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from topologies.clusters.cluster import Cluster
 from workloads.demand import Demand
-from workloads.fleet.inputs.replica import AUTO, shortest_replica
+from workloads.fleet.setup.replica import AUTO, shortest_replica
 from workloads.fleet.state.services import Service
 from workloads.models.model import Model
 from workloads.serving import (
