@@ -221,12 +221,19 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["electricity", _number(document["electricity_usd"], "{:,.0f} USD")],
         ["cost", _number(document["cost_usd"], "{:,.0f} USD")],
         ["per million tokens", _number(document["usd_per_million_tokens"], "{:.3f} USD")],
+        ["sold at the price of a token", _number(document["revenue_usd"], "{:,.0f} USD")],
+        ["jobs done by their deadline", _in_time(document)],
         ["per training step", _number(document["usd_per_training_step"], "{:,.2f} USD")],
     ]
     if "regret" in document:
         captured = document["regret"]["captured"]
         facts.append(["training won, of what foresight wins", f"{captured:.1%}"])
     return facts
+
+
+def _in_time(document: Mapping[str, Any]) -> str:
+    count = document["jobs_with_deadline"]
+    return f"{document['jobs_in_time']} of {count}" if count else "–"
 
 
 def _number(value: float | None, style: str = "{:,.0f} s") -> str:

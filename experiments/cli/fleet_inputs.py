@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from experiments.cli.fleet_options import (
     DemandInputs,
@@ -68,7 +69,10 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
             costs=_costs(cluster, asked.limits),
             limits=_limits(asked.limits),
             failing=fleet.failures == "on",
-            economics=Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
+            economics=replace(
+                Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
+                usd_per_million_tokens=asked.money.token_price,
+            ),
             tariff=_tariff(asked.money),
         ),
     )

@@ -257,6 +257,15 @@ class MoneyInputs:
         default=None,
         metadata=option("Price above which nothing trains", unit="USD/MWh", most=MOST),
     )
+    token_price: float = field(
+        default=0.0,
+        metadata=option(
+            "Price at which served tokens are sold; 0: not given",
+            unit="USD per million",
+            least=0,
+            most=MOST,
+        ),
+    )
     carbon: float = field(
         default=0.0,
         metadata=option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from workloads.fleet.processes.opening import (
     opened,
 )
 from workloads.fleet.state.gangs import Tally
+from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.services import Pool, Service, pools_from
@@ -56,6 +58,8 @@ class FleetRun:
     queues : tuple of Queue
     jobs : tuple of (TrainingJob, Tally)
         Evaluation not among them.
+    finished_s : tuple of float
+        When each of them was done, infinity where it was not [s].
     evaluation : TrainingJob or None
     changes : tuple of Change
     failures : int
@@ -75,6 +79,7 @@ class FleetRun:
     pools: tuple[Pool, ...]
     queues: tuple[Queue, ...]
     jobs: tuple[tuple[TrainingJob, Tally], ...]
+    finished_s: tuple[float, ...]
     evaluation: TrainingJob | None
     changes: tuple[Change, ...] = field(repr=False, default=())
     failures: int = 0
@@ -190,6 +195,9 @@ def _finished(
         pools=world.pools,
         queues=world.queues,
         jobs=tuple((gang.job, gang.finish()) for gang in world.gangs),
+        finished_s=tuple(
+            gang.finished_ms / MS if gang.finished_ms >= 0 else math.inf for gang in world.gangs
+        ),
         evaluation=world.evaluation,
         changes=tuple(world.changes),
         failures=world.failures,

@@ -28,6 +28,9 @@ COLUMNS = (
     "state_bytes",
     "peer_recovery",
     "evaluation",
+    "arrives_h",
+    "deadline_h",
+    "work_tokens",
 )
 
 
@@ -38,7 +41,8 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
     ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
     ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
     ``units``; where neither stands, a fleet with a model takes that model's. ``count`` repeats a
-    row.
+    row. ``arrives_h`` and ``deadline_h`` are hours from the start of the run, ``work_tokens`` ends
+    a job.
 
     Raises
     ------
@@ -98,6 +102,9 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
             state_bytes=_number(cells, "state_bytes", 0.0, where),
             peer_recovery=_switch(cells, "peer_recovery", where),
             evaluation=evaluation,
+            arrives_s=_number(cells, "arrives_h", 0.0, where) * 3600.0,
+            deadline_s=_number(cells, "deadline_h", 0.0, where) * 3600.0 or math.inf,
+            work_tokens=_number(cells, "work_tokens", 0.0, where) or math.inf,
         )
         for copy in range(min(count, MAX_JOBS + 1))
     ]

@@ -44,6 +44,10 @@ class TrainingJob:
         Training state that a checkpoint writes [B].
     peer_recovery : bool
         After a failure, take the state from peers (lose a step) instead of the last checkpoint.
+    arrives_s, deadline_s : float
+        When it may begin, and when it should be done [s from the start of the run].
+    work_tokens : float
+        Tokens after which it is done; endless by default.
     evaluation : bool
         Deferrable batch inference: any number of units, no gang, given back by draining.
     """
@@ -60,6 +64,9 @@ class TrainingJob:
     state_bytes: float = 0.0
     peer_recovery: bool = False
     evaluation: bool = False
+    arrives_s: float = 0.0
+    deadline_s: float = math.inf
+    work_tokens: float = math.inf
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:
@@ -82,6 +89,13 @@ class TrainingJob:
         interval_s = self.checkpoint_every_s
         if (interval_s is not None and not interval_s > 0) or self.state_bytes < 0:
             raise InputError(f"job {self.name}: the checkpoint interval must be above 0 s.")
+
+        if self.arrives_s < 0 or not self.work_tokens > 0 or self.deadline_s <= self.arrives_s:
+            raise InputError(
+                f"job {self.name}: it arrives at {self.arrives_s:g} s with a deadline at "
+                f"{self.deadline_s:g} s and {self.work_tokens:g} tokens of work; the deadline must "
+                "come later than the arrival, and the work be above 0."
+            )
 
     @property
     def rated(self) -> bool:

@@ -183,7 +183,7 @@ def place(world: World, target: npt.NDArray[np.int64]) -> None:
     rest = np.arange(begin, max(begin, len(world.ledger) - world.limits.reserve))
     for gang in world.gangs:
         size = gang.job.fits(len(rest))
-        if size:
+        if size and gang.waits:
             gang.place(rest[:size])
             world.ledger.put(rest[:size], Role.TRAINING, 0, gang.number)
             rest = rest[size:]

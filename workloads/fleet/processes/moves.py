@@ -138,7 +138,7 @@ def _offer(world: World, gang: Gang) -> None:
     have = gang.size + len(gang.paused)
     room = world.ledger.count(Role.SPARE) + world.ledger.count(Role.EVALUATION)
     too_few = have + room < job.min_units or (gang.size > 0 and room < job.step_units)
-    if gang.joining or snoozing or too_few or gang.size >= job.units:
+    if not gang.waits or gang.joining or snoozing or too_few or gang.size >= job.units:
         return
     free = world.whole(_lendable(world))
     evaluating = world.whole(world.evaluating())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,12 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.control import MINUTE_MS, Inputs, Signals
+from workloads.fleet.processes.moves import Process, dispatch
 from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
+from workloads.fleet.state.ledger import NOBODY, IntArray, Ledger, milliseconds
 from workloads.fleet.state.needs import rates_max, units_needed
 from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.roles import Role
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.fleet.state.store import Store
 from workloads.fleet.state.world import World
@@ -82,10 +85,11 @@ def opened(
     horizon_ms = demand.minutes * MINUTE_MS
     ordered = sorted((job for job in jobs if not job.evaluation), key=lambda job: job.priority)
     _refuse_too_large(ordered, len(ledger))
-    return World(
+    store = Store(env, costs.store_bytes_per_s)
+    world = World(
         env=env,
         ledger=ledger,
-        store=Store(env, costs.store_bytes_per_s),
+        store=store,
         costs=costs,
         limits=limits,
         services=tuple(services),
@@ -95,13 +99,31 @@ def opened(
             for row, service in zip(demand.requests.astype(np.int64), services, strict=True)
         ),
         gangs=tuple(
-            Gang(number, job, env, ledger, costs, horizon_ms) for number, job in enumerate(ordered)
+            Gang(number, job, env, ledger, costs, horizon_ms, store)
+            for number, job in enumerate(ordered)
         ),
         evaluation=evaluations[0] if evaluations else None,
         rng=rng,
         horizon_ms=horizon_ms,
         heading=np.full(len(ledger), NOBODY, np.int16),
     )
+    for gang in world.gangs:
+        gang.on_finish = partial(_hand_on, world)
+        if gang.job.arrives_s > 0:
+            env.process(_arrive(world, milliseconds(gang.job.arrives_s, horizon_ms)))
+    return world
+
+
+def _hand_on(world: World, units: IntArray) -> None:
+    """Give the units of a job that is done to other work."""
+    world.ledger.put(units, Role.SPARE, world.now)
+    dispatch(world)
+
+
+def _arrive(world: World, at_ms: int) -> Process:
+    """Offer units to a job when it arrives."""
+    yield world.env.timeout(at_ms)
+    dispatch(world)
 
 
 def new_ledger(units: int, pools: int, servers: int) -> Ledger:

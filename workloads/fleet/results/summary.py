@@ -69,8 +69,11 @@ def jobs_frame(run: FleetRun) -> pd.DataFrame:
             "resizes": tally.resizes,
             "reclaims": tally.reclaims,
             "failures": tally.failures,
+            "finished_h": finished_s / 3600.0,
+            "deadline_h": job.deadline_s / 3600.0,
+            "in_time": finished_s <= job.deadline_s if math.isfinite(job.deadline_s) else None,
         }
-        for job, tally in run.jobs
+        for (job, tally), finished_s in zip(run.jobs, run.finished_s, strict=True)
     ]
     return pd.DataFrame(rows)
 
@@ -208,6 +211,11 @@ def _training(run: FleetRun) -> dict[str, Any]:
         "lost_training_tokens": (
             sum(tally.lost_tokens for _, tally in run.jobs) if rated else None
         ),
+        "jobs_with_deadline": sum(math.isfinite(job.deadline_s) for job, _ in run.jobs),
+        "jobs_in_time": sum(
+            math.isfinite(job.deadline_s) and done <= job.deadline_s
+            for (job, _), done in zip(run.jobs, run.finished_s, strict=True)
+        ),
         "training_restarts": sum(tally.starts for _, tally in run.jobs),
         "evaluation_tokens": evaluated_s * job.rate(1) if job and job.rated else None,
     }
@@ -256,8 +264,16 @@ def _money(told: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
     share = served / (served + trained) if served + trained else 0.0
     tokens, steps = told["served_tokens"], told["training_steps"]
     known = cost > 0
+    trained_tokens, electricity = told["training_tokens"], told["electricity_usd"] or 0.0
+    revenue = tokens / 1e6 * economics.usd_per_million_tokens
     return {
         "cost_usd": cost if known else None,
+        "cost_with_electricity_usd": cost + electricity if known or electricity else None,
+        "revenue_usd": revenue or None,
+        "margin_usd": revenue - cost - electricity if revenue and known else None,
+        "usd_per_million_trained_tokens": (
+            cost * (1 - share) / trained_tokens * 1e6 if known and trained_tokens else None
+        ),
         "usd_per_million_tokens": cost * share / tokens * 1e6 if known and tokens else None,
         "usd_per_training_step": cost * (1 - share) / steps if known and steps else None,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import simpy
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.state.ledger import MS, IntArray, Ledger, milliseconds
 from workloads.fleet.state.roles import Role
+from workloads.fleet.state.store import Store
 
 if TYPE_CHECKING:
     from workloads.fleet.inputs.costs import ChangeCosts
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 NONE = np.empty(0, np.int64)
 USUAL_INTERVAL_S = 1800.0
 """Interval of checkpoints of a job that was given none outside a scenario [s]."""
+
+
+def _keep(_units: IntArray) -> None:
+    """Hand units on to nobody."""
 
 
 @dataclass
@@ -51,9 +56,14 @@ class Gang:
         ledger: Ledger,
         costs: ChangeCosts,
         horizon_ms: int,
+        store: Store | None = None,
     ) -> None:
         self.number, self.job, self.env, self.ledger, self.costs = number, job, env, ledger, costs
         self.horizon_ms = horizon_ms
+        self.store = store
+        self.finished_ms = -1
+        self.on_finish: Callable[[IntArray], None] = _keep
+        self._writing = False
         self.units: IntArray = NONE
         self.paused: IntArray = NONE
         self.joining = 0
@@ -70,6 +80,11 @@ class Gang:
     def size(self) -> int:
         """Units that compute for the job."""
         return len(self.units)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job wants units: it has arrived, and is not done."""
+        return self.finished_ms < 0 and int(self.env.now) >= self.job.arrives_s * MS
 
     def unsaved_unit_ms(self) -> float:
         """Unit-time that a stop without notice would lose; what reclaiming this gang costs."""
@@ -146,13 +161,50 @@ class Gang:
                     self._stall_ms = 0
                 else:
                     self._begin(Role.TRAINING)
-                    yield self.env.timeout(self._checkpoint_ms())
+                    yield self.env.timeout(min(self._checkpoint_ms(), self._until_done_ms()))
                     self._settle()
-                    self._saved = self.tally.tokens
+                    if self.tally.tokens >= self.job.work_tokens * (1 - 1e-12):
+                        self._finish_work()
+                        return
+                    if not self._writing:
+                        self._writing = True
+                        self.env.process(self._write(self.tally.tokens, self.tally.starts))
                     self._stall_ms = milliseconds(self.costs.checkpoint_stall_s, self.horizon_ms)
                     self._stall_role = Role.CHECKPOINTING
             except simpy.Interrupt:
                 pass
+
+    def _write(self, tokens: float, start: int) -> Generator[simpy.Event, Any, None]:
+        """Write a checkpoint to the shared store beside the training; it counts when it is there.
+
+        A gang whose last checkpoint is still being written skips the next one.
+        """
+        if self.store is not None and self.job.state_bytes > 0:
+            units = max(1, self.size)
+            yield self.store.load(
+                units=units,
+                bytes_per_unit=self.job.state_bytes / units,
+                cap_bytes_per_s=self.costs.store_client_bytes_per_s,
+            )
+        else:
+            yield self.env.timeout(0)
+        self._writing = False
+        if self.tally.starts == start:
+            self._saved = min(max(self._saved, tokens), self.tally.tokens)
+
+    def _until_done_ms(self) -> int:
+        """Time that the rest of the work takes at this size, at least a millisecond."""
+        left = self.job.work_tokens - self.tally.tokens
+        seconds = left / self.job.rate(self.size)
+        return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
+
+    def _finish_work(self) -> None:
+        """End the job for good, and hand on its units."""
+        self.finished_ms = int(self.env.now)
+        self._saved = self.tally.tokens
+        left, self.units = self.units, NONE
+        self._running = False
+        self.on_finish(left)
 
     def _checkpoint_ms(self) -> int:
         return max(
