@@ -1,4 +1,4 @@
-"""How nouns show themselves: one line at a prompt, a small table in a notebook."""
+"""Display of nouns: one line at a prompt, a small table in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command line says about the fields of a dataclass: help, unit, choices, limits, spelling.
+"""Descriptions of dataclass fields for a command line: help, unit, choices, limits, spelling.
 
 A field is described where it is declared, and nowhere else::
 

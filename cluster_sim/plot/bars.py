@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """What is drawn: one row a stretch of an op, clipped to the window.
+    """Bars of a timeline: one row a stretch of an op, clipped to the window.
 
     Attributes
     ----------

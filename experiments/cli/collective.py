@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CollectiveInputs:
-    """What is exchanged, and how."""
+    """An exchange: operation, sizes, algorithm."""
 
     op: str = field(
         metadata=option(
@@ -279,7 +279,7 @@ def _how_to_measure(
 
 
 def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
-    """What was measured, if it is what is simulated."""
+    """Read the measurements; refuse those of another operation or another number of ranks."""
     if compare is None:
         return None
     from experiments.validation.compare_collectives import check_same

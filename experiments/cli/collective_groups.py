@@ -1,4 +1,4 @@
-"""What ``cluster-sim collective`` is asked to run: its groups, and the bytes of an all-to-all-v."""
+"""Groups of ``cluster-sim collective``, and the bytes of an all-to-all-v."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def how_to_measure(
     sbuf: bool,
     engine: str,
 ) -> tuple[list[int], Measure]:
-    """What measures one size; and the sizes, where a byte matrix and not ``--size`` gives them."""
+    """Return the function that measures one size, and the sizes that a byte matrix gives."""
     from cluster_sim.collectives import CollectiveCall, measure
     from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
     from cluster_sim.collectives.measure_all_to_all_v import (

@@ -66,10 +66,17 @@ def algorithms(catalogue: Catalogue) -> Rows:
 
 
 def schedules(catalogue: Catalogue) -> Rows:
-    """Pipeline schedules."""
-    from workloads.training.plan.schedules import schedule_names
+    """Pipeline schedules, and whether they compute weight gradients apart."""
+    from workloads.training.plan.schedules.registry import all_schedules
 
-    return [{"name": name} for name in schedule_names()]
+    return [
+        {"name": one.name, "title": one.title, "weight gradients": _pass(one.splits_weights)}
+        for one in all_schedules()
+    ]
+
+
+def _pass(splits_weights: bool) -> str:
+    return "in a pass of their own" if splits_weights else "in the backward pass"
 
 
 def demands(catalogue: Catalogue) -> Rows:
@@ -127,7 +134,7 @@ KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
 
 @dataclass(frozen=True)
 class ListInputs:
-    """What is listed."""
+    """The kind of names to list."""
 
     kind: str = field(
         metadata=option("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)

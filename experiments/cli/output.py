@@ -1,4 +1,4 @@
-"""How commands print: one JSON document for programs, tables of at most 80 columns for people."""
+"""Output of commands: one JSON document for programs, tables of at most 80 columns for people."""
 
 from __future__ import annotations
 

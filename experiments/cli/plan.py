@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchInputs:
-    """How far the search goes, and what it shows."""
+    """The extent of the search, and the plans that it shows."""
 
     top: int = field(default=10, metadata=option("Plans to show", least=1))
     finalists: int | None = field(

@@ -1,4 +1,4 @@
-"""How the process of a command is set up, and how it ends."""
+"""Set-up and end of the process of a command."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def kind(plan: ParallelPlan) -> str:
-    """How the layers of a model are divided, one of :func:`kinds`.
+    """Return the division of a model's layers, one of :func:`kinds`.
 
     Examples
     --------

@@ -53,7 +53,7 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float) -> Figure:
 
 
 def finding(parts: Mapping[str, float], most: int = 3) -> str:
-    """How long an iteration is and its largest parts, in one line.
+    """Return the length of an iteration and its largest parts, in one line.
 
     Examples
     --------

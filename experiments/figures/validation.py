@@ -54,7 +54,7 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
 
 
 def _finding(good: Sequence[Mapping[str, Any]]) -> str:
-    """How large the errors are, in words."""
+    """Describe the size of the errors in words."""
     if not good:
         return ""
     median, ninth = np.quantile([abs(row["error"]) for row in good], (0.5, 0.9))

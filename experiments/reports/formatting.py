@@ -182,7 +182,7 @@ def text_columns(frame: pd.DataFrame) -> list[int]:
 
 
 def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """What is the same in all of several rows, as one line, and the table without it.
+    """Return the columns that are the same in all rows as one line, and the table without them.
 
     Examples
     --------

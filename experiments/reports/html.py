@@ -119,7 +119,7 @@ def report_html(folder: Path) -> str:
 
 
 def _lead(record: Mapping[str, Any]) -> str:
-    """What was asked for, in one line: inputs that are short."""
+    """Return the short inputs of a run in one line."""
     given, _ = _given(record)
     words = [f"{name} {text}" for name, text in given.items() if len(text) <= LONGEST_IN_LEAD]
     return " · ".join(words)

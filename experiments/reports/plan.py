@@ -1,4 +1,4 @@
-"""What a search for plans is told as: a JSON document, tables for people, a run directory."""
+"""A search for plans as a JSON document, as tables for people, and in a run directory."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def brief(found: Search, top: int) -> pd.DataFrame:
 
 
 def headline(found: Search) -> str:
-    """What was asked, in one line."""
+    """Return the question in one line."""
     plan = found.finalists[0].plan
     overlaps = {one.plan.overlap for one in found.finalists}
     overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
@@ -253,7 +253,7 @@ SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "atte
 
 
 def shared(found: Search, top: int) -> str:
-    """What the plans of the table have in common, in one line."""
+    """Return the fields that all plans of the table share, in one line."""
     shown = found.finalists[:top]
     same = [
         f"{name.replace('_', ' ')} {_field(shown[0], name)}"
@@ -266,7 +266,7 @@ def shared(found: Search, top: int) -> str:
 
 
 def sifted(found: Search) -> tuple[list[str], list[list[str]]]:
-    """How many plans there were and what became of them, as heads and cells."""
+    """Count the plans by what became of them, as heads and cells."""
     rows = [("plans that divide model, batch and cluster", found.candidates)]
     rows += [(f"  left out: {reason}", -count) for reason, count in found.pruned.items()]
     rows += [("  too large for a rank's memory", -found.oversized)] * bool(found.oversized)
@@ -275,7 +275,7 @@ def sifted(found: Search) -> tuple[list[str], list[list[str]]]:
 
 
 def remarks(found: Search) -> list[str]:
-    """How long the search took, and how far its estimates can be trusted."""
+    """Return remarks on the time of the search and on the error of its estimates."""
     agree = found.agreement
     told = [
         f"Weighed and estimated in {found.estimated_in_s:.1f} s, the best {len(found.finalists)} "

@@ -69,7 +69,7 @@ def digest(document: Any) -> str:
 
 
 def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-    """What is known of a run before it starts; a path of a file comes with the file's digest."""
+    """Return the record of a run before it starts, with the digests of the files that it reads."""
     told = {key: _input(value) for key, value in inputs.items()}
     asked = {"command": command, "inputs": told, "seed": seed, "version": cluster_sim.__version__}
     read = {key: _content(value) for key, value in told.items()}
@@ -103,7 +103,7 @@ def content_digest(name: str) -> str:
 
 
 def _content(told: Any) -> Any:
-    """What an input says, wherever its file is."""
+    """Return an input without the place of its file."""
     if isinstance(told, list):
         return [_content(item) for item in told]
     return told["sha256"] if isinstance(told, dict) and "sha256" in told else told

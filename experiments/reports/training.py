@@ -1,4 +1,4 @@
-"""What a training iteration is told as: a JSON document, tables for people, a run directory."""
+"""A training step as a JSON document, as tables for people, and in a run directory."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
 
 
 def folding(run: Iteration) -> str:
-    """How many ranks were run, and that the others are equal to them."""
+    """Say how many ranks were run and stand for all equal ones."""
     ops = f"{run.ops:,} ops"
     if not run.folded:
         return f"all {run.plan.ranks:,} ranks, {ops}"

@@ -105,7 +105,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """What the fastest algorithm reaches at the largest size."""
+    """Describe the bandwidth of the fastest algorithm at the largest size."""
     from topologies.units import format_bytes, format_rate
 
     best = frame.sort_values(["size_bytes", "busbw_bytes_per_s"]).iloc[-1]

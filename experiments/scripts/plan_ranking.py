@@ -47,7 +47,7 @@ def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How one group is ranked."""
+    """Rank one group of plans."""
     from experiments.validation.machines import machines_for
     from experiments.validation.recipes import recipe
     from experiments.validation.training import model_of, plan_of

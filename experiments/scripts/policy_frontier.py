@@ -119,7 +119,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """How much of the fleet each policy gives to training while it keeps the target."""
+    """Describe the share of the fleet that each policy trains on while it keeps the target."""
     kept = frame[frame["slo_attainment"] >= TARGET].groupby("policy", sort=False)
     most = kept["training_share"].max().sort_values(ascending=False)
     if most.empty:

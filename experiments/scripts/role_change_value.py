@@ -1,4 +1,4 @@
-"""What a minute of role-change time buys: chips that can be lent against the change time."""
+"""Value of a minute of role-change time: chips that can be lent against the change time."""
 
 from __future__ import annotations
 

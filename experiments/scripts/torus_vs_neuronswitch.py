@@ -72,7 +72,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """How many times as much a chip of the last machine gets as one of the first."""
+    """Compare a chip of the last machine with one of the first."""
     from topologies.units import format_bytes
 
     size, names = int(frame.size_bytes.max()), list(dict.fromkeys(frame.cluster))
@@ -111,7 +111,7 @@ def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
 
 
 def injection_bytes_per_s(machine: Cluster) -> int:
-    """What the links of one chip carry together, one direction [B/s]."""
+    """Return the rate of all links of one chip together, one direction [B/s]."""
     from topologies.shapes.links import domain_links
 
     links = domain_links(machine.shape)

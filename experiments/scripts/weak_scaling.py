@@ -90,7 +90,7 @@ def _row(model: Model, cluster: Cluster, asked: dict[str, Any], microbatches: in
 
 
 def _size(machine: str, chips: int, each: int) -> int:
-    """What stands behind the colon: chips of Rainier, domains of any other machine."""
+    """Return the count behind the colon: chips of Rainier, domains of any other machine."""
     from topologies.errors import InputError
 
     if machine == RAINIER:
@@ -116,7 +116,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """What the largest size keeps of a chip's throughput on the smallest."""
+    """Describe the share of a chip's throughput that remains at the largest size."""
     last = frame.groupby("overlap", sort=False).last()
     kept = " and ".join(
         f"{row.efficiency:.0%} with overlap {kind}" for kind, row in last.iterrows()

@@ -11,7 +11,7 @@ from topologies.clusters.names import cluster
 
 
 def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Cluster:
-    """As many machines of a name as hold that many chips; the last one may be used in part.
+    """Return machines of a name with room for that many chips; the last may be used in part.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a prediction of one row comes to: a number, or the reason why there is none."""
+"""Outcome of a prediction of one row: a number, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Recipe:
 
     @property
     def told(self) -> str:
-        """How a result names it."""
+        """Return the name that results show."""
         return self.match or self.note
 
     def numbers(self) -> Catalogue:

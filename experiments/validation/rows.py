@@ -105,7 +105,7 @@ def read_text(text: str, name: str) -> Rows:
 
 
 def _separator(text: str) -> str:
-    """What the first line has most of."""
+    """Return the separator that the first line has most of."""
     first = text.lstrip().partition("\n")[0]
     return max(SEPARATORS, key=first.count)
 

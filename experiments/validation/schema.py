@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the rows of a file measure.
+    """A kind of measurement, and the columns of its rows.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Result:
-    """What validation of one set of rows came to.
+    """Predictions beside one set of measurements, and their errors.
 
     Attributes
     ----------
