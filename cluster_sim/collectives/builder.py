@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
-from cluster_sim.collectives.algorithms.footprint import check_op_count, ops_foreseen
-from cluster_sim.collectives.algorithms.registry import AUTO, chosen
+from cluster_sim.collectives.algorithms.footprint import check_op_count, fits, ops_foreseen
+from cluster_sim.collectives.algorithms.registry import AUTO, chosen, fits_by, suitable
 from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.messages import side_by_side
-from cluster_sim.hardware.communication_costs import wire, within_chip
+from cluster_sim.hardware.communication_costs import CommunicationCosts, wire, within_chip
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.table import Schedule
 from topologies.errors import InputError
@@ -125,8 +125,7 @@ def compose(
     costs = wire(cluster, ideal=ideal, sbuf=sbuf)
     if not ideal and all(len(call.group.chips) == 1 for call in many):
         costs = within_chip(costs, cluster, first.kind, first.ranks)
-    ranks = sum(call.ranks for call in many)
-    check_op_count(first.kind, picked.name, ranks, ops_foreseen(many, picked, costs))
+    _check_memory(many, picked, costs)
     messages = side_by_side([picked.messages(call, costs) for call in many])
     facts: Facts = {
         "collective": first.kind,
@@ -151,6 +150,16 @@ def compose(
         ),
         steps=int(messages.step.max(initial=-1)) + 1,
     )
+
+
+def _check_memory(
+    calls: Sequence[CollectiveCall], algorithm: Algorithm, costs: CommunicationCosts
+) -> None:
+    """Refuse a schedule that does not fit in this machine, and name algorithms whose do."""
+    ops = ops_foreseen(calls, algorithm, costs)
+    others = [] if fits(ops) else [one.name for one in suitable(calls[0]) if fits_by(calls, one)]
+    ranks = sum(call.ranks for call in calls)
+    check_op_count(calls[0].kind, algorithm.name, ranks, ops, others)
 
 
 def _check(calls: Sequence[CollectiveCall]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,6 +77,19 @@ class Group:
         """Scale-up domain of each chip, int64 (chips,)."""
         return self.chips // self.cluster.chips_per_domain
 
+    @functools.cached_property
+    def domains(self) -> IntArray:
+        """Scale-up domains that the group touches, each once, ascending."""
+        domain = self.domain
+        if self.ascending:
+            return np.asarray(domain[np.append(True, np.diff(domain) > 0)])
+        return np.unique(domain)
+
+    @functools.cached_property
+    def filled_box(self) -> Box | None:
+        """Box of a torus, or of tiers, that the group fills; see :func:`box`."""
+        return _filled_box(self)
+
     @property
     def ascending(self) -> bool:
         """Whether the chips stand in the order of their numbers."""
@@ -114,8 +128,12 @@ class Box:
 
 def box(group: Group) -> Box | None:
     """Return the box of a torus, or of tiers, that a group fills; None when it fills none."""
+    return group.filled_box
+
+
+def _filled_box(group: Group) -> Box | None:
     shape = group.cluster.shape
-    if len(np.unique(group.domain)) != 1 or not isinstance(shape, Torus | Tiered):
+    if len(group.domains) != 1 or not isinstance(shape, Torus | Tiered):
         return None
     local = group.chips % group.cluster.chips_per_domain
     at = coordinates(shape, local)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from cluster_sim.collectives.results import Frame, measure_built
 from cluster_sim.collectives.verify.bounds import Bound
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.hardware.fabric import fabric
+from cluster_sim.hardware.fault_text import Fault
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import Trace
@@ -83,7 +86,7 @@ def compose_v(
         "size_bytes": buffer_bytes(sent_bytes),
         "ideal": ideal or group.cluster.plain,
     }
-    covered = fabric(group.cluster, np.unique(group.domain), ideal=ideal)
+    covered = fabric(group.cluster, group.domains, ideal=ideal)
     return Collective(
         kind=KIND,
         algorithm=name,
@@ -102,6 +105,7 @@ def measure_v(
     *,
     ideal: bool = False,
     engine: str = "fast",
+    faults: Sequence[Fault] = (),
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove an all-to-all-v; the row as for every collective, and the trace.
 
@@ -118,7 +122,8 @@ def measure_v(
     )
 
     def tried(name: str) -> tuple[dict[str, Any], Trace]:
-        return measure_built(lambda: compose_v(group, sent_bytes, name, ideal=ideal), frame)
+        built = functools.partial(compose_v, group, sent_bytes, name, ideal=ideal)
+        return measure_built(built, frame, faults=faults)
 
     names = algorithms_v(group) if algorithm == BEST else [algorithm]
     return min(map(tried, names), key=lambda one: int(one[1].total_ps))
@@ -248,7 +253,7 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
     np.fill_diagonal(between, 0)
     links = domain_links(group.cluster.shape)
     local = group.chips % group.cluster.chips_per_domain
-    outside = group.cluster.scale_out if len(np.unique(group.domain)) > 1 else None
+    outside = group.cluster.scale_out if len(group.domains) > 1 else None
     fabric_rate = outside.bandwidth_bytes_per_s if outside else 0
     bounds = [Bound("nothing to move", 0)]
     for what, ends, moved in (

@@ -23,6 +23,7 @@ from cluster_sim.collectives.lowering.timed import one_op_a_rank
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.fault_text import Fault, fault_table
 from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
@@ -127,13 +128,20 @@ def measure(
     sbuf: bool = False,
     engine: str = "fast",
     proof: bool | None = None,
+    faults: Sequence[Fault] = (),
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a call; the row of :func:`rows`, and the trace.
 
     Of several calls at once, which are of one size, ``ranks`` and busbw are those of one group
     and the time is that of the last to end. ``auto`` on NVIDIA's machines is NCCL's measured
     behaviour, as in :func:`cluster_sim.collectives.duration_ps`; so is the time of a group whose
-    ops this machine could not hold.
+    ops this machine could not hold. ``faults`` slow or stop links, adapters, CC-Cores and memories
+    in flight; the lower bound stays that of the healthy fabric.
+
+    Raises
+    ------
+    InputError
+        For an unknown resource, and for faults of a time that is not simulated op by op.
     """
     check_engine(engine)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
@@ -142,14 +150,20 @@ def measure(
     bound = max(bounds, key=lambda one: one.time_ps)
     frame = Frame(first.group, first.size_bytes, bound, bus_factor(first.kind, first.ranks), engine)
     if algorithm == AUTO and not (ideal or sbuf) and covers(first.group.cluster):
+        _refuse_faults(faults, "NCCL's time is a closed form without links")
         return _measure_nccl(frame, many)
 
     def tried(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
         alone = len(many) == 1 and not sbuf
-        if alone and (_is_streamed(many, picked) or not fits_by(many, picked)):
+        streamed = _is_streamed(many, picked) and not faults
+        if alone and (streamed or not fits_by(many, picked)):
+            _refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
             return _measure_large(frame, first, picked, ideal=ideal)
         return measure_built(
-            lambda: compose(many, picked, ideal=ideal, sbuf=sbuf), frame, proof=proof
+            lambda: compose(many, picked, ideal=ideal, sbuf=sbuf),
+            frame,
+            proof=proof,
+            faults=faults,
         )
 
     candidates = fitting(many) if algorithm == BEST else [chosen(first, algorithm)]
@@ -180,7 +194,11 @@ class Frame:
 
 
 def measure_built(
-    build: Callable[[], Collective], frame: Frame, *, proof: bool | None = None
+    build: Callable[[], Collective],
+    frame: Frame,
+    *,
+    proof: bool | None = None,
+    faults: Sequence[Fault] = (),
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove; the row and the trace.
 
@@ -191,17 +209,27 @@ def measure_built(
     frame : Frame
     proof : bool, optional
         As in :func:`rows`.
+    faults : sequence of Fault
     """
     check_engine(frame.engine)
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()
-    trace = run(built.schedule, engine=frame.engine)
+    struck = fault_table(built.schedule, faults) if faults else None
+    trace = run(built.schedule, engine=frame.engine, faults=struck)
     row = _row(frame, trace, (begun, ready, time.perf_counter()))
     wanted = built.chunks.known and len(built.chip_of_rank) <= LARGEST_RANKS
     semantics = prove(built) if (wanted if proof is None else proof) else NOT_CHECKED
     named = {"collective": built.kind, "algorithm": built.algorithm}
     return {**named, **row, "steps": built.steps, "semantics": semantics}, trace
+
+
+def _refuse_faults(faults: Sequence[Fault], why: str) -> None:
+    if faults:
+        raise InputError(
+            f"fault on {faults[0].resource}: {why}. Name an algorithm that is simulated here, such "
+            "as --algorithm ring, or take fewer ranks"
+        )
 
 
 def _measure_nccl(frame: Frame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:

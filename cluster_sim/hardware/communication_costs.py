@@ -166,10 +166,11 @@ def _with_memory(costs: CommunicationCosts, numbers: Catalogue, chip: str) -> Co
     peak = numbers.entry(chip, "hbm_bandwidth").exact
     return replace(
         costs,
-        hbm_bytes_per_s=int(share * peak),
-        hbm_peak_bytes_per_s=int(peak),
-        copy_bytes_per_s=int(copy),
-        dma_bytes_per_s=int(copy * numbers.integer(chip, "ranks_per_chip")),
+        # No less than 1 B/s: 0 stands for a memory that is not known.
+        hbm_bytes_per_s=max(1, int(share * peak)),
+        hbm_peak_bytes_per_s=max(1, int(peak)),
+        copy_bytes_per_s=max(1, int(copy)),
+        dma_bytes_per_s=max(1, int(copy * numbers.integer(chip, "ranks_per_chip"))),
         copy_accesses=ring[0] // 2,
         reduce_accesses=ring[1] // 2,
         fused_copy_accesses=pair[0] - ring[0] // 2,

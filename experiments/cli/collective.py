@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from workloads.confidence import Interval
 
 
+def _algorithms() -> tuple[str, ...]:
+    """Names that ``--algorithm`` takes."""
+    from cluster_sim.collectives.algorithms.registry import ALGORITHMS, AUTO, BEST
+
+    return (AUTO, BEST, *ALGORITHMS)
+
+
 @dataclass(frozen=True)
 class CollectiveInputs:
     """An exchange: operation, sizes, algorithm."""
@@ -52,8 +59,8 @@ class CollectiveInputs:
     algorithm: str = field(
         default="auto",
         metadata=option(
-            "Algorithm by name, auto for the runtime's choice, best for the fastest of all "
-            "(`cluster-sim list algorithms`)"
+            "Algorithm by name, auto for the runtime's choice, best for the fastest of all",
+            choices=_algorithms,
         ),
     )
     runtime: str = field(
@@ -81,6 +88,14 @@ class CollectiveInputs:
     ideal: bool = field(
         default=False,
         metadata=option("Count link rates and latencies only, without efficiencies"),
+    )
+    fault: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Link, adapter or other resource, such as link:0-1 or tx:5, that dies or slows down; "
+            "may be repeated",
+            metavar="RESOURCE@TIME:dead|slow=P/Q",
+        ),
     )
     sbuf: bool = field(
         default=False,
@@ -275,6 +290,7 @@ def _how_to_measure(
         ideal=asked.ideal,
         sbuf=asked.sbuf,
         engine=engine,
+        faults=asked.fault,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,7 @@ def how_to_measure(
     ideal: bool,
     sbuf: bool,
     engine: str,
+    faults: Sequence[str] = (),
 ) -> tuple[list[int], Measure]:
     """Return the function that measures one size, and the sizes that a byte matrix gives."""
     from cluster_sim.collectives import CollectiveCall, measure
@@ -94,7 +95,9 @@ def how_to_measure(
         read_matrix,
     )
     from cluster_sim.collectives.measure_all_to_all_v import skewed as skewed_matrix
+    from cluster_sim.hardware.fault_text import parse_fault
 
+    struck = [parse_fault(text) for text in faults]
     if op != KIND:
         return [], lambda size: measure(
             [CollectiveCall(op, group, size) for group in groups],
@@ -102,6 +105,7 @@ def how_to_measure(
             ideal=ideal,
             sbuf=sbuf,
             engine=engine,
+            faults=struck,
         )
     if len(groups) > 1:
         raise InputError(f"{KIND} runs in one group, --group names {len(groups)}; give one")
@@ -112,6 +116,6 @@ def how_to_measure(
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
         sent = skewed_matrix(group.ranks, size, skew or 0.0) if given is None else given
-        return measure_v(group, sent, algorithm, ideal=ideal, engine=engine)
+        return measure_v(group, sent, algorithm, ideal=ideal, engine=engine, faults=struck)
 
     return ([] if given is None else [buffer_bytes(given)]), measured

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.all_to_all import DIMENSION_ORDERED, DIRECT
 from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL
@@ -44,7 +42,7 @@ def _preferences(call: CollectiveCall) -> Preferences:
         return (DIMENSION_ORDERED, DIRECT)
     if call.kind == "broadcast" and is_trainium(group.cluster):
         return _broadcast(call)
-    domains = len(np.unique(group.domain))
+    domains = len(group.domains)
     if domains > 1:
         first = (HIERARCHICAL,) if domains < group.ranks else ()
         return (*first, *_by_size(call, HIERARCHICAL, RING))

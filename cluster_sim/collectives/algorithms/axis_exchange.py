@@ -7,6 +7,7 @@ payload is shared out over the cyclic orders of the axes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,24 +23,29 @@ LISTED_RANKS = 256
 each message is one chunk."""
 
 
-def axis_exchange(group: Group, found: Box, size_bytes: int) -> Messages:
-    """All-to-all axis by axis on the box that a group fills.
+def axis_exchange(
+    group: Group, filled: Box, size_bytes: int, orders: Sequence[list[int]] | None = None
+) -> Messages:
+    """Write an all-to-all axis by axis on the box that a group fills.
 
     Parameters
     ----------
     group : Group
         One rank a chip.
-    found : Box
+    filled : Box
     size_bytes : int
         Whole buffer of one rank [B].
+    orders : sequence of list of int, optional
+        Orders of the axes over which the payload is shared; by default all cyclic ones.
     """
-    ranks, axes = group.ranks, len(found.sizes)
+    ranks, axes = group.ranks, len(filled.sizes)
     if ranks == 1:
         return no_sends(Chunks.table([], [], []), ranks)
-    share = cut(cut(size_bytes, ranks), axes)
-    plan = _Plan(found, ranks, listed=ranks <= LISTED_RANKS)
-    for turn in range(axes):
-        order = np.roll(np.arange(axes)[::-1], -turn).tolist()
+    if orders is None:
+        orders = [np.roll(np.arange(axes)[::-1], -turn).tolist() for turn in range(axes)]
+    share = cut(cut(size_bytes, ranks), len(orders))
+    plan = _Plan(filled, ranks, listed=ranks <= LISTED_RANKS)
+    for turn, order in enumerate(orders):
         plan.add_order(order, share[:, turn])
     return plan.finish()
 

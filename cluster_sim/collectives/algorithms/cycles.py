@@ -77,7 +77,7 @@ def all_rings(group: Group) -> Cycles:
 
     Of a group in an order of its own, that ring both ways.
     """
-    if isinstance(group.cluster.shape, FullMesh) and len(np.unique(group.domain)) == 1:
+    if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         return _with_cores(_strides(len(group.chips)), group)
     found = box(group) if group.ascending else None
     if found is None:

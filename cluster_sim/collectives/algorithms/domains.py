@@ -29,7 +29,7 @@ def radices(group: Group) -> list[int]:
     >>> radices(Group(twelve, 16 * np.arange(12)))
     [2, 2, 3]
     """
-    domains, fabric = len(np.unique(group.domain)), group.cluster.scale_out
+    domains, fabric = len(group.domains), group.cluster.scale_out
     wide = fabric is not None and fabric.oversubscription <= 1
     return prime_factors(domains) if wide and is_trainium(group.cluster) else [domains]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -12,24 +14,34 @@ from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.table import IntArray
 from topologies.errors import InputError
 from topologies.routing.domain import routes
+from topologies.shapes.basic import Shape, Torus
+from topologies.shapes.links import coordinates
 from topologies.units import format_bytes
 
 BYTES_AN_OP = 115
 """Peak of building and running a schedule: 113 B an op for the 154 M ops of a ring of 4,096 chips
 of Trn2, 102 B on plain wire."""
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SAMPLED_PAIRS = 1024
 """Pairs of chips whose mean distance stands for that of all."""
 
 
-def check_op_count(kind: str, algorithm: str, ranks: int, ops: int) -> None:
-    """Refuse a collective whose schedule would take more memory than the machine has."""
+def check_op_count(
+    kind: str, algorithm: str, ranks: int, ops: int, others: Sequence[str] = ()
+) -> None:
+    """Refuse a collective whose schedule would take more memory than the machine has.
+
+    ``others`` are algorithms that would fit, which the message names.
+    """
+    remedy = f"--algorithm {' or '.join(others)}" if others else "another algorithm"
     if not fits(ops):
         raise InputError(
             f"{kind} by {algorithm} on {ranks:,} ranks is about {ops:.1e} ops and needs "
             f"{format_bytes(ops * BYTES_AN_OP)}; this machine has {format_bytes(machine_bytes())}. "
-            "Use fewer ranks or another algorithm"
+            f"Use fewer ranks or {remedy}"
         )
 
 
@@ -42,7 +54,17 @@ def machine_bytes() -> int:
     """Memory that this process may use [B]: the machine's, or less where it was limited."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return physical if soft == resource.RLIM_INFINITY else min(physical, soft)
+    limits = [physical, _cgroup_bytes()]
+    return min(limits if soft == resource.RLIM_INFINITY else [*limits, soft])
+
+
+def _cgroup_bytes() -> int:
+    """Memory that a container's control group allows [B]; without a limit a very large number."""
+    try:
+        text = CGROUP_LIMIT.read_text(encoding="ascii").strip()
+    except OSError:
+        return sys.maxsize
+    return int(text) if text.isdecimal() else sys.maxsize
 
 
 def ops_foreseen(
@@ -75,6 +97,19 @@ def ops_foreseen(
     return len(calls) * int(algorithm.message_count(first, costs) * (issued + hops))
 
 
+def hop_counts(shape: Shape, src: IntArray, dst: IntArray) -> IntArray:
+    """Links between chips of one domain, int64 (pairs,); on a torus in closed form."""
+    if not isinstance(shape, Torus):
+        return np.asarray(routes(shape, src, dst).hops)
+    hops = np.zeros(len(src), np.int64)
+    for at, to, axis in zip(
+        coordinates(shape, src), coordinates(shape, dst), shape.axes, strict=True
+    ):
+        apart = np.abs(at - to)
+        hops += np.minimum(apart, axis.size - apart) if axis.wrap else apart
+    return hops
+
+
 def _hops(group: Group) -> float:
     """Mean links between two chips of a group, over some pairs."""
     step = max(1, len(group.chips) ** 2 // SAMPLED_PAIRS)
@@ -82,5 +117,5 @@ def _hops(group: Group) -> float:
     src, dst = group.chips[pair // len(group.chips)], group.chips[pair % len(group.chips)]
     each = group.cluster.chips_per_domain
     inside = src // each == dst // each
-    paths = routes(group.cluster.shape, src[inside] % each, dst[inside] % each)
-    return float(np.maximum(1, paths.hops).sum() + 2 * (~inside).sum()) / len(pair)
+    hops = hop_counts(group.cluster.shape, src[inside] % each, dst[inside] % each)
+    return float(np.maximum(1, hops).sum() + 2 * (~inside).sum()) / len(pair)

@@ -1,18 +1,25 @@
-"""Rings along one axis of a torus after the other: "ring per dimension" of other simulators.
+"""One axis after the other, with a barrier of all ranks between two: the textbook's schedule.
 
-All chips work on one axis at a time, the last axis first, all of the payload one way round. A stage
-along an axis is as many rings as there are lines of chips, which share nothing; so a torus too
-large to hold is run ring by ring (:func:`cluster_sim.engine.copies.simulate_copies`).
+A reduce-scatter runs a ring along each axis in turn, the last axis of the box first, an all-gather
+the other way round, an all-reduce both; an all-to-all exchanges along each axis in turn. Nobody
+begins an axis before everybody has ended the one before, which is what other simulators call a ring
+per dimension. ``torus`` runs the same stages without barriers and with all axes busy at once.
+
+A stage along an axis is as many rings as there are lines of chips, which share nothing; so a torus
+too large to hold is run ring by ring (:func:`cluster_sim.engine.copies.simulate_copies`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
 from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
 from cluster_sim.collectives.algorithms.stages import (
     Part,
@@ -30,7 +37,7 @@ from cluster_sim.collectives.messages import Messages
 from cluster_sim.engine.copies import simulate_copies
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric
-from cluster_sim.schedule.table import NO_RESOURCE, Schedule
+from cluster_sim.schedule.table import NO_RESOURCE, Edges, Schedule
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Axis, Torus
@@ -48,18 +55,80 @@ def _has_axes(call: CollectiveCall) -> bool:
     return filled is not None and len(filled.sizes) > 1
 
 
-def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
-    filled = _box(call)
-    axes = reversed(range(len(filled.sizes)))
-    return staged(call, [Part(tuple(axis_lines(filled, axis) for axis in axes))], 1)
+def per_axis(call: CollectiveCall) -> Messages:
+    """Write a collective axis by axis on the box of a group, with barriers."""
+    filled, ranks = _box(call), call.ranks
+    axes = range(len(filled.sizes))[::-1]
+    if call.kind == "all-to-all":
+        messages = axis_exchange(call.group, filled, call.size_bytes, [list(axes)])
+        stages = [(filled.sizes[axis] - 1) * ranks for axis in axes]
+        return with_barriers(messages, stages, held=stages)
+    messages = staged(call, [Part(tuple(axis_lines(filled, axis) for axis in axes))], 1)
+    one_way = [(filled.sizes[axis] - 1) * ranks for axis in axes]
+    stages = one_way * call.reduces + one_way[::-1] * call.gathers
+    return with_barriers(messages, stages, held=[ranks] * len(stages))
+
+
+def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]) -> Messages:
+    """Hold back each stage until all ranks have ended the one before.
+
+    Parameters
+    ----------
+    messages : Messages
+        Stage after stage, between two of them a join for each rank.
+    stages : sequence of int
+        Messages of each stage, without joins.
+    held : sequence of int
+        How many of them, the first ones, wait for the barrier; the others wait for these.
+    """
+    ranks, rows, barriers = messages.ranks, len(messages), len(stages) - 1
+    if rows == 0 or barriers < 1:
+        return messages
+    ends = np.cumsum(np.array(stages) + ranks)[:-1]
+    joins = ends[:, None] - ranks + np.arange(ranks)
+    barrier = rows + np.arange(barriers)
+    waiting = [end + np.arange(count) for end, count in zip(ends, held[1:], strict=True)]
+    edges = messages.edges
+    waits = Edges.from_pairs(
+        rows + barriers,
+        np.concatenate([edges.sources(), joins.ravel(), np.repeat(barrier, held[1:])]),
+        np.concatenate([edges.dst, np.repeat(barrier, ranks), *waiting]),
+    )
+
+    def column(name: str, value: int) -> np.ndarray:
+        own = np.asarray(getattr(messages, name))
+        return np.append(own, np.full(barriers, value, own.dtype))
+
+    return replace(
+        messages,
+        channel=column("channel", 0),
+        first=column("first", 0),
+        count=column("count", 0),
+        reduce=column("reduce", 0),
+        step=np.append(messages.step, messages.step[ends - 1]),
+        priority=column("priority", 0),
+        edges=waits,
+    )
 
 
 def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return staged_count(call, [_box(call).sizes], 1)
+    sizes = _box(call).sizes
+    if call.kind == "all-to-all":
+        return call.ranks * (sum(sizes) - 1) + len(sizes) - 1
+    return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
 
 
 def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    return staged_rounds(call, [_box(call).sizes])
+    sizes = _box(call).sizes
+    return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
+
+
+def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
+    """Accesses; an exchange stores what passes through at every axis."""
+    if call.kind != "all-to-all":
+        return each_byte_arrives_once(call, costs)
+    moved = sum((Fraction(size - 1, size) for size in _box(call).sizes), Fraction(0))
+    return call.ranks * moved * costs.copy_accesses
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
@@ -74,7 +143,9 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
         [ps]; None where rings share more than links, or messages cross several.
     """
     cluster, filled = call.group.cluster, _box(call)
-    if not (cluster.plain and isinstance(cluster.shape, Torus) and all(filled.wraps)):
+    if call.kind not in RING_KINDS or not (
+        cluster.plain and isinstance(cluster.shape, Torus) and all(filled.wraps)
+    ):
         return None
     total_ps = 0
     for kind, place, size_bytes in _stages(call.kind, filled.sizes, call.size_bytes):
@@ -124,13 +195,13 @@ def _ring_cluster(axis: Axis) -> Cluster:
 
 PER_AXIS = Algorithm(
     name="per-axis",
-    summary="rings along one axis after the other, all of the payload one way round",
-    kinds=RING_KINDS,
+    summary="a ring, or an exchange, along one axis after the other, all ranks in step",
+    kinds=(*RING_KINDS, "all-to-all"),
     suits=_has_axes,
-    messages=_messages,
+    messages=lambda call, costs: per_axis(call),
     message_count=_message_count,
     rounds=_rounds,
-    memory_accesses=each_byte_arrives_once,
+    memory_accesses=_memory_accesses,
     stands_for=ring_by_ring_ps,
     streams=True,
 )

@@ -103,7 +103,7 @@ def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Time over one rank of each of many domains [ps]: one pair stands for all of a dimension."""
     group = call.group
-    if not spans_many_domains(call) or len(np.unique(group.domain)) != group.ranks:
+    if not spans_many_domains(call) or len(group.domains) != group.ranks:
         return None
     if is_thin(group, costs):
         return None

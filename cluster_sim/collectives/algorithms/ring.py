@@ -127,7 +127,7 @@ def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
     group = call.group
     if not spans_many_domains(call):
         return None
-    if len(np.unique(group.domain)) == group.ranks:
+    if len(group.domains) == group.ranks:
         return _one_rank_a_domain_ps(call, costs)
     messages = costs.slices * group.ranks * (group.ranks - 1) * call.ways
     return _few_rounds_ps(call, costs) if messages > MOST_OPS else None

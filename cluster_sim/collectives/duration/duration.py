@@ -152,7 +152,7 @@ def _timed(
     """Time [ps] and method for all groups of one geometry."""
     group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
     call = CollectiveCall(kind, group, size_bytes)
-    several = len(np.unique(group.domain)) > 1
+    several = len(group.domains) > 1
     if kind == "all-to-all" and several and group.ranks >= FLOWS_FROM:
         return _exchange_ps(call, ideal=ideal), FLOWS
     few = algorithm.stands_for(call, wire(cluster, ideal=ideal))

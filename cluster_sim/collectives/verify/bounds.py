@@ -15,18 +15,26 @@ import numpy as np
 from cluster_sim.collectives.algorithms.memory_accesses import fewest_accesses
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.verify.stacked_switches import (
+    stacked_outward,
+    switches_are_stacked,
+)
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import BoolArray, IntArray
 from topologies.routing.domain import routes
 from topologies.routing.scale_out import clos, scale_out_paths
+from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import Links, coordinates, domain_links
 
 MAX_PAIRS = 1 << 16
 """Pairs of chips among which the farthest is sought; beyond, only those of the first chip."""
+MOST_PLACES = 1 << 25
+"""Chips that all cuts across one axis are taken over; of a larger domain fewer cuts are looked at,
+which are as good where the axis is a ring."""
+MOST_STACKED_CUTS = 16
+"""Cuts along an axis that are looked at where switches lead to switches: each is a flow problem."""
 
-BLOCK_PAIRS = 1 << 14
-"""Pairs whose routes are held at once."""
 
 AROUND = "cut around a domain"
 """The bound of what a scale-up domain can exchange with all others."""
@@ -151,16 +159,24 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     links = domain_links(group.cluster.shape)
     names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None
     place, only_chips = coordinates(group.cluster.shape, np.arange(each)), links.nodes == each
+    stacked = switches_are_stacked(links, each)
     for axis, size in enumerate(group.cluster.shape.sizes):
         members = np.bincount(place[axis][local], minlength=size)
         for width in sorted({1, size // 2} - {0, size}):
             out = _outward_by_start(links, place[axis], size, width) if only_chips else None
-            for start in range(size if width > 1 or size <= 64 else 1):
+            most = MOST_STACKED_CUTS if stacked else max(1, MOST_PLACES // each)
+            step = max(1, size // most)
+            for start in range(0, size if width > 1 or size <= 64 else 1, step):
                 part = (np.arange(size) - start) % size < width
                 inside = int(members[part].sum()) * group.ranks_per_chip
                 if not 0 < inside < ranks:
                     continue
-                rate = _outward(links, part[place[axis]]) if out is None else int(out[start])
+                if out is not None:
+                    rate = int(out[start])
+                elif stacked:
+                    rate = stacked_outward(links, part[place[axis]])
+                else:
+                    rate = _outward(links, part[place[axis]])
                 name = f"cut across {names[axis] if names else axis}"
                 yield Bound(name, _time(crossing_bytes(call, inside), rate, least))
 
@@ -216,7 +232,7 @@ def _outward(links: Links, part: BoolArray) -> int:
 
 
 def _domains(group: Group) -> int:
-    return len(np.unique(group.domain))
+    return len(group.domains)
 
 
 def _least_latency(group: Group) -> int:
@@ -235,18 +251,28 @@ def _distance(call: CollectiveCall) -> int:
         origins = chips if len(chips) ** 2 <= MAX_PAIRS and call.kind != "broadcast" else chips[:1]
         src, dst = (side.ravel() for side in np.meshgrid(origins, chips, indexing="ij"))
     inside = src // each == dst // each
-    latency = domain_links(group.cluster.shape).latency_ps
-    near, far = src[inside] % each, dst[inside] % each
-    farthest = 0
-    for low in range(0, len(near), BLOCK_PAIRS):
-        block = slice(low, low + BLOCK_PAIRS)
-        found = routes(group.cluster.shape, near[block], far[block])
-        pair = np.repeat(np.arange(len(found)), found.hops)
-        farthest = max(farthest, _most(np.bincount(pair, latency[found.link], len(found))))
+    farthest = _farthest_inside(group.cluster.shape, src[inside] % each, dst[inside] % each)
     if not inside.all():
         between = scale_out_paths(group.cluster, src[~inside], dst[~inside])
         farthest = max(farthest, _most(between.latency_ps))
     return farthest
+
+
+def _farthest_inside(shape: Shape, src: IntArray, dst: IntArray) -> int:
+    """Largest latency of the routes between chips of one domain [ps]; on a torus in closed form."""
+    if isinstance(shape, Torus):
+        total = np.zeros(len(src), np.int64)
+        for at, to, axis in zip(
+            coordinates(shape, src), coordinates(shape, dst), shape.axes, strict=True
+        ):
+            apart = np.abs(at - to)
+            hops = np.minimum(apart, axis.size - apart) if axis.wrap else apart
+            total += hops * axis.latency_ps
+        return _most(total)
+    paths = routes(shape, src, dst)
+    pair = np.repeat(np.arange(len(paths)), paths.hops)
+    latency_ps = domain_links(shape).latency_ps
+    return _most(np.bincount(pair, latency_ps[paths.link], len(paths)))
 
 
 def _most(values: IntArray | np.typing.NDArray[np.float64]) -> int:

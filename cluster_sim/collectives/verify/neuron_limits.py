@@ -84,7 +84,7 @@ def along_ring(group: Group) -> Group:
     >>> along_ring(Group(cluster("trn2.48xlarge"), [0, 1, 4, 5])).chips.tolist()
     [0, 4, 5, 1]
     """
-    if not group.ascending or len(np.unique(group.domain)) > 1 or not is_trainium(group.cluster):
+    if not group.ascending or len(group.domains) > 1 or not is_trainium(group.cluster):
         return group
     chips_only = Group(group.cluster, group.chips)
     order = one_ring(chips_only).order[0]

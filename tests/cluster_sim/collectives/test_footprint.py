@@ -37,7 +37,7 @@ def test_best_tries_what_fits(monkeypatch):
     group = whole(cluster("trn2-ultraserver"))
     monkeypatch.setattr(footprint, "machine_bytes", lambda: 2 * 10**6)
     fit = fitting([Call("all-gather", group, 2**20)])
-    assert {one.name for one in fit} == {"ring", "mesh", "rdh", "torus"}
+    assert {one.name for one in fit} == {"ring", "mesh", "rdh", "torus", "per-axis"}
     row, _ = measure(Call("all-gather", group, 2**20), "best")
     assert row["ops"] * footprint.BYTES_AN_OP < 4 * 10**6
     with pytest.raises(InputError, match="all-gather by multi-ring on 64 ranks"):

@@ -1,0 +1,52 @@
+"""Faults of ``collective``: links and adapters slow down on both engines, or say why not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments.cli.main import run
+
+RING = ("collective", "all-reduce", "ring:4", "--bandwidth", "100GB/s", "--latency", "1us")
+SERVERS = ("collective", "all-reduce", "trn2.48xlarge:2", "--algorithm", "hierarchical")
+QUIET = ("--size", "1MiB", "--json", "--quiet")
+
+
+def time_s(capsys, *words) -> float:
+    """Time of the one row of a command."""
+    assert run([*words, *QUIET]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    return float(row["time_s"])
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_slow_link_holds_up_the_ring(capsys, engine):
+    healthy = time_s(capsys, *RING, "--algorithm", "ring")
+    fault = ("--algorithm", "ring", "--fault", "link:0-1@0s:slow=1/2", "--engine", engine)
+    slow = time_s(capsys, *RING, *fault)
+    assert slow == pytest.approx(1e-6 + 6 * 2**18 / 50e9, rel=1e-9)
+    assert slow > healthy
+
+
+def test_a_slow_adapter_is_as_slow_on_both_engines(capsys):
+    healthy = time_s(capsys, *SERVERS)
+    fault = (*SERVERS, "--fault", "tx:5@0s:slow=1/4", "--engine")
+    fast, reference = (time_s(capsys, *fault, engine) for engine in ("fast", "reference"))
+    assert fast == reference > healthy
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*RING, "--fault", "link:0-3@0s"), "is not RESOURCE@TIME:dead|slow=P/Q"),
+        ((*RING, "--fault", "link:0-2@0s:dead"), "no resource link:0-2 in this run"),
+        (
+            ("collective", "all-reduce", "dgx-h100", "--fault", "link:0-8@0s:slow=1/2"),
+            "closed form without links. Name an algorithm",
+        ),
+    ],
+)
+def test_mistakes_are_named(capsys, words, message):
+    assert run([*words, *QUIET]) == 2
+    assert message in capsys.readouterr().err
