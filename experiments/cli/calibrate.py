@@ -150,8 +150,9 @@ def _print_groups(groups: Sequence[Group], text: str) -> None:
                 f"  {len(group.apart)} of them took no part in the fit: median error "
                 f"{_median(group.apart):.1%}.\n"
             )
-        for name, reason in group.fit.kept.items():
-            sys.stderr.write(f"  {name} keeps its value: {reason}.\n")
+        for reason in dict.fromkeys(group.fit.kept.values()):
+            names = [name for name, why in group.fit.kept.items() if why == reason]
+            sys.stderr.write(f"  Not fitted, as {reason}: {', '.join(names)}.\n")
 
 
 def _write(run: Run, document: dict[str, Any]) -> None:

@@ -1,0 +1,185 @@
+"""The kit of an owner of hardware, and constants fitted to what it measures."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.calibration.combined import Group, fit_all
+from experiments.calibration.constants import Constant, overlay_text, with_values
+from experiments.calibration.kit import read_manifest, write_kit
+from experiments.calibration.measurements import read_measurements
+from experiments.cli.main import run
+from experiments.validation.collectives import time_s
+from experiments.validation.kernels import predict
+from experiments.validation.machines import machines_for
+from topologies.catalogue.catalogue import Catalogue, catalogue, choose
+from topologies.errors import InputError
+
+SHARED = {"chip": "trn2", "cores": 2, "runtime": "graph", "precision": "bf16"}
+PRODUCTS = [
+    *((side, side, side) for side in (512, 1024, 2048, 4096, 8192)),
+    *((1, 4096, 4096), (128, 4096, 4096), (4096, 17408, 5120), (16, 14336, 4096)),
+]
+KERNELS: list[dict[str, Any]] = [
+    *({"kernel": "gemm", "m": m, "n": n, "k": k, **SHARED} for m, n, k in PRODUCTS),
+    *(
+        {"kernel": "elementwise", "work": "streaming", "size_bytes": size, **SHARED}
+        for size in (2**20, 2**24, 2**28)
+    ),
+]
+TRUE = {
+    Constant("kernels.trainium", "gemm_sustained"): 0.8,
+    Constant("kernels.trainium", "elementwise_efficiency"): 0.664,
+    Constant("kernels.trainium", "launch"): 5.25e-6,
+}
+SIZES = [2**power for power in range(14, 30, 3)]
+INSIDE = {
+    Constant("trn2", "copy_all_reduce_4"): 1.3,
+    Constant("trn2", "chip_collective_launch"): 1.5,
+}
+"""Factors of what the shipped catalogue has."""
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = sorted({name for row in rows for name in row})
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def measured(numbers: Catalogue, noise: float = 0.0) -> list[dict[str, Any]]:
+    """Kernel rows timed with these constants, each off by up to the noise."""
+    draws = np.random.default_rng(0).uniform(-noise, noise, len(KERNELS))
+    return [
+        {**row, "kernel_s": predict(row, numbers).predicted["kernel_s"] * (1 + draw)}
+        for row, draw in zip(KERNELS, draws.tolist(), strict=True)
+    ]
+
+
+def fitted(group: Group) -> dict[str, float]:
+    return {entry.quantity: entry.value for entry in group.fit.entries}
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3", "a100-80gb", "h100", "h200", "b200"])
+def test_scripts_of_a_kit_are_whole(tmp_path: Path, chip: str) -> None:
+    folder = tmp_path / "kit"
+    manifest = write_kit(folder, chip)
+    assert manifest == read_manifest(folder) or manifest.files == ()
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    for name, text in texts.items():
+        assert not any(f"@{word}@" in text for word in ("CHIP", "RANKS", "CLUSTER", "TOOL")), name
+        if name.endswith(".py"):
+            ast.parse(text)
+    assert set(json.loads(texts["manifest.json"])["files"]) == set(texts) - {"manifest.json"}
+    assert ("nccom-test" in texts["collectives.sh"]) == chip.startswith("trn")
+
+
+def test_a_kit_needs_an_empty_folder_and_a_known_chip(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(InputError, match="not an empty folder"):
+        write_kit(tmp_path, "trn2")
+    with pytest.raises(InputError, match=r"no kit for chip 'h20'.*Did you mean h200"):
+        write_kit(tmp_path / "new", "h20")
+
+
+def test_known_constants_of_kernels_come_back(tmp_path: Path) -> None:
+    write_kit(tmp_path / "kit", "trn2")
+    book = catalogue()
+    write_rows(tmp_path / "kit" / "results.csv", measured(with_values(book, TRUE)))
+    (group,) = fit_all(read_measurements([tmp_path / "kit"]), book, None)
+    found = fitted(group)
+    for constant, value in TRUE.items():
+        assert found[constant.quantity] == pytest.approx(value, rel=0.02)
+    assert np.abs(group.fit.after).max() < 0.001 < np.abs(group.fit.before).max()
+    assert "no row depends on it" in group.fit.kept.values()
+
+
+def test_known_constants_of_collectives_come_back(tmp_path: Path) -> None:
+    kit, book = tmp_path / "kit", catalogue()
+    write_kit(kit, "trn2")
+    true = {one: book.value(one.part, one.quantity) * by for one, by in INSIDE.items()}
+    machine = machines_for("trn2.48xlarge", 1, with_values(book, true))
+    (kit / "collectives").mkdir()
+    lines = ["nccom-test -r 4 allr", "size(B) count(elems) type time(us) algbw(GB/s) busbw(GB/s)"]
+    for size in SIZES:
+        seconds = time_s("all-reduce", machine, 1, 4, size)
+        rate = size / seconds / 1e9
+        lines.append(f"{size} {size // 4} fp32 {seconds * 1e6:.6f} {rate:.4f} {1.5 * rate:.4f}")
+    (kit / "collectives" / "allr_4.log").write_text("\n".join(lines))
+    (group,) = fit_all(read_measurements([kit]), book, None)
+    found = fitted(group)
+    for constant, value in true.items():
+        assert found[constant.quantity] == pytest.approx(value, rel=0.02)
+
+
+def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_path: Path) -> None:
+    book, path = catalogue(), tmp_path / "rows.csv"
+    noisy = measured(with_values(book, TRUE), noise=0.2)
+    for rows in (noisy, noisy[3:5]):
+        write_rows(path, rows)
+        (group,) = fit_all(read_measurements([path]), book, None)
+        for entry in group.fit.entries:
+            assert entry.low is not None
+            assert entry.high is not None
+            assert entry.low <= entry.value <= entry.high
+            assert entry.unit != "ratio" or entry.high <= 1
+        assert np.abs(group.fit.after).max() <= np.abs(group.fit.before).max()
+    assert group.fit.kept
+
+
+def test_the_overlay_is_read_back_as_measured(tmp_path: Path) -> None:
+    book, path = catalogue(), tmp_path / "rows.csv"
+    write_rows(path, measured(with_values(book, TRUE)))
+    (group,) = fit_all(read_measurements([path]), book, None)
+    overlay = tmp_path / "mine.csv"
+    overlay.write_text(overlay_text(group.fit.entries))
+    entry = choose((), overlay).entry("kernels.trainium", "launch")
+    assert (entry.grade, entry.value) == ("measured", pytest.approx(5.25e-6, rel=0.02))
+
+
+def test_profiles_and_reports_in_json_are_measurements(tmp_path: Path) -> None:
+    profile = tmp_path / "gemm_m4096_n4096_k4096_bf16.json"
+    profile.write_text(json.dumps({"summary": [{"total_time": 0.00145}]}))
+    report = tmp_path / "report.json"
+    results = [{"size": 1024, "time_us": 12.0}, {"size": 2**20, "time_us": 40.0}]
+    report.write_text(json.dumps({"op": "allr", "nworkers": 4, "results": results}))
+    found = read_measurements([profile, report])
+    assert found.kernels[0]["m"] == 4096
+    assert found.kernels[0]["kernel_s"] == 0.00145
+    _, series = found.collectives[0]
+    assert (series.collective, series.ranks, series.time_s.tolist()) == (
+        "all-reduce",
+        4,
+        pytest.approx([12e-6, 40e-6]),
+    )
+    profile.rename(tmp_path / "unnamed.json")
+    with pytest.raises(InputError, match="does not state the kernel"):
+        read_measurements([tmp_path / "unnamed.json"])
+
+
+def test_the_commands_write_a_kit_and_calibrate_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit = tmp_path / "kit"
+    assert run(["measure-kit", str(kit), "--chip", "trn2"]) == 0
+    assert run(["calibrate", str(kit)]) == 2
+    assert "no measurement in it" in capsys.readouterr().err
+    write_rows(kit / "results.csv", measured(with_values(catalogue(), TRUE)))
+    assert run(["calibrate", str(kit), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (group,) = document["groups"]
+    assert group["name"] == "kernels"
+    assert group["median_abs_error"] < 0.001 < group["median_abs_error_before"]
+    assert run(["calibrate", str(kit)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("part,quantity")
+    assert "no row depends on it" in captured.err
