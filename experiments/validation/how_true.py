@@ -1,0 +1,176 @@
+"""``python -m experiments.validation.how_true``: the page and the picture of how true answers are.
+
+Both come from ``workloads/confidence/residuals.csv``, which ``validate --residuals`` writes, and
+from the grades of the catalogue.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.errors import InputError
+from workloads.kernels.chip_share import family
+
+KINDS: Mapping[str, tuple[str, str]] = {
+    "kernel": ("kernels", "fitted to kernels of the chip"),
+    "collective": ("collectives", "fitted to collectives of the machine"),
+    "training": ("training steps", "kernels and collectives; few constants from steps"),
+    "serving": ("serving", "kernels and collectives; overheads of an engine from its runs"),
+}
+"""Beginning of a kind of residual, its name on the page, and what its answers rest on."""
+CHIPS = ("a100-40gb", "a100-80gb", "h100", "h200", "b200", "gb200", "trn1", "trn2", "trn3")
+FEWEST = 3
+"""Rows below which a 90th percentile says nothing."""
+HEAD = """# How true
+
+What each kind of answer rests on, chip by chip, and how far it was off where somebody published a
+measurement: absolute errors of all rows of the validation tables, those that constants were fitted
+to included. [Validation](background/validation.md) takes the tables apart, and
+[confidence](background/confidence.md) says how an interval follows.
+
+![Errors by kind of answer and chip](figures/how_true.png)
+
+| answer | chip | rests on | rows | tables | median | p90 | bias |
+|---|---|---|---|---|---|---|---|
+"""
+TAIL = """
+**no row** means that the validation tables have none of that kind for the chip: its answers carry
+over from a chip like it (H200 from H100, Trn3 from Trn2, GB200 from B200) or rest on what is in the
+catalogue alone, and intervals are wider for it.
+
+## What the constants of kernels rest on
+
+| chip | measured | derived | stated | assumed |
+|---|---|---|---|---|
+"""
+END = """
+`--explain` on any command shows every number of an answer with its source. An owner of a chip makes
+its rows measured: `cluster-sim measure-kit DIR --chip trn2` writes what to run there, and
+`cluster-sim calibrate DIR --overlay mine.csv` fits the catalogue to it.
+
+This page and its picture are written by
+
+```
+cluster-sim validate --residuals workloads/confidence/residuals.csv
+python -m experiments.validation.how_true docs
+```
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Errors of one kind of answer on one chip."""
+
+    kind: str
+    chip: str
+    rows: int
+    tables: int
+    median: float
+    p90: float
+    bias: float
+
+
+def lines(residuals: pd.DataFrame) -> list[Line]:
+    """Errors by kind of answer and chip; no rows where there are none."""
+    found = []
+    for kind in KINDS:
+        of_kind = residuals[residuals.kind.str.startswith(kind)]
+        of_kind = of_kind[of_kind.kind != "training.research"]
+        for chip in CHIPS:
+            rows = of_kind[of_kind.chip == chip]
+            error = np.expm1(-rows.log_residual.to_numpy(float))
+            size = np.abs(error)
+            if not len(rows):
+                found.append(Line(kind, chip, 0, 0, np.nan, np.nan, np.nan))
+                continue
+            p90 = float(np.quantile(size, 0.9)) if len(rows) >= FEWEST else np.nan
+            numbers = float(np.median(size)), p90, float(error.mean())
+            found.append(Line(kind, chip, len(rows), rows.table.nunique(), *numbers))
+    return found
+
+
+def grades(numbers: Catalogue) -> dict[str, Counter[str]]:
+    """Number of kernel constants of each chip's family by grade."""
+    found = {}
+    for chip in CHIPS:
+        try:
+            part = f"kernels.{family(chip).name}"
+            others = tuple(f"_{other}" for other in CHIPS if other != chip)
+            found[chip] = Counter(
+                entry.grade
+                for entry in numbers.rows
+                if entry.part == part and not entry.variant and not entry.quantity.endswith(others)
+            )
+        except InputError:
+            continue
+    return found
+
+
+def page(found: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
+    """Text of the page."""
+    rows = []
+    for line in found:
+        name, rests = KINDS[line.kind]
+        if not line.rows:
+            rows.append(f"| {name} | {line.chip} | no row | | | | | |")
+            continue
+        p90 = "" if np.isnan(line.p90) else f"{line.p90:.1%}"
+        rows.append(
+            f"| {name} | {line.chip} | {rests} | {line.rows:,} | {line.tables} | "
+            f"{line.median:.1%} | {p90} | {line.bias:+.1%} |"
+        )
+    kinds = ("measured", "derived", "stated", "assumed")
+    of_chips = [
+        f"| {chip} | " + " | ".join(str(count.get(kind, 0)) for kind in kinds) + " |"
+        for chip, count in graded.items()
+    ]
+    return HEAD + "\n".join(rows) + "\n" + TAIL + "\n".join(of_chips) + "\n" + END
+
+
+def draw(found: Sequence[Line], path: Path) -> None:
+    """Median and 90th percentile of the error by kind of answer and chip."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axes = figure.subplots(1, len(KINDS), sharey=True)
+    heights = {chip: -at for at, chip in enumerate(CHIPS)}
+    for axis, (kind, (name, _)) in zip(axes, KINDS.items(), strict=True):
+        for line in found:
+            if line.kind != kind:
+                continue
+            y = heights[line.chip]
+            if not line.rows:
+                axis.text(1, y, "no row", va="center", fontsize=7, color="0.5")
+                continue
+            far = line.median if np.isnan(line.p90) else line.p90
+            axis.plot([100 * line.median, 100 * far], [y, y], color="0.6", lw=2)
+            axis.plot(100 * line.median, y, "o", color="C0", ms=5)
+        axis.set_title(f"{name}", fontsize=9)
+        axis.set_xlim(0, 60)
+        axis.set_xlabel("error [%]", fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.grid(axis="x", alpha=0.3)
+    axes[0].set_yticks(list(heights.values()), list(heights))
+    figure.suptitle("Median (dot) and 90th percentile (end of line) of the error", fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
+def main(folder: Path) -> None:
+    """Write ``how-true.md`` and its picture into the folder of the documentation."""
+    residuals = pd.read_csv(str(files("workloads.confidence") / "residuals.csv"))
+    found = lines(residuals)
+    (folder / "how-true.md").write_text(page(found, grades(catalogue())), encoding="utf-8")
+    draw(found, folder / "figures" / "how_true.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
