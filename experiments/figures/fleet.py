@@ -158,7 +158,7 @@ def _days(axes: Axes, frame: pd.DataFrame) -> None:
     short = last - first <= pd.Timedelta(days=2)
     every_day: dates.DateLocator = dates.DayLocator()  # type: ignore[no-untyped-call]
     if short:
-        every_day = dates.HourLocator(byhour=range(0, 24, 4))  # type: ignore[no-untyped-call]
+        every_day = dates.HourLocator(byhour=(0, 6, 12, 18))  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(every_day)
     style = dates.DateFormatter("%a %H:%M" if short else "%a %d %b")  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(style)
