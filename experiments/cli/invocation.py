@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.output import print_json
+from experiments.cli.output import check_results, print_json
 from topologies.errors import InputError, suggestion
 from topologies.options import option
 
@@ -106,6 +106,8 @@ class Invocation:
         inputs : mapping, optional
             Inputs to be recorded; by default the options as they were given.
         """
+        results = document()
+        check_results(results)
         if self.out is not None:
             from experiments.reports.run_directory import run_directory
 
@@ -113,6 +115,6 @@ class Invocation:
             with run_directory(self.out, command=self.command, inputs=asked, seed=self.seed) as run:
                 write(run)
         if self.json:
-            print_json(document())
+            print_json(results)
         else:
             show()
