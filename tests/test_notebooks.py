@@ -38,7 +38,7 @@ def toy(notebook: Any, name: str, folder: Path) -> Any:
     config = folder / "config.json"
     config.write_text(json.dumps(TOY_CONFIG))
     for cell in notebook.cells:
-        if "parameters" in cell.metadata.get("tags", []):
+        if name in TOY and "parameters" in cell.metadata.get("tags", []):
             cell.source = TOY[name].format(config=str(config))
     return notebook
 
