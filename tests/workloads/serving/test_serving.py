@@ -79,7 +79,7 @@ def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) 
     """10,000-token prompt, 1,500 tokens out, TP64: one trn2.48xlarge; one set of overheads."""
     made = profile(named(name), TRN2, tp=64)
     served = serve(made, _requests((0.0, 10_000, 1500)), Batching(buckets=BUCKETS))
-    assert served.ttft_s[0] == pytest.approx(ttft_s, rel=0.1)
+    assert served.ttft_s[0] == pytest.approx(ttft_s, rel=0.15)
     assert served.tpot_s[0] == pytest.approx(tpot_s, rel=0.2)
     assert made.chips == 16
 
