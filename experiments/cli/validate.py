@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cluster_sim.progress import progress
+from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from topologies.options import option
@@ -49,7 +50,7 @@ class ValidationInputs:
     )
 
 
-def validate(asked: ValidationInputs, call: Invocation) -> int:
+def validate(asked: ValidationInputs, catalogue: CatalogueInputs, call: Invocation) -> int:
     """Compare predictions with published measurements.
 
     With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
@@ -62,8 +63,11 @@ def validate(asked: ValidationInputs, call: Invocation) -> int:
     from experiments.validation.validate import validate as run
     from topologies.errors import InputError
 
+    numbers = catalogue.read()
+
     def compare(rows: Rows, name: str) -> Result:
-        return run(rows, name, watch=watch, workers=asked.workers or available_workers())
+        workers = asked.workers or available_workers()
+        return run(rows, name, watch=watch, workers=workers, catalogue=numbers)
 
     def watch(rows: Sequence[Any], name: str) -> Any:
         return progress(rows, name, quiet=call.quiet)

@@ -16,7 +16,7 @@ from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import operation
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.runtime import collective_seen_by_host
@@ -52,7 +52,7 @@ def time_s(
     return duration_ps(call, algorithm) / PS_PER_S
 
 
-def predict(values: Mapping[str, Any]) -> Outcome:
+def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
     """Time of the collective of one row [s], under ``time_s``.
 
     Timed through PyTorch it is at least the distance of two calls, or longer by what it takes to
@@ -64,7 +64,8 @@ def predict(values: Mapping[str, Any]) -> Outcome:
             "measured with NVSHMEM, whose puts are not modelled: its times do not depend on the "
             "ranks. Compare NCCL or nccom-test rows."
         )
-    whole = machines_for(values["cluster"], values["chips"])
+    parts = numbers or catalogue()
+    whole = machines_for(values["cluster"], values["chips"], parts)
     ranks = values["ranks"] or values["chips"]
     op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
     seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
@@ -72,9 +73,9 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     seconds = collective_seen_by_host(whole.chip, seconds, runtime)
     known = _provenance(whole, algorithm)
     if through == WAITED:
-        seconds += catalogue().value(PYTORCH, "waited")
+        seconds += parts.value(PYTORCH, "waited")
     elif through == QUEUED:
-        seconds = max(seconds, catalogue().value(PYTORCH, "call"))
+        seconds = max(seconds, parts.value(PYTORCH, "call"))
     if through in (WAITED, QUEUED):
         known["host"] = "assumed: timed through PyTorch"
     return Outcome({"time_s": seconds}, provenance=known)

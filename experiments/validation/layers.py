@@ -13,6 +13,7 @@ from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
 from experiments.validation.row_defaults import filled
 from experiments.validation.training import model_of, plan_of
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.kernels.chip_share import worst
 from workloads.training.layers.layer import backward, forward
@@ -21,14 +22,15 @@ from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
 from workloads.training.program.program import exchange_ps
 
 
-def predict(values: Mapping[str, Any]) -> Outcome:
+def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
     """Time of a dense layer's passes over one microbatch [s], tensor parallelism included."""
     row = filled(values)
     model, plan, used = model_of(row.values), plan_of(row.values), recipe(row.values)
     if plan.cp > 1 or model.experts:
         return unsupported("a layer with context parallelism or experts. Use iteration_s.")
-    machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers())
-    shapes = RankShapes(model, plan, machine.chip, used.numbers())
+    parts = used.numbers(numbers)
+    machine = machines_for(row.values["cluster"], row.values["chips"], parts)
+    shapes = RankShapes(model, plan, machine.chip, parts)
     there, back = forward(shapes), backward(shapes)
     known = {
         "kernels": worst(*(step.provenance for step in there if step.provenance)),

@@ -11,10 +11,11 @@ from experiments.validation.outcome import Outcome
 from experiments.validation.recipes import recipe
 from experiments.validation.row_defaults import filled
 from experiments.validation.training import model_of, plan_of
+from topologies.catalogue.catalogue import Catalogue
 from workloads.training.memory.memory import worst
 
 
-def predict(values: Mapping[str, Any]) -> Outcome:
+def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
     """Memory [B] of the rank that needs most, and 1 where it fits, else 0.
 
     ``memory_bytes`` is allocated at the worst moment and ``reserved_bytes`` held by the framework's
@@ -24,7 +25,7 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     plan, used = plan_of(row.values), recipe(row.values)
     # What runs separate attention kernels is of a time in which training used dropout.
     model = replace(model_of(row.values), dropout=plan.attention == "unfused")
-    parts = used.numbers()
+    parts = used.numbers(numbers)
     found = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
     known = {"framework": f"assumed: {used.told}"}
     if row.assumed:

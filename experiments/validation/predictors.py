@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from experiments.validation.compare import Predict
-from experiments.validation.schema import Kind
+from collections.abc import Callable, Mapping
+
+from experiments.validation.outcome import Outcome
+from experiments.validation.schema import Kind, Value
+from topologies.catalogue.catalogue import Catalogue
+
+Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
+"""Takes the values of a row, and a catalogue in place of the shipped one."""
 
 
-def predictor(kind: Kind) -> Predict:
+def predictor(kind: Kind) -> Predictor:
     """Return the predictor of a kind of rows; its imports wait until it is asked for."""
     if kind.name == "kernel":
         from experiments.validation.kernels import predict as predict_kernel

@@ -59,9 +59,12 @@ class Recipe:
         """Return the name that results show."""
         return self.match or self.note
 
-    def numbers(self) -> Catalogue:
-        """Return the catalogue with the recipe's variants in force."""
-        return _numbers(self.variants)
+    def numbers(self, base: Catalogue | None = None) -> Catalogue:
+        """Return a catalogue, the shipped one by default, with the recipe's variants in force.
+
+        A variant that was chosen in ``base`` stays.
+        """
+        return _numbers(self.variants, base or catalogue())
 
     def suits(self, row: Mapping[str, Any]) -> bool:
         """Whether a row is of the recipe's source and meets its conditions."""
@@ -77,8 +80,10 @@ def _meets(row: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> bool:
 
 
 @cache
-def _numbers(variants: tuple[tuple[str, str], ...]) -> Catalogue:
-    return catalogue().with_variants(dict(variants)) if variants else catalogue()
+def _numbers(variants: tuple[tuple[str, str], ...], base: Catalogue) -> Catalogue:
+    chosen = {f"{part}.{quantity}" for part, quantity, _ in base.chosen}
+    left = {name: variant for name, variant in variants if name not in chosen}
+    return base.with_variants(left) if left else base
 
 
 @cache

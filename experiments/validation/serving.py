@@ -7,12 +7,13 @@ from typing import Any
 
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome
+from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from workloads.models.huggingface import model
 from workloads.serving.predict import steady
 
 
-def predict(values: Mapping[str, Any]) -> Outcome:
+def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
     """Time to first token, time per later token [s], and output tokens a second of one row.
 
     Raises
@@ -25,7 +26,7 @@ def predict(values: Mapping[str, Any]) -> Outcome:
     tp = values["tp"] or values["chips"]
     found = steady(
         model(values["model"]),
-        machines_for(values["cluster"], values["chips"] or tp or 1),
+        machines_for(values["cluster"], values["chips"] or tp or 1, numbers),
         tp=tp,
         precision=(values["precision"] or "bf16").lower(),
         prompt_tokens=values["prompt_tokens"],

@@ -14,6 +14,7 @@ from experiments.validation.residuals import coverage, with_intervals
 from experiments.validation.rows import Row, Rows
 from experiments.validation.schema import Kind
 from topologies import display
+from topologies.catalogue.catalogue import Catalogue
 from workloads.confidence import shipped_residuals
 
 if TYPE_CHECKING:
@@ -79,7 +80,14 @@ def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:
     return rows
 
 
-def validate(rows: Rows, name: str, *, watch: Watch = _unwatched, workers: int = 1) -> Result:
+def validate(
+    rows: Rows,
+    name: str,
+    *,
+    watch: Watch = _unwatched,
+    workers: int = 1,
+    catalogue: Catalogue | None = None,
+) -> Result:
     """Compare every row with its prediction, and give each prediction an interval.
 
     The intervals of a shipped table come from the residuals of all other tables.
@@ -93,9 +101,11 @@ def validate(rows: Rows, name: str, *, watch: Watch = _unwatched, workers: int =
         Returns the rows one by one; for progress on a terminal.
     workers : int
         Processes at most; results and their order are the same for any number.
+    catalogue : Catalogue, optional
+        Numbers to predict with; by default the shipped ones.
     """
     worth = len(rows) // ROWS_OF_A_WORKER if rows.kind.name in LONG else 1
-    done = _compared(rows, min(workers, worth))
+    done = _compared(rows, min(workers, worth), catalogue)
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     known = shipped_residuals().without(name)
     told = with_intervals(compared, name, known)
@@ -103,9 +113,9 @@ def validate(rows: Rows, name: str, *, watch: Watch = _unwatched, workers: int =
     return Result(name, rows.kind.name, told, errors, baseline(rows, compared))
 
 
-def _compared(rows: Rows, workers: int) -> Iterator[dict[str, Any]]:
-    """Each row beside its prediction, in their order."""
-    compare = partial(_compare, rows.kind)
+def _compared(rows: Rows, workers: int, catalogue: Catalogue | None) -> Iterator[dict[str, Any]]:
+    """Return each row beside its prediction, in their order."""
+    compare = partial(_compare, rows.kind, catalogue)
     if workers < 2:
         yield from map(compare, rows.rows)
         return
@@ -115,5 +125,6 @@ def _compared(rows: Rows, workers: int) -> Iterator[dict[str, Any]]:
         yield from pool.map(compare, rows.rows, chunksize=AT_ONCE)
 
 
-def _compare(kind: Kind, row: Row) -> dict[str, Any]:
-    return compare_row(kind, row, predictor(kind))
+def _compare(kind: Kind, catalogue: Catalogue | None, row: Row) -> dict[str, Any]:
+    predict = predictor(kind)
+    return compare_row(kind, row, lambda values: predict(values, catalogue))
