@@ -17,7 +17,6 @@ from topologies.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from workloads.confidence import Interval
     from workloads.training.iteration import Iteration
     from workloads.training.plan.plan import ParallelPlan
 
@@ -62,16 +61,9 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
     }
 
 
-def step_interval(run: Iteration) -> Interval:
-    """Interval of the time of a step."""
-    from workloads.confidence.answers import training_interval
-
-    return training_interval(run.model, run.plan, run.cluster.chip, run.iteration_s)
-
-
 def interval_document(run: Iteration) -> dict[str, Any]:
     """Interval of the time of a step, and of what follows from it."""
-    ends = step_interval(run)
+    ends = run.interval
     rates = {"tokens_per_s": run.tokens_per_s, "mfu": run.mfu, "hfu": run.hfu}
     return {**ends.document(), **{name: ends.scaled(value) for name, value in rates.items()}}
 
@@ -103,7 +95,7 @@ def results(run: Iteration) -> list[tuple[str, str]]:
     memory = run.memory
     kept = f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)} a rank"
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
-    ends = step_interval(run)
+    ends = run.interval
     mfu = ends.scaled(run.mfu)
     rows = [
         ("iteration", f"{format_seconds(run.iteration_s)} {format_interval(ends)}"),

@@ -89,7 +89,7 @@ def _steps(prediction: Prediction, residuals: Residuals) -> list[tuple[float, st
     if own.rows and prediction.chip not in own.chips:
         steps.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
     for degree in ("tp", "cp", "ranks"):
-        asked, largest = getattr(prediction, degree), own.largest(degree)
+        asked, largest = getattr(prediction, degree), own.largest(degree, prediction.chip)
         if own.rows and asked > largest:
             doublings = math.log2(asked / largest)
             steps.append((DEGREE_DOUBLED**doublings, f"{degree} {asked:,} beyond {largest:,}"))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import pandas as pd
 
@@ -33,6 +33,9 @@ from workloads.training.program.breakdown import breakdown, hidden_and_exposed, 
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
+
+if TYPE_CHECKING:
+    from workloads.confidence import Interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +107,13 @@ class Iteration:
 
     def _repr_html_(self) -> str:
         return display.table("Training step", self._facts)
+
+    @property
+    def interval(self) -> Interval:
+        """Interval that should hold 80 % of measured times of such a step [s]."""
+        from workloads.confidence.answers import training_interval
+
+        return training_interval(self.model, self.plan, self.cluster.chip, self.iteration_s)
 
     @property
     def chips(self) -> int:
