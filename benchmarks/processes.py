@@ -31,7 +31,7 @@ BY_HAND = (22, 71, 224)
 
 @dataclass(frozen=True)
 class Used:
-    """What a process took.
+    """Time and memory of one process.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ TOKENS = 10**6
 
 @dataclass(frozen=True)
 class Economics:
-    """What a chip draws and costs.
+    """Power and price of a chip.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ def _basis(known: Catalogue, part: str, quantity: str) -> str:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one optimizer step costs.
+    """Cost of one optimizer step.
 
     Attributes
     ----------

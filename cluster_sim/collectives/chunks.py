@@ -1,4 +1,4 @@
-"""What a collective moves: the buffer cut into chunks, each from some rank to some rank.
+"""Chunks of a collective: the buffer cut into pieces, each from some rank to some rank.
 
 A chunk says what the collective must achieve with it, so one proof serves every operation.
 """

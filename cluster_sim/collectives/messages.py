@@ -194,7 +194,7 @@ def side_by_side(tables: Sequence[Messages]) -> Messages:
 
 @dataclass(frozen=True, eq=False)
 class _Counts:
-    """How many rows of each kind stand before each table, int64 (tables,)."""
+    """Number of rows of each kind before each table, int64 (tables,)."""
 
     sends: IntArray
     channels: IntArray

@@ -1,4 +1,4 @@
-"""What moving bytes costs beyond link rate and latency: efficiencies, and the issue of a step."""
+"""Costs of moving bytes beyond link rate and latency: efficiencies, and the issue of a step."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ come the links of an oversubscribed scale-out fabric (:mod:`cluster_sim.hardware
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """What each pair's traffic crosses.
+    """Links that each pair's traffic crosses.
 
     Attributes
     ----------

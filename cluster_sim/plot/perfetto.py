@@ -206,7 +206,7 @@ def _place(trace: Trace, rows: IntArray) -> Any:
 
 
 def _args(trace: Trace, rows: IntArray) -> Any:
-    """What the page shows of a slice: op, bytes, waiting time and the labels."""
+    """Details that the page shows of a slice: op, bytes, waiting time and the labels."""
     made, times = trace.schedule, trace.times
     waited = microseconds(times.start_ps[rows] - times.ready_ps[rows])
     size = digits(made.size_bytes[rows])

@@ -46,7 +46,7 @@ LINK_KINDS = ("link", "port", "uplink", "downlink")
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """What is drawn, in the order of tracks and times.
+    """Slices to be drawn, in the order of tracks and times.
 
     Attributes
     ----------

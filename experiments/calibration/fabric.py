@@ -37,7 +37,7 @@ STEP = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What measurements came to.
+    """Summary of a fit to measurements.
 
     Attributes
     ----------

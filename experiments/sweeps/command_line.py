@@ -37,7 +37,7 @@ class Parameter:
     writes: bool = False
 
     def words(self, name: str, value: Value) -> Iterator[str]:
-        """What stands on the command line for this value."""
+        """Words of the command line for this value."""
         if self.is_flag:
             yield from self._flag(name, value)
         elif not self.flags:

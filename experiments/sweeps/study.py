@@ -35,7 +35,7 @@ Values = dict[str, str | list[str]]
 
 
 class Study(BaseModel):
-    """What a study file may say."""
+    """Contents that a study file may have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -144,7 +144,7 @@ def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 
 
 def _fits(compared: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many runs were told to fit or not, apart for those that ran and those that failed."""
+    """Counts of runs told to fit or not, apart for those that ran and those that failed."""
     counts: dict[str, int] = {}
     for row in compared:
         told = row.get("predicted_fits")

@@ -1,4 +1,4 @@
-"""What a framework does that a row does not say: attention kernels, fusion, power, libraries.
+"""Recipe of a framework: attention kernels, fusion, power and libraries that a row leaves out.
 
 A recipe is a set of named catalogue variants and habits; it is counted as assumed. It is found by
 the row's ``source``; a row of an unknown source gets the usual one of such a model on such a chip.

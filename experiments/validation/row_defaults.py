@@ -177,7 +177,7 @@ def _pipeline(row: Cells) -> Cells:
 
 
 def _overlap(row: Cells) -> Cells:
-    """What the framework does unasked, of those that could have overlapped nothing."""
+    """Default overlap of the framework, for rows that could have overlapped nothing."""
     usual = recipe({**row, "overlap": "none"}).usual_overlap
     return {"overlap": row.get("overlap") or usual}
 

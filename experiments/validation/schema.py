@@ -286,7 +286,7 @@ def _count(column: Column, number: float, shown: str) -> int | None:
 
 
 def _choice(column: Column, text: str) -> str | None:
-    """What a spelling of a choice stands for: itself, another spelling, or its first word."""
+    """Choice that a spelling stands for: itself, another spelling, or its first word."""
     plain = text.lower().replace("_", "-").split("(")[0].strip()
     spelled = (plain, plain.replace(" ", "-"), plain.split(" ")[0])
     known = {**dict(zip(column.choices, column.choices, strict=True)), **column.also}

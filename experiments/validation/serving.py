@@ -38,7 +38,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
 
 
 def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
-    """What was taken for granted: lengths and arrivals are always those of a closed loop."""
+    """Assumptions of a row: lengths and arrivals are always those of a closed loop."""
     empty = [name for name in ("tp", "precision", "concurrency") if values[name] is None]
     known = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
     return {**known, "columns": f"assumed: {', '.join(empty)}"} if empty else known

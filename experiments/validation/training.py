@@ -54,7 +54,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
 
 
 def fitting(row: Stated) -> Stated:
-    """What was run fitted: of what saves memory and is not stated, as little as makes it fit.
+    """Row with the least saving of memory, among what is not stated, that makes the plan fit.
 
     That is recomputation, and ZeRO-3 where nothing but data parallelism divides the model; the
     row as it is where nothing helps.
@@ -176,7 +176,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
 
 
 def recomputation(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plan computes again; *selective* is what the row's framework calls so."""
+    """Recomputation of a plan; *selective* is what the row's framework calls so."""
     if row["recompute"] == "selective" and recipe(row).selective == "layers":
         return {"recompute": "full", "recompute_every": 2}
     return {"recompute": row["recompute"]}

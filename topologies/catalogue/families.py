@@ -18,7 +18,7 @@ PREFIX = "family."
 
 @dataclass(frozen=True)
 class ChipFamily:
-    """What a chip has in common with others of its kind.
+    """Properties that a chip shares with others of its kind.
 
     Attributes
     ----------

@@ -77,7 +77,7 @@ def _layer_text(fabric: ScaleOut, layer: Layer, number: int, cluster: Cluster) -
 
 
 def _rise_text(fabric: ScaleOut, made: tuple[Layer, ...], number: int, cluster: Cluster) -> str:
-    """What goes up into layer ``number``, and how long a step over it takes."""
+    """Links that go up into layer ``number``, and how long a step over it takes."""
     climb_ps = fabric.climb_ps[min(number, len(fabric.climb_ps) - 1)]
     step = f"{time_text(fabric.latency_ps + climb_ps)} a step"
     if number == 0:

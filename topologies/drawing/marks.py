@@ -1,4 +1,4 @@
-"""What all drawings share: colours, marks of chips and switches, curves, and numbers as text."""
+"""Marks that all drawings share: colours, chips and switches, curves, and numbers as text."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _ranks(coordinates: list[int]) -> range:
 
 
 def _steps(coordinates: list[list[int]]) -> list[Point]:
-    """What one step along each drawn axis is on paper."""
+    """Steps on paper for one step along each drawn axis."""
     if len(coordinates) == 1:
         return [(1.0, 0.0)]
     if len(coordinates) == 2:

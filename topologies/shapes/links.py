@@ -136,7 +136,7 @@ def _torus_links(shape: Torus) -> Links:
 
 
 def strides(sizes: tuple[int, ...]) -> list[int]:
-    """How far apart in number chips are that differ by one along each axis."""
+    """Distance in number between chips that differ by one along each axis."""
     return [int(np.prod(sizes[a + 1 :], dtype=np.int64)) for a in range(len(sizes))]
 
 

@@ -125,7 +125,7 @@ def _clos_mean_hops(shape: Clos) -> float:
 
 
 def bisections(shape: Shape) -> dict[str, int]:
-    """What crosses a cut through the middle of each dimension, one direction [B/s].
+    """Rate through a cut across the middle of each dimension, one direction [B/s].
 
     Examples
     --------
@@ -202,7 +202,7 @@ def links_per_chip(shape: Shape) -> float:
 
 
 def scale_up_bytes_per_s(shape: Shape) -> int:
-    """What one chip can send over all its links [B/s]; the mean where not all have the same."""
+    """Rate of one chip over all its links [B/s]; the mean where not all have the same."""
     if isinstance(shape, Clos | Switch):
         return shape.bandwidth_bytes_per_s
     if isinstance(shape, Tiered):

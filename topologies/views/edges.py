@@ -21,7 +21,7 @@ from topologies.units import PS_PER_S
 
 @dataclass(frozen=True)
 class EdgeKind:
-    """What edges that are alike have in common.
+    """Attributes that edges which are alike have in common.
 
     Attributes
     ----------

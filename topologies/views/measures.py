@@ -1,4 +1,4 @@
-"""What a cluster comes to: hops, cuts, rates, memory and FLOP/s, in closed form at any scale."""
+"""Measures of a cluster: hops, cuts, rates, memory and FLOP/s, in closed form at any scale."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def noting(catalogue: Catalogue) -> NotingCatalogue:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What one number of the catalogue does to an answer.
+    """Effect of one number of the catalogue on an answer.
 
     Attributes
     ----------

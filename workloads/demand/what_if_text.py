@@ -1,4 +1,4 @@
-"""What-ifs as text: each kind is one entry of ``KINDS``, a change of a horizon with numbers."""
+"""Texts of what-ifs: each kind is one entry of ``KINDS``, a change of a horizon with numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What-ifs on a demand, and the noise of arrivals as measured."""
+"""Changes of a demand for what-ifs, and the noise of arrivals as measured."""
 
 from __future__ import annotations
 

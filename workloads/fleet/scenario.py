@@ -61,7 +61,7 @@ class Period:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """How a fleet is operated; what is left out is the catalogue's.
+    """Operation of a fleet; numbers that are left out are the catalogue's.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Scenario:
 
     @property
     def history(self) -> Demand | None:
-        """What policies know of the time before the run."""
+        """Knowledge that policies have of the time before the run."""
         return self.horizon.history
 
     @property
@@ -121,7 +121,7 @@ class Scenario:
 
     @property
     def scaling(self) -> str:
-        """How the demand was scaled, in a sentence; empty where it stands as it is."""
+        """Sentence on how the demand was scaled; empty where it stands as it is."""
         return scale_note(self.sizing, absolute=self.demand.absolute, units=self.cluster.domains)
 
     @property

@@ -35,7 +35,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class FleetRun:
-    """What happened.
+    """Result of a fleet run.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a kernel time is made of: the rank's share of its chip, the constants, the result."""
+"""Parts of a kernel time: the rank's share of its chip, the constants, the result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank has of its chip.
+    """Share that one rank has of its chip.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How long one kernel takes on one rank: GEMMs, attention, element-wise work, look-ups.
+"""Times of one kernel on one rank: GEMMs, attention, element-wise work, look-ups.
 
 Every function takes a chip's catalogue name and shapes (integers, or arrays that broadcast) and
 returns a :class:`Timing`, seconds and where they come from; the names that end in ``_s`` return

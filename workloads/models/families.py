@@ -19,7 +19,7 @@ COHERE: Mapping[str, Any] = {"gated_mlp": True, "norm": "rms", "parallel": True,
 
 @dataclass(frozen=True)
 class Family:
-    """What a family's code and config class decide by themselves.
+    """Properties of a family of models that its code decides and no field states.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How many floating-point operations a model needs: the numerator of MFU.
+"""Floating-point operations that a model needs: the numerator of MFU.
 
 Only matrix products count, a multiply and an add as two. Attention scores are *causal* by default:
 what lies above the diagonal is needed by nobody, so a kernel that skips it gets no credit for it

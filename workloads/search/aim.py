@@ -1,4 +1,4 @@
-"""What a search for plans looks for, and how far it goes."""
+"""Aim of a search for plans, and how far it goes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_MARGIN = 0.9
 
 @dataclass(frozen=True)
 class Aim:
-    """What a search for plans looks for, and how far it goes.
+    """Aim of a search for plans, and how far it goes.
 
     Attributes
     ----------

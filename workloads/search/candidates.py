@@ -127,7 +127,7 @@ def candidates(
 def _base(
     model: Model, cluster: Cluster, global_batch: int, known: Stated, lnc: int | None
 ) -> ParallelPlan:
-    """What all candidates share."""
+    """Facts that all candidates share."""
     # A replica of one rank on every rank of the cluster is a plan of any cluster.
     sizes = {name: known[name] for name in ("seq", "ranks_per_chip") if name in known}
     usual = complete(sizes, model, cluster, lnc=lnc)
@@ -251,7 +251,7 @@ def _pairs(known: Stated) -> list[tuple[str, int]]:
 
 
 def _memory_savings(columns: Columns, base: ParallelPlan, known: Stated) -> Columns:
-    """What is sharded over replicas and what is computed again."""
+    """Sharding over replicas, and recomputation."""
     grown = crossed(columns, "zero", _only(known, "zero", range(4)))
     if "zero" not in known:
         shared = grown["dp"] * grown["cp"] > 1

@@ -84,7 +84,7 @@ def _stride(plan: ParallelPlan, axis: str) -> int:
 
 
 class _Shared:
-    """What several plans have in common, each worked out once."""
+    """Facts that several plans have in common, each worked out once."""
 
     def __init__(self, model: Model, cluster: Cluster):
         self.model, self.cluster = model, cluster

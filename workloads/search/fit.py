@@ -134,7 +134,7 @@ def least_bytes(model: Model, plan: ParallelPlan) -> int:
 
 
 def _savings(plan: ParallelPlan) -> tuple[int, int]:
-    """How much a plan shards and computes again, in steps."""
+    """Steps of sharding and recomputation that save memory."""
     return plan.sharding, RECOMPUTE.index(plan.recompute)
 
 

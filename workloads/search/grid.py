@@ -20,7 +20,7 @@ def one_row() -> Columns:
 
 
 def rows(columns: Columns) -> int:
-    """How many combinations there are."""
+    """Number of combinations."""
     return len(next(iter(columns.values())))
 
 

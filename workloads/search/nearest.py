@@ -164,7 +164,7 @@ def _near(value: int, choices: list[int], *, up: bool = True) -> list[int]:
 
 
 def _distance(known: Mapping[str, Any], way: Changes) -> tuple[float, str]:
-    """How far a change is, in doublings."""
+    """Distance of a change, in doublings."""
     total = 0.0
     for name, value in way.items():
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What is said when no plan divides everything: the field that is in the way, and what would do."""
+"""Refusals when no plan divides everything: the field in the way, and what would do."""
 
 from __future__ import annotations
 

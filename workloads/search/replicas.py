@@ -1,4 +1,4 @@
-"""What replicas cost: gradients and parameters that travel over dp, and the optimizer."""
+"""Costs of replicas: gradients and parameters that travel over dp, and the optimizer."""
 
 from __future__ import annotations
 

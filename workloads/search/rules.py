@@ -26,7 +26,7 @@ MOST_UNEVEN = 1.25
 
 @dataclass(frozen=True)
 class Frame:
-    """What rules look at besides the columns: what all plans share."""
+    """Facts that rules look at besides the columns: those that all plans share."""
 
     model: Model
     cluster: Cluster

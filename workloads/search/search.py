@@ -32,7 +32,7 @@ def unwatched(items: Sequence[Any], _what: str) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the estimates of the finalists agree with their simulation.
+    """Agreement of the estimates of the finalists with their simulation.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What was found.
+    """Result of a search.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ def _ranked(
     aim: Aim,
     took_s: tuple[float, float],
 ) -> Search:
-    """What was found."""
+    """Result of a search."""
     found, fits = weighed.found, weighed.fits
     left_s = weighed.estimate_s[weighed.order[len(ran) :]].tolist()
     return Search(

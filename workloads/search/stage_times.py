@@ -1,4 +1,4 @@
-"""How long one microbatch takes a stage in each phase, as a straight line in its layers.
+"""Time of one microbatch on a stage in each phase, as a straight line in its layers.
 
 The blocks of the simulated iteration are laid out for a stage of one layer and of two, and timed
 by following what waits for what; all further layers are as the second one.
@@ -32,7 +32,7 @@ what goes between replicas beside it."""
 
 @dataclass(frozen=True)
 class Stage:
-    """What passes are timed for: a plan whose number of stages and replicas do not matter.
+    """Plan that passes are timed for; its numbers of stages and replicas do not matter.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
 
 
 def ends_s(stage: Stage) -> FloatArray:
-    """What the first and the last chunk do besides layers, by phase, float64 (2, 3) [s]."""
+    """Work of the first and the last chunk besides layers, by phase, float64 (2, 3) [s]."""
     kind = replace(stage.model.kinds[0], experts=False)  # its time cancels out
     middle = _through(stage, 1, MIDDLE, kind)
     return np.stack([_through(stage, 1, end, kind) - middle for end in (FIRST, LAST)])

@@ -34,7 +34,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Overheads:
-    """What the roofline does not hold [s]: the same for all models.
+    """Overheads that the roofline does not hold [s]: the same for all models.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What one unit of a fleet can serve: rates under an SLO and latency against utilisation."""
+"""Capacity of one unit of a fleet: rates under an SLO and latency against utilisation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Slo:
     share: float = 0.99
 
     def __str__(self) -> str:
-        """As people write it; a limit that is not set is left out."""
+        """Text of the limits as people write it; a limit that is not set is left out."""
         limits = (("ttft", self.ttft_s), ("tpot", self.tpot_s))
         told = [f"{name} {format_seconds(value)}" for name, value in limits if value < math.inf]
         return " and ".join(told) or "no limit"

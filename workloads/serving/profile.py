@@ -1,4 +1,4 @@
-"""What one iteration of a replica takes: the roofline and collectives of training, plus overheads.
+"""Time of one iteration of a replica: the roofline and collectives of training, plus overheads.
 
 An iteration runs some tokens through all layers: one for each request that decodes, and a piece of
 a prompt for each that prefills. Its time is the sum of
@@ -85,7 +85,7 @@ class Profile:
         return self.linear(tokens) + self.prefill_extra_s(tokens, before)
 
     def prefill_extra_s(self, tokens: int, before: int) -> float:
-        """What a piece of a prompt adds to the linear part [s]."""
+        """Time that a piece of a prompt adds to the linear part [s]."""
         square = tokens * (before + 0.5 * tokens)
         return self.prefill_token_s * tokens + self.prefill_square_s * square
 

@@ -224,7 +224,7 @@ class RankShare:
         return float(self.model.layers * seconds / (0.5 * seq**2))
 
     def kv_bytes_on_rank(self) -> float:
-        """Of one cached token, all layers [B].
+        """Size of one cached token, all layers [B].
 
         A latent cache is one for all heads, so every rank holds and reads the whole of it.
         """
@@ -235,7 +235,7 @@ class RankShare:
         return 2 * model.layers * heads * model.head_dim * element
 
     def kv_bytes_per_token(self) -> float:
-        """Of all ranks together [B].
+        """Size on all ranks together [B].
 
         516 kB for Llama-3.1-405B and 328 kB for the 70B where every head is held once.
         """

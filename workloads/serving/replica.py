@@ -28,7 +28,7 @@ BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536
 
 @dataclass(frozen=True)
 class Batching:
-    """How a replica batches.
+    """Batching of a replica.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Batching:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """What became of each request; times are NaN for one that was not finished.
+    """Outcome of each request; times are NaN for one that was not finished.
 
     Attributes
     ----------

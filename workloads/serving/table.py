@@ -29,7 +29,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class _Runs:
-    """What a table is made of, beside the profile and the lengths."""
+    """Inputs of a table, beside the profile and the lengths."""
 
     slo: Slo
     batching: Batching

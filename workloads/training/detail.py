@@ -1,4 +1,4 @@
-"""How closely a step is simulated, and what disturbs it."""
+"""Detail of a simulated step, and what disturbs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEVELS = ("auto", "chunk", "collective", "rank-vector")
 
 @dataclass(frozen=True, eq=False)
 class Detail:
-    """How closely a step is simulated, and what disturbs it.
+    """Detail of a simulated step, and what disturbs it.
 
     Attributes
     ----------

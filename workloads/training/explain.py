@@ -1,4 +1,4 @@
-"""What an iteration is made of: every step with its calls and time, and the numbers behind."""
+"""Parts of an iteration: every step with its calls and time, and the numbers behind."""
 
 from __future__ import annotations
 

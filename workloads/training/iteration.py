@@ -162,7 +162,7 @@ class Iteration:
 
     @cached_property
     def _parts(self) -> pd.DataFrame | None:
-        """What both the breakdown and the overlap are made of, found once for a trace."""
+        """Intervals that breakdown and overlap are made of, computed once for a trace."""
         return hidden_and_exposed(self.trace) if isinstance(self.trace, Trace) else None
 
     @property
@@ -315,7 +315,7 @@ def _peak(parts: Catalogue, chip: str, precision: str) -> float:
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
-    """What is computed again in the backward pass, one token.
+    """FLOPs that are computed again in the backward pass, one token.
 
     The fused kernel's own recomputation of scores is part of the kernel, not of the plan.
     """

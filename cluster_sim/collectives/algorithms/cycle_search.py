@@ -57,7 +57,7 @@ def steps(grid: Grid) -> Colours:
 
 
 def cycles_of(permutation: list[int]) -> int:
-    """How many separate cycles a permutation has."""
+    """Number of separate cycles of a permutation."""
     seen = [False] * len(permutation)
     count = 0
     for start in range(len(permutation)):

@@ -1,4 +1,4 @@
-"""How long a collective takes, and which of four methods answers.
+"""Duration of a collective, and which of four methods gives it.
 
 ``nccl``
     NVIDIA's machines with ``auto``: the closed form of NCCL's measured behaviour

@@ -1,4 +1,4 @@
-"""What a message draws on besides the links that it holds: memory, DMA engines, uplinks of racks.
+"""Resources that a message draws on besides its links: memory, DMA engines, uplinks of racks.
 
 Its last hop is then a flow, which holds the link's slot and is as fast as the link, or as slow as
 what it shares with others makes it. A share stands in the schedule only where it can bind: a memory

@@ -165,7 +165,7 @@ def _with_joins(column: IntArray, value: IntArray | int, joins: int) -> IntArray
 
 
 def _paths(sends: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
-    """What each channel crosses; between the cores of one chip a hop over nothing."""
+    """Links that each channel crosses; none between the cores of one chip."""
     channels = sends.channels
     src, dst = chip_of_rank[channels.src], chip_of_rank[channels.dst]
     if channels.ptr is None or channels.link is None:

@@ -1,4 +1,4 @@
-"""What the Neuron runtime refuses to run, with its reason, before anything is simulated.
+"""Limits of the Neuron runtime: refusals with their reason, before anything is simulated.
 
 On other machines, and on plain shapes, nothing is refused. The rules stand in the Neuron
 documentation (neuron-runtime/about/collectives.rst and the pages on collectives between servers);

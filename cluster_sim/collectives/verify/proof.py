@@ -211,7 +211,7 @@ class _Members:
         return cls(chunks, bit, size, (widest + 63) // 64)
 
     def own(self, rank: IntArray, chunk: IntArray) -> IntArray:
-        """What each rank holds of each chunk at first, as bitsets (rows, words)."""
+        """Contents of each rank at first, for each chunk, as bitsets (rows, words)."""
         source = self.chunks.source[chunk]
         bits = np.where(source == EVERY, self.bit[rank], 0)
         rows = np.zeros((len(rank), self.words), np.uint64)
@@ -220,7 +220,7 @@ class _Members:
         return rows
 
     def full(self, chunk: IntArray) -> IntArray:
-        """How many contributions each chunk has in the end."""
+        """Number of contributions of each chunk in the end."""
         every = self.chunks.source[chunk] == EVERY
         return np.where(every, self.size[self.chunks.group[chunk]], 1)
 
@@ -305,7 +305,7 @@ def _refuse(bad: BoolArray, rows: IntArray, items: _Items, why: str) -> None:
 def _check_results(
     items: _Items, values: IntArray, members: _Members, group_of_rank: IntArray
 ) -> None:
-    """What every rank holds in the end: the copy it got, or its own and all that was added."""
+    """Contents of every rank in the end: the copy it got, or its own and all that was added."""
     chunks, ranks = members.chunks, len(group_of_rank)
     rank, chunk = _goals(chunks, group_of_rank)
     goal = rank * len(chunks) + chunk

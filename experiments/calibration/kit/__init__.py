@@ -28,7 +28,7 @@ GPU_MACHINES = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a kit's folder says about itself.
+    """Record of a kit in its folder.
 
     Attributes
     ----------

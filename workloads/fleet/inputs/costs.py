@@ -1,4 +1,4 @@
-"""What a change of role costs, from the catalogue or set by hand."""
+"""Costs of a change of role, from the catalogue or set by hand."""
 
 from __future__ import annotations
 

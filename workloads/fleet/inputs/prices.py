@@ -23,7 +23,7 @@ J_PER_MWH = 3.6e9
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """What electricity costs in each minute of a run.
+    """Prices of electricity in each minute of a run.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How many units can be given away tonight, from when to when, and how sure that is.
+"""Lending of units: how many can be given away tonight, from when to when, and how surely.
 
 Start with :func:`lend`. It works from a history of demand alone: it cuts the history into nights,
 states an expectation for each from what was known before it, and calibrates the margin on top so

@@ -60,7 +60,7 @@ class Night:
 
 @dataclass(frozen=True)
 class Terms:
-    """What lending costs and earns on a fleet.
+    """Costs and earnings of lending on a fleet.
 
     Attributes
     ----------

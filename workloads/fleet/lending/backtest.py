@@ -1,4 +1,4 @@
-"""What would have been answered on every night of the history, and what happened then."""
+"""Backtest of lending: the answer on every night of the history, and what happened then."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
 
 
 def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
-    """What lending costs and earns on a scenario's fleet.
+    """Costs and earnings of lending on a scenario's fleet.
 
     The reserve is the number of units under repair, servers counted as parts of a unit, that is
     not exceeded with the stated confidence when failures are independent (Poisson).

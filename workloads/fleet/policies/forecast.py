@@ -1,4 +1,4 @@
-"""What an operator can expect of the next interval, from the last minutes and earlier days."""
+"""Forecasts of the next interval, from the last minutes and earlier days."""
 
 from __future__ import annotations
 

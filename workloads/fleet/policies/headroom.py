@@ -1,4 +1,4 @@
-"""How much capacity can be lent when it takes a lead time to come back."""
+"""Capacity that can be lent when it takes a lead time to come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy is: a name, a line about it, and how it is set up for a situation."""
+"""Kinds of policies: a name, a line about it, and how it is set up for a situation."""
 
 from __future__ import annotations
 

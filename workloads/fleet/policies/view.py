@@ -1,4 +1,4 @@
-"""What a policy sees and may answer, and the limits that hold for every policy."""
+"""View that a policy has, the answers it may give, and the limits that hold for every policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What an operator knows at the start of a minute.
+    """Knowledge of an operator at the start of a minute.
 
     Attributes
     ----------

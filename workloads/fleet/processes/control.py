@@ -38,7 +38,7 @@ class Signals:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What the control loop reads, by the minute.
+    """Inputs of the control loop, by the minute.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What the control loop writes down, minute after minute.
+    """Records of the control loop, minute after minute.
 
     Attributes
     ----------

@@ -43,7 +43,7 @@ def inputs_of(
     held: npt.NDArray[np.bool_] | None,
     signals: Signals | None = None,
 ) -> Inputs:
-    """What the control loop reads, the history in front."""
+    """Inputs of the control loop, the history in front."""
     pools = pools_from(services)
     load = by_pool(units_needed(demand, services), pools)
     past = load[:, :0]

@@ -1,4 +1,4 @@
-"""How fast a job trains: the best plan of a narrowed search, simulated, or the roofline alone."""
+"""Speed of a training job: the best plan of a narrowed search, or the roofline alone."""
 
 from __future__ import annotations
 

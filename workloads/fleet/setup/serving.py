@@ -37,7 +37,7 @@ LONG_ANSWER = 60.0
 
 @dataclass(frozen=True)
 class Serving:
-    """How the units of a fleet serve.
+    """Service that the units of a fleet give.
 
     Attributes
     ----------

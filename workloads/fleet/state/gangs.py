@@ -28,7 +28,7 @@ def _keep(_units: IntArray) -> None:
 
 @dataclass
 class Tally:
-    """What a job did: tokens kept and lost, unit-time held and of use, how often it stopped."""
+    """Progress of a job: tokens kept and lost, unit-time held and of use, and its stops."""
 
     tokens: float = 0.0
     lost_tokens: float = 0.0

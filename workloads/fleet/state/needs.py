@@ -1,4 +1,4 @@
-"""What a demand needs of a fleet: units at the rate under the SLO, and what a unit can serve."""
+"""Needs of a demand: units at the rate under the SLO, and what a unit can serve."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """What a unit does at this moment."""
+    """Role of a unit at this moment."""
 
     SERVING = 0
     DRAINING = 1

@@ -83,7 +83,7 @@ class World:
         return np.flatnonzero((self.ledger.role == Role.EVALUATION) & (self.ledger.ticket == 0))
 
     def whole(self, units: IntArray) -> IntArray:
-        """Those of the units that have all their servers: only such can be in a gang."""
+        """Units that have all their servers: only such can be in a gang."""
         return np.asarray(units[self.ledger.lost[units] == 0])
 
     def serving(self) -> npt.NDArray[np.int64]:
@@ -104,7 +104,7 @@ class World:
         return ticket
 
     def still(self, units: IntArray, ticket: int) -> IntArray:
-        """Those of the units that have not broken on the way."""
+        """Units that have not broken on the way."""
         return np.asarray(units[self.ledger.ticket[units] == ticket])
 
     def arrive(self, units: IntArray, ticket: int) -> IntArray:

@@ -121,7 +121,7 @@ def project(trace: Trace, expanded: Expanded) -> Trace:
 
 
 def _collectives(program: Program, layout: Layout, cluster: Cluster) -> Iterator[_Copies]:
-    """What each group calls, once for each kind of call; not what stays on one chip."""
+    """Calls of each group, once for each kind of call; not those that stay on one chip."""
     known: dict[tuple[bytes, str, int], Schedule] = {}
     for number, exchange in enumerate(program.exchanges, start=1):
         for members in exchange.members:
@@ -155,7 +155,7 @@ def _schedule(cluster: Cluster, chips: IntArray, step: LayerOp) -> Schedule:
 
 
 def _one_way(both: Schedule) -> Schedule:
-    """Of two ranks that send to each other what the first one sends."""
+    """Messages of the first of two ranks that send to each other."""
     rank = np.asarray(both.labels["rank"])
     last = np.diff(both.edges.ptr) == 0
     kept = np.flatnonzero(np.where(last, rank == RECEIVER, rank == SENDER))

@@ -37,7 +37,7 @@ KeyArray = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Disturbance:
-    """How kernels differ from their undisturbed times; communication follows from them.
+    """Deviations of kernels from their undisturbed times; communication follows from them.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Disturbance:
         return _scaled(round(self.jitter * 2**UNIT))
 
     def keys(self, ranks: IntArray) -> KeyArray:
-        """What the hash of each rank's ops starts from, uint64 (ranks,)."""
+        """Seed of the hash of each rank's ops, uint64 (ranks,)."""
         mixed = mix_array(np.array([self.seed % 2**64], np.uint64) + GOLDEN)
         return mix_array(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 

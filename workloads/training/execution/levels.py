@@ -23,7 +23,7 @@ LARGEST_ENGINE_RANKS = 1024
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """What is run.
+    """Run that is ready to be started.
 
     Attributes
     ----------

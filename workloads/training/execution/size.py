@@ -1,4 +1,4 @@
-"""How many ops and how much memory a run would take, told before anything is built.
+"""Size of a run in ops and memory, told before anything is built.
 
 The ops of a rank follow from the steps of a layer, the layers of its stage and the microbatches;
 the memory from what each level was measured to hold. Work that would not fit is refused with the
@@ -40,7 +40,7 @@ MOST_ENGINE_OPS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Size:
-    """What a run comes to.
+    """Size of a run.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What ranks that hold the same parameters tell each other: gradients, and updated parameters.
+"""Exchange between ranks that hold the same parameters: gradients and updated parameters.
 
 Experts have groups of their own, ``edp``. ZeRO-1 and 2 reduce gradients to the rank that updates
 them and gather parameters after; ZeRO-2 does so in every backward pass, as nobody has room for all

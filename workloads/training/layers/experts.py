@@ -25,7 +25,7 @@ ROUTER_PASSES = 4
 
 
 class Load(NamedTuple):
-    """What one rank's experts work on.
+    """Work of one rank's experts.
 
     ``rows``: tokens that the rank routes; ``copies``: those that it sends, one for each visit;
     ``local``: experts of the rank; ``each``: tokens of one of them; ``inner``: its columns.
@@ -121,7 +121,7 @@ def _apart(steps: Sequence[LayerOp]) -> list[LayerOp]:
 
 
 def _end(talks: Sequence[LayerOp]) -> str:
-    """What waits for all of these communications waits for."""
+    """Name of the op that waits for all of these communications."""
     return talks[-1].name if talks else PREVIOUS
 
 

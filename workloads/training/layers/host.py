@@ -1,4 +1,4 @@
-"""What a step takes beside its kernels: the host that issues them, and what no mechanism explains.
+"""Time of a step beside its kernels: the host that issues them, and what no mechanism explains.
 
 An eager host issues kernel after kernel. A framework that traces programs lazily (torch-xla, on
 which the Neuron fine-tuning libraries stand) builds the program of every microbatch anew on the

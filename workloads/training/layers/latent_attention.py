@@ -87,7 +87,7 @@ def _compressed(shapes: RankShapes, *, passes: int) -> Timing:
 
 
 def _compressed_bytes(shapes: RankShapes) -> int:
-    """What every rank of a tensor-parallel group needs of the whole sequence [B]."""
+    """Part of the whole sequence that every rank of a tensor-parallel group needs [B]."""
     uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
     return TWO * shapes.tokens * (_down(shapes) + uncompressed)
 

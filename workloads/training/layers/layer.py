@@ -110,7 +110,7 @@ def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Of a backward pass what the stage before waits for: gradients of inputs."""
+    """Part of a backward pass that the stage before waits for: gradients of inputs."""
     return [step for step in steps if not step.name.endswith(OF_WEIGHTS)]
 
 

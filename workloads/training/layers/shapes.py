@@ -16,7 +16,7 @@ TWO = 2
 
 @dataclass(frozen=True)
 class RankShapes:
-    """What one rank of a plan works on, and with which kernels.
+    """Shapes that one rank of a plan works on, and with which kernels.
 
     Attributes
     ----------

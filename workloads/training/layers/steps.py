@@ -115,7 +115,7 @@ def _renamed(after: str, prefix: str) -> str:
 
 
 def back(steps: Sequence[LayerOp]) -> list[int]:
-    """How many steps back each one's ``after`` is; 0 for nothing."""
+    """Number of steps back of each one's ``after``; 0 for nothing."""
     place: dict[str, int] = {}
     found = []
     for number, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""What frames the products of a layer: tensor parallelism, norms and residuals.
+"""Frame of the products of a layer: tensor parallelism, norms and residuals.
 
 Column-parallel products come first and row-parallel ones last in attention and in the feed-forward
 part (arXiv 1909.08053); with sequence parallelism each pair is framed by an all-gather and a

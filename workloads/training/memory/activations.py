@@ -32,7 +32,7 @@ def tokens_of(plan: ParallelPlan) -> int:
 def layer_activations(
     model: Model, plan: ParallelPlan, *, moe: bool = False, gated: int = GATED_KEPT
 ) -> int:
-    """What the backward pass needs of one layer and one microbatch, on one rank [B].
+    """Activations that the backward pass needs of one layer and microbatch, on one rank [B].
 
     Under full recomputation only the layer's input is kept. ``gated`` is how many tensors are kept
     of a gated feed-forward part's columns.
@@ -77,7 +77,7 @@ def _inner(model: Model, elements: int, gated: int) -> int:
 
 
 def _experts(model: Model, plan: ParallelPlan, gated: int) -> int:
-    """Of a layer's experts: sorted copies before and after, inner columns, shared experts [B]."""
+    """Activations of a layer's experts: sorted copies, inner columns, shared experts [B]."""
     if model.experts is None:
         return 0
     some, rows = model.experts, -(-tokens_of(plan) // plan.tp)
@@ -120,7 +120,7 @@ def _held(plan: ParallelPlan, stage: int) -> IntArray:
 
 
 def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:
-    """Of one microbatch in one chunk of a stage [B]."""
+    """Activations of one microbatch in one chunk of a stage [B]."""
     layers = chunk_layers(model, plan, stage)[chunk]
     numbers = 2 * layer_kinds(model, layers) + is_kept(plan, layers)
     kinds, counts = np.unique(numbers, return_counts=True)

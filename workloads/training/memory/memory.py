@@ -68,7 +68,7 @@ class Memory:
 
     @property
     def reserved(self) -> int:
-        """What the framework's allocator holds, such as ``max_memory_reserved`` of PyTorch [B]."""
+        """Memory that the allocator holds, such as PyTorch's ``max_memory_reserved`` [B]."""
         return self.total - self.runtime
 
     @property

@@ -259,7 +259,7 @@ RANKING = {"overlap": ("none", "dp", "all"), "precision": ("bf16", "fp8")}
 
 
 def _stronger(field: str, earlier: Any, later: Any) -> Any:
-    """Of two keys for one field the one that asks for more."""
+    """Larger of two keys' values for one field."""
     ranking = RANKING.get(field)
     if earlier is None or ranking is None:
         return later

@@ -38,7 +38,7 @@ PARTS = (
 
 
 def hidden_and_exposed(trace: Trace) -> pd.DataFrame:
-    """How long each rank had each category on, first or behind another, see :func:`overlap`."""
+    """Time that each rank had each category on, first or behind another, see :func:`overlap`."""
     return overlap(trace, ORDER)
 
 

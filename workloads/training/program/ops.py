@@ -146,7 +146,7 @@ def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
 
 
 def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:
-    """What waits for what within a rank: data, and the order of every stream.
+    """Order within a rank: waiting for data, and the order of every stream.
 
     Parameters
     ----------

@@ -1,8 +1,7 @@
 """The program of an iteration: one stream of ops a pipeline stage, and the exchanges of ranks.
 
-It is the whole iteration in a few tables: what a rank of each stage does, which ranks meet in each
-communication, and how long that takes them. :mod:`workloads.training.execution.lower` tiles it over
-ranks to a Schedule; :mod:`workloads.training.program.fold` keeps one of each kind of equal ranks.
+A few tables hold the ops of a rank of each stage, and the ranks and duration of each communication.
+``execution.lower`` tiles them over ranks to a Schedule; ``fold`` keeps one of each kind of ranks.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """What every rank of one stage does.
+    """Ops that every rank of one stage runs.
 
     Attributes
     ----------
@@ -47,7 +46,7 @@ class Stream:
     src, dst : int64 array (edges,)
         Op ``dst`` waits for op ``src``; in order of ``dst``.
     contends : bool array (ops,)
-        Which may ask for more than the rank's memory gives, with what runs beside them.
+        Ops that may ask for more than the rank's memory gives.
     """
 
     ops: Ops
@@ -91,7 +90,7 @@ class Exchange:
 
 
 class Role(NamedTuple):
-    """What some members of an exchange do alike.
+    """Part that some members of an exchange have alike.
 
     Attributes
     ----------
@@ -207,12 +206,11 @@ def _stream(ops: Ops, stream_of: IntArray, catalog: Catalog) -> Stream:
     more_src, more_dst = _awaited(ops, stream_of, catalog)
     src, dst = np.concatenate([src, more_src]), np.concatenate([dst, more_dst])
     _, unique = np.unique(dst * len(ops) + src, return_index=True)
-    src, dst = src[unique], dst[unique]
-    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_))
+    return Stream(ops, src[unique], dst[unique], np.zeros(len(ops), np.bool_))
 
 
 def _awaited(ops: Ops, stream_of: IntArray, catalog: Catalog) -> tuple[IntArray, IntArray]:
-    """What runs beside and is needed later: gathered parameters, and all gradients.
+    """Ops that run in the background and are needed later: gathered parameters, and all gradients.
 
     An update waits for the last reduction before it, as the stream is in order; gathered parameters
     are needed by the next kernel of their layer, those outside of layers by the next of no layer.
@@ -270,7 +268,7 @@ class _Exchanges:
         yield from self._whole(stages)
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
-        """What stages tell the next and the one before; with several chunks it goes round."""
+        """Transfers between a stage and its neighbours; with several chunks they go round."""
         pipes = self.placement.groups("pp")
         round_about = stages if self.placement.plan.vpp > 1 else stages - 1
         for s in range(round_about):
@@ -280,7 +278,7 @@ class _Exchanges:
         yield from self._between("tie", pipes[:, [0, -1]], (0, stages - 1))
 
     def _whole(self, stages: int) -> Iterator[Exchange]:
-        """What ranks of all stages tell each other: a role for each stage."""
+        """Exchanges between ranks of all stages: a role for each stage."""
         ops = tuple(self._ops("norm", stage) for stage in range(stages))
         if len(ops[0]):
             groups = self.placement.groups("norm")
@@ -374,7 +372,7 @@ def group_ps(group: Group, op: str, size_bytes: int) -> int:
 
 
 def group_bytes(group: Group, op: str, size_bytes: int) -> int:
-    """What one rank's part of a communication reads and writes in memory [B]."""
+    """Bytes that one rank's part of a communication reads and writes in memory [B]."""
     if len(group.chips) == 1:
         return LOCAL_ACCESSES * size_bytes
     return hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks

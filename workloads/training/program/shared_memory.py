@@ -1,4 +1,4 @@
-"""What ops of a rank draw from its memory, and which may contend for it.
+"""Memory that ops of a rank draw on, and which of them may contend for it.
 
 A kernel and a collective that run beside each other are flows on their rank's part of the chip's
 memory, each at the mean rate at which it reads and writes when alone, if these together may exceed
@@ -25,7 +25,7 @@ whole bytes a second would round its time by more than a part in 10⁹."""
 
 
 class Draws(NamedTuple):
-    """What ops draw from memory, arrays of one shape; 0 where nothing.
+    """Rates that ops draw from memory, arrays of one shape; 0 where nothing.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ def overlaps(plan: ParallelPlan) -> bool:
 
 
 def memory_bytes_per_s(shapes: RankShapes) -> int:
-    """What kernels and collectives together can draw from one rank's part of a memory [B/s].
+    """Rate that kernels and collectives can draw from one rank's part of a memory [B/s].
 
     The share of the stated bandwidth that the better of them reaches alone; 0 where nobody knows
     what collectives draw.
@@ -143,7 +143,7 @@ def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, 
 
 
 def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
-    """Of each place the greatest value of the stretches ``low:high`` that it lies in, 0 for none.
+    """Greatest value of the stretches ``low:high`` that each place lies in, 0 for none.
 
     Stretches are two powers of two, which are halved until they are single places.
     """
@@ -173,7 +173,7 @@ def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
 
 @compiled
 def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray, sign: int) -> None:
-    """Of each op the latest kernel that it comes after; with sign -1 the earliest after it."""
+    """Latest kernel that each op comes after; with sign -1 the earliest after it."""
     for k in range(len(src)):
         found = src[k] if kernel[src[k]] else nearest[src[k]]
         if sign * found > sign * nearest[dst[k]]:

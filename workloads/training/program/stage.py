@@ -235,7 +235,7 @@ class Builder:
         return join([*before, begun, issued, unexplained, ended])
 
     def _scheduling(self, layers: Ops) -> list[LayerOp]:
-        """What a pass over the layers takes beyond its kernels, as a step of its own.
+        """Time of a pass over the layers beyond its kernels, as a step of its own.
 
         It is fitted: stalls between engines, waiting for DMA that communication uses as well.
         """

@@ -1,4 +1,4 @@
-"""What one of NVIDIA's collectives asks of its ranks: bytes over each kind of port, and steps."""
+"""Load that one of NVIDIA's collectives puts on its ranks: bytes over each port, and steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long NVIDIA's collectives take on switched NVLink domains: a closed form with few constants.
+"""Times of NVIDIA's collectives on switched NVLink domains: a closed form with few constants.
 
 The comparison machines run NCCL, which goes round rings in one of three protocols, reduces in the
 switch, climbs a tree over servers, or exchanges all at once. What it reaches follows from the bytes
@@ -203,7 +203,7 @@ def _exchange_s(load: Load, costs: Nccl) -> Number:
 
 
 def _simple_s(load: Load, costs: Nccl) -> Number:
-    """In long slices over NVLink, and a rank's own shard [s]."""
+    """Rate over NVLink in long slices, and of a rank's own shard [s]."""
     wire = load.inside / (costs.chip["efficiency"] * costs.port)
     return wire + _filling_s(costs.chip["slice"], wire) + load.shard / costs.chip["copy_rate"]
 

@@ -25,7 +25,7 @@ PART = "nccl-tuner"
 
 @dataclass(frozen=True)
 class Believed:
-    """What NCCL's tuner takes one protocol to cost on a machine; seconds, B/s.
+    """Cost of one protocol on a machine as NCCL's tuner sees it; seconds, B/s.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Believed:
 
 @dataclass(frozen=True)
 class Tuner:
-    """What NCCL's tuner believes of a machine.
+    """Numbers of a machine as NCCL's tuner sees them.
 
     Attributes
     ----------

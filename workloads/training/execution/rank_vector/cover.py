@@ -1,4 +1,4 @@
-"""How much of a rank's time unions of categories cover, as intervals come in roughly by start.
+"""Coverage of a rank's time by unions of categories, as intervals come in roughly by start.
 
 A union remembers until when it covers, since when without a gap, and its latest gaps. Ranks of a
 stage do the same in the same order, so an interval is put on all of them by array loops; only one
@@ -25,7 +25,7 @@ before an op nothing, its length, or what exceeds the length recorded."""
 
 
 class Cover(NamedTuple):
-    """What unions cover, by row of a block.
+    """Coverage by unions, for each row of a block.
 
     Attributes
     ----------

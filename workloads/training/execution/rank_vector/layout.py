@@ -88,7 +88,7 @@ class Layout(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """What the tables of exchanges are made from.
+    """Inputs of the tables of exchanges.
 
     Attributes
     ----------

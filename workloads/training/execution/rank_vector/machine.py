@@ -94,7 +94,7 @@ class Machine:
 
 @dataclass(eq=False)
 class State:
-    """What one thread changes."""
+    """State that one thread changes."""
 
     clocks: Clocks
     notes: Notes
@@ -189,7 +189,7 @@ class _Counter:
         self.told = told
 
     def more(self, count: int) -> None:
-        """So much more is done."""
+        """Progress by so much more work."""
         self.done += count
         if self.told:
             self.told(self.done, self.whole)

@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """How kernels are disturbed: columns by place of the rank, stage after stage.
+    """Disturbance of kernels: columns by place of the rank, stage after stage.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Kernels(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """What changes as instructions are carried out.
+    """State that changes as instructions are carried out.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Clocks(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What is noted while clocks go on.
+    """Notes that are taken while clocks go on.
 
     Attributes
     ----------

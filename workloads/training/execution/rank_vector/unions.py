@@ -42,7 +42,7 @@ class Unions(NamedTuple):
     followed: int
 
     def spent(self, covered: IntArray, summed: IntArray) -> IntArray:
-        """What each category gets, int64 (categories, ranks).
+        """Time of each category, int64 (categories, ranks).
 
         Parameters
         ----------
