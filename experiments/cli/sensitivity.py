@@ -34,7 +34,7 @@ class SensitivityInputs:
         """Move every number that the answer reads; None where that was not asked for."""
         if not self.sensitivity:
             return None
-        from experiments.cli.progress import progress
+        from cluster_sim.progress import progress
         from workloads.confidence.sensitivity import sensitivity
 
         def watch(entries: Sequence[Any]) -> Any:

@@ -18,8 +18,9 @@ from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 
 HUB = json.loads((Path(__file__).parent / "data" / "hub_models.json").read_text())
-"""Sizes from each repository's ``config.json`` on the model hub, and the number of parameters that
-the hub shows for it, without vision towers and layers that predict several tokens."""
+"""Fields and numbers of parameters of public models, remembered rather than read from the hub (as a
+source ``memory:`` in a validation table), without vision towers and layers that predict several
+tokens. Fields and count of a model were kept only where they agree."""
 
 
 def small(**fields: Any) -> Model:
