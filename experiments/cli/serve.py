@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MOST_PER_S = 1e9
 """Bound of a drawn rate [1/s]."""
 PREFILLS = ("auto", "separate", "chunked")
+DRAWN = 2000
+"""Requests of a Poisson process unless the user says."""
 CHUNK = 512
 """Tokens of a mixed iteration unless the user says."""
 
@@ -36,18 +38,33 @@ class RequestInputs:
     requests: str = field(
         default="poisson:0.1",
         metadata=option(
-            "Log of requests, or the rate of a Poisson process in requests/s",
-            metavar="FILE.csv|poisson:RATE",
+            "Log of requests in CSV, JSON or JSON lines (Azure, BurstGPT, Mooncake, vLLM, "
+            "ShareGPT), or the rate of a Poisson process in requests/s",
+            metavar="FILE|poisson:RATE",
         ),
     )
-    count: int = field(default=2000, metadata=option("Requests drawn for poisson"))
+    count: int | None = field(
+        default=None,
+        metadata=option(
+            "Requests drawn for poisson, or the first so many of a log",
+            least=1,
+            default=f"{DRAWN:,} drawn, all of a log",
+        ),
+    )
+    rate: float | None = field(
+        default=None, metadata=option("Arrivals of a log that states no times, in requests/s")
+    )
     prompt: int | None = field(
         default=None,
         metadata=option("Prompt tokens of drawn requests", default="drawn from Azure's lengths"),
     )
     output: int | None = field(
         default=None,
-        metadata=option("Output tokens of drawn requests", default="drawn from Azure's lengths"),
+        metadata=option(
+            "Output tokens of drawn requests, and of a log's where it does not say",
+            least=1,
+            default="drawn from Azure's lengths",
+        ),
     )
     service: str | None = field(
         default=None, metadata=option("Keep one service of a file of several")
@@ -150,7 +167,18 @@ def _requests(load: RequestInputs, seed: int) -> Requests:
     text, prompt, output = load.requests, load.prompt, load.output
     kind, colon, rate = text.partition(":")
     if kind != "poisson" or not colon:
-        return read_requests(text, service=load.service)
+        if prompt is not None:
+            raise InputError(f"--prompt {prompt} is for poisson:RATE; {text} states its prompts.")
+        logged = read_requests(
+            text,
+            service=load.service,
+            rate_per_s=load.rate,
+            output_tokens=output,
+            seed=seed,
+        )
+        return logged if load.count is None else logged.first(load.count)
+    if load.rate is not None:
+        raise InputError(f"--rate {load.rate:g} is for a log without times; write poisson:RATE.")
     try:
         per_s = float(rate)
     except ValueError:
@@ -165,7 +193,7 @@ def _requests(load: RequestInputs, seed: int) -> Requests:
             round(lengths.prompt.mean()) if prompt is None else prompt,
             round(lengths.output.mean()) if output is None else output,
         )
-    return poisson(per_s, load.count, lengths, np.random.default_rng(seed))
+    return poisson(per_s, load.count or DRAWN, lengths, np.random.default_rng(seed))
 
 
 def _batching(prefill: str, chunk: int | None, slots: int, *, trainium: bool) -> Batching:

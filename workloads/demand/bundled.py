@@ -10,6 +10,7 @@ import numpy as np
 
 from topologies.errors import InputError, suggestion
 from workloads.demand.read import read_demand
+from workloads.demand.request_logs import is_json_log
 from workloads.demand.trace import Demand, mix
 
 AZURE_CODE_OUTPUT_TOKENS = 27.9
@@ -107,7 +108,7 @@ BUNDLED = {
 
 
 def demand(text: str, *, service: str | None = None) -> Demand:
-    """Read a bundled name or a path to a CSV file.
+    """Read a bundled name or a path to a file in CSV, JSON or JSON lines.
 
     Examples
     --------
@@ -117,7 +118,9 @@ def demand(text: str, *, service: str | None = None) -> Demand:
     if text in BUNDLED:
         bundled = BUNDLED[text]()
         return bundled if service is None else bundled.only(service)
-    looks_like_a_path = text.endswith(".csv") or "/" in text or Path(text).exists()
+    looks_like_a_path = (
+        text.endswith(".csv") or is_json_log(text) or "/" in text or Path(text).exists()
+    )
     if not looks_like_a_path:
         raise InputError(
             f"unknown demand {text!r}; give a CSV file or one of {', '.join(BUNDLED)}."

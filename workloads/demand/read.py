@@ -22,8 +22,8 @@ Columns, in any order (spellings of public traces are understood, see
 million, is refused: a sum was read as a mean or the other way round.
 
 A file with times and neither requests nor load is read as a log: one row a request, with that
-request's tokens. The period is the smallest distance between two rows; each period's requests
-are spread evenly over its minutes.
+request's tokens; logs in JSON (:mod:`workloads.demand.request_logs`) likewise. The period is the
+smallest distance between two rows; each period's requests are spread evenly over its minutes.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import pandas as pd
 
 from topologies.errors import InputError
 from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
+from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.demand.token_columns import check_plausible, mean_tokens
 from workloads.demand.trace import MINUTES_PER_WEEK, Demand, FloatArray
 from workloads.table_file import read_table
@@ -104,6 +105,8 @@ def read_demand(
 
 def _table(file: Path) -> pd.DataFrame:
     """Columns under their plain names, numbers as floats, times as seconds since the first row."""
+    if is_json_log(file):
+        return read_json_log(file)
     table = read_table(
         file, "demand", remedy="give a CSV file or a bundled name", limit_bytes=MAX_BYTES, dtype=str
     )

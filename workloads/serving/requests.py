@@ -14,6 +14,7 @@ from topologies.errors import InputError, suggestion
 from workloads.demand.bundled import data_file
 from workloads.demand.columns import CLOCK, TIME_S, meanings
 from workloads.demand.read import MAX_BYTES
+from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.table_file import read_table
 
 IntArray = npt.NDArray[np.integer[Any]]
@@ -42,6 +43,10 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def first(self, count: int) -> Requests:
+        """Keep the first ``count`` requests."""
+        return Requests(self.arrival_s[:count], self.prompt[:count], self.output[:count])
 
     def every(self, step: int, first: int = 0) -> Requests:
         """Keep every ``step``-th request: one replica's part under round robin."""
@@ -109,6 +114,13 @@ def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Gene
     lengths : Lengths
     rng : numpy.random.Generator
     """
+    arrival_s = _gaps_s(rate_per_s, count, rng)
+    prompt, output = lengths.draw(count, rng)
+    return Requests(arrival_s, prompt, output)
+
+
+def _gaps_s(rate_per_s: float, count: int, rng: np.random.Generator) -> FloatArray:
+    """Arrivals of a Poisson process [s]."""
     if not rate_per_s > 0 or not 1 <= count <= MAX_REQUESTS:
         raise InputError(
             f"{count} requests at {rate_per_s}/s; the rate is above 0 and the count 1 to "
@@ -119,22 +131,65 @@ def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Gene
             f"{count:,} requests at {rate_per_s:g}/s take over {MAX_SPAN_S:,.0f} s; "
             "raise the rate or draw fewer."
         )
-    gaps = rng.exponential(1.0, count)
-    prompt, output = lengths.draw(count, rng)
-    return Requests(np.cumsum(gaps) / rate_per_s, prompt, output)
+    gaps: FloatArray = np.cumsum(rng.exponential(1.0, count)) / rate_per_s
+    return gaps
 
 
-def read_requests(path: str | Path, *, service: str | None = None) -> Requests:
-    """Read a log: one row a request with a time, ``prompt_tokens`` and ``output_tokens``.
+def read_requests(
+    path: str | Path,
+    *,
+    service: str | None = None,
+    rate_per_s: float | None = None,
+    output_tokens: int | None = None,
+    seed: int = 0,
+) -> Requests:
+    """Read a log of requests, each with its time, prompt and output tokens.
 
-    The columns are those of :func:`workloads.demand.read_demand`.
+    A CSV file has the columns of :func:`workloads.demand.read_demand`, ``prompt_tokens`` and
+    ``output_tokens`` among them; JSON and JSON lines are read as
+    :mod:`workloads.demand.request_logs` describes (Mooncake, vLLM, ShareGPT).
+
+    Parameters
+    ----------
+    path : path
+    service : str, optional
+        Keep this one of a CSV file's services.
+    rate_per_s : float, optional
+        Mean arrivals of a log without times [1/s]; gaps are drawn from an exponential distribution.
+    output_tokens : int, optional
+        Tokens of an answer where the log does not say.
+    seed : int
+        Of the drawn gaps.
 
     Raises
     ------
     InputError
-        For a missing file, columns or values that are not numbers, a service that is not there.
+        For a missing file, columns or values that are not numbers, a service that is not there, a
+        log without times or lengths that are not given here, and a rate for a log with times.
     """
     file = Path(path)
+    table = read_json_log(file) if is_json_log(file) else _csv_log(file)
+    if service is not None:
+        table = _one_service(table, service, file)
+    if len(table) > MAX_REQUESTS:
+        raise InputError(f"{file}: {len(table):,} requests; at most {MAX_REQUESTS:,} are read.")
+    prompt = _tokens(table, "prompt_tokens", file)
+    output = _tokens(_answered(table, output_tokens, file), "output_tokens", file)
+    if is_json_log(file) and "time_s" not in table:
+        if rate_per_s is None:
+            raise InputError(
+                f"{file} states no times; add --rate REQUESTS_PER_S and they are drawn."
+            )
+        rng = np.random.default_rng(seed)
+        return Requests(_gaps_s(rate_per_s, len(table), rng), prompt, output)
+    if rate_per_s is not None:
+        raise InputError(f"{file} states its times; leave --rate {rate_per_s:g} out.")
+    arrival = _seconds(table, file)
+    order = np.argsort(arrival, kind="stable")
+    return Requests(arrival[order] - arrival.min(), prompt[order], output[order])
+
+
+def _csv_log(file: Path) -> pd.DataFrame:
     table = read_table(
         file, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
     )
@@ -142,17 +197,22 @@ def read_requests(path: str | Path, *, service: str | None = None) -> Requests:
     for name in ("prompt_tokens", "output_tokens"):
         if name not in table:
             raise InputError(f"{file}: no column {name}; a log of requests states both lengths.")
-    if service is not None:
-        table = _one_service(table, service, file)
-    if len(table) > MAX_REQUESTS:
-        raise InputError(f"{file}: {len(table):,} requests; at most {MAX_REQUESTS:,} are read.")
-    arrival = _seconds(table, file)
-    order = np.argsort(arrival, kind="stable")
-    return Requests(
-        arrival[order] - arrival.min(),
-        _tokens(table, "prompt_tokens", file)[order],
-        _tokens(table, "output_tokens", file)[order],
-    )
+    return table
+
+
+def _answered(table: pd.DataFrame, output_tokens: int | None, file: Path) -> pd.DataFrame:
+    """The table with a length for every answer."""
+    if not is_json_log(file):
+        return table
+    unknown = table["output_tokens"].isna()
+    if not unknown.any():
+        return table
+    if output_tokens is None:
+        raise InputError(
+            f"{file}: {int(unknown.sum()):,} of {len(table):,} requests do not state the tokens of "
+            "their answer; add --output TOKENS."
+        )
+    return table.assign(output_tokens=table["output_tokens"].fillna(output_tokens))
 
 
 def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:

@@ -1,0 +1,119 @@
+"""Logs of requests in the formats of other tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from topologies.errors import InputError
+from workloads.demand import read_demand
+from workloads.demand.request_logs import read_json_log
+from workloads.serving import read_requests
+
+MOONCAKE = [
+    {"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1]},
+    {"timestamp": 3052, "input_length": 2287, "output_length": 316, "hash_ids": [0, 42]},
+]
+CHAT = [
+    {
+        "id": "a",
+        "conversations": [
+            {"from": "human", "value": "x" * 400},
+            {"from": "gpt", "value": "y" * 80},
+            {"from": "human", "value": "thanks"},
+        ],
+    },
+    {"id": "b", "conversations": [{"from": "human", "value": "alone"}]},
+]
+
+
+def _lines(path: Path, entries: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(json.dumps(entry) for entry in entries))
+    return path
+
+
+def test_mooncake_counts_milliseconds(tmp_path: Path) -> None:
+    requests = read_requests(_lines(tmp_path / "trace.jsonl", MOONCAKE))
+    assert requests.arrival_s.tolist() == [0.0, 3.052]
+    assert (requests.prompt.tolist(), requests.output.tolist()) == ([6755, 2287], [500, 316])
+
+
+def test_mooncake_as_demand(tmp_path: Path) -> None:
+    later = MOONCAKE[1] | {"timestamp": 61_000}
+    demand = read_demand(_lines(tmp_path / "trace.jsonl", [*MOONCAKE, later]))
+    assert demand.requests.tolist() == [[2.0, 1.0]]
+    assert demand.prompt_tokens[0, 0] == pytest.approx((6755 + 2287) / 2)
+
+
+def test_sharegpt_takes_the_first_two_turns_at_four_characters_a_token(tmp_path: Path) -> None:
+    path = tmp_path / "sharegpt.json"
+    path.write_text(json.dumps(CHAT))
+    requests = read_requests(path, rate_per_s=2.0, seed=1)
+    assert (requests.prompt.tolist(), requests.output.tolist()) == ([100], [20])
+
+
+def test_gaps_of_a_log_without_times_have_the_rate(tmp_path: Path) -> None:
+    path = _lines(tmp_path / "custom.jsonl", [{"prompt": "abcd" * 10, "output_tokens": 3}] * 4000)
+    requests = read_requests(path, rate_per_s=5.0, seed=2)
+    assert set(requests.prompt.tolist()) == {10}
+    assert np.diff(requests.arrival_s).mean() == pytest.approx(0.2, rel=0.05)
+    again = read_requests(path, rate_per_s=5.0, seed=2)
+    assert np.array_equal(requests.arrival_s, again.arrival_s)
+
+
+def test_benchmark_results_of_vllm(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    result = {"input_lens": [10, 20], "output_lens": [5, 6], "ttfts": [0.1, 0.2]}
+    path.write_text(json.dumps(result | {"start_times": [7.0, 9.5]}))
+    requests = read_requests(path)
+    assert requests.arrival_s.tolist() == [0.0, 2.5]
+    path.write_text(json.dumps(result))
+    assert len(read_requests(path, rate_per_s=1.0)) == 2
+
+
+def test_an_answer_of_unknown_length_is_given(tmp_path: Path) -> None:
+    path = _lines(tmp_path / "custom.jsonl", [{"prompt": "abcdefgh", "timestamp": 4}])
+    with pytest.raises(InputError, match=r"1 of 1 requests do not state.*add --output TOKENS"):
+        read_requests(path)
+    assert read_requests(path, output_tokens=9).output.tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no requests"),
+        ("[]", "holds no requests"),
+        ('{"prompt": "a"', r"line 1: no JSON"),
+        ("[" * 100_000, r"line 1: nested too deeply"),
+        ("[1]", r"entry 1: it is no object"),
+        ('{"question": "a"}', r"neither prompt_tokens nor .* it has question"),
+        ('{"prompt_tokens": -1, "output_tokens": 2}', r"entry 1: prompt_tokens is -1"),
+        ('{"prompt_tokens": NaN, "output_tokens": 2}', r"prompt_tokens is nan"),
+        ('{"prompt_tokens": "7", "output_tokens": 2}', r"prompt_tokens is '7'"),
+        ('{"prompt_tokens": ' + "9" * 400 + ', "output_tokens": 2}', r"prompt_tokens is 999"),
+        ('{"input_lens": [1], "output_lens": []}', r"output_lens is no list of 1 numbers"),
+        ('{"input_lens": [1], "output_lens": ["a"]}', r"request 1: output_lens is 'a'"),
+        (
+            '{"prompt": "a", "timestamp": 1}\n{"prompt": "b"}',
+            r"request 2 has no time, and others have one",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_json_log(path)
+
+
+def test_rates_are_for_logs_without_times(tmp_path: Path) -> None:
+    path = _lines(tmp_path / "trace.jsonl", MOONCAKE)
+    with pytest.raises(InputError, match=r"states its times; leave --rate 2 out"):
+        read_requests(path, rate_per_s=2.0)
+    path = _lines(tmp_path / "custom.jsonl", [{"prompt": "abcd", "output_tokens": 3}])
+    with pytest.raises(InputError, match=r"states no times; add --rate"):
+        read_requests(path)

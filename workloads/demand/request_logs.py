@@ -1,0 +1,188 @@
+"""Logs of requests as other tools write them in JSON, read as one table.
+
+=========================  =====================================================================
+Mooncake traces            one object a line: ``timestamp`` [ms], ``input_length``,
+                           ``output_length``, and ``hash_ids``, which are not used
+vLLM's custom data sets    one object a line: ``prompt``, and ``output_tokens`` where it is known
+vLLM's benchmark results   one object: ``input_lens``, ``output_lens`` and, in newer releases,
+                           ``start_times`` [s]
+ShareGPT                   one list: each entry's ``conversations``, of which the first turn is the
+                           prompt and the second the answer
+plain objects              ``time_s`` or ``timestamp`` [s], ``prompt_tokens``, ``output_tokens``
+=========================  =====================================================================
+
+Texts are counted at :data:`CHARACTERS_PER_TOKEN`, since a log names no tokenizer. Logs in CSV
+(Azure, BurstGPT, ServeGen) are read by :mod:`workloads.demand.read`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topologies.errors import InputError, shown
+from topologies.files import read_text
+
+ENDINGS = (".json", ".jsonl", ".ndjson")
+"""Names of files that hold JSON."""
+LARGEST_BYTES = 700_000_000
+"""Largest file that is read [B]: ShareGPT's published file has 673 MB."""
+CHARACTERS_PER_TOKEN = 4.0
+"""Mean characters of one token of English text; assumed (published rules of thumb say about 4)."""
+MOONCAKE_TIME_S = 1e-3
+"""Seconds in one unit of ``timestamp`` beside ``input_length``."""
+
+TIME = ("time_s", "timestamp_s", "timestamp", "time", "arrival_s", "start_time")
+PROMPT = ("prompt_tokens", "input_length", "input_tokens", "prompt_len", "input_len")
+OUTPUT = ("output_tokens", "output_length", "completion_tokens", "output_len")
+TEXT = ("prompt", "text_input")
+TURNS = "conversations"
+LISTS = ("input_lens", "output_lens")
+
+
+def is_json_log(path: str | Path) -> bool:
+    """Say whether a file's name ends like JSON.
+
+    Examples
+    --------
+    >>> is_json_log("conversation_trace.jsonl"), is_json_log("azure.csv")
+    (True, False)
+    """
+    return str(path).lower().endswith(ENDINGS)
+
+
+def read_json_log(path: str | Path) -> pd.DataFrame:
+    """Read a log of requests in JSON or JSON lines.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log does
+        not say), and ``time_s`` [s] where it states times. Requests without any text or tokens,
+        such as conversations of one turn, are left out.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read, is no JSON or no log, with the entry's number.
+    """
+    file = Path(path)
+    remedy = "Give a CSV file, JSON lines, or poisson:RATE."
+    text = read_text(file, limit_bytes=LARGEST_BYTES, remedy=remedy)
+    named = shown(str(file))
+    rows = []
+    for number, entry in enumerate(_entries(text, named), 1):
+        if not isinstance(entry, dict):
+            raise InputError(f"{named} entry {number}: it is no object with keys and values.")
+        if all(name in entry for name in LISTS):
+            return _benchmark(entry, named)
+        row = _request(entry, f"{named} entry {number}")
+        if row is not None:
+            rows.append(row)
+    if not rows:
+        raise InputError(f"{named} holds no requests; each needs a prompt's text or tokens.")
+    table = pd.DataFrame(rows)
+    if "time_s" in table and table["time_s"].isna().any():
+        row_number = int(table["time_s"].isna().to_numpy().argmax()) + 1
+        raise InputError(f"{named}: request {row_number} has no time, and others have one.")
+    return table
+
+
+def _entries(text: str, named: str) -> Iterator[Any]:
+    """Entries of a JSON list or of JSON lines, one at a time."""
+    decoder, place, end = json.JSONDecoder(), 0, len(text)
+    is_list = text.lstrip()[:1] == "["
+    if is_list:
+        place = text.index("[") + 1
+    while True:
+        while place < end and text[place] in " \t\r\n,":
+            place += 1
+        if place >= end or (is_list and text[place] == "]"):
+            return
+        try:
+            entry, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as mistake:
+            line = text.count("\n", 0, place) + 1
+            why = "nested too deeply" if isinstance(mistake, RecursionError) else "no JSON"
+            raise InputError(f"{named} line {line}: {why}. Give one object a request.") from None
+        yield entry
+
+
+def _request(entry: Mapping[str, Any], where: str) -> dict[str, float] | None:
+    """One request's numbers; None where nothing was asked."""
+    prompt = _number(entry, PROMPT, where)
+    output = _number(entry, OUTPUT, where)
+    if prompt is None:
+        texts = _texts(entry, where)
+        if not texts:
+            return None
+        prompt = _tokens(texts[0])
+        output = _tokens(texts[1]) if output is None and len(texts) > 1 else output
+    row = {"prompt_tokens": prompt, "output_tokens": np.nan if output is None else output}
+    time = _number(entry, TIME, where)
+    if time is not None:
+        is_mooncake = "input_length" in entry and "timestamp" in entry
+        row["time_s"] = time * (MOONCAKE_TIME_S if is_mooncake else 1.0)
+    return row
+
+
+def _texts(entry: Mapping[str, Any], where: str) -> list[str]:
+    """Texts of the prompt and, where there is one, of its answer."""
+    turns = entry.get(TURNS)
+    if isinstance(turns, list):
+        values = [turn.get("value") for turn in turns[:2] if isinstance(turn, dict)]
+        texts = [value for value in values if isinstance(value, str)]
+        return texts if len(texts) == 2 else []
+    for name in TEXT:
+        value = entry.get(name)
+        if isinstance(value, str):
+            return [value]
+    raise InputError(
+        f"{where}: neither {PROMPT[0]} nor {PROMPT[1]}, {TEXT[0]} or {TURNS} is in it; it has "
+        f"{shown(', '.join(map(str, entry)) or 'no keys', 80)}."
+    )
+
+
+def _tokens(text: str) -> float:
+    return max(1.0, float(round(len(text) / CHARACTERS_PER_TOKEN)))
+
+
+def _number(entry: Mapping[str, Any], names: tuple[str, ...], where: str) -> float | None:
+    """The first of several spellings of a number that an entry has."""
+    for name in names:
+        value = entry.get(name)
+        if value is None:
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < 1e15:
+            raise InputError(
+                f"{where}: {name} is {shown(repr(value), 40)}; it must be a number of at least 0."
+            )
+        return float(value)
+    return None
+
+
+def _benchmark(entry: Mapping[str, Any], named: str) -> pd.DataFrame:
+    """Requests of one result of vLLM's benchmark, which keeps a list for each quantity."""
+    columns = dict(zip(("prompt_tokens", "output_tokens"), LISTS, strict=True))
+    if entry.get("start_times") is not None:
+        columns["time_s"] = "start_times"
+    first = entry[LISTS[0]]
+    count = len(first) if isinstance(first, list) else 0
+    for name in columns.values():
+        values = entry[name]
+        if not isinstance(values, list) or len(values) != count or not count:
+            raise InputError(f"{named}: {name} is no list of {count or 'at least one'} numbers.")
+        for number, value in enumerate(values, 1):
+            _number({name: value}, (name,), f"{named} request {number}")
+    table = pd.DataFrame({column: np.array(entry[name], float) for column, name in columns.items()})
+    return table[table["prompt_tokens"] > 0].reset_index(drop=True)
