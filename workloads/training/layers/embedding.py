@@ -39,7 +39,7 @@ def embedding(shapes: RankShapes) -> list[LayerOp]:
 def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
     """Scatter the gradient of what was looked up."""
     return [
-        *enter(shapes, "embedding.gradient"),
+        *enter(_in_bf16(shapes), "embedding.gradient"),
         kernel(
             "embedding.add", shapes.gather(2 * shapes.wide_bytes, shapes.tokens, scattered=True)
         ),
@@ -52,7 +52,7 @@ def output(shapes: RankShapes) -> list[LayerOp]:
     sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
     return [
         norm(shapes, "output.norm"),
-        *enter(shapes, "output"),
+        *enter(_in_bf16(shapes), "output"),
         kernel("output.logits", _in_bf16(shapes).gemm(t, columns, h)),
         kernel("loss", shapes.passes(LOSS_PASSES * 4 * t * columns)),
         *sums,

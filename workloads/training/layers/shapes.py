@@ -46,6 +46,16 @@ class RankShapes:
         return TWO * self.tokens * self.model.hidden
 
     @property
+    def gathered_bytes(self) -> int:
+        """The same as the input of a product, which is cast before it is gathered [B].
+
+        As torchao does in fp8 (``float8_tensor_parallel.py``), gradients alike; sums stay in
+        two bytes.
+        """
+        element_bytes = min(TWO, ELEMENT_BYTES.get(self.plan.precision, TWO))
+        return round(element_bytes * self.tokens * self.model.hidden)
+
+    @property
     def heads(self) -> int:
         """Query heads of this rank."""
         return self.model.heads // self.plan.tp

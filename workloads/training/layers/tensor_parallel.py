@@ -24,7 +24,7 @@ def enter(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]
     """Gather the sequence before a column-parallel product."""
     if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
         return []
-    return [collective(f"{name}.gather", "tp", "all-gather", shapes.wide_bytes, after=after)]
+    return [collective(f"{name}.gather", "tp", "all-gather", shapes.gathered_bytes, after=after)]
 
 
 def leave(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]:
@@ -43,7 +43,8 @@ def gathered_product(shapes: RankShapes, block: str, name: str, n: int, k: int) 
     parts = pieces(shapes)
     if parts == 1:
         return [*enter(shapes, block), kernel(name, shapes.gemm(shapes.tokens, n, k))]
-    size, product = part(shapes.wide_bytes, parts), shapes.gemm(part(shapes.tokens, parts), n, k)
+    size = part(shapes.gathered_bytes, parts)
+    product = shapes.gemm(part(shapes.tokens, parts), n, k)
     gathers = [
         collective(f"{block}.gather{suffix}", "tp", "all-gather", size, after=after)
         for suffix, after in zip(_suffixes(parts), [PREVIOUS] + [NOTHING] * parts, strict=False)
