@@ -144,6 +144,40 @@ def test_a_ring_of_ranks_does_the_work_of_one(direction: Any) -> None:
     assert core[1] == pytest.approx(core[0] / 4, rel=0.1)
 
 
+@pytest.mark.parametrize("direction", [forward, backward])
+def test_every_turn_of_a_ring_but_the_first_is_merged(direction: Any) -> None:
+    """One kernel that sees all keys merges nothing; PyTorch moves more bytes than a fused one."""
+
+    def merged(parts: Any, cp: int) -> list[int]:
+        shapes = RankShapes(TOY, plan(cp=cp), "h100", parts)
+        return [s.size_bytes for s in direction(shapes) if s.name.endswith(".merge")]
+
+    loose = {f"training.ring_merge_{way}": "pytorch" for way in ("forward", "backward")}
+    fused, apart = catalogue(), catalogue().with_variants(loose)
+    assert merged(fused, 1) == []
+    assert len(merged(fused, 4)) == 3
+    values = 1024 // 4 * TOY.heads * TOY.head_dim
+    assert merged(apart, 4)[0] == (40 if direction is forward else 54) * values
+    assert merged(apart, 4)[0] > merged(fused, 4)[0]
+
+
+def test_products_in_fp8_gather_half_the_bytes() -> None:
+    """Inputs are cast before they are gathered; sums and the output layer stay in two bytes."""
+
+    def sent(precision: Any) -> list[Counter[str]]:
+        shapes = counted(TOY, tp=4, precision=precision)
+        counts = [Counter[str](), Counter[str]()]
+        for count, steps in zip(counts, (forward(shapes), output(shapes)), strict=True):
+            for step in steps:
+                count[step.collective] += step.size_bytes
+        return counts
+
+    (wide, end), (narrow, same_end) = sent("bf16"), sent("fp8")
+    assert narrow["all-gather"] == wide["all-gather"] // 2
+    assert narrow["reduce-scatter"] == wide["reduce-scatter"]
+    assert same_end == end
+
+
 SHARES: list[tuple[Model, dict[str, Any]]] = [
     (TOY, {"tp": 4, "pp": 2}),
     (TOY, {"tp": 2, "pp": 4, "vpp": 2}),

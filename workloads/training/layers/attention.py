@@ -112,13 +112,15 @@ def _ring(shapes: RankShapes, direction: str, name: str) -> list[LayerOp]:
     """Work on one rank's keys while those of the next come in; gradients of keys travel along.
 
     A rank's own keys need half of the square of scores, those of every other rank one half too:
-    all of its queries and half of the keys, or the other way round.
+    all of its queries and half of the keys, or the other way round. What a turn adds to the results
+    of those before is kept in fp32 and merged by kernels of its own.
     """
     plan, local = shapes.plan, shapes.plan.local_seq
     seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
     others = max(1, round(seen / (plan.cp - 1)))
     own_s = _core(shapes, direction, local, causal=True)
-    other_s = _core(shapes, direction, others, causal=False)
+    other_s = _turn(shapes, direction, others)
+    merged = _merged(shapes, direction)
     steps = []
     for turn in range(plan.cp):
         here = f"attention.keys.{turn}" if turn else NOTHING
@@ -127,9 +129,29 @@ def _ring(shapes: RankShapes, direction: str, name: str) -> list[LayerOp]:
             before = here if turn else PREVIOUS
             steps.append(collective(sent, "cp", "permute", keys(shapes), after=before))
         steps.append(kernel(name, other_s if turn else own_s, after=here))
+        if turn:
+            steps.append(kernel(f"{name}.merge", merged))
         if direction == "backward":
             steps.append(collective(f"{name}.home", "cp", "permute", keys(shapes)))
     return steps
+
+
+def _turn(shapes: RankShapes, direction: str, key_count: int) -> Timing:
+    """The core on keys of another rank, at the rate that a turn of a ring keeps."""
+    whole = _core(shapes, direction, key_count, causal=False)
+    kept = shapes.parts.value("training", "ring_turn_efficiency")
+    return replace(whole, seconds=whole.seconds / kept)
+
+
+def _merged(shapes: RankShapes, direction: str) -> Timing:
+    """Kernels that add a turn's results to those before.
+
+    Forward these are outputs with their sums of exponentials, backward gradients of queries, keys
+    and values. The bytes are counted from what each operation of the framework reads and writes.
+    """
+    each = shapes.parts.value("training", f"ring_merge_{direction}")
+    values = shapes.tokens * shapes.heads * _width(shapes)
+    return shapes.passes(round(each * values))
 
 
 def _whole(shapes: RankShapes, direction: str) -> Timing:
