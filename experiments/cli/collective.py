@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from cluster_sim.progress import progress
 from experiments.cli.inputs import CatalogueInputs, MachineInputs
@@ -345,7 +345,7 @@ def _print(
         median, ninth, bias = (
             f"{100 * summary[name]:.1f} %" for name in ("median_abs_error", "p90_abs_error", "bias")
         )
-        typer.echo(
+        click.echo(
             f"{summary['rows']} rows compared: median error {median}, 90th percentile {ninth}, "
             f"mean {bias} (simulated over measured time, less one)"
         )

@@ -17,10 +17,13 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.groups import Entry, LazyGroup, click_command
+import click
+
+from experiments.cli.groups import Entry, LazyGroup
 from experiments.cli.invocation import Invocation
-from experiments.cli.options import as_options, typer_parameter
+from experiments.cli.options import as_options
 from experiments.cli.output import plain, print_table
+from experiments.cli.parameters import click_parameter
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError
 from topologies.options import Option
@@ -55,7 +58,6 @@ experiment = ExperimentGroup(
     name="experiment",
     help="Run one of the experiments; `experiment NAME --help` lists its parameters.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 
@@ -72,14 +74,14 @@ def _command(chosen: Experiment) -> Any:
         _run(chosen, module, {**values, **common}, call)
 
     options = [parameter for parameter, _ in parameters.values()]
-    function = as_options(f"experiment {chosen.name}", ask, more={"given": options})
-    function.__doc__ = inspect.getdoc(module.run) and _first_line(inspect.getdoc(module.run) or "")
-    return click_command(chosen.name, function)
+    command = as_options(f"experiment {chosen.name}", ask, more={"given": options})
+    command.help = _first_line(inspect.getdoc(module.run) or "")
+    return command
 
 
 def _parameters(
     run: Callable[..., Any],
-) -> dict[str, tuple[inspect.Parameter, Callable[[str, Any], Any]]]:
+) -> dict[str, tuple[click.Parameter, Callable[[str, Any], Any]]]:
     """Options of ``run`` by name, and the function that reads each one's value."""
     hints, told = typing.get_type_hints(run), parameter_texts(inspect.getdoc(run) or "")
     made = {}
@@ -93,11 +95,10 @@ def _parameters(
             item = next(part for part in typing.get_args(kind) if part is not Ellipsis)
             listed = None if default is None else ",".join(str(part) for part in default)
             option = Option(option.help, metavar="A,B,…")
-            made[name] = (typer_parameter(name, str | None, option, listed), _list_reader(item))
+            made[name] = (click_parameter(name, str, option, listed), _list_reader(item))
         else:
             kind = kind if kind in SCALARS else str
-            wide = kind | None if default is None else kind
-            made[name] = (typer_parameter(name, wide, option, default), _as_given)
+            made[name] = (click_parameter(name, kind, option, default), _as_given)
     return made
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from experiments.cli.commands import COMMANDS, Command
 from experiments.cli.options import as_options
@@ -26,7 +25,7 @@ class Entry:
     load: Callable[[], Any]
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(click.Group):
     """Commands by name, each loaded with its first use; those of the registry by default."""
 
     thing = "command"
@@ -74,15 +73,8 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, one.summary) for name, one in self.entries.items()])
 
 
-def click_command(name: str, function: Callable[..., Any]) -> Any:
-    """Turn a function with typer's annotations into a command, without an application around it."""
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name)(function)
-    return typer.main.get_command(single)
-
-
 def _loaded(command: Command) -> Any:
     function: Any = command.load()
-    if isinstance(function, TyperGroup):
+    if isinstance(function, click.Group):
         return function
-    return click_command(command.name, as_options(command.name, function, resumes=command.resumes))
+    return as_options(command.name, function, resumes=command.resumes)

@@ -4,61 +4,70 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
 from experiments.cli.groups import LazyGroup
 from experiments.cli.process import leave, prepare
 from topologies.errors import InputError, file_fault, shown
 
-app = typer.Typer(
-    name="cluster-sim",
-    cls=LazyGroup,
-    help="Discrete-event simulator of AI-accelerator clusters, AWS Trainium first.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 INTERRUPTED = 130
 LONGEST_MESSAGE = 1000
-
-# Newer typer carries its own copy of click, so the base of its errors is taken from one of them.
-UsageMistake: type[Exception] = next(
-    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
-)
+SHELLS = ("bash", "zsh", "fish")
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(ctx: click.Context, _parameter: object, wanted: bool) -> None:
     if wanted:
         from cluster_sim import __version__
 
         sys.stdout.write(f"cluster-sim {__version__}\n")
-        raise typer.Exit
+        ctx.exit()
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+def _print_completion(ctx: click.Context, _parameter: object, shell: str | None) -> None:
+    if shell:
+        from click.shell_completion import get_completion_class
+
+        known: Any = get_completion_class(shell)
+        sys.stdout.write(known(app, {}, "cluster-sim", "_CLUSTER_SIM_COMPLETE").source() + "\n")
+        ctx.exit()
+
+
+app = LazyGroup(
+    name="cluster-sim",
+    help="Discrete-event simulator of AI-accelerator clusters, AWS Trainium first.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and exit.",
         ),
-    ] = False,
-) -> None:
-    """Options before the name of a command."""
+        click.Option(
+            ["--show-completion"],
+            type=click.Choice(SHELLS),
+            is_eager=True,
+            expose_value=False,
+            callback=_print_completion,
+            help="Print the script that completes commands and options in a shell.",
+        ),
+    ],
+)
 
 
-def run(arguments: Sequence[str], program: typer.Typer = app) -> int:
+def run(arguments: Sequence[str], program: click.Command = app) -> int:
     """Run one command line.
 
     Parameters
     ----------
     arguments : sequence of str
         Words after the program's name.
-    program : Typer
+    program : Command
         By default ``cluster-sim`` itself.
 
     Returns
@@ -68,41 +77,36 @@ def run(arguments: Sequence[str], program: typer.Typer = app) -> int:
         stderr without a traceback.
     """
     try:
-        status = program(list(arguments), prog_name="cluster-sim", standalone_mode=False)
-    except UsageMistake as mistake:
+        status = program.main(list(arguments), prog_name="cluster-sim", standalone_mode=False)
+    except click.ClickException as mistake:
         return _explain(mistake)
     except InputError as mistake:
         return _refuse(str(mistake))
     except OSError as fault:
         return _refuse(file_fault(fault))
-    except (typer.Abort, KeyboardInterrupt):
-        return _interrupted()
-    if status == INTERRUPTED:  # typer answers Ctrl-C itself, without a word
+    except (click.Abort, KeyboardInterrupt):
         return _interrupted()
     return status if isinstance(status, int) else 0
 
 
-def _explain(mistake: Exception) -> int:
-    message = getattr(mistake, "format_message", mistake.__str__)()
-    if type(mistake).__name__ == "NoArgsIsHelpError":
-        sys.stdout.write(message + "\n")
+def _explain(mistake: click.ClickException) -> int:
+    context = getattr(mistake, "ctx", None)
+    if isinstance(mistake, click.exceptions.NoArgsIsHelpError):
+        sys.stdout.write(context.get_help() + "\n" if context else "")
         return 2
-    command = getattr(getattr(mistake, "ctx", None), "command_path", "cluster-sim")
-    told = (_wrong_value(mistake) or message).rstrip(".")
+    command = context.command_path if context else "cluster-sim"
+    told = (_wrong_value(mistake) or mistake.format_message()).rstrip(".")
     stop = "" if told.endswith("?") else "."
     return _refuse(f"{told}{stop} See {command} --help.")
 
 
-def _wrong_value(mistake: Exception) -> str:
+def _wrong_value(mistake: click.ClickException) -> str:
     """Option, value and what it must be; empty where the mistake is not a value's."""
     parameter = getattr(mistake, "param", None)
-    errors = getattr(mistake.__cause__, "errors", None)
-    if parameter is None or errors is None:
+    if parameter is None or isinstance(mistake, click.MissingParameter):
         return ""
-    first = errors()[0]
-    must = str(first["msg"]).removeprefix("Input should ").partition(",")[0]
     name = next((flag for flag in parameter.opts if flag.startswith("-")), parameter.name)
-    return f"{name} {first['input']!r} must {must}"
+    return f"{name} {mistake.message}"
 
 
 def _interrupted() -> int:

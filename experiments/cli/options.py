@@ -5,9 +5,9 @@ A command is a function of a few dataclasses whose fields are described with
 
     def topology(call: Invocation, machine: MachineInputs, graph: GraphInputs) -> None: ...
 
-:func:`as_options` gives the same function with one keyword for each field, which typer understands.
-A parameter ``Annotated[Mapping[str, Any], Stated(Plan)]`` receives the fields that the user stated
-and no other, for a dataclass that the library completes.
+:func:`as_options` gives a command of click with one option for each field. A parameter
+``Annotated[Mapping[str, Any], Stated(Plan)]`` receives the fields that the user stated and no
+other, for a dataclass that the library completes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import typer
+import click
 
 from experiments.cli.invocation import Invocation
+from experiments.cli.parameters import REQUIRED, CommandWithArguments, click_parameter, shown
 from topologies.options import Option, described
 
 Command = Callable[..., int | None]
@@ -50,7 +51,7 @@ class Stated:
 class _Group:
     """Options of one parameter of a command, and how their values become its argument."""
 
-    parameters: tuple[inspect.Parameter, ...]
+    parameters: tuple[click.Parameter, ...]
     recorded: tuple[str, ...]
     build: Callable[[Mapping[str, Any]], Any]
 
@@ -60,9 +61,9 @@ def as_options(
     command: Command,
     *,
     resumes: bool = False,
-    more: Mapping[str, Sequence[inspect.Parameter]] | None = None,
-) -> Command:
-    """Return a command as a function of keywords, one for each field of its dataclasses.
+    more: Mapping[str, Sequence[click.Parameter]] | None = None,
+) -> click.Command:
+    """Return a command of click with one option for each field of a function's dataclasses.
 
     Parameters
     ----------
@@ -92,12 +93,12 @@ def as_options(
     if len({one.name for one in parameters}) < len(parameters):
         raise TypeError(f"command {name} has two options of one name")
 
-    signature = inspect.Signature(parameters)
-
     def call(**stated: Any) -> int | None:
-        bound = signature.bind(**stated)
-        bound.apply_defaults()
-        given = bound.arguments
+        # click gives an empty tuple where an option that may be repeated is not stated
+        given = {
+            key: list(value) or None if isinstance(value, tuple) else value
+            for key, value in stated.items()
+        }
         arguments = {key: group.build(given) for key, group in groups.items()}
         inputs = {key: given[key] for key in recorded}
         for key, value in arguments.items():
@@ -108,10 +109,8 @@ def as_options(
                     value.hush()
         return command(**arguments)
 
-    call.__doc__, call.__name__ = command.__doc__, name
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__annotations__ = {one.name: one.annotation for one in parameters}
-    return call
+    called = name.rpartition(" ")[2]
+    return CommandWithArguments(called, callback=call, params=parameters, help=command.__doc__)
 
 
 def _group(hint: Any) -> _Group:
@@ -124,7 +123,7 @@ def _group(hint: Any) -> _Group:
     options, hints = described(hint), get_type_hints(hint)
     defaults = {one.name: _default(one) for one in dataclasses.fields(hint)}
     parameters = {
-        key: typer_parameter(key, _kind(hints[key], option), option, defaults[key])
+        key: click_parameter(key, _kind(hints[key], option), option, defaults[key])
         for key, option in options.items()
     }
 
@@ -144,13 +143,13 @@ def _stated(stated: Stated) -> _Group:
     }
     usual = {one.name: one.default for one in dataclasses.fields(stated.kind)}
 
-    def parameter(key: str, option: Option) -> inspect.Parameter:
+    def parameter(key: str, option: Option) -> click.Parameter:
         kind = option.kind or _bare(hints[key])
         kind = kind if kind in PLAIN else str
         if key in stated.required:
-            return typer_parameter(key, kind, option, inspect.Parameter.empty)
-        shown = option.default or _shown(usual[key])
-        return typer_parameter(key, kind | None, dataclasses.replace(option, default=shown), None)
+            return click_parameter(key, kind, option, REQUIRED)
+        told = option.default or shown(usual[key])
+        return click_parameter(key, kind, dataclasses.replace(option, default=told), None)
 
     def build(given: Mapping[str, Any]) -> dict[str, Any]:
         return {key: given[key] for key in options if given[key] is not None}
@@ -159,9 +158,9 @@ def _stated(stated: Stated) -> _Group:
     return _Group(parameters, _recorded(options), build)
 
 
-def _listed(parameters: Sequence[inspect.Parameter]) -> _Group:
+def _listed(parameters: Sequence[click.Parameter]) -> _Group:
     """Options that are given one by one."""
-    names = tuple(one.name for one in parameters)
+    names = tuple(str(one.name) for one in parameters)
     return _Group(tuple(parameters), names, lambda given: {name: given[name] for name in names})
 
 
@@ -169,65 +168,24 @@ def _recorded(options: Mapping[str, Option]) -> tuple[str, ...]:
     return tuple(key for key, option in options.items() if option.recorded)
 
 
-def typer_parameter(key: str, kind: Any, option: Option, default: Any) -> inspect.Parameter:
-    """Return the parameter that typer reads as an option.
-
-    Parameters
-    ----------
-    key : str
-        Name of the value in the function.
-    kind : type
-        A plain type, a list of one, or either with ``None``.
-    option : Option
-    default : value
-        ``inspect.Parameter.empty`` for a value that must be given.
-    """
-    bare = _bare(kind)
-    told: dict[str, Any] = {
-        "help": _with_default(option, default),
-        "metavar": option.metavar or None,
-        "min": option.least,
-        "max": option.most,
-        "show_default": False,
-    }
-    if known := option.known():
-        told["autocompletion"] = lambda incomplete: [one for one in known if incomplete in one]
-    spelled = (option.name or key).replace("_", "-")
-    if option.argument:
-        info = typer.Argument(**told)
-    elif bare is bool and default is not False:
-        info = typer.Option(f"--{spelled}/--no-{spelled}", **told)
-    else:
-        info = typer.Option(f"--{spelled}", **told)
-    if default == ():
-        default = None
-    hint: Any = Annotated[kind, info]
-    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
-
-def _with_default(option: Option, default: Any) -> str:
-    usual = option.default or ("" if default is inspect.Parameter.empty else _shown(default))
-    return f"{option.sentence().rstrip('.')}; default {usual}." if usual else option.sentence()
-
-
 def _default(declared: dataclasses.Field[Any]) -> Any:
     if declared.default_factory is not MISSING:
         return declared.default_factory()
-    return inspect.Parameter.empty if declared.default is MISSING else declared.default
+    return REQUIRED if declared.default is MISSING else declared.default
 
 
 def _kind(hint: Any, option: Option) -> Any:
     """Type of an option's value: that of the field, a list for a tuple, text for a literal."""
-    bare, optional = _bare(hint), NoneType in get_args(hint)
+    bare = _bare(hint)
     if get_origin(bare) is tuple:
-        return list[get_args(bare)[0]] | None  # type: ignore[misc]
+        return list[get_args(bare)[0]]  # type: ignore[misc]
     if get_origin(bare) is Literal:
         bare = str
     if option.kind is not None:
         bare = option.kind
     if bare not in PLAIN:
         raise TypeError(f"an option cannot have the type {hint}")
-    return bare | None if optional else bare
+    return bare
 
 
 def _bare(hint: Any) -> Any:
@@ -235,12 +193,3 @@ def _bare(hint: Any) -> Any:
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint
-
-
-def _shown(default: Any) -> str:
-    """Text of a default for the help page, empty where there is nothing to say."""
-    if isinstance(default, bool):
-        return "on" if default else ""
-    if default is MISSING or default is None or default in ((), ""):
-        return ""
-    return "-".join(map(str, default)) if isinstance(default, tuple) else str(default)

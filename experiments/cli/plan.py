@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from cluster_sim.progress import progress
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
@@ -120,7 +120,7 @@ def _print(found: Search, top: int, model: str) -> None:
     from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
 
     print_table(headline(found), *table(found, top), left=1)
-    typer.echo(shared(found, top))
+    click.echo(shared(found, top))
     print_table("", *sifted(found))
     for line in (*remarks(found), f"Run the first: {train_command(found, model)}"):
-        typer.echo(line)
+        click.echo(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
+import click
 
 from experiments.cli.main import app, run
 from experiments.sweeps.command_line import Parameter, Program
@@ -16,11 +16,11 @@ WRITTEN = ("best", "cache", "chakra", "overlay", "residuals")
 """Options that name a path to write to, beside ``--out``, which a sweep sets itself."""
 
 
-def program_of(program: typer.Typer, excluded: tuple[str, ...]) -> Program:
-    """Describe a typer application to a sweep; commands are loaded when a study names them."""
-    group: Any = typer.main.get_command(program)
-    names = tuple(group.list_commands(None))
-    return Program(run, names, excluded, lambda name: parameters(group.get_command(None, name)))
+def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
+    """Describe a group of commands to a sweep; they are loaded when a study names them."""
+    known: Any = group
+    names = tuple(known.list_commands(None))
+    return Program(run, names, excluded, lambda name: parameters(known.get_command(None, name)))
 
 
 def parameters(command: Any) -> dict[str, Parameter]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
@@ -146,7 +146,7 @@ def _print(played: Replay) -> None:
         most = sorted(played.unmapped.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{count} × {name[:60]}" for name, count in most[:MOST_UNMAPPED])
         more = f" and {len(most) - MOST_UNMAPPED} more names" if len(most) > MOST_UNMAPPED else ""
-        typer.echo(f"Kept as recorded, as no size is stated: {shown}{more}.")
+        click.echo(f"Kept as recorded, as no size is stated: {shown}{more}.")
 
 
 def _write(out: Run, played: Replay, engine: str) -> None:

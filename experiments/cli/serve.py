@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
@@ -242,7 +242,7 @@ def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
     print_table("", ["", ""], facts)
     ends = document["interval"]
     low, high = format_seconds(ends["low"]), format_seconds(ends["high"])
-    typer.echo(f"80 % of measured median TTFTs would lie between {low} and {high}.")
+    click.echo(f"80 % of measured median TTFTs would lie between {low} and {high}.")
     if ranking:
         ranking.show()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from cluster_sim.progress import telling
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
@@ -141,9 +141,9 @@ def _filed_document(filed: OtherPlan | None) -> dict[str, Any]:
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
     if filed and filed.ignored:
-        typer.echo(f"The plan is {filed.tool}'s; it has no field for {', '.join(filed.ignored)}.")
+        click.echo(f"The plan is {filed.tool}'s; it has no field for {', '.join(filed.ignored)}.")
     if step.model.left_out:
-        typer.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
+        click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
 
 
 def _write_chakra(step: Iteration, directory: Path) -> None:
@@ -219,7 +219,7 @@ def _print(run: Iteration, explain: bool, ranking: Ranking | None, filed: OtherP
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
-    typer.echo(f"Inputs: {grades}.")
+    click.echo(f"Inputs: {grades}.")
     if explain:
         _print_explained(run)
     if ranking:

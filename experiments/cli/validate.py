@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from cluster_sim.progress import progress
 from experiments.cli.inputs import CatalogueInputs
@@ -94,7 +94,7 @@ def validate(asked: ValidationInputs, catalogue: CatalogueInputs, call: Invocati
         if (why := misses(one, result.summary))
     ]
     for why in missed:
-        typer.echo(why, err=True)
+        click.echo(why, err=True)
     return 1 if missed and asked.table else 0
 
 
@@ -121,7 +121,7 @@ def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
         _print_rows(results[0])
     _print_summaries(results)
     for one in chosen if len(chosen) == 1 else ():
-        typer.echo(f"Source: {one.credit} ({one.licence}). {one.note}.")
+        click.echo(f"Source: {one.credit} ({one.licence}). {one.note}.")
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _print_summaries(results: Sequence[Result]) -> None:
     for result in results:
         if fits := result.summary.get("fits"):
             told = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
-            typer.echo(f"{result.name}: {told}.")
+            click.echo(f"{result.name}: {told}.")
 
 
 def _lines(result: Result) -> list[tuple[str, ...]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
+
+import click
 
 from experiments.cli.commands import COMMANDS
 from experiments.cli.options import as_options
@@ -13,11 +14,13 @@ from experiments.cli.options import as_options
 def command(name: str) -> Callable[..., int | None]:
     """Function of a command; arguments may be given by position, options by name."""
     (known,) = (one for one in COMMANDS if one.name == name)
-    function = as_options(name, known.load())
-    parameters = inspect.signature(function).parameters.values()
-    arguments = [one.name for one in parameters if "Argument" in repr(one.annotation)]
+    made = as_options(name, known.load())
+    assert made.callback is not None
+    callback: Callable[..., int | None] = made.callback
+    arguments = [str(one.name) for one in made.params if isinstance(one, click.Argument)]
+    usual = {str(one.name): one.default for one in made.params if not one.required}
 
     def call(*positional: Any, **options: Any) -> int | None:
-        return function(**dict(zip(arguments, positional, strict=False)), **options)
+        return callback(**usual | dict(zip(arguments, positional, strict=False)) | options)
 
     return call

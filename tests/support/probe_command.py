@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from experiments.cli.main import run as run_line
 from experiments.cli.output import print_json
@@ -19,15 +19,17 @@ from experiments.cli.program import program_of
 from topologies.errors import InputError
 
 
+@click.command("probe")
+@click.argument("op")
+@click.option("--size", type=int, default=1)
+@click.option("--fast/--slow", default=True)
+@click.option("--tag", multiple=True)
+@click.option("--model", default="")
+@click.option("--json", "as_json", is_flag=True)
+@click.option("--out", default="")
+@click.option("--quiet", is_flag=True)
 def probe(
-    op: Annotated[str, typer.Argument()],
-    size: Annotated[int, typer.Option("--size")] = 1,
-    fast: Annotated[bool, typer.Option("--fast/--slow")] = True,
-    tag: Annotated[list[str] | None, typer.Option("--tag")] = None,
-    model: Annotated[str, typer.Option("--model")] = "",
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-    out: Annotated[str, typer.Option("--out")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet")] = False,
+    op: str, size: int, fast: bool, tag: tuple[str, ...], **_ignored: str | bool
 ) -> int | None:
     """Print what it was given; some sizes go wrong."""
     if size == 13:
@@ -37,19 +39,12 @@ def probe(
     if size == 15:
         sys.stdout.write("no json")
         return None
-    tags = tag or []
-    document: dict[str, Any] = {"op": op, "double": 2 * size, "fast": fast, "tags": tags}
+    document = {"op": op, "double": 2 * size, "fast": fast, "tags": list(tag)}
     print_json({**document, "memory_bytes": {"total": size}, "wall_s": 0.5})
     return 1 if size == 16 else None
 
 
-app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("probe")(probe)
-
-
-@app.callback()
-def _root() -> None:
-    """Keep the command as a subcommand."""
+app = click.Group("probes", commands=[probe])
 
 
 def run(arguments: Sequence[str]) -> int:

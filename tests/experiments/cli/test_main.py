@@ -66,6 +66,19 @@ def test_the_help_page_needs_none_of_the_large_libraries() -> None:
     assert done.stderr.strip() == ""
 
 
+def test_a_small_collective_needs_numpy_and_no_other_large_library() -> None:
+    code = (
+        "import sys; from experiments.cli.main import run;"
+        "run('collective all-reduce ring:4 --bandwidth 1GB/s --latency 1us --size 1KiB --json "
+        "--quiet'.split());"
+        "large = {'pandas', 'networkx', 'pydantic', 'rich', 'scipy', 'matplotlib', 'simpy'};"
+        "sys.exit(str(large & sys.modules.keys() or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+    assert '"time_s"' in done.stdout
+
+
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"cluster-sim {__version__}\n"
@@ -75,7 +88,7 @@ def test_shells_are_told_commands_and_choices() -> None:
     def completed(words: str, number: int) -> list[str]:
         environment = {
             **os.environ,
-            "_CLUSTER_SIM_COMPLETE": "complete_bash",
+            "_CLUSTER_SIM_COMPLETE": "bash_complete",
             "COMP_WORDS": words,
             "COMP_CWORD": str(number),
         }
@@ -84,8 +97,13 @@ def test_shells_are_told_commands_and_choices() -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return done.stdout.split()
 
-    assert completed("cluster-sim tr", 1) == ["train"]
-    assert completed("cluster-sim train --schedule g", 3) == ["gpipe"]
+    assert completed("cluster-sim tr", 1) == ["plain,train"]
+    assert completed("cluster-sim train --schedule g", 3) == ["plain,gpipe"]
+
+
+def test_the_script_for_completion_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--show-completion", "bash"]) == 0
+    assert "_CLUSTER_SIM_COMPLETE=bash_complete" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", NAMES)

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-import typer
 
-from experiments.cli.groups import click_command
 from experiments.cli.invocation import Invocation
 from experiments.cli.main import run
 from experiments.cli.options import Stated, as_options
@@ -54,9 +52,7 @@ def _answers(*words: str) -> dict[str, Any]:
         """Remember what was given."""
         seen.update(plain=plain, plan=plan, call=call)
 
-    program = typer.Typer()
-    program.command("probe")(as_options("probe", probe))
-    program(list(words), standalone_mode=False)
+    as_options("probe", probe).main(list(words), standalone_mode=False)
     return seen
 
 
@@ -86,8 +82,7 @@ def test_help_has_unit_choices_default_and_limits(capsys: pytest.CaptureFixture[
     def probe(plain: Plain, plan: Annotated[Mapping[str, Any], Stated(Plan)]) -> None:
         """Do nothing."""
 
-    command = click_command("probe", as_options("probe", probe))
-    command(["--help"], standalone_mode=False)
+    as_options("probe", probe).main(["--help"], standalone_mode=False)
     page = " ".join(capsys.readouterr().out.split())
     assert "Number of things [1/s]; default 3." in page
     assert "--check / --no-check Check; default where it is quick." in page
@@ -115,8 +110,7 @@ def test_the_command_of_the_how_to_page_answers(capsys: pytest.CaptureFixture[st
     names: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         exec(compile(code, str(PAGE), "exec"), names)
-    program = typer.Typer()
-    program.command("diameter")(as_options("diameter", names["diameter"]))
+    program = as_options("diameter", names["diameter"])
     assert run(["ring:8", "--bandwidth", "1GB/s", "--latency", "0s", "--json"], program) == 0
     assert json.loads(capsys.readouterr().out) == {"cluster": "ring:8", "diameter_hops": 4}
     assert run(["ring:8", "--engine", "simpy"], program) == 2

@@ -1,0 +1,189 @@
+"""Arguments and options of commands, as click reads them and shows them on a help page."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import click
+from click.shell_completion import CompletionItem
+
+from topologies.options import Option
+
+REQUIRED = inspect.Parameter.empty
+"""Default of a value that must be given."""
+
+
+def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
+    """Return the argument or option of a described field.
+
+    Parameters
+    ----------
+    key : str
+        Name of the value in the function.
+    kind : type
+        ``bool``, ``int``, ``float``, ``str`` or ``Path``, or a list of one of them.
+    option : Option
+    default : value
+        ``REQUIRED`` for a value that must be given.
+    """
+    many = get_origin(kind) is list
+    plain = get_args(kind)[0] if many else kind
+    told: dict[str, Any] = {
+        "required": default is REQUIRED,
+        "metavar": option.metavar or None,
+        "shell_complete": _completion(option.known),
+    }
+    if default is not REQUIRED:
+        told["default"] = None if default == () else default
+    spelled = (option.name or key).replace("_", "-")
+    if option.argument:
+        read = Number(plain) if plain in (int, float) else Text(plain)
+        nargs = -1 if many else 1
+        return DescribedArgument([key], described=option, type=read, nargs=nargs, **told)
+    if plain is bool:
+        both = "" if default is False else f"/--no-{spelled}"
+        flags = [f"--{spelled}{both}", key]
+        return DescribedOption(flags, described=option, shown=default, is_flag=True, **told)
+    limited = plain in (int, float)
+    read = Number(plain, option.least, option.most) if limited else Text(plain)
+    return DescribedOption(
+        [f"--{spelled}", key],
+        described=option,
+        shown=default,
+        type=read,
+        multiple=many,
+        **told,
+    )
+
+
+class Number(click.ParamType):  # type: ignore[type-arg]
+    """A whole or broken number between two limits."""
+
+    def __init__(self, kind: Callable[[str], Any], least: Any = None, most: Any = None):
+        self.kind, self.least, self.most = kind, least, most
+        limits = " range" if (least, most) != (None, None) else ""
+        self.name = f"{kind.__name__}{limits}"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Placeholder on the help page."""
+        return f"<{self.name}>"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read a number; refuse one outside of the limits, or none."""
+        try:
+            number = self.kind(value)
+        except ValueError:
+            what = "integer" if self.kind is int else "number"
+            self.fail(f"{value!r} must be a valid {what}", param, ctx)
+        if self.most is not None and not number <= self.most:
+            self.fail(f"{value!r} must be less than or equal to {self.most:.12g}", param, ctx)
+        if self.least is not None and not number >= self.least:
+            self.fail(f"{value!r} must be greater than or equal to {self.least:.12g}", param, ctx)
+        return number
+
+    def limits(self) -> str:
+        """Limits as inequalities, empty where there are none."""
+        least = "" if self.least is None else f"{self.least:.12g}<="
+        most = "" if self.most is None else f"<={self.most:.12g}"
+        if least and most:
+            return f"{least}x{most}"
+        return f"x>={self.least:.12g}" if least else f"x{most}" if most else ""
+
+
+class Text(click.ParamType):  # type: ignore[type-arg]
+    """A word, or a path."""
+
+    def __init__(self, kind: type[str] | type[Path]):
+        self.kind = kind
+        self.name = "path" if kind is Path else "str"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Placeholder on the help page."""
+        return f"<{self.name}>"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the word, as a path where it names one."""
+        return self.kind(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Let the shell complete a path."""
+        return [CompletionItem(incomplete, type="file")] if self.kind is Path else []
+
+
+class DescribedOption(click.Option):
+    """An option whose line of the help page is put together when somebody reads it."""
+
+    def __init__(self, *declared: Any, described: Option, shown: Any, **details: Any):
+        super().__init__(*declared, **details)
+        self.described, self.usual = described, shown
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Spelling and text of the line."""
+        limits = self.type.limits() if isinstance(self.type, Number) else ""
+        marks = [mark for mark in (limits, "required" if self.required else "") if mark]
+        required, self.required = self.required, False  # told here, with the limits
+        self.help = with_default(self.described, self.usual) + _in_brackets(marks)
+        record = super().get_help_record(ctx)
+        self.required = required
+        return record
+
+
+class DescribedArgument(click.Argument):
+    """An argument with a line on the help page."""
+
+    def __init__(self, *declared: Any, described: Option, **details: Any):
+        super().__init__(*declared, **details)
+        self.described = described
+
+    def line(self) -> tuple[str, str]:
+        """Name and text on the help page."""
+        marks = ["required"] if self.required else []
+        text = with_default(self.described, REQUIRED) + _in_brackets(marks)
+        return self.human_readable_name, text
+
+
+class CommandWithArguments(click.Command):
+    """A command whose help page tells of its arguments, too."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the arguments, then the options."""
+        lines = [one.line() for one in self.params if isinstance(one, DescribedArgument)]
+        if lines:
+            with formatter.section("Arguments"):
+                formatter.write_dl(lines)
+        options = [one.get_help_record(ctx) for one in self.get_params(ctx)]
+        with formatter.section("Options"):
+            formatter.write_dl([one for one in options if one and one[0].startswith("-")])
+
+
+def with_default(option: Option, default: Any) -> str:
+    """Help text of an option, with what holds where it is not stated."""
+    usual = option.default or ("" if default is REQUIRED else shown(default))
+    return f"{option.sentence().rstrip('.')}; default {usual}." if usual else option.sentence()
+
+
+def shown(default: Any) -> str:
+    """Text of a default for the help page, empty where there is nothing to say."""
+    if isinstance(default, bool):
+        return "on" if default else ""
+    if default is MISSING or default is None or default in ((), ""):
+        return ""
+    return "-".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _in_brackets(marks: list[str]) -> str:
+    return f"  [{'; '.join(marks)}]" if marks else ""
+
+
+def _completion(known: Callable[[], tuple[str, ...]]) -> Any:
+    """Give the choices of an option to the shell."""
+
+    def complete(ctx: Any, parameter: click.Parameter, incomplete: str) -> list[Any]:
+        fitting = [one for one in known() if incomplete in one]
+        return fitting or parameter.type.shell_complete(ctx, parameter, incomplete)
+
+    return complete
