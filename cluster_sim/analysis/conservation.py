@@ -34,10 +34,10 @@ def violations(trace: Trace, *, faults: bool = False) -> list[str]:
 
     Examples
     --------
-    >>> from cluster_sim.schedule.build import schedule
+    >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import Edges, Resources
     >>> from cluster_sim.trace.trace import run
-    >>> violations(run(schedule(kind=[FIXED], resource=0, duration_ps=5,
+    >>> violations(run(schedule(OpColumns([FIXED], resource=0, duration_ps=5),
     ...     edges=Edges.from_pairs(1, [], []), resources=Resources.table("engine", [0]))))
     []
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -107,17 +108,47 @@ def shares_ps(
     ([[5, 3, 0]], [[5, 5]])
     """
     total = int(intervals.end_ps.max(initial=0)) if total_ps is None else total_ps
-    first = np.zeros((intervals.groups, categories + 1), np.int64)
-    first[:, categories] = total
-    active = np.zeros((intervals.groups, categories), np.int64)
     code = np.asarray(category, np.uint16)
     columns = (intervals.group, intervals.start_ps, intervals.end_ps)
-    group, start, end = (np.ascontiguousarray(c, t) for c, t in zip(columns, TYPES, strict=True))
-    reach = np.zeros((2, categories), np.int64)
+    spans = _Spans(*(np.ascontiguousarray(c, t) for c, t in zip(columns, TYPES, strict=True)), code)
+    unions = _Unions(
+        np.zeros((2, categories), np.int64),
+        np.zeros((intervals.groups, categories + 1), np.int64),
+        np.zeros((intervals.groups, categories), np.int64),
+    )
+    unions.together[:, categories] = total
     for rows in _blocks(intervals, code < categories, total):
-        _cover(rows, group, start, end, code, total, reach, first, active)
+        _cover(rows, spans, total, unions)
+    first = unions.together
     first[:, 1:] -= first[:, :-1].copy()
-    return first, active
+    return first, unions.alone
+
+
+class _Spans(NamedTuple):
+    """Columns of intervals with the category of each, in the types that passes are compiled for."""
+
+    group: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+    category: IntArray
+
+
+class _Unions(NamedTuple):
+    """Lengths of unions while rows are passed over in order of group and start.
+
+    Attributes
+    ----------
+    reach : int64 array (2, categories)
+        How far categories 0 … k together have come in the present group, and category k alone [ps].
+    together : int64 array (groups, categories or more)
+        Time covered by categories 0 … k together [ps].
+    alone : int64 array (groups, categories)
+        Time covered by category k [ps].
+    """
+
+    reach: IntArray
+    together: IntArray
+    alone: IntArray
 
 
 def merged(intervals: Intervals) -> Intervals:
@@ -228,35 +259,22 @@ def _place(group: IntArray, counted: BoolArray, place: IntArray, order: IntArray
 
 
 @compiled
-def _cover(
-    rows: IntArray,
-    group: IntArray,
-    start: IntArray,
-    end: IntArray,
-    category: IntArray,
-    total: int,
-    reach: IntArray,
-    covered: IntArray,
-    active: IntArray,
-) -> None:
-    """Add, group by group, what each row reaches beyond the rows before it.
-
-    ``reach[0, k]`` is how far categories 0 … k together have come, ``reach[1, k]`` category k by
-    itself; the lengths of their unions go to ``covered[:, k]`` and ``active[:, k]``.
-    """
-    now = -1
+def _cover(rows: IntArray, spans: _Spans, total: int, unions: _Unions) -> None:
+    """Add, group by group, what each row reaches beyond the rows before it."""
+    reach, now = unions.reach, -1
     for row in rows:
-        if group[row] != now:
-            now = group[row]
+        if spans.group[row] != now:
+            now = spans.group[row]
             reach[:] = 0
-        code, until = category[row], min(end[row], total)
+        code, start = spans.category[row], spans.start_ps[row]
+        until = min(spans.end_ps[row], total)
         if until > reach[1, code]:
-            active[now, code] += max(0, until - max(start[row], reach[1, code]))
+            unions.alone[now, code] += max(0, until - max(start, reach[1, code]))
             reach[1, code] = until
         for k in range(code, reach.shape[1]):
             if until <= reach[0, k]:
                 break
-            covered[now, k] += max(0, until - max(start[row], reach[0, k]))
+            unions.together[now, k] += max(0, until - max(start, reach[0, k]))
             reach[0, k] = until
 
 

@@ -116,15 +116,10 @@ def compose(
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     _check(many)
     first, cluster = many[0], many[0].group.cluster
-    if sbuf:
-        for call in many:
-            check_scratchpad(call.kind, call.group, call.size_bytes)
     picked = chosen(first, algorithm)
     for call in many[1:]:
         chosen(call, picked)
-    costs = wire(cluster, ideal=ideal, sbuf=sbuf)
-    if not ideal and all(len(call.group.chips) == 1 for call in many):
-        costs = within_chip(costs, cluster, first.kind, first.ranks)
+    costs = _costs(many, ideal=ideal, sbuf=sbuf)
     _check_memory(many, picked, costs)
     messages = side_by_side([picked.messages(call, costs) for call in many])
     facts: Facts = {
@@ -150,6 +145,19 @@ def compose(
         ),
         steps=int(messages.step.max(initial=-1)) + 1,
     )
+
+
+def _costs(calls: Sequence[CollectiveCall], *, ideal: bool, sbuf: bool) -> CommunicationCosts:
+    """Costs of messages between the ranks of calls; inside a chip they have rates of their own."""
+    first = calls[0]
+    cluster = first.group.cluster
+    if sbuf:
+        for call in calls:
+            check_scratchpad(call.kind, call.group, call.size_bytes)
+    costs = wire(cluster, ideal=ideal, sbuf=sbuf)
+    if ideal or any(len(call.group.chips) > 1 for call in calls):
+        return costs
+    return within_chip(costs, cluster, first.kind, first.ranks)
 
 
 def _check_memory(

@@ -123,12 +123,25 @@ def sends(
     channels: Channels,
     chunks: Chunks,
     ranks: int,
-    count: npt.ArrayLike = 1,
     reduce: npt.ArrayLike = False,
     step: npt.ArrayLike = 0,
-    priority: npt.ArrayLike = 0,
 ) -> Messages:
-    """Make a table of sends; columns broadcast against the shape of ``channel``."""
+    """Make a table of messages of one chunk each; columns broadcast to the shape of ``channel``.
+
+    Parameters
+    ----------
+    channel, first : int array (messages, in any shape)
+        Channel of each message, and the chunk that it carries.
+    edges : Edges
+        Arrival of one message → start of another, numbered in the order of ``channel``.
+    channels : Channels
+    chunks : Chunks
+    ranks : int
+    reduce : bool array or bool, default False
+        Whether a message is added to what its receiver holds.
+    step : int array or int, default 0
+        Round of the collective.
+    """
     shape = np.shape(channel)
 
     def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Any:
@@ -140,10 +153,10 @@ def sends(
     return Messages(
         channel=column(channel, np.int32),
         first=column(first, np.int32),
-        count=column(count, np.int32),
+        count=column(1, np.int32),
         reduce=column(reduce, np.bool_),
         step=column(step, np.int32),
-        priority=column(priority, np.int32),
+        priority=column(0, np.int32),
         edges=edges,
         channels=channels,
         chunks=chunks,
@@ -236,8 +249,8 @@ def _join_channels(tables: Sequence[Channels], ranks_before: IntArray) -> Channe
     links = [table.link for table in tables if table.link is not None]
     fused = [table.fused for table in tables if table.fused is not None]
     if not links:
-        made = Channels.table(src, dst)
-        return replace(made, fused=np.concatenate(fused)) if fused else made
+        channels = Channels.table(src, dst)
+        return replace(channels, fused=np.concatenate(fused)) if fused else channels
     hops = np.concatenate([np.diff(table.ptr) for table in tables if table.ptr is not None])
     return Channels.table(src, dst, np.concatenate([[0], np.cumsum(hops)]), np.concatenate(links))
 

@@ -76,10 +76,10 @@ def simulate(
 
     Examples
     --------
-    >>> from cluster_sim.schedule.build import schedule
+    >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
     >>> link = Resources.table("link", [0], [1])
-    >>> two = schedule(kind=[FIXED] * 2, resource=0, duration_ps=5, resources=link,
+    >>> two = schedule(OpColumns(kind=[FIXED] * 2, resource=0, duration_ps=5), resources=link,
     ...                edges=Edges.from_pairs(2, [0], [1], lag_ps=3))
     >>> simulate(two).start_ps.tolist()
     [0, 8]

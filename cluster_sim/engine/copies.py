@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,6 +17,9 @@ from cluster_sim.schedule.table import FIXED, IntArray, Schedule
 
 PIECES = 4
 """Parts that each thread's share of the copies comes in, so that none waits long for another."""
+
+_Ranges = list[tuple[int, int]]
+"""First copy and the one after the last, range by range."""
 
 
 def simulate_copies(
@@ -60,10 +63,10 @@ def simulate_copies(
     --------
     One transfer of 1 MB, and the join of its arrival, on a link of 1 GB/s and one of half of that:
 
-    >>> from cluster_sim.schedule.build import schedule
+    >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import JOIN, Edges, Resources
     >>> one = schedule(
-    ...     kind=[FIXED, JOIN], resource=[0, -1], duration_ps=[1, 0], size_bytes=[10**6, 0],
+    ...     OpColumns([FIXED, JOIN], resource=[0, -1], duration_ps=[1, 0], size_bytes=[10**6, 0]),
     ...     resources=Resources.table("link", [0], [1]), edges=Edges.from_pairs(2, [0], [1]),
     ... )
     >>> simulate_copies(one, np.array([[0], [1]]), [10**9, 5 * 10**8], [5, 7]).tolist()
@@ -71,24 +74,28 @@ def simulate_copies(
     """
     _check(pattern, kind, len(rate_bytes_per_s))
     common, links = _prepared(pattern, kind, rate_bytes_per_s, latency_ps)
-    copies, workers = len(kind), threads or len(os.sched_getaffinity(0))
-    end_ps = np.zeros(copies, np.int64)
-    cuts = np.linspace(0, copies, min(copies, PIECES * workers) + 1).astype(int).tolist()
-    ranges = list(pairwise(cuts))
+    end_ps = np.zeros(len(kind), np.int64)
 
-    def play(mine: list[tuple[int, int]]) -> int:
+    def play(ranges: _Ranges) -> int:
         run = new_run(_own(pattern), Faults.none(), ())
-        lost = (play_copies(run, common, links, *part, end_ps) for part in mine)
+        lost = (play_copies(run, common, links, *part, end_ps) for part in ranges)
         return max(lost, default=-1)
 
-    from concurrent.futures import ThreadPoolExecutor  # takes its time to load
-
-    shares = [ranges[k::workers] for k in range(min(workers, len(ranges)))]
-    with ThreadPoolExecutor(max(1, len(shares))) as pool:
-        lost = max(pool.map(play, shares), default=-1)
+    lost = _in_threads(play, len(kind), threads or len(os.sched_getaffinity(0)))
     if lost >= 0:
         raise ValueError(f"copy {lost} leaves ops over")
     return end_ps
+
+
+def _in_threads(play: Callable[[_Ranges], int], copies: int, threads: int) -> int:
+    """Play all copies, each thread a share of them in pieces; returns the largest result."""
+    from concurrent.futures import ThreadPoolExecutor  # takes its time to load
+
+    cuts = np.linspace(0, copies, min(copies, PIECES * threads) + 1).astype(int).tolist()
+    ranges = list(pairwise(cuts))
+    shares = [ranges[k::threads] for k in range(min(threads, len(ranges)))]
+    with ThreadPoolExecutor(max(1, len(shares))) as pool:
+        return max(pool.map(play, shares), default=-1)
 
 
 def _check(pattern: Schedule, kind: IntArray, kinds: int) -> None:

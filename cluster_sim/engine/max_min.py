@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.engine.jit import compiled
-from cluster_sim.engine.rates import UNLIMITED, Paths, Seats, fill, working_space
+from cluster_sim.engine.rates import UNLIMITED, Filling, Paths, Seats, fill, working_space
 from cluster_sim.schedule.table import LARGEST_CAPACITY, IntArray
 
 MOST_UNITS = 2**62
@@ -71,12 +71,7 @@ def max_min_rates(
         rate=np.full(flows, -1, np.int64),
     )
     _check(paths)
-    filling = working_space(flows, resources)
-    filling.resources[:] = np.arange(resources)
-    filling.classes[:] = np.arange(flows)
-    filling.rising[:] = 1
-    filling.sizes[:2] = resources, flows
-    fill(paths, _all_seated(paths.resource, resources), filling)
+    fill(paths, _all_seated(paths.resource, resources), _all_rising(flows, resources))
     return paths.rate
 
 
@@ -103,6 +98,16 @@ def _check_range(name: str, column: IntArray, least: int, most: int) -> None:
         raise ValueError(
             f"{name} reaches from {column.min()} to {column.max()}, outside {least} … {most}"
         )
+
+
+def _all_rising(flows: int, resources: int) -> Filling:
+    """Working space in which no flow has a rate yet."""
+    filling = working_space(flows, resources)
+    filling.resources[:] = np.arange(resources)
+    filling.classes[:] = np.arange(flows)
+    filling.rising[:] = 1
+    filling.sizes[:2] = resources, flows
+    return filling
 
 
 def _all_seated(resource: IntArray, resources: int) -> Seats:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.hardware.fabric import fabric
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, Edges, Flows, Schedule
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -57,17 +57,12 @@ def memory_kernel(
     if not memory:
         raise InputError(f"{cluster.name}: what its memory gives is not known; use Trainium")
     most = memory if bytes_per_s is None else bytes_per_s
-    if size_bytes < cores or most < cores:
-        raise InputError(
-            f"a kernel of {size_bytes} B at {most} B/s; use at least 1 B and 1 B/s for each of the "
-            f"{cores} cores of a chip"
-        )
+    _check_share(size_bytes, most, cores)
     count = len(on) * cores
     op = np.arange(count, dtype=np.int32)
     part = size_bytes // cores + (np.arange(cores) < size_bytes % cores)
     return schedule(
-        kind=np.full(count, FLOW),
-        size_bytes=np.tile(part, len(on)),
+        OpColumns(kind=np.full(count, FLOW), size_bytes=np.tile(part, len(on))),
         edges=Edges.from_pairs(count, [], []),
         resources=covered.resources,
         flows=Flows(
@@ -80,6 +75,15 @@ def memory_kernel(
         labels={"rank": np.repeat(np.arange(len(on), dtype=np.int32), cores)},
         facts={"kernel_bytes": int(size_bytes)},
     )
+
+
+def _check_share(size_bytes: int, bytes_per_s: int, cores: int) -> None:
+    """Refuse a kernel of which some core would have nothing to move."""
+    if size_bytes < cores or bytes_per_s < cores:
+        raise InputError(
+            f"a kernel of {size_bytes} B at {bytes_per_s} B/s; use at least 1 B and 1 B/s for "
+            f"each of the {cores} cores of a chip"
+        )
 
 
 def _cores(cluster: Cluster) -> int:

@@ -9,13 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cluster_sim.plot.bars import timeline
+    from cluster_sim.plot.bars import Legend, timeline
     from cluster_sim.plot.links import link_map
     from cluster_sim.plot.perfetto import write_timeline
 
-__all__ = ["link_map", "timeline", "write_timeline"]
+__all__ = ["Legend", "link_map", "timeline", "write_timeline"]
 
-_MODULES = {"link_map": "links", "timeline": "bars", "write_timeline": "perfetto"}
+_MODULES = {
+    "Legend": "bars",
+    "link_map": "links",
+    "timeline": "bars",
+    "write_timeline": "perfetto",
+}
 
 
 def __getattr__(name: str) -> Any:

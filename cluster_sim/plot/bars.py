@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,22 @@ class Bars:
     categories: list[str]
 
 
+@dataclass(frozen=True)
+class Legend:
+    """Colours and words of a figure's categories, where they are not the usual ones.
+
+    Attributes
+    ----------
+    colors : mapping of str to colour
+        By category, such as ``{"compute": "#ff0000"}``.
+    words : mapping of str to str
+        What the legend says of a category instead of its name.
+    """
+
+    colors: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
 def timeline(
     trace: Trace,
     *,
@@ -63,8 +79,7 @@ def timeline(
     window_s: tuple[float, float] | None = None,
     ranks: int | list[int] | None = None,
     resources: Picks | None = None,
-    colored: Mapping[str, str] | None = None,
-    words: Mapping[str, str] | None = None,
+    legend: Legend | None = None,
     title: str = "",
 ) -> Figure:
     """Draw ops over time, one lane a resource or a value of a label.
@@ -86,10 +101,14 @@ def timeline(
         From and to [s]; by default the whole run.
     ranks, resources : optional
         Only these, as in :meth:`Trace.frame`.
-    colored : mapping of str to colour, optional
-        Instead of the usual colours.
-    words : mapping of str to str, optional
-        What the legend says of a category instead of its name.
+    legend : Legend, optional
+        Colours and words instead of the usual ones.
+    title : str, optional
+        By default what the schedule says of itself.
+
+    Returns
+    -------
+    Figure
 
     Raises
     ------
@@ -97,25 +116,29 @@ def timeline(
         When nothing is left to draw, or a label, rank or resource is unknown.
     """
     bars = _bars(trace, by, what, window_s, trace.rows(ranks, resources))
-    run_s = end_of_run_ps(trace) / PS_PER_S
-    low, high = window_s or (0.0, run_s)
-    shade = {**colors(bars.categories), **(colored or {})}
+    window = window_s or (0.0, end_of_run_ps(trace) / PS_PER_S)
+    legend = legend or Legend()
+    shade = {**colors(bars.categories), **legend.colors}
     height = float(np.clip(1.3 + 0.26 * len(bars.lanes), 2.4, 10.0))
     figure = Figure(figsize=(11, height), layout="constrained")
     axes = figure.subplots()
     if len(bars.op) <= MOST_BARS and len(bars.lanes) <= MOST_NAMED_LANES:
-        _draw_bars(axes, bars, shade, high - low)
+        _draw_bars(axes, bars, shade)
         axes.grid(axis="x", color="#dddddd", lw=0.6)
     else:
-        _draw_shares(axes, bars, shade, (low, high))
-    _label_axes(axes, bars, by, (low, high))
+        _draw_shares(axes, bars, shade, window)
+    _label_axes(axes, bars, by, window)
     axes.set_title(title or _title(trace), loc="left", fontsize=11)
-    said = words or {}
-    handles = [Patch(color=shade[name], label=said.get(name, name)) for name in bars.categories]
+    _explain(axes, [(legend.words.get(name, name), shade[name]) for name in bars.categories])
+    return figure
+
+
+def _explain(axes: Axes, named: Sequence[tuple[str, str]]) -> None:
+    """Put a legend of categories to the right of the axes."""
+    handles = [Patch(color=color, label=words) for words, color in named]
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9
     )
-    return figure
 
 
 def _bars(
@@ -200,7 +223,7 @@ def _present(code: IntArray, names: list[str]) -> tuple[IntArray, list[str]]:
     return dense, [names[k] for k in present.tolist()]
 
 
-def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str], span_s: float) -> None:
+def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str]) -> None:
     low, high = bars.lane - 0.4, bars.lane + 0.4
     corners = np.stack(
         [

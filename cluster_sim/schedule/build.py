@@ -1,8 +1,9 @@
-"""Making a checked Schedule: every builder of ops ends in :func:`schedule`."""
+"""Checked schedules from columns of ops: every builder ends in :func:`schedule`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +19,59 @@ from cluster_sim.schedule.table import (
     Schedule,
 )
 
-__all__ = ["check", "schedule"]
+__all__ = ["OpColumns", "check", "schedule"]
+
+
+@dataclass(frozen=True, eq=False)
+class OpColumns:
+    """What each op of a schedule is and holds: an array (ops,), or one value for all ops.
+
+    Attributes
+    ----------
+    kind : int array (ops,) or int
+        ``FIXED``, ``FLOW`` or ``JOIN``.
+    resource : int array (ops,) or int, default none
+        Resource of which one slot is held.
+    duration_ps : int array (ops,) or int, default 0
+        Time of a fixed op [ps].
+    size_bytes : int array (ops,) or int, default 0
+        Bytes that an op moves; the work of a flow [B].
+    priority : int array (ops,) or int, default 0
+        Smallest first among ready ops (rule 4).
+    """
+
+    kind: npt.ArrayLike
+    resource: npt.ArrayLike = NO_RESOURCE
+    duration_ps: npt.ArrayLike = 0
+    size_bytes: npt.ArrayLike = 0
+    priority: npt.ArrayLike = 0
 
 
 def schedule(
+    columns: OpColumns,
     *,
-    kind: npt.ArrayLike,
     edges: Edges,
     resources: Resources,
-    resource: npt.ArrayLike = NO_RESOURCE,
-    duration_ps: npt.ArrayLike = 0,
-    size_bytes: npt.ArrayLike = 0,
-    priority: npt.ArrayLike = 0,
     flows: Flows | None = None,
     labels: Mapping[str, Label] | None = None,
     facts: Mapping[str, str | int | float | bool] | None = None,
 ) -> Schedule:
     """Make a checked schedule; scalars are spread over all ops.
+
+    Parameters
+    ----------
+    columns : OpColumns
+    edges : Edges
+        Their ``ptr`` says how many ops there are.
+    resources : Resources
+    flows : Flows, optional
+        Caps and shares of the ops that are flows.
+    labels : mapping of str to int array or Codes, each (ops,)
+    facts : mapping of str to plain values
+
+    Returns
+    -------
+    Schedule
 
     Raises
     ------
@@ -48,7 +85,8 @@ def schedule(
     >>> from cluster_sim.schedule.table import FIXED
     >>> link = Resources.table("link", [0], [1])
     >>> edges = Edges.from_pairs(2, [0], [1])
-    >>> schedule(kind=[FIXED, FIXED], resource=0, duration_ps=5, edges=edges, resources=link)
+    >>> ops = OpColumns(kind=[FIXED, FIXED], resource=0, duration_ps=5)
+    >>> schedule(ops, edges=edges, resources=link)
     Schedule(2 ops, 1 edges, 1 resources)
     """
     ops = len(edges.ptr) - 1
@@ -60,11 +98,11 @@ def schedule(
         return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)  # no page of it
 
     built = Schedule(
-        kind=column(kind, np.uint8),
-        resource=column(resource, np.int32),
-        duration_ps=column(duration_ps, np.int64),
-        size_bytes=column(size_bytes, np.int64),
-        priority=column(priority, np.int32),
+        kind=column(columns.kind, np.uint8),
+        resource=column(columns.resource, np.int32),
+        duration_ps=column(columns.duration_ps, np.int64),
+        size_bytes=column(columns.size_bytes, np.int64),
+        priority=column(columns.priority, np.int32),
         edges=edges,
         resources=resources,
         flows=flows or Flows.none(),

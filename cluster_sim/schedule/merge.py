@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import Codes, Edges, Flows, IntArray, Label, Resources, Schedule
 from topologies.errors import InputError
 
@@ -49,12 +49,14 @@ def merge(*parts: Schedule) -> Schedule:
     labels = {name: _label([part.labels[name] for part in parts]) for name in sorted(shared)}
     stream = np.repeat(np.arange(len(parts), dtype=np.int16), [len(part) for part in parts])
     return schedule(
-        **{
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("kind", "duration_ps", "size_bytes", "priority")
-        },
-        resource=np.concatenate(
-            [_renumbered(part.resource, new) for part, new in zip(parts, numbers, strict=True)]
+        OpColumns(
+            **{
+                name: np.concatenate([getattr(part, name) for part in parts])
+                for name in ("kind", "duration_ps", "size_bytes", "priority")
+            },
+            resource=np.concatenate(
+                [_renumbered(part.resource, new) for part, new in zip(parts, numbers, strict=True)]
+            ),
         ),
         edges=_edges(parts, before),
         flows=_flows(parts, numbers, before),

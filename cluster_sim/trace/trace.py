@@ -110,9 +110,9 @@ class Trace:
 
         Examples
         --------
-        >>> from cluster_sim.schedule.build import schedule
+        >>> from cluster_sim.schedule.build import OpColumns, schedule
         >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
-        >>> two = schedule(kind=[FIXED] * 2, resource=0, duration_ps=5,
+        >>> two = schedule(OpColumns(kind=[FIXED] * 2, resource=0, duration_ps=5),
         ...                 edges=Edges.from_pairs(2, [0], [1]),
         ...                 resources=Resources.table("link", [0], [1]))
         >>> print(run(two).frame()[["resource", "start_ps", "end_ps"]].to_string(index=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster_sim.plot.bars import timeline
+from cluster_sim.plot.bars import Legend, timeline
 from cluster_sim.plot.links import link_map
 from experiments.scripts.busbw_vs_size import plot
 from topologies.shapes.basic import Torus
@@ -60,7 +60,7 @@ def figures(
     if (trace.schedule.resource >= 0).any():
         title = f"{what} on {cluster.name}: what links, CC-Cores and memories do when"
         found["timeline"] = (
-            timeline(trace, words=WORDS, title=title),
+            timeline(trace, legend=Legend(words=WORDS), title=title),
             "Links, CC-Cores and memories over time",
             LANES,
         )

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cluster_sim.engine.times import DONE, Attempts, Times
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace
 
@@ -27,11 +27,13 @@ def schedules(draw: st.DrawFn, most_ops: int = 14, most_resources: int = 3) -> S
     kind = column(st.sampled_from([FIXED, FIXED, FIXED, JOIN]))
     fixed = kind == FIXED
     return schedule(
-        kind=kind,
-        resource=np.where(fixed, column(st.integers(0, held - 1)), -1),
-        duration_ps=np.where(fixed, column(st.integers(1, 9)), 0),
-        size_bytes=column(st.integers(0, 100)),
-        priority=column(st.integers(0, 2)),
+        OpColumns(
+            kind=kind,
+            resource=np.where(fixed, column(st.integers(0, held - 1)), -1),
+            duration_ps=np.where(fixed, column(st.integers(1, 9)), 0),
+            size_bytes=column(st.integers(0, 100)),
+            priority=column(st.integers(0, 2)),
+        ),
         edges=Edges.from_pairs(
             ops, [i for i, _ in edges], [j for _, j in edges], column(st.integers(0, 3), len(edges))
         ),
@@ -64,9 +66,7 @@ def spans(rank: list[int], what: list[str], start: list[int], end: list[int]) ->
     ops = len(rank)
     length = np.array(end, np.int64) - np.array(start, np.int64)
     made = schedule(
-        kind=np.full(ops, FIXED),
-        resource=np.arange(ops),
-        duration_ps=length,
+        OpColumns(kind=np.full(ops, FIXED), resource=np.arange(ops), duration_ps=length),
         edges=Edges.from_pairs(ops, [], []),
         resources=Resources.table("engine", np.arange(ops)),
         labels={
@@ -80,10 +80,7 @@ def spans(rank: list[int], what: list[str], start: list[int], end: list[int]) ->
 def on_one_link(count: int, duration_ps: int = 5) -> Schedule:
     """Ops one after the other on one link."""
     return schedule(
-        kind=np.full(count, FIXED),
-        resource=0,
-        duration_ps=duration_ps,
-        size_bytes=10,
+        OpColumns(kind=np.full(count, FIXED), resource=0, duration_ps=duration_ps, size_bytes=10),
         edges=Edges.from_pairs(count, np.arange(count - 1), np.arange(1, count)),
         resources=Resources.table("link", [0], [1]),
         labels={"rank": np.arange(count) % 2},

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 from hypothesis import strategies as st
 
 from cluster_sim.engine import Faults, Times
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Edges, Flows, Resources, Schedule
+
+COLUMNS = tuple(column.name for column in fields(OpColumns))
+
+
+def from_columns(**values: object) -> Schedule:
+    """A schedule of columns and tables by name."""
+    columns = OpColumns(**{name: values.pop(name) for name in COLUMNS if name in values})
+    return schedule(columns, **values)
+
 
 BYTES_PER_PS = 10**12
 """One byte a picosecond [B/s], so that flows last about as long as fixed ops."""
@@ -63,11 +74,13 @@ def schedules(
     resource = [-1 if k == JOIN else draw(holder) for k in kind]
     duration = [draw(st.integers(1, 6)) if k == FIXED else 0 for k in kind]
     return schedule(
-        kind=kind,
-        resource=resource,
-        duration_ps=duration,
-        size_bytes=[draw(st.integers(1, 12)) for _ in kind],
-        priority=[draw(st.integers(-1, 1)) for _ in kind],
+        OpColumns(
+            kind=kind,
+            resource=resource,
+            duration_ps=duration,
+            size_bytes=[draw(st.integers(1, 12)) for _ in kind],
+            priority=[draw(st.integers(-1, 1)) for _ in kind],
+        ),
         edges=draw(edge_tables(kind, duration, blocked=blocked)),
         resources=resources,
         flows=draw(flow_tables([op for op in range(ops) if kind[op] == FLOW], resources)),

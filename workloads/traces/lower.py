@@ -16,7 +16,7 @@ import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, duration_ps
 from cluster_sim.collectives import Group as ChipGroup
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import (
     FIXED,
     JOIN,
@@ -102,12 +102,14 @@ def lower(
     resource, resources = _resources(recording, timed)
     check_acyclic(recording, src, dst, meets)
     made = schedule(
-        kind=kind,
+        OpColumns(
+            kind=kind,
+            resource=np.concatenate([resource, np.full(len(meets), -1)]),
+            duration_ps=np.concatenate([duration, np.zeros(len(meets), np.int64)]),
+            size_bytes=np.concatenate([recording.size_bytes, np.zeros(len(meets), np.int64)]),
+        ),
         edges=Edges.from_pairs(ops, src, dst, lag),
         resources=resources,
-        resource=np.concatenate([resource, np.full(len(meets), -1)]),
-        duration_ps=np.concatenate([duration, np.zeros(len(meets), np.int64)]),
-        size_bytes=np.concatenate([recording.size_bytes, np.zeros(len(meets), np.int64)]),
         labels=_labels(recording, meets),
         facts={"trace": str(recording.facts.get("format", "")), "cluster": cluster.name},
     )

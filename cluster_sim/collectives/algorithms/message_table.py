@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.chunks import Chunks
-from cluster_sim.collectives.messages import Channels, Messages, sends
+from cluster_sim.collectives.messages import Channels, Messages
 from cluster_sim.schedule.table import Edges, IntArray
 
 COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
@@ -38,8 +38,8 @@ class Table:
 def gathered(table: Table, channels: Channels, chunks: Chunks, ranks: int) -> Messages:
     """The sends of a table, all blocks one after the other."""
     columns = {name: np.concatenate(blocks) for name, blocks in table.columns.items()}
-    return sends(
-        **columns,
+    return Messages(
+        **{**columns, "reduce": columns["reduce"].astype(np.bool_)},
         edges=_edges(table.edges, table.count),
         channels=channels,
         chunks=chunks,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cluster_sim.collectives.algorithms.cycles import Cycles
@@ -25,16 +27,16 @@ def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
     each = np.arange(parts * (ranks - 1)).reshape(parts, ranks - 1)
     slice_ = np.tile(np.arange(slices, dtype=np.int32), count)[:, None]
     hop = np.arange(ranks - 1, dtype=np.int32)
-    return sends(
+    messages = sends(
         channel=channel,
         first=chunk,
         step=hop + slice_,
-        priority=np.broadcast_to(slice_, chunk.shape),
         edges=Edges.from_pairs(each.size, each[:, :-1].ravel(), each[:, 1:].ravel()),
         channels=Channels.table(order[:, :-1], order[:, 1:]),
         chunks=chunks,
         ranks=ranks,
     )
+    return replace(messages, priority=np.broadcast_to(slice_, chunk.shape).ravel())
 
 
 def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:

@@ -14,7 +14,7 @@ from cluster_sim.collectives.algorithms.footprint import check_op_count
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import wire
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import (
     FLOW,
     JOIN,
@@ -133,8 +133,10 @@ def _flows(
     op = np.arange(count, dtype=np.int32)
     cap = np.minimum.reduceat(capacity[crossed], paths.ptr[:-1])
     return schedule(
-        kind=np.repeat(np.array([FLOW, JOIN], np.uint8), count),
-        size_bytes=np.append(np.broadcast_to(work, count), np.zeros(count, np.int64)),
+        OpColumns(
+            kind=np.repeat(np.array([FLOW, JOIN], np.uint8), count),
+            size_bytes=np.append(np.broadcast_to(work, count), np.zeros(count, np.int64)),
+        ),
         edges=Edges.from_pairs(2 * count, op, op + count, paths.latency_ps),
         resources=made,
         flows=Flows(op, cap, paths.ptr, resource.astype(np.int32), paths.weight),

@@ -18,7 +18,7 @@ from cluster_sim.collectives.lowering.contention import Shares, shares
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import Fabric, Paths
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import (
     FIXED,
@@ -98,20 +98,10 @@ def lower(
     hops = np.diff(paths.ptr)
     drawn = shares(sends, chip_of_rank, fabric, paths, contended=contended)
     ops = _lay_out(hops, sends, issued=fabric.wire.issue_ps > 0)
-    hop = _hops(sends, paths, ops)
     resource, held = _column(ops, sends.ranks, np.int32, NO_RESOURCE)
-    np.take(paths.resource.astype(np.int32), hop, out=held, mode="clip")
-    lag = paths.latency_ps[hop]
-    if fabric.wire.issue_ps > 0 and ops.hop is not None:
-        issue = ops.hop < 0
-        source = chip_of_rank[sends.channels.src][sends.channel]
-        held[issue] = fabric.cc(ops.spread(source)[issue])
-        lag[issue] = ops.spread(_before_wire_ps(sends, chip_of_rank, fabric.wire))[issue]
+    lag = _set_resources(held, sends, chip_of_rank, fabric, paths, ops)
     size, sent = _column(ops, sends.ranks, np.int64, 0)
-    if ops.send is None:
-        sends.size_bytes(out=sent)
-    else:
-        np.take(sends.size_bytes(), ops.send, out=sent, mode="clip")
+    _set_sizes(sent, sends, ops)
     duration, lasts = _column(ops, sends.ranks, np.int64, 0)
     _set_durations(lasts, sent, held, ops, fabric)
     edges = _edges(sends, ops, _cut_through(ops, held, lasts, lag, fabric), lag)
@@ -121,17 +111,47 @@ def lower(
     kind[empty], resource[empty] = JOIN, NO_RESOURCE
     kind[flows.op], duration[flows.op] = FLOW, 0
     return schedule(
-        kind=kind,
-        resource=resource,
-        duration_ps=duration,
-        size_bytes=size,
-        priority=_with_joins(ops.spread(sends.priority), 0, sends.ranks),
+        OpColumns(
+            kind=kind,
+            resource=resource,
+            duration_ps=duration,
+            size_bytes=size,
+            priority=_with_joins(ops.spread(sends.priority), 0, sends.ranks),
+        ),
         edges=edges,
         resources=fabric.resources,
         flows=flows,
         labels=_labels(sends, ops),
         facts=facts,
     )
+
+
+def _set_resources(
+    held: IntArray,
+    sends: Messages,
+    chip_of_rank: IntArray,
+    fabric: Fabric,
+    paths: Paths,
+    ops: _Ops,
+) -> IntArray:
+    """Set what each op holds, a link or of an issue a CC-Core; returns the lag behind it [ps]."""
+    hop = _hops(sends, paths, ops)
+    np.take(paths.resource.astype(np.int32), hop, out=held, mode="clip")
+    lag: IntArray = paths.latency_ps[hop]
+    if fabric.wire.issue_ps > 0 and ops.hop is not None:
+        issue = ops.hop < 0
+        source = chip_of_rank[sends.channels.src][sends.channel]
+        held[issue] = fabric.cc(ops.spread(source)[issue])
+        lag[issue] = ops.spread(_before_wire_ps(sends, chip_of_rank, fabric.wire))[issue]
+    return lag
+
+
+def _set_sizes(size: IntArray, sends: Messages, ops: _Ops) -> None:
+    """Set the bytes of each op, those of the message that it is part of [B]."""
+    if ops.send is None:
+        sends.size_bytes(out=size)
+    else:
+        np.take(sends.size_bytes(), ops.send, out=size, mode="clip")
 
 
 def _before_wire_ps(sends: Messages, chip_of_rank: IntArray, costs: CommunicationCosts) -> IntArray:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
 
 
@@ -32,9 +32,9 @@ def one_op_a_rank(
     each = np.arange(1, ranks + 1)
     what = np.concatenate([[0], np.full(ranks, 1), [0]]).astype(np.uint8)
     return schedule(
-        kind=kind,
-        duration_ps=duration,
-        size_bytes=np.where(kind == FIXED, size_bytes, 0),
+        OpColumns(
+            kind=kind, duration_ps=duration, size_bytes=np.where(kind == FIXED, size_bytes, 0)
+        ),
         edges=Edges.from_pairs(
             ranks + 2,
             np.concatenate([np.zeros(ranks, np.int64), each]),

@@ -27,7 +27,7 @@ from cluster_sim.analysis.metrics import (
     summary,
 )
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from tests.support.random_schedules import WHATS, ended, on_one_link, schedules, spans
@@ -109,10 +109,12 @@ def test_a_stable_order_by_code_beyond_16_bits() -> None:
 
 def test_resources_show_busy_time_utilisation_and_bytes() -> None:
     made = schedule(
-        kind=[FIXED, FIXED, FIXED],
-        resource=[0, 1, 1],
-        duration_ps=[4, 10, 10],
-        size_bytes=[100, 7, 8],
+        OpColumns(
+            kind=[FIXED, FIXED, FIXED],
+            resource=[0, 1, 1],
+            duration_ps=[4, 10, 10],
+            size_bytes=[100, 7, 8],
+        ),
         edges=Edges.from_pairs(3, [], []),
         resources=Resources.table("link", [0, 1, 2], [1, 2, 0], slots=[1, 2, 1]),
     )
@@ -129,8 +131,7 @@ def test_resources_show_busy_time_utilisation_and_bytes() -> None:
 
 def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
     made = schedule(
-        kind=[FLOW],
-        size_bytes=50,
+        OpColumns(kind=[FLOW], size_bytes=50),
         edges=Edges.from_pairs(1, [], []),
         resources=Resources.table("hbm", [0], slots=0, capacity=10**12),
         flows=Flows(*(np.array(c, np.int64) for c in ([0], [10**12], [0, 1], [0], [2]))),
@@ -143,9 +144,10 @@ def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
 def test_slots_without_capacity_and_resources_without_either_are_fine() -> None:
     table = Resources.table("x", [0, 1, 2], slots=[1, 0, 0], capacity=[0, 5, 0])
     made = schedule(
-        kind=[FIXED], resource=0, duration_ps=2**50, size_bytes=2**50, resources=table,
+        OpColumns(kind=[FIXED], resource=0, duration_ps=2**50, size_bytes=2**50),
+        resources=table,
         edges=Edges.from_pairs(1, [], []),
-    )  # fmt: skip
+    )
     assert resource_use(run(made))["utilisation"].tolist() == [1.0, 0.0, 0.0]
 
 
@@ -167,10 +169,7 @@ def test_as_many_bytes_reach_nodes_as_leave_them(made: Schedule) -> None:
 
 def test_switches_have_names_of_their_own() -> None:
     made = schedule(
-        kind=[FIXED] * 2,
-        resource=[0, 1],
-        duration_ps=1,
-        size_bytes=5,
+        OpColumns(kind=[FIXED] * 2, resource=[0, 1], duration_ps=1, size_bytes=5),
         edges=Edges.from_pairs(2, [0], [1]),
         resources=Resources.table("link", [0, 8], [8, 1], switches_from=8),
     )
@@ -287,10 +286,7 @@ def test_labels_that_are_missing_or_numbers_are_refused() -> None:
 def test_the_critical_path_of_a_pipe_of_two() -> None:
     """Op 1 follows op 0 by an edge of 3 ps; op 2 waits for op 1 to leave the link."""
     made = schedule(
-        kind=[FIXED] * 3,
-        resource=[1, 0, 0],
-        duration_ps=[5, 4, 7],
-        priority=[0, 0, 1],
+        OpColumns(kind=[FIXED] * 3, resource=[1, 0, 0], duration_ps=[5, 4, 7], priority=[0, 0, 1]),
         edges=Edges.from_pairs(3, [0, 0], [1, 2], lag_ps=[3, 3]),
         resources=Resources.table("link", [0, 1], [1, 2]),
     )
@@ -305,9 +301,7 @@ def test_the_critical_path_of_a_pipe_of_two() -> None:
 
 def test_a_start_edge_puts_only_the_way_to_the_start_on_the_path() -> None:
     made = schedule(
-        kind=[FIXED] * 2,
-        resource=[0, 1],
-        duration_ps=[5, 5],
+        OpColumns(kind=[FIXED] * 2, resource=[0, 1], duration_ps=[5, 5]),
         edges=Edges.from_pairs(2, [0], [1], [2], [True]),
         resources=Resources.table("link", [0, 1], [1, 2]),
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster_sim.engine import simulate
 from cluster_sim.engine.copies import simulate_copies
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import FIXED, JOIN, Edges, IntArray, Resources, Schedule
 
@@ -22,10 +22,12 @@ def ring(ranks: int, steps: int, sizes: list[int]) -> Schedule:
     op = np.arange(ops)
     following = (op // ranks + 1) * ranks + (op + 1) % ranks
     return schedule(
-        kind=[FIXED] * ops + [JOIN] * ranks,
-        resource=np.append(op % ranks, np.full(ranks, -1)),
-        duration_ps=np.append(np.ones(ops, np.int64), np.zeros(ranks, np.int64)),
-        size_bytes=np.append(np.resize(sizes, ops), np.zeros(ranks, np.int64)),
+        OpColumns(
+            kind=[FIXED] * ops + [JOIN] * ranks,
+            resource=np.append(op % ranks, np.full(ranks, -1)),
+            duration_ps=np.append(np.ones(ops, np.int64), np.zeros(ranks, np.int64)),
+            size_bytes=np.append(np.resize(sizes, ops), np.zeros(ranks, np.int64)),
+        ),
         resources=Resources.table("link", np.arange(ranks), (np.arange(ranks) + 1) % ranks),
         edges=Edges.from_pairs(ops + ranks, op, following),
     )

@@ -18,7 +18,7 @@ from cluster_sim.engine import (
     simulate,
 )
 from cluster_sim.engine.fast.loop import advance
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import (
     FIXED,
     FLOW,
@@ -29,6 +29,7 @@ from cluster_sim.schedule.table import (
     Resources,
     Schedule,
 )
+from tests.support.schedules import from_columns
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "fast"])
 
@@ -43,10 +44,9 @@ def fixed(
     """Fixed ops; by default on one engine with one slot, without edges."""
     resources = 1 if isinstance(resource, int) else max(resource) + 1
     return schedule(
-        kind=[FIXED] * len(duration),
-        duration_ps=duration,
-        resource=resource,
-        priority=priority,
+        OpColumns(
+            kind=[FIXED] * len(duration), duration_ps=duration, resource=resource, priority=priority
+        ),
         edges=edges or no_edges(len(duration)),
         resources=Resources.table("engine", np.arange(resources), slots=slots),
     )
@@ -110,8 +110,7 @@ def test_joins_end_when_ready_and_chains_of_them_within_one_instant(engine: str)
     duration = np.where(kind == FIXED, 4, 0)
     order = np.r_[0, np.arange(ops - 2, 0, -1), ops - 1]  # against the numbers
     made = schedule(
-        kind=kind,
-        duration_ps=duration,
+        OpColumns(kind=kind, duration_ps=duration),
         edges=Edges.from_pairs(ops, order[:-1], order[1:]),
         resources=Resources.none(),
     )
@@ -123,8 +122,7 @@ def test_joins_end_when_ready_and_chains_of_them_within_one_instant(engine: str)
 @ENGINES
 def test_a_join_keeps_the_lag_of_its_edges(engine: str) -> None:
     made = schedule(
-        kind=[FIXED, JOIN],
-        duration_ps=[4, 0],
+        OpColumns(kind=[FIXED, JOIN], duration_ps=[4, 0]),
         edges=Edges.from_pairs(2, [0], [1], lag_ps=6),
         resources=Resources.none(),
     )
@@ -141,7 +139,7 @@ def test_the_run_ends_with_the_latest_end(engine: str) -> None:
 
 @ENGINES
 def test_nothing_takes_no_time(engine: str) -> None:
-    empty = schedule(kind=np.empty(0), edges=no_edges(0), resources=Resources.none())
+    empty = schedule(OpColumns(kind=np.empty(0)), edges=no_edges(0), resources=Resources.none())
     assert simulate(empty, engine=engine).total_ps == 0
 
 
@@ -231,9 +229,7 @@ def test_every_slot_has_a_simpy_process_named_as_its_resource() -> None:
         ]
     )
     made = schedule(
-        kind=[FIXED] * 3,
-        resource=[3, 2, 2],
-        duration_ps=1,
+        OpColumns(kind=[FIXED] * 3, resource=[3, 2, 2], duration_ps=1),
         edges=no_edges(3),
         resources=resources,
     )
@@ -267,7 +263,7 @@ def flow_schedule(
     ops = len(size)
     cap = columns.pop("cap", [2**62] * ops)
     weight = columns.pop("weight", [[1] * len(crossed) for crossed in path])
-    return schedule(
+    return from_columns(
         kind=[FLOW] * ops,
         size_bytes=size,
         edges=columns.pop("edges", no_edges(ops)),

@@ -15,7 +15,7 @@ from cluster_sim.engine import (
     Times,
     simulate,
 )
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, Edges, Resources
 from tests.cluster_sim.engine.test_engine import ENGINES, PS, fixed, flow_schedule, times_of
 
@@ -82,9 +82,11 @@ def test_busy_time_is_durations_and_attempts(engine: str) -> None:
 def test_what_failed_and_all_that_it_leads_to_never_runs(engine: str) -> None:
     # 0 → 1 → 2 (a join) → 3; op 4 has nothing to do with it and shares the engine of op 1.
     made = schedule(
-        kind=[FIXED, FIXED, JOIN, FIXED, FIXED],
-        duration_ps=[4, 4, 0, 4, 4],
-        resource=[0, 1, -1, 0, 1],
+        OpColumns(
+            kind=[FIXED, FIXED, JOIN, FIXED, FIXED],
+            duration_ps=[4, 4, 0, 4, 4],
+            resource=[0, 1, -1, 0, 1],
+        ),
         edges=Edges.from_pairs(5, [0, 1, 2], [1, 2, 3]),
         resources=Resources.table("engine", [0, 1]),
     )

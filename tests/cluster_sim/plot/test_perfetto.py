@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.plot.perfetto import write_timeline
 from cluster_sim.plot.perfetto_text import block
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from tests.support.random_schedules import ended, on_one_link, schedules, spans
@@ -61,10 +61,7 @@ def test_times_are_exact_to_the_picosecond(tmp_path: Path) -> None:
 
 def test_ops_that_may_overlap_are_begin_and_end_pairs(tmp_path: Path) -> None:
     made = schedule(
-        kind=[FIXED, FLOW],
-        resource=[0, -1],
-        duration_ps=[5, 0],
-        size_bytes=[0, 9],
+        OpColumns(kind=[FIXED, FLOW], resource=[0, -1], duration_ps=[5, 0], size_bytes=[0, 9]),
         edges=Edges.from_pairs(2, [], []),
         resources=Resources.table("dma", [0, 4], slots=[2, 0], capacity=[0, 10]),
         flows=Flows(*(np.array(c, np.int64) for c in ([1], [10], [0, 1], [1], [1]))),
@@ -96,9 +93,7 @@ def test_lost_attempts_and_ops_cut_short_are_shown(tmp_path: Path) -> None:
 
 def test_arrows_lead_from_inside_one_slice_to_the_start_of_another(tmp_path: Path) -> None:
     made = schedule(
-        kind=[FIXED] * 3,
-        resource=[0, 1, 1],
-        duration_ps=4,
+        OpColumns(kind=[FIXED] * 3, resource=[0, 1, 1], duration_ps=4),
         edges=Edges.from_pairs(3, [0, 1], [1, 2]),
         resources=Resources.table("link", [0, 1], [1, 2]),
     )

@@ -13,7 +13,7 @@ import pytest
 from cluster_sim.collectives import CollectiveCall, build, whole
 from cluster_sim.plot.perfetto_protobuf import write_perfetto
 from cluster_sim.plot.protobuf_columns import plain_varint, rows_of, varint
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources
 from cluster_sim.trace.trace import Trace, run
 from topologies import cluster
@@ -108,7 +108,7 @@ def test_a_counter_ends_at_nothing(ring: Trace, tmp_path: Path) -> None:
 
 def test_names_and_categories_are_those_of_the_trace(tmp_path: Path) -> None:
     made = schedule(
-        kind=[FIXED] * 2, resource=[0, 1], duration_ps=5_000_000, size_bytes=7,
+        OpColumns([FIXED] * 2, resource=[0, 1], duration_ps=5_000_000, size_bytes=7),
         edges=Edges.from_pairs(2, [0], [1]), resources=Resources.table("engine", [0, 1]),
         labels={
             "rank": np.array([0, 1]),

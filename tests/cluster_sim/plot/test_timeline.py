@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 
 from cluster_sim.hardware.memory_kernel import memory_kernel
 from cluster_sim.plot import bars as module
-from cluster_sim.plot.bars import timeline
+from cluster_sim.plot.bars import Legend, timeline
 from cluster_sim.plot.palette import KNOWN, OTHERS, colors
 from cluster_sim.trace.trace import Trace, run
 from tests.support.random_schedules import on_one_link, spans
@@ -59,7 +59,7 @@ def test_only_the_ranks_asked_for() -> None:
 
 def test_many_ops_become_shares_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BARS", 1)
-    axes = timeline(_overlapping(), by="rank", colored={"compute": "#ff0000"}).axes[0]
+    axes = timeline(_overlapping(), by="rank", legend=Legend({"compute": "#ff0000"})).axes[0]
     (image,) = axes.images
     pixels = np.asarray(image.get_array(), float) / 255
     lanes = pixels[:: len(pixels) // 2]
@@ -88,7 +88,7 @@ def test_more_lanes_than_fit_are_averaged(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "MOST_BARS", 1)
     monkeypatch.setattr(module, "MOST_LANES", 1)
     trace = spans([0, 1], ["compute"] * 2, [0, 5], [5, 10])
-    (image,) = timeline(trace, colored={"compute": "#000000"}).axes[0].images
+    (image,) = timeline(trace, legend=Legend({"compute": "#000000"})).axes[0].images
     assert set(np.unique(np.asarray(image.get_array())).tolist()) <= {82, 83}
 
 
@@ -125,7 +125,7 @@ def test_colours_are_known_or_in_order_and_never_twice_while_they_last() -> None
 
 def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the_legend() -> None:
     made = memory_kernel(cluster("trn2.48xlarge"), [3], 10**9)
-    figure = timeline(run(made), words={"shared": "loads and stores"})
+    figure = timeline(run(made), legend=Legend(words={"shared": "loads and stores"}))
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm:3"]
     assert axes.get_legend().get_texts()[0].get_text() == "loads and stores"

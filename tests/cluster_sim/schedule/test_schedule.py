@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.schedule.build import check, schedule
+from cluster_sim.schedule.build import OpColumns, check, schedule
 from cluster_sim.schedule.table import (
     FIXED,
     FLOW,
@@ -23,11 +23,12 @@ from cluster_sim.schedule.table import (
     Schedule,
     ScheduleError,
 )
+from tests.support.schedules import from_columns
 
 
 def two_links(**columns: object) -> Schedule:
     """Two transfers of 5 ps, one after the other, on two links."""
-    return schedule(
+    return from_columns(
         kind=FIXED,
         resource=[0, 1],
         duration_ps=5,
@@ -57,8 +58,7 @@ NOWHERE = {
 
 def flowing(flows: Flows, size_bytes: int = 4, capacity: int = 9) -> Schedule:
     return schedule(
-        kind=FLOW,
-        size_bytes=size_bytes,
+        OpColumns(kind=FLOW, size_bytes=size_bytes),
         edges=Edges.from_pairs(1, [], []),
         resources=Resources.table("hbm", [0], slots=0, capacity=capacity),
         flows=flows,
@@ -110,8 +110,7 @@ def test_a_ring_step_fits_in_a_hundred_bytes_an_op() -> None:
     ops = 10_000
     labels = {"rank": np.zeros(ops, np.int32), "what": Codes(np.zeros(ops, np.uint8), ("send",))}
     made = schedule(
-        kind=FIXED,
-        duration_ps=1,
+        OpColumns(kind=FIXED, duration_ps=1),
         edges=Edges.from_pairs(ops, np.arange(ops - 1), np.arange(1, ops), lag_ps=7),
         resources=Resources.none(),
         labels=labels,
@@ -167,7 +166,7 @@ def test_what_breaks_a_rule_is_refused(columns: dict, message: str) -> None:
         "resources": Resources.table("link", [0, 1], [1, 0]),
     }
     with pytest.raises(ScheduleError, match=message):
-        schedule(**{**common, **columns})
+        from_columns(**{**common, **columns})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.schedule import file as schedule_file
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.file import equal, load, save
 from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
 from tests.support.random_schedules import on_one_link, schedules
@@ -22,10 +22,7 @@ from topologies.errors import InputError
 
 def _with_flow() -> Schedule:
     return schedule(
-        kind=[FIXED, FLOW],
-        resource=[0, -1],
-        duration_ps=[5, 0],
-        size_bytes=[0, 9],
+        OpColumns(kind=[FIXED, FLOW], resource=[0, -1], duration_ps=[5, 0], size_bytes=[0, 9]),
         edges=Edges.from_pairs(2, [0], [1]),
         resources=Resources.table("dma", [0, 4], slots=[2, 0], capacity=[0, 10]),
         flows=Flows(*(np.array(c, np.int64) for c in ([1], [10], [0, 1], [1], [1]))),

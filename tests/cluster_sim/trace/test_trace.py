@@ -15,7 +15,7 @@ from cluster_sim.analysis.conservation import violations
 from cluster_sim.analysis.metrics import resource_use
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import READY, RUNNING, WAITING, Attempts, Times
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.file import equal
 from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Codes, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain, waiting_chain
@@ -109,10 +109,12 @@ def test_parquet_gives_back_schedule_and_times(
 def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path) -> None:
     shared = Resources.table("nic", [0, 1], slots=[1, 0], capacity=[0, 10**9])
     made = schedule(
-        kind=[FIXED, FLOW, JOIN, FIXED],
-        resource=[0, -1, -1, 0],
-        duration_ps=[5, 0, 0, 7],
-        size_bytes=[0, 3, 0, 0],
+        OpColumns(
+            kind=[FIXED, FLOW, JOIN, FIXED],
+            resource=[0, -1, -1, 0],
+            duration_ps=[5, 0, 0, 7],
+            size_bytes=[0, 3, 0, 0],
+        ),
         edges=Edges.from_pairs(4, [0, 0], [1, 3], [0, 9], [False, True]),
         resources=Resources.concat([shared, Resources.table("link", [0], [9], switches_from=9)]),
         flows=Flows(*(np.array(c, np.int64) for c in ([1], [10**6], [0, 1], [1], [2]))),
@@ -197,7 +199,9 @@ def test_no_damage_to_a_file_ends_in_anything_but_one_line(
 
 def _circle() -> Schedule:
     edges = Edges.from_pairs(3, [0, 1, 1], [1, 0, 2])
-    return schedule(kind=[FIXED] * 3, duration_ps=1, edges=edges, resources=Resources.none())
+    return schedule(
+        OpColumns(kind=[FIXED] * 3, duration_ps=1), edges=edges, resources=Resources.none()
+    )
 
 
 def test_a_circle_is_reported_not_dropped() -> None:
@@ -210,7 +214,9 @@ def test_a_circle_is_reported_not_dropped() -> None:
 
 def test_the_first_is_on_the_circle_not_behind_it() -> None:
     edges = Edges.from_pairs(3, [1, 2, 1], [0, 1, 2])
-    made = schedule(kind=[FIXED] * 3, duration_ps=1, edges=edges, resources=Resources.none())
+    made = schedule(
+        OpColumns(kind=[FIXED] * 3, duration_ps=1), edges=edges, resources=Resources.none()
+    )
     times = run(made, on_blocked="report").times
     assert waiting_chain(made, times) == [1, 2, 1]
 
@@ -218,7 +224,7 @@ def test_the_first_is_on_the_circle_not_behind_it() -> None:
 def test_a_long_circle_is_cut_short() -> None:
     ops = 2_000
     edges = Edges.from_pairs(ops, np.arange(ops), (np.arange(ops) + 1) % ops)
-    made = schedule(kind=np.full(ops, JOIN), edges=edges, resources=Resources.none())
+    made = schedule(OpColumns(kind=np.full(ops, JOIN)), edges=edges, resources=Resources.none())
     with pytest.raises(BlockedWork) as blocked:
         run(made)
     assert str(blocked.value) == (
@@ -237,8 +243,7 @@ def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
         "2 of 2 ops never ran. First: op 0 waits for link:0-1, which is dead."
     )
     flow = schedule(
-        kind=[FLOW],
-        size_bytes=1,
+        OpColumns(kind=[FLOW], size_bytes=1),
         edges=Edges.from_pairs(1, [], []),
         resources=Resources.table("nic", [4], slots=0, capacity=5),
         flows=Flows(*(np.array(c, np.int64) for c in ([0], [5], [0, 1], [0], [1]))),

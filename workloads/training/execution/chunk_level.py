@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, build
 from cluster_sim.collectives.duration.nccl.times import covers
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import (
     JOIN,
     NO_RESOURCE,
@@ -168,11 +168,13 @@ def _one_way(both: Schedule) -> Schedule:
     shares = np.repeat(place[flows.op] >= 0, np.diff(flows.ptr))
     widths = np.diff(flows.ptr)[among]
     return schedule(
-        kind=both.kind[kept],
-        resource=both.resource[kept],
-        duration_ps=both.duration_ps[kept],
-        size_bytes=both.size_bytes[kept],
-        priority=both.priority[kept],
+        OpColumns(
+            kind=both.kind[kept],
+            resource=both.resource[kept],
+            duration_ps=both.duration_ps[kept],
+            size_bytes=both.size_bytes[kept],
+            priority=both.priority[kept],
+        ),
         edges=Edges.from_pairs(
             len(kept), place[src[own]], place[edges.dst[own]], edges.lag_ps[own], starts
         ),
@@ -223,11 +225,13 @@ def _joined(told: Schedule, copies: list[_Copies], talks: IntArray) -> Schedule:
     src, dst, lag, starts = np.concatenate(pairs, axis=1)
     edges = Edges.from_pairs(int(first[-1]), src, dst, lag, starts > 0)
     return schedule(
-        kind=whole[0],
-        resource=whole[1],
-        duration_ps=whole[2],
-        size_bytes=whole[3],
-        priority=whole[4],
+        OpColumns(
+            kind=whole[0],
+            resource=whole[1],
+            duration_ps=whole[2],
+            size_bytes=whole[3],
+            priority=whole[4],
+        ),
         edges=edges,
         resources=tables,
         flows=_flows(flows),

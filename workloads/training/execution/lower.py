@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.build import schedule
+from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import (
     FIXED,
     FLOW,
@@ -106,15 +106,12 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     memory = memory and program.memory_bytes_per_s > 0
     flows = _flows(program, layout, kind, duration, size) if memory else Flows.none()
     return schedule(
-        kind=kind,
+        OpColumns(kind=kind, resource=resource, duration_ps=duration, size_bytes=size),
         edges=edges,
         resources=_resources(program, memory=memory),
         flows=flows,
         labels=_labels(program, layout),
         facts=dict(program.facts),
-        resource=resource,
-        duration_ps=duration,
-        size_bytes=size,
     )
 
 
