@@ -87,22 +87,10 @@ RULES = {
 LEFT: dict[str, dict[str, int]] = {
     "modules over 400 lines": {},
     "functions over 60 lines": {
-        "cluster_sim/collectives": 2,
-        "cluster_sim/engine": 2,
-        "cluster_sim/hardware": 1,
-        "cluster_sim/plot": 1,
-        "experiments/calibration": 2,
-        "experiments/figures": 1,
         "workloads/fleet": 2,
         "workloads/kernels": 1,
     },
     "functions of more than 8 parameters": {
-        "cluster_sim/analysis": 1,
-        "cluster_sim/collectives": 1,
-        "cluster_sim/plot": 1,
-        "cluster_sim/schedule": 1,
-        "experiments/cli": 1,
-        "experiments/scripts": 2,
         "workloads/fleet": 1,
         "workloads/kernels": 1,
         "workloads/serving": 1,

@@ -110,7 +110,8 @@ def shares_ps(
     total = int(intervals.end_ps.max(initial=0)) if total_ps is None else total_ps
     code = np.asarray(category, np.uint16)
     columns = (intervals.group, intervals.start_ps, intervals.end_ps)
-    spans = _Spans(*(np.ascontiguousarray(c, t) for c, t in zip(columns, TYPES, strict=True)), code)
+    group, start, end = (np.ascontiguousarray(c, t) for c, t in zip(columns, TYPES, strict=True))
+    spans = _Spans(group, start, end, code)
     unions = _Unions(
         np.zeros((2, categories), np.int64),
         np.zeros((intervals.groups, categories + 1), np.int64),

@@ -122,16 +122,7 @@ def compose(
     costs = _costs(many, ideal=ideal, sbuf=sbuf)
     _check_memory(many, picked, costs)
     messages = side_by_side([picked.messages(call, costs) for call in many])
-    facts: Facts = {
-        "collective": first.kind,
-        "algorithm": picked.name,
-        "cluster": cluster.name,
-        "ranks": messages.ranks,
-        "groups": len(many),
-        "size_bytes": first.size_bytes,
-        "ideal": ideal or cluster.plain,
-        "sbuf": sbuf,
-    }
+    facts = _facts(many, picked, ideal=ideal, sbuf=sbuf)
     chips = np.concatenate([call.group.chip_of_rank for call in many])
     covered = fabric(cluster, np.unique(chips // cluster.chips_per_domain), costs=costs)
     return Collective(
@@ -145,6 +136,23 @@ def compose(
         ),
         steps=int(messages.step.max(initial=-1)) + 1,
     )
+
+
+def _facts(
+    calls: Sequence[CollectiveCall], algorithm: Algorithm, *, ideal: bool, sbuf: bool
+) -> Facts:
+    """Facts that a schedule carries: operation, algorithm, cluster, size."""
+    first, cluster = calls[0], calls[0].group.cluster
+    return {
+        "collective": first.kind,
+        "algorithm": algorithm.name,
+        "cluster": cluster.name,
+        "ranks": sum(call.ranks for call in calls),
+        "groups": len(calls),
+        "size_bytes": first.size_bytes,
+        "ideal": ideal or cluster.plain,
+        "sbuf": sbuf,
+    }
 
 
 def _costs(calls: Sequence[CollectiveCall], *, ideal: bool, sbuf: bool) -> CommunicationCosts:

@@ -78,24 +78,23 @@ def simulate_copies(
 
     def play(ranges: _Ranges) -> int:
         run = new_run(_own(pattern), Faults.none(), ())
-        lost = (play_copies(run, common, links, *part, end_ps) for part in ranges)
-        return max(lost, default=-1)
+        return max(play_copies(run, common, links, *part, end_ps) for part in ranges)
 
-    lost = _in_threads(play, len(kind), threads or len(os.sched_getaffinity(0)))
-    if lost >= 0:
-        raise ValueError(f"copy {lost} leaves ops over")
+    _play_all(play, len(kind), threads or len(os.sched_getaffinity(0)))
     return end_ps
 
 
-def _in_threads(play: Callable[[_Ranges], int], copies: int, threads: int) -> int:
-    """Play all copies, each thread a share of them in pieces; returns the largest result."""
+def _play_all(play: Callable[[_Ranges], int], copies: int, threads: int) -> None:
+    """Play all copies, each thread a share of them in pieces; refuse ops that are left over."""
     from concurrent.futures import ThreadPoolExecutor  # takes its time to load
 
     cuts = np.linspace(0, copies, min(copies, PIECES * threads) + 1).astype(int).tolist()
     ranges = list(pairwise(cuts))
     shares = [ranges[k::threads] for k in range(min(threads, len(ranges)))]
     with ThreadPoolExecutor(max(1, len(shares))) as pool:
-        return max(pool.map(play, shares), default=-1)
+        lost = max(pool.map(play, shares), default=-1)
+    if lost >= 0:
+        raise ValueError(f"copy {lost} leaves ops over")
 
 
 def _check(pattern: Schedule, kind: IntArray, kinds: int) -> None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FLOW, Edges, Flows, Schedule
+from cluster_sim.schedule.table import FLOW, Edges, Flows, IntArray, Schedule
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 
@@ -59,21 +59,26 @@ def memory_kernel(
     most = memory if bytes_per_s is None else bytes_per_s
     _check_share(size_bytes, most, cores)
     count = len(on) * cores
-    op = np.arange(count, dtype=np.int32)
     part = size_bytes // cores + (np.arange(cores) < size_bytes % cores)
     return schedule(
         OpColumns(kind=np.full(count, FLOW), size_bytes=np.tile(part, len(on))),
         edges=Edges.from_pairs(count, [], []),
         resources=covered.resources,
-        flows=Flows(
-            op,
-            np.full(count, -(-most // cores), np.int64),
-            np.arange(count + 1, dtype=np.int64),
-            np.repeat(covered.hbm(on), cores).astype(np.int32),
-            np.ones(count, np.int32),
-        ),
+        flows=_one_each(np.repeat(covered.hbm(on), cores), -(-most // cores)),
         labels={"rank": np.repeat(np.arange(len(on), dtype=np.int32), cores)},
         facts={"kernel_bytes": int(size_bytes)},
+    )
+
+
+def _one_each(memory: IntArray, cap_bytes_per_s: int) -> Flows:
+    """Flows that cross one memory each, no faster than a cap [B/s]."""
+    count = len(memory)
+    return Flows(
+        np.arange(count, dtype=np.int32),
+        np.full(count, cap_bytes_per_s, np.int64),
+        np.arange(count + 1, dtype=np.int64),
+        memory.astype(np.int32),
+        np.ones(count, np.int32),
     )
 
 

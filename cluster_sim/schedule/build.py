@@ -24,7 +24,7 @@ __all__ = ["OpColumns", "check", "schedule"]
 
 @dataclass(frozen=True, eq=False)
 class OpColumns:
-    """What each op of a schedule is and holds: an array (ops,), or one value for all ops.
+    """Columns of the ops of a schedule: an array (ops,) each, or one value for all ops.
 
     Attributes
     ----------
@@ -90,19 +90,12 @@ def schedule(
     Schedule(2 ops, 1 edges, 1 resources)
     """
     ops = len(edges.ptr) - 1
-
-    def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> IntArray:
-        array = np.asarray(values, dtype)
-        if array.shape == (ops,):
-            return np.ascontiguousarray(array)
-        return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)  # no page of it
-
     built = Schedule(
-        kind=column(columns.kind, np.uint8),
-        resource=column(columns.resource, np.int32),
-        duration_ps=column(columns.duration_ps, np.int64),
-        size_bytes=column(columns.size_bytes, np.int64),
-        priority=column(columns.priority, np.int32),
+        kind=_spread(columns.kind, np.uint8, ops),
+        resource=_spread(columns.resource, np.int32, ops),
+        duration_ps=_spread(columns.duration_ps, np.int64, ops),
+        size_bytes=_spread(columns.size_bytes, np.int64, ops),
+        priority=_spread(columns.priority, np.int32, ops),
         edges=edges,
         resources=resources,
         flows=flows or Flows.none(),
@@ -111,3 +104,11 @@ def schedule(
     )
     check(built)
     return built
+
+
+def _spread(values: npt.ArrayLike, dtype: npt.DTypeLike, ops: int) -> IntArray:
+    """Column of all ops from an array of them or one value."""
+    array = np.asarray(values, dtype)
+    if array.shape == (ops,):
+        return np.ascontiguousarray(array)
+    return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)  # no page of it

@@ -110,16 +110,29 @@ def fit_constants(
     before = first / measured_s - 1
     if not chosen:
         return ConstantsFit((), kept, before, before)
-    start = np.log([numbers.value(one.part, one.quantity) for one in chosen])
-    highest = [
-        min(at + np.log(FURTHEST), np.log(one.most)) for at, one in zip(start, chosen, strict=True)
-    ]
-    start = np.minimum(start, np.array(highest) - 1e-9)
 
     def residuals(logs: Array) -> Array:
         changed = with_values(numbers, dict(zip(chosen, np.exp(logs).tolist(), strict=True)))
         return np.asarray(np.log(predict(changed) / measured_s))
 
+    logs, spread = _best(residuals, chosen, numbers)
+    entries = tuple(
+        _entry(one, float(value), float(wide), numbers, note)
+        for one, value, wide in zip(chosen, np.exp(logs), spread, strict=True)
+    )
+    after = np.exp(residuals(logs)) - 1
+    return ConstantsFit(entries, kept, before, np.asarray(after))
+
+
+def _best(
+    residuals: Callable[[Array], Array], chosen: Sequence[Constant], numbers: Catalogue
+) -> tuple[Array, Array]:
+    """Logarithms of the constants with the least residuals, and their relative errors."""
+    start = np.log([numbers.value(one.part, one.quantity) for one in chosen])
+    highest = [
+        min(at + np.log(FURTHEST), np.log(one.most)) for at, one in zip(start, chosen, strict=True)
+    ]
+    start = np.minimum(start, np.array(highest) - 1e-9)
     best = least_squares(
         residuals,
         start,
@@ -128,14 +141,7 @@ def fit_constants(
         f_scale=SOFT,
         diff_step=np.full(len(chosen), STEP / 2),
     )
-    spread = _spread(np.asarray(best.jac, float), float(best.cost), len(measured_s))
-    values = np.exp(best.x)
-    entries = tuple(
-        _entry(one, float(value), float(wide), numbers, note)
-        for one, value, wide in zip(chosen, values, spread, strict=True)
-    )
-    after = np.exp(residuals(best.x)) - 1
-    return ConstantsFit(entries, kept, before, np.asarray(after))
+    return best.x, _spread(np.asarray(best.jac, float), float(best.cost), len(best.fun))
 
 
 def with_values(numbers: Catalogue, values: Mapping[Constant, float]) -> Catalogue:

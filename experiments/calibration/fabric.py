@@ -89,32 +89,20 @@ def fit(
     InputError
         When the operation or the ranks are not known, and for fewer than two sizes.
     """
-    operation, count = _told(measured, collective, ranks)
-    used = chips or count
+    operation, count = _operation_and_ranks(measured, collective, ranks)
+    simulated = _Simulated(machine, chips or count, operation, count, numbers)
     sizes = measured.size_bytes
-
-    def times(changed: Mapping[Name, float], asked: Array) -> Array:
-        rows = [
-            replace(numbers.entry(*name), value=value, exact=Fraction(value))
-            for name, value in changed.items()
-        ]
-        whole = machines_for(machine, used, numbers.with_rows(rows))
-        return np.array([time_s(operation, whole, used, count, int(size)) for size in asked])
-
     chosen = constants_of(
-        machines_for(machine, used, numbers),
-        lambda changed: times(changed, sizes.max(keepdims=True)),
+        machines_for(machine, simulated.chips, numbers),
+        lambda changed: simulated.times_s(changed, sizes.max(keepdims=True)),
     )
     first = np.log([numbers.value(*name) for name in chosen])
 
-    def predicted(logs: Array) -> Array:
-        return times(dict(zip(chosen, np.exp(logs).tolist(), strict=True)), sizes)
+    def residuals(logs: Array) -> Array:
+        values = dict(zip(chosen, np.exp(logs).tolist(), strict=True))
+        return np.asarray(np.log(simulated.times_s(values, sizes) / measured.time_s))
 
     most = [np.log(LARGEST_EFFICIENCY) if "efficiency" in q else np.inf for _, q in chosen]
-
-    def residuals(logs: Array) -> Array:
-        return np.asarray(np.log(predicted(logs) / measured.time_s))
-
     best = least_squares(
         residuals,
         np.minimum(first, most),
@@ -123,17 +111,50 @@ def fit(
         f_scale=SOFT,
         diff_step=np.full(2, STEP),
     )
-    entries = _entries(
-        numbers, chosen, best.x, _spread(np.asarray(best.jac), best.cost, len(sizes)), machine
-    )
+    spread = _spread(np.asarray(best.jac), best.cost, len(sizes))
     return Fitted(
-        tuple(entries),
-        predicted(first) / measured.time_s - 1,
-        predicted(best.x) / measured.time_s - 1,
+        tuple(_entries(numbers, chosen, best.x, spread, machine)),
+        np.expm1(residuals(first)),
+        np.expm1(residuals(best.x)),
     )
 
 
-def _told(measured: Measured, collective: str | None, ranks: int | None) -> tuple[str, int]:
+@dataclass(frozen=True, eq=False)
+class _Simulated:
+    """A collective on a machine whose constants change.
+
+    Attributes
+    ----------
+    machine : str
+    chips : int
+    operation : str
+    ranks : int
+    numbers : Catalogue
+        Constants that are not changed.
+    """
+
+    machine: str
+    chips: int
+    operation: str
+    ranks: int
+    numbers: Catalogue
+
+    def times_s(self, changed: Mapping[Name, float], size_bytes: Array) -> Array:
+        """Times of these buffers with some constants replaced [s]."""
+        rows = [
+            replace(self.numbers.entry(*name), value=value, exact=Fraction(value))
+            for name, value in changed.items()
+        ]
+        cluster = machines_for(self.machine, self.chips, self.numbers.with_rows(rows))
+        sizes = size_bytes.tolist()
+        return np.array(
+            [time_s(self.operation, cluster, self.chips, self.ranks, int(one)) for one in sizes]
+        )
+
+
+def _operation_and_ranks(
+    measured: Measured, collective: str | None, ranks: int | None
+) -> tuple[str, int]:
     """Operation and ranks, from the text or from the user."""
     operation, count = collective or measured.collective, ranks or measured.ranks
     if operation is None:

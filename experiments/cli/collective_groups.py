@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from experiments.cli.collective_inputs import CollectiveInputs, RankInputs
 from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     """From a size to the row and the trace."""
 
 
-def groups_for(
-    machine: Cluster,
-    ranks: int | None,
-    ranks_per_chip: int,
-    group: str | None,
-    order: str | None,
-) -> list[Group]:
+def groups_for(machine: Cluster, asked: RankInputs) -> list[Group]:
     """Groups that the options name: by default one of all chips.
 
     Raises
@@ -34,30 +28,32 @@ def groups_for(
     from cluster_sim.collectives.group_parsing import ordered, parse_groups
     from cluster_sim.collectives.results import first_ranks
 
-    everybody = first_ranks(machine, None if group else ranks, ranks_per_chip)
-    if group is None:
-        found = [everybody]
-    elif ranks is not None:
+    everybody = first_ranks(machine, None if asked.group else asked.ranks, asked.ranks_per_chip)
+    if asked.group is None:
+        groups = [everybody]
+    elif asked.ranks is not None:
         raise InputError(
-            f"--ranks {ranks} and --group {group[:40]} both say who takes part; give one of them"
+            f"--ranks {asked.ranks} and --group {asked.group[:40]} both say who takes part; "
+            "give one of them"
         )
     else:
-        found = parse_groups(group, machine, ranks_per_chip)
-    if order is None:
-        return found
-    if len(found) > 1:
+        groups = parse_groups(asked.group, machine, asked.ranks_per_chip)
+    if asked.order is None:
+        return groups
+    if len(groups) > 1:
         raise InputError(
-            f"--order is for one group, --group names {len(found)}; "
+            f"--order is for one group, --group names {len(groups)}; "
             "write each group's chips in their order instead"
         )
-    return [ordered(found[0], order)]
+    return [ordered(groups[0], asked.order)]
 
 
-def check_op(op: str, size: str | None, matrix: Path | None, skew: float | None) -> None:
+def check_op(asked: CollectiveInputs) -> None:
     """Refuse an unknown operation, bytes of pairs for others than all-to-all-v, and it without."""
     from cluster_sim.collectives import KINDS
     from cluster_sim.collectives.measure_all_to_all_v import KIND
 
+    op, size, matrix, skew = asked.op, asked.size, asked.matrix, asked.skew
     known = (*KINDS, KIND)
     if op not in known:
         raise InputError(
@@ -74,16 +70,7 @@ def check_op(op: str, size: str | None, matrix: Path | None, skew: float | None)
 
 
 def how_to_measure(
-    op: str,
-    groups: list[Group],
-    algorithm: str,
-    *,
-    matrix: Path | None,
-    skew: float | None,
-    ideal: bool,
-    sbuf: bool,
-    engine: str,
-    faults: Sequence[str] = (),
+    asked: CollectiveInputs, groups: list[Group], engine: str
 ) -> tuple[list[int], Measure]:
     """Return the function that measures one size, and the sizes that a byte matrix gives."""
     from cluster_sim.collectives import CollectiveCall, measure
@@ -97,25 +84,27 @@ def how_to_measure(
     from cluster_sim.collectives.measure_all_to_all_v import skewed as skewed_matrix
     from cluster_sim.hardware.fault_text import parse_fault
 
-    struck = [parse_fault(text) for text in faults]
-    if op != KIND:
+    faults = [parse_fault(text) for text in asked.fault]
+    if asked.op != KIND:
         return [], lambda size: measure(
-            [CollectiveCall(op, group, size) for group in groups],
-            algorithm,
-            ideal=ideal,
-            sbuf=sbuf,
+            [CollectiveCall(asked.op, group, size) for group in groups],
+            asked.algorithm,
+            ideal=asked.ideal,
+            sbuf=asked.sbuf,
             engine=engine,
-            faults=struck,
+            faults=faults,
         )
     if len(groups) > 1:
         raise InputError(f"{KIND} runs in one group, --group names {len(groups)}; give one")
     group = groups[0]
-    if sbuf:
-        check_scratchpad(op, group, 0)
-    given = None if matrix is None else read_matrix(matrix)
+    if asked.sbuf:
+        check_scratchpad(asked.op, group, 0)
+    matrix = None if asked.matrix is None else read_matrix(asked.matrix)
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
-        sent = skewed_matrix(group.ranks, size, skew or 0.0) if given is None else given
-        return measure_v(group, sent, algorithm, ideal=ideal, engine=engine, faults=struck)
+        sent = skewed_matrix(group.ranks, size, asked.skew or 0.0) if matrix is None else matrix
+        return measure_v(
+            group, sent, asked.algorithm, ideal=asked.ideal, engine=engine, faults=faults
+        )
 
-    return ([] if given is None else [buffer_bytes(given)]), measured
+    return ([] if matrix is None else [buffer_bytes(matrix)]), measured

@@ -7,11 +7,13 @@ module or its ``FIGURE``, together with whatever an optional ``save(run, frame, 
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
@@ -26,7 +28,7 @@ from experiments.cli.output import plain, print_table
 from experiments.cli.parameters import click_parameter
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError
-from topologies.options import Option
+from topologies.options import Option, described
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,42 +66,67 @@ experiment = ExperimentGroup(
 def _command(chosen: Experiment) -> Any:
     """Build the command of an experiment from the signature and docstring of its ``run``."""
     module = chosen.load()
-    parameters = _parameters(module.run)
-    readers = {name: reader for name, (_, reader) in parameters.items()}
+    arguments = _arguments(module.run)
 
     def ask(call: Invocation, given: Mapping[str, Any]) -> None:
-        values = {name: readers[name](name, value) for name, value in given.items()}
+        values = {name: argument.read(given) for name, argument in arguments.items()}
         own = inspect.signature(module.run).parameters
         common = {name: getattr(call, name) for name in COMMON if name in own}
         _run(chosen, module, {**values, **common}, call)
 
-    options = [parameter for parameter, _ in parameters.values()]
+    options = [option for argument in arguments.values() for option in argument.options]
     command = as_options(f"experiment {chosen.name}", ask, more={"given": options})
     command.help = _first_line(inspect.getdoc(module.run) or "")
     return command
 
 
-def _parameters(
-    run: Callable[..., Any],
-) -> dict[str, tuple[click.Parameter, Callable[[str, Any], Any]]]:
-    """Options of ``run`` by name, and the function that reads each one's value."""
-    hints, told = typing.get_type_hints(run), parameter_texts(inspect.getdoc(run) or "")
-    made = {}
-    for name, parameter in inspect.signature(run).parameters.items():
-        if name in COMMON:
-            continue
-        kind = _without_none(hints.get(name, str))
-        option = Option(told.get(name, "").rstrip(".") or name.replace("_", " ").capitalize())
-        default = parameter.default
-        if typing.get_origin(kind) in (tuple, list, Sequence):
-            item = next(part for part in typing.get_args(kind) if part is not Ellipsis)
-            listed = None if default is None else ",".join(str(part) for part in default)
-            option = Option(option.help, metavar="A,B,…")
-            made[name] = (click_parameter(name, str, option, listed), _list_reader(item))
-        else:
-            kind = kind if kind in SCALARS else str
-            made[name] = (click_parameter(name, kind, option, default), _as_given)
-    return made
+@dataclass(frozen=True)
+class _Argument:
+    """Options of one parameter of ``run``, and how their values become its argument."""
+
+    options: tuple[click.Parameter, ...]
+    read: Callable[[Mapping[str, Any]], Any]
+
+
+def _arguments(run: Callable[..., Any]) -> dict[str, _Argument]:
+    """Options of ``run`` by parameter; of a dataclass there is one for each described field."""
+    hints, texts = typing.get_type_hints(run), parameter_texts(inspect.getdoc(run) or "")
+    return {
+        name: _argument(name, parameter.default, _without_none(hints.get(name, str)), texts)
+        for name, parameter in inspect.signature(run).parameters.items()
+        if name not in COMMON
+    }
+
+
+def _argument(name: str, default: Any, kind: Any, texts: Mapping[str, str]) -> _Argument:
+    if dataclasses.is_dataclass(kind):
+        return _fields(default)
+    help_text = texts.get(name, "").rstrip(".") or name.replace("_", " ").capitalize()
+    if typing.get_origin(kind) in (tuple, list, Sequence):
+        item = next(part for part in typing.get_args(kind) if part is not Ellipsis)
+        listed = None if default is None else ",".join(str(part) for part in default)
+        option = Option(help_text, metavar="A,B,…")
+        reader = _list_reader(item)
+        return _Argument(
+            (click_parameter(name, str, option, listed),),
+            lambda given: reader(name, given[name]),
+        )
+    kind = kind if kind in SCALARS else str
+    parameter = click_parameter(name, kind, Option(help_text), default)
+    return _Argument((parameter,), lambda given: given[name])
+
+
+def _fields(default: Any) -> _Argument:
+    """Options of a dataclass, one a described field; their defaults are those of an instance."""
+    kind = type(default)
+    hints, options = typing.get_type_hints(kind), described(kind)
+    return _Argument(
+        tuple(
+            click_parameter(name, hints[name], option, getattr(default, name))
+            for name, option in options.items()
+        ),
+        lambda given: kind(**{name: given[name] for name in options}),
+    )
 
 
 def parameter_texts(docstring: str) -> dict[str, str]:
@@ -133,9 +160,10 @@ def _run(
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     rows = brief.reset_index() if brief.index.name else brief
 
+    inputs = _by_option(values)
+
     def document() -> dict[str, Any]:
-        inputs = plain(dict(values))
-        return {"experiment": chosen.name, "inputs": inputs, "rows": _records(rows)}
+        return {"experiment": chosen.name, "inputs": plain(inputs), "rows": _records(rows)}
 
     def write(run: Run) -> None:
         called = getattr(module, "FIGURE", chosen.name)
@@ -144,7 +172,16 @@ def _run(
         if hasattr(module, "save"):
             module.save(run, frame, **values)
 
-    call.answer(document, partial(_print, chosen, brief, call), write, inputs=values)
+    call.answer(document, partial(_print, chosen, brief, call), write, inputs=inputs)
+
+
+def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``run`` as the options that they came from."""
+    inputs: dict[str, Any] = {}
+    for name, value in values.items():
+        several = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        inputs |= dataclasses.asdict(value) if several else {name: value}
+    return inputs
 
 
 def _print(chosen: Experiment, frame: pd.DataFrame, call: Invocation) -> None:
@@ -163,10 +200,6 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _first_line(text: str) -> str:
     return text.partition("\n\n")[0]
-
-
-def _as_given(name: str, value: Any) -> Any:
-    return value
 
 
 def _list_reader(item: Callable[[str], Any]) -> Callable[[str, Any], Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cluster_sim.plot.palette import colors, ink
 from topologies.units import format_seconds
@@ -14,6 +15,8 @@ from workloads.training.program.breakdown import PARTS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
 
 NAMES: Mapping[str, str] = {
     "compute": "compute",
@@ -99,34 +102,41 @@ def stacked(
     row_inches = max(0.55, 0.18 * lines)
     figure = Figure(figsize=(9.5, 1.9 + row_inches * len(labels)), layout="constrained")
     axes = figure.subplots()
-    shade, at = colors(PARTS), np.arange(len(labels))
-    totals = np.array([sum(one.values()) for one in parts])
     scale = np.ones(len(labels)) if whole_s is None else 1 / np.asarray(whole_s, float)
-    longest = float((totals * scale).max())
-    left = np.zeros(len(labels))
-    for part in PARTS:
-        seconds = np.array([one.get(part, 0.0) for one in parts])
-        width = seconds * scale
-        if not width.any():
-            continue
-        axes.barh(at, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
-        for row in np.flatnonzero(width > SMALLEST_LABEL * longest).tolist():
-            text = f"{format_seconds(seconds[row])}\n{seconds[row] / totals[row]:.0%}"
-            middle, black_or_white = left[row] + width[row] / 2, ink(shade[part])
-            axes.text(middle, row, text, ha="center", va="center", fontsize=8, color=black_or_white)
-        left += width
+    ends = _stack(axes, parts, scale)
+    longest = float(ends.max())
     if marks:
-        at_s = np.asarray(marks) * scale
-        axes.plot(at_s, at, "|k", ms=26, mew=1.5, zorder=3, label=mark)
-        left = np.maximum(left, at_s)
+        at = np.asarray(marks) * scale
+        axes.plot(at, np.arange(len(labels)), "|k", ms=26, mew=1.5, zorder=3, label=mark)
+        ends = np.maximum(ends, at)
     for row, note in enumerate(notes):
-        axes.text(left[row] + 0.01 * longest, row, note, va="center", fontsize=8)
+        axes.text(ends[row] + 0.01 * longest, row, note, va="center", fontsize=8)
     axes.set_xlim(0, longest * (1.2 if notes else 1.02))
     _label(axes, labels, "time of one iteration [s]" if whole_s is None else f"share of {whole}")
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
     return figure
+
+
+def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: Floats) -> Floats:
+    """Draw the parts of each bar, wide ones with their time; returns where the bars end."""
+    shade, rows = colors(PARTS), np.arange(len(parts))
+    totals = np.array([sum(one.values()) for one in parts])
+    longest = float((totals * scale).max())
+    left = np.zeros(len(parts))
+    for part in PARTS:
+        seconds = np.array([one.get(part, 0.0) for one in parts])
+        width = seconds * scale
+        if not width.any():
+            continue
+        axes.barh(rows, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
+        for row in np.flatnonzero(width > SMALLEST_LABEL * longest).tolist():
+            text = f"{format_seconds(seconds[row])}\n{seconds[row] / totals[row]:.0%}"
+            middle, black_or_white = left[row] + width[row] / 2, ink(shade[part])
+            axes.text(middle, row, text, ha="center", va="center", fontsize=8, color=black_or_white)
+        left += width
+    return left
 
 
 def _label(axes: Axes, labels: Sequence[str], measure: str) -> None:

@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.scripts.training_rows import Replica, training_row
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+REPLICA = Replica(seq=4096)
 
 
 def run(
@@ -16,10 +20,7 @@ def run(
     domains: tuple[int, ...] = (1, 4, 16, 64),
     jitter: float = 0.02,
     straggler: float = 1.2,
-    tp: int = 8,
-    pp: int = 1,
-    microbatches: int = 4,
-    seq: int = 4096,
+    replica: Replica = REPLICA,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Simulate an even step, one with jitter on every chip, and one with a single slow rank.
@@ -33,8 +34,7 @@ def run(
         Standard deviation of kernel times over their mean.
     straggler : float
         How many times as long the slow rank takes.
-    tp, pp, microbatches, seq : int
-        Of every replica.
+    replica : Replica
     seed : int
 
     Returns
@@ -43,7 +43,6 @@ def run(
         One row a size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown`` (over the even
         step), and ``<part>_s`` [s].
     """
-    from experiments.scripts.training_rows import training_row
     from topologies.clusters.names import machine as named
     from workloads.models.huggingface import model as read_model
     from workloads.training.execution.jitter import disturbance
@@ -56,8 +55,9 @@ def run(
     }
     for count in domains:
         fabric = named(f"{machine}:{count}" if count > 1 else machine)
-        batch = fabric.chips // (tp * pp) * microbatches
-        plan = {"tp": tp, "pp": pp, "global_batch": batch, "seq": seq}
+        replicas = fabric.chips // (replica.tp * replica.pp)
+        batch = replicas * replica.microbatch * replica.microbatches
+        plan = {**replica.degrees, "global_batch": batch}
         rows += [
             {**training_row(shape, fabric, plan, disturbed=uneven), "case": case}
             for case, uneven in cases.items()

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from topologies.options import option
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
     from workloads.training.execution.jitter import Disturbance
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One replica of a model, the same at every scale: its degrees and its share of a step."""
+
+    tp: int = field(default=8, metadata=option("Tensor-parallel degree of a replica"))
+    pp: int = field(default=1, metadata=option("Pipeline stages of a replica"))
+    microbatches: int = field(default=4, metadata=option("Microbatches of a replica in a step"))
+    microbatch: int = field(default=1, metadata=option("Sequences of a microbatch"))
+    seq: int = field(default=8192, metadata=option("Tokens of a sequence"))
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Fields of a plan that a replica sets."""
+        return {"tp": self.tp, "pp": self.pp, "microbatch": self.microbatch, "seq": self.seq}
 
 
 def training_row(

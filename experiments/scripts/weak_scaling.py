@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.training_rows import Replica
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
 
 RAINIER = "rainier"
+REPLICA = Replica()
 CHIPS = (64, 256, 1024, 4096, 16_384, 65_536, 499_968)
 
 
@@ -21,11 +24,7 @@ def run(
     machine: str = RAINIER,
     chips: tuple[int, ...] = CHIPS,
     overlap: tuple[str, ...] = ("dp", "none"),
-    tp: int = 8,
-    pp: int = 1,
-    microbatches: int = 4,
-    microbatch: int = 1,
-    seq: int = 8192,
+    replica: Replica = REPLICA,
 ) -> pd.DataFrame:
     """Simulate one step on ever more chips, folded; every replica of the model has the same batch.
 
@@ -40,10 +39,7 @@ def run(
     overlap : tuple of str
         With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass, with
         ``none`` all at once after it.
-    tp, pp : int
-        Of one replica.
-    microbatches, microbatch, seq : int
-        Of one replica and step.
+    replica : Replica
 
     Returns
     -------
@@ -56,28 +52,28 @@ def run(
     from workloads.models.huggingface import model as read_model
 
     shape, each = read_model(model), cluster(machine).chips_per_domain
-    asked = {"tp": tp, "pp": pp, "microbatch": microbatch, "seq": seq}
     rows = []
     for kind in overlap:
         for count in chips:
-            made = cluster(f"{machine}:{_size(machine, count, each)}")
-            rows.append(_row(shape, made, {**asked, "overlap": kind}, microbatches))
+            part = cluster(f"{machine}:{_size(machine, count, each)}")
+            rows.append(_row(shape, part, replica, kind))
     frame = pd.DataFrame(rows)
     first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
     return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
 
 
-def _row(model: Model, cluster: Cluster, asked: dict[str, Any], microbatches: int) -> Any:
+def _row(model: Model, cluster: Cluster, replica: Replica, overlap: str) -> dict[str, Any]:
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 
-    dp = complete(asked, model, cluster).dp
-    batch = dp * asked["microbatch"] * microbatches
-    step = iteration(model, cluster, complete({**asked, "global_batch": batch}, model, cluster))
-    found = {
+    fields: dict[str, Any] = {**replica.degrees, "overlap": overlap}
+    dp = complete(fields, model, cluster).dp
+    batch = dp * replica.microbatch * replica.microbatches
+    step = iteration(model, cluster, complete({**fields, "global_batch": batch}, model, cluster))
+    row = {
         "model": model.name,
         "cluster": cluster.name.partition(":")[0],
-        **asked,
+        **fields,
         "chips": cluster.chips,
         "dp": dp,
         "global_batch": batch,
@@ -86,7 +82,7 @@ def _row(model: Model, cluster: Cluster, asked: dict[str, Any], microbatches: in
         "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
         "mfu": step.mfu,
     }
-    return found | {f"{part}_s": value for part, value in step.breakdown_s.items()}
+    return row | {f"{part}_s": value for part, value in step.breakdown_s.items()}
 
 
 def _size(machine: str, chips: int, each: int) -> int:

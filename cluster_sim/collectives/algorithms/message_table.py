@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +38,12 @@ class Table:
 
 def gathered(table: Table, channels: Channels, chunks: Chunks, ranks: int) -> Messages:
     """The sends of a table, all blocks one after the other."""
-    columns = {name: np.concatenate(blocks) for name, blocks in table.columns.items()}
+    columns: dict[str, Any] = {
+        name: np.concatenate(blocks) for name, blocks in table.columns.items()
+    }
+    columns["reduce"] = columns["reduce"].astype(np.bool_)
     return Messages(
-        **{**columns, "reduce": columns["reduce"].astype(np.bool_)},
+        **columns,
         edges=_edges(table.edges, table.count),
         channels=channels,
         chunks=chunks,

@@ -17,6 +17,7 @@ from experiments.scripts import (
     strong_scaling,
     tp_on_torus,
 )
+from experiments.scripts.training_rows import Replica
 from tests.experiments.scripts.test_training_experiments import CONFIG
 from topologies.errors import InputError
 
@@ -49,7 +50,12 @@ def test_strong_scaling_keeps_less_and_less(config: str) -> None:
 
 def test_uneven_chips_make_steps_longer(config: str) -> None:
     frame = stragglers_and_jitter.run(
-        config, SERVER, domains=(1,), tp=2, microbatches=2, seq=512, jitter=0.05, straggler=1.5
+        config,
+        SERVER,
+        domains=(1,),
+        jitter=0.05,
+        straggler=1.5,
+        replica=Replica(tp=2, microbatches=2, seq=512),
     )
     assert frame.case.nunique() == 3
     assert (frame[frame.case != "even"].slowdown > 0).all()

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from experiments.cli.main import run as run_line
 from experiments.reports.plan import BRIEF
 from experiments.scripts import (
     plan_comparison,
@@ -18,6 +19,7 @@ from experiments.scripts import (
     step_time_across_models,
     weak_scaling,
 )
+from experiments.scripts.training_rows import Replica
 from topologies.errors import InputError
 from workloads.training.program.breakdown import PARTS, mean_s
 
@@ -75,7 +77,10 @@ def test_every_model_has_its_best_plan(config: str) -> None:
 
 def test_weak_scaling_keeps_the_work_of_a_chip(config: str) -> None:
     frame = weak_scaling.run(
-        config, "trn2.48xlarge", chips=(16, 32, 64), tp=4, pp=2, microbatches=2, seq=512
+        config,
+        "trn2.48xlarge",
+        chips=(16, 32, 64),
+        replica=Replica(tp=4, pp=2, microbatches=2, seq=512),
     )
     assert frame["overlap"].tolist() == ["dp"] * 3 + ["none"] * 3
     assert frame["chips"].tolist() == [16, 32, 64] * 2
@@ -115,3 +120,15 @@ def test_measured_plans_are_ranked_better_than_by_chance() -> None:
 
 def test_few_plans_of_a_table_make_no_group() -> None:
     assert plan_ranking.run(table="nanotron_h100", least=1000).empty
+
+
+def test_fields_of_a_replica_are_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--model {config} --machine trn2.48xlarge --chips 16 --overlap dp --tp 4 --seq 512"
+    assert run_line(["experiment", "weak_scaling", *words.split(), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {name: document["inputs"][name] for name in ("tp", "microbatches", "seq")} == {
+        "tp": 4,
+        "microbatches": 4,
+        "seq": 512,
+    }
+    assert [(row["tp"], row["dp"], row["global_batch"]) for row in document["rows"]] == [(4, 4, 16)]
