@@ -116,7 +116,7 @@ def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> 
 def notes(built: Scenario, policy: str) -> list[str]:
     """Remarks on the inputs that a reader of the results should know."""
     known = 0 if built.history is None else built.history.minutes
-    remarks = []
+    remarks = list(built.demand.notes)
     if policy == "forecast" and known < MINUTES_PER_DAY:
         remarks.append(
             "the forecast knows no earlier day when the run begins, so its first hours are "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from experiments.reports.run_directory import Run
     from workloads.fleet.lending import Loan, Night
+    from workloads.fleet.scenario import Scenario
 
 USUAL_SHARE = 0.999
 LIMIT_NAMES = ("ttft", "tpot")
@@ -61,10 +62,11 @@ def lend(
         "history_days": scenario.demand.minutes / 1440,
         **loan.summary(),
         "scaling": scenario.scaling,
+        "notes": [note for note in (loan.note, *scenario.demand.notes) if note],
     }
-    if scenario.scaling:
-        sys.stderr.write(f"{scenario.scaling}\n")
-    call.answer(lambda: document, lambda: _print(document), lambda run: _write(run, loan))
+    for note in (document["scaling"], *document["notes"]):
+        sys.stderr.write(f"{note}\n" if note else "")
+    call.answer(lambda: document, lambda: _print(document), lambda run: _write(run, loan, scenario))
 
 
 def _limits_only(slo: str) -> str:
@@ -123,9 +125,13 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table("", ["", ""], facts)
 
 
-def _write(run: Run, loan: Loan) -> None:
-    from experiments.figures.lending import loan_figure
+def _write(run: Run, loan: Loan, scenario: Scenario) -> None:
+    from experiments.figures.lending import lead_figure, loan_figure
+    from workloads.fleet.lending import lead_times_on
 
     run.json("summary", loan.summary(), title="Results")
     run.figure("lend", loan_figure(loan), title="Units that can be lent")
+    leads = lead_times_on(scenario, loan.question)
+    run.figure("lead_times", lead_figure(leads), title="Lendable chips by lead time and confidence")
+    run.table("lead_times", leads, title="Lendable chips by lead time and confidence")
     run.table("backtest", loan.frame(), title="Every night of the history")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from workloads.fleet.lending import Loan
@@ -70,4 +71,42 @@ def loan_figure(loan: Loan) -> Figure:
     bottom.set_ylabel("chip-hours lent\n[thousand]")
     bottom.set_xlabel("nights of the history, each answered from the nights before it")
     bottom.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def lead_figure(leads: pd.DataFrame) -> Figure:
+    """Draw chips that can be lent against how early the answer is given, a line a confidence.
+
+    Parameters
+    ----------
+    leads : DataFrame
+        See :func:`workloads.fleet.lending.lead_times.lead_times`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    levels = sorted(leads["confidence"].unique())
+    for level, shade in zip(levels, np.linspace(0.35, 1.0, len(levels)), strict=True):
+        line = leads[leads["confidence"] == level]
+        place = np.arange(len(line))
+        colour = (0.18, 0.52, 0.35, float(shade))
+        axes.plot(place, line["chips"] / 1000.0, color=colour, marker="o", lw=2)
+        axes.annotate(
+            f"{level:.4g}",
+            (place[-1], line["chips"].iloc[-1] / 1000.0),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    hours = leads["lead_hours"].unique()
+    axes.set_xticks(np.arange(len(hours)), [f"{hour} h" for hour in hours])
+    axes.set_ylim(0, None)
+    axes.margins(x=0.08)
+    axes.set_xlabel("time from the answer to the beginning of the night")
+    axes.set_ylabel("chips lent on an average night [thousand]")
+    axes.set_title(
+        f"Lendable chips by lead time and confidence, over {leads['nights'].iloc[0]} nights",
+        loc="left",
+    )
     return figure

@@ -24,6 +24,8 @@ million, is refused: a sum was read as a mean or the other way round.
 A file with times and neither requests nor load is read as a log: one row a request, with that
 request's tokens; logs in JSON (:mod:`workloads.demand.request_logs`) likewise. The period is the
 smallest distance between two rows; each period's requests are spread evenly over its minutes.
+Periods without a row have no requests where their neighbours have few, and are filled where they
+have many (:mod:`workloads.demand.gaps`).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ import pandas as pd
 
 from topologies.errors import InputError
 from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
+from workloads.demand.gaps import filled
 from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.demand.token_columns import check_plausible, mean_tokens
 from workloads.demand.trace import MINUTES_PER_WEEK, Demand, FloatArray
@@ -100,6 +103,7 @@ def read_demand(
         np.concatenate([each.prompt_tokens for each in series]),
         np.concatenate([each.output_tokens for each in series]),
         absolute=series[0].absolute,
+        notes=tuple(note for each in series for note in each.notes),
     )
 
 
@@ -206,6 +210,10 @@ def _series(
     requests = np.bincount(slot, weights, periods).astype(float)
     if requests.sum() <= 0:
         raise InputError(f"{file}: service {service} has no requests at all; check the columns.")
+    gaps = np.zeros(periods, bool)
+    if kind != LOG:
+        present = np.bincount(slot, minlength=periods) > 0
+        requests, gaps = filled(requests, present, period, counts=kind in COUNTS)
     means = [
         mean_tokens(rows, slot, requests, which=which, default=default, sums=kind in COUNTS)
         for which, default in (("prompt", prompt_tokens), ("output", output_tokens))
@@ -218,7 +226,14 @@ def _series(
         np.repeat(means[0], period)[None, :],
         np.repeat(means[1], period)[None, :],
         absolute=kind != "load_share",
+        notes=_gap_note(service, int(gaps.sum()) * period),
     )
+
+
+def _gap_note(service: str, minutes: int) -> tuple[str, ...]:
+    if not minutes:
+        return ()
+    return (f"{minutes:,} minutes of {service} had no row in the demand file and were filled.",)
 
 
 def _grid(

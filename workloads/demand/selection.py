@@ -19,8 +19,9 @@ def demand_from(
 ) -> Demand:
     """Read one demand, or put several side by side.
 
-    Counts of files stand as they are. Where weights are given, or a bundled trace is alone or among
-    its like, the result is a shape without a size of its own (``absolute`` is False).
+    Counts of files stand as they are, and a bundled trace beside them is given as many requests as
+    they have, unless weights say otherwise. Where weights are given, or a bundled trace is alone or
+    among its like, the result is a shape without a size of its own (``absolute`` is False).
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ def demand_from(
             replace(each.times(weight / each.requests.sum(axis=0).mean()), absolute=False)
             for each, weight in zip(parts, weights, strict=True)
         ]
-    _check_sizes(parts, names)
+    parts = _sized(parts, names)
     joined = mix(parts) if len(parts) > 1 else parts[0]
     if average_minutes > joined.minutes:
         raise InputError(
@@ -54,11 +55,20 @@ def demand_from(
     return joined.averaged(average_minutes) if average_minutes > 1 else joined
 
 
-def _check_sizes(parts: Sequence[Demand], names: Sequence[str]) -> None:
-    """Refuse counts beside shapes: nothing says how large the one is against the other."""
-    if len({part.absolute for part in parts}) > 1:
-        shapes = [name for part, name in zip(parts, names, strict=True) if not part.absolute]
-        raise InputError(
-            f"{shapes[0]} is a shape without a size for this fleet and stands beside counts; "
-            "give --weight for each demand."
-        )
+def _sized(parts: Sequence[Demand], names: Sequence[str]) -> list[Demand]:
+    """Give shapes that stand beside counts a size: the mean requests of a demand of counts."""
+    sizes = [float(part.requests.sum(axis=0).mean()) for part in parts]
+    counted = [size for part, size in zip(parts, sizes, strict=True) if part.absolute]
+    if not counted or len(counted) == len(parts):
+        return list(parts)
+    mean = sum(counted) / len(counted)
+    result = []
+    for part, size, name in zip(parts, sizes, names, strict=True):
+        if not part.absolute:
+            note = (
+                f"{name}, a shape without a size for this fleet, was taken as large as the counts "
+                f"beside it, {mean / 60:,.3g} requests/s on average; --weight sets shares."
+            )
+            part = replace(part.times(mean / size), absolute=True, notes=(*part.notes, note))
+        result.append(part)
+    return result

@@ -32,6 +32,8 @@ class Demand:
     absolute : bool
         Whether ``requests`` counts requests of this fleet; False for a shape, whose size means
         nothing before it is scaled to a fleet.
+    notes : tuple of str
+        Remarks on how it was read that a reader of results should know.
 
     Examples
     --------
@@ -46,6 +48,7 @@ class Demand:
     prompt_tokens: FloatArray
     output_tokens: FloatArray
     absolute: bool = True
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         total = self.requests.sum(axis=0)
@@ -169,12 +172,14 @@ def constant(
 def mix(demands: Sequence[Demand]) -> Demand:
     """Put services side by side, aligned by the time of the week, cut to the shortest.
 
-    A demand of whole weeks that starts at another time of the week than the first is rolled; any
-    other is refused, because rolling would tear a day apart.
+    The first demand that is not of whole weeks, or else the first, sets the start. A demand of
+    whole weeks that starts at another time of the week is rolled; any other is refused, because
+    rolling would tear a day apart.
     """
     if not demands:
         raise InputError("a mix needs at least one demand; none was given.")
-    first = demands[0]
+    fixed = [demand for demand in demands if demand.minutes % MINUTES_PER_WEEK]
+    first = (fixed or demands)[0]
     minutes = min(demand.minutes for demand in demands)
     parts = [_rolled_to(demand, first.start).between(0, minutes) for demand in demands]
     names = _distinct([name for part in parts for name in part.services])
@@ -185,6 +190,7 @@ def mix(demands: Sequence[Demand]) -> Demand:
         np.concatenate([part.prompt_tokens for part in parts]),
         np.concatenate([part.output_tokens for part in parts]),
         absolute=all(part.absolute for part in parts),
+        notes=tuple(note for part in parts for note in part.notes),
     )
 
 
@@ -218,7 +224,13 @@ def _rolled_to(demand: Demand, start: str) -> Demand:
         np.roll(column, -shift, axis=1)
         for column in (demand.requests, demand.prompt_tokens, demand.output_tokens)
     )
-    return Demand(demand.services, start, requests, prompt_tokens, output_tokens, demand.absolute)
+    return replace(
+        demand,
+        start=start,
+        requests=requests,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+    )
 
 
 def _minute_of_week(start: str) -> int:

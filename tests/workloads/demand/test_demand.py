@@ -235,3 +235,35 @@ def test_a_rate_is_load_on_its_own_scale(tmp_path: Path) -> None:
     made = read_demand(_file(tmp_path, "datetime,qps\n2024-01-01 00:00,5\n2024-01-01 01:00,10\n"))
     assert made.minutes == 120
     assert made.requests.max() / made.requests.min() == pytest.approx(2.0)
+
+
+def test_minutes_that_nobody_counted_are_filled_and_told(tmp_path: Path) -> None:
+    """Between minutes of hundreds of requests an empty one is a gap, and a day takes another's."""
+    counts = np.tile(500.0 + np.arange(1440.0), 4)
+    kept = np.ones(len(counts), bool)
+    kept[[100, 101]] = False
+    kept[2 * 1440 : 3 * 1440] = False
+    minute = np.arange(len(counts))
+    rows = [f"{at},{count:g}" for at, count in zip(minute[kept], counts[kept], strict=True)]
+    read = read_demand(_file(tmp_path, "minute,requests\n" + "\n".join(rows) + "\n"))
+    assert read.notes == (
+        "1,442 minutes of service had no row in the demand file and were filled.",
+    )
+    assert np.array_equal(read.requests[0], counts)
+    assert read.between(0, 1440).notes == read.notes
+
+
+def test_a_shape_beside_a_file_is_as_large_as_the_file(tmp_path: Path) -> None:
+    """Three days of counts beside a bundled week: no weight is needed, and the counts stand."""
+    minutes = "\n".join(f"{minute},{300 + minute % 7}" for minute in range(3 * 1440))
+    path = _file(tmp_path, f"minute,requests\n{minutes}\n")
+    for names in ([str(path), "azure-code"], ["azure-code", str(path)]):
+        both = demand_from(names)
+        mine = names.index(str(path))
+        assert both.absolute
+        assert both.start == "2024-01-01T00:00"
+        assert both.requests[mine].sum() == 3 * 1440 * 300 + sum(m % 7 for m in range(3 * 1440))
+        assert "azure-code, a shape without a size" in both.notes[0]
+    week = demand_from(["azure-code"]).requests.mean()
+    monday = both.requests[1 - mine].sum() / azure_code().between(4320, 8640).requests.sum()
+    assert monday == pytest.approx(read_demand(path).requests.mean() / week)

@@ -7,8 +7,9 @@ that the stated confidence is what the nights of the history bear out.
 
 from workloads.fleet.lending.answer import Loan, Night, Terms, Window, lend
 from workloads.fleet.lending.backtest import Backtest, backtest
+from workloads.fleet.lending.lead_times import lead_times
 from workloads.fleet.lending.nights import Nights, cut_nights
-from workloads.fleet.lending.on_cluster import lend_on, terms_on
+from workloads.fleet.lending.on_cluster import lead_times_on, lend_on, terms_on
 
 __all__ = [
     "Backtest",
@@ -19,6 +20,8 @@ __all__ = [
     "Window",
     "backtest",
     "cut_nights",
+    "lead_times",
+    "lead_times_on",
     "lend",
     "lend_on",
     "terms_on",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ import pandas as pd
 
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.lending.backtest import Backtest, backtest
+from workloads.fleet.lending.backtest import Backtest, NightErrors, backtest, night_errors
+from workloads.fleet.lending.calibration import surest
 from workloads.fleet.lending.nights import Nights, cut_nights
 
 FloatArray = npt.NDArray[np.float64]
@@ -84,6 +86,11 @@ class Terms:
     tokens_per_unit_s: float = 0.0
     usd_per_chip_s: float = 0.0
 
+    @property
+    def most_units(self) -> float:
+        """Units that are not in reserve; nothing more can serve."""
+        return float(max(self.units - self.reserve_units, 0))
+
 
 @dataclass(frozen=True)
 class Window:
@@ -111,10 +118,33 @@ class Loan:
     question: Night
     terms: Terms
     begin: pd.Timestamp
-    nights: Nights
+    known: NightErrors
     tested: Backtest
     windows: tuple[Window, ...]
     runs: tuple[Window, ...]
+
+    @property
+    def nights(self) -> Nights:
+        """The nights of the history."""
+        return self.known.nights
+
+    @property
+    def history_nights(self) -> int:
+        """Nights of the history from whose errors the margin is learned."""
+        return len(self.known.known(len(self.nights)))
+
+    @property
+    def note(self) -> str:
+        """Sentence on a confidence that the history is too short for; empty where it is not."""
+        nights = self.history_nights
+        if self.question.confidence <= surest(nights):
+            return ""
+        wanted = math.ceil(self.question.confidence / (1 - self.question.confidence) - 1e-9)
+        return (
+            f"the errors of {nights} nights bear out a confidence of {surest(nights):.1%} by "
+            f"themselves; for {self.question.confidence:.4g} their tail is taken for Student's. "
+            f"From {wanted} errors on nothing needs to be assumed."
+        )
 
     @property
     def unit_hours(self) -> float:
@@ -173,6 +203,8 @@ class Loan:
             ],
             "confidence": self.question.confidence,
             "slo_share": self.question.share,
+            "history_nights": self.history_nights,
+            "confidence_from_history": min(surest(self.history_nights), self.question.confidence),
             "units": self.terms.units,
             "reserve_units": self.terms.reserve_units,
             "lent_unit_hours": self.unit_hours,
@@ -243,14 +275,14 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
         minutes=minutes,
         window=question.window_minutes,
     )
-    limit = float(max(terms.units - terms.reserve_units, 0))
-    tested = backtest(nights, share=question.share, confidence=question.confidence, limit=limit)
+    known = night_errors(nights, question.share)
+    tested = backtest(known, confidence=question.confidence, limit=terms.most_units)
     free = free_units(terms, tested.coming)
     return Loan(
         question=question,
         terms=terms,
         begin=end + pd.Timedelta(minutes=lead),
-        nights=nights,
+        known=known,
         tested=tested,
         windows=tuple(merged(nights.edges.tolist(), free.tolist())),
         runs=tuple(whole_loans(nights.edges.tolist(), free.tolist())),
@@ -259,12 +291,7 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
 
 def at_confidence(loan: Loan, confidence: float) -> npt.NDArray[np.int64]:
     """Units that are free in each window of the same night at another confidence."""
-    tested = backtest(
-        loan.nights,
-        share=loan.question.share,
-        confidence=confidence,
-        limit=float(max(loan.terms.units - loan.terms.reserve_units, 0)),
-    )
+    tested = backtest(loan.known, confidence=confidence, limit=loan.terms.most_units)
     return free_units(loan.terms, tested.coming)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError
-from workloads.fleet.lending.calibration import bounded, corrected, margin_log
+from workloads.fleet.lending.calibration import AIM, bounded, corrected, margin_log
 from workloads.fleet.lending.expectation import FORMS, expectations
 from workloads.fleet.lending.nights import Nights
 
@@ -17,6 +17,8 @@ FEWEST = 3
 """Errors that a margin is learned from."""
 MEMORY = 0.95
 """Weight of what a form cost, a night later."""
+FADING = 0.5
+"""Part of what exceeded an answer that is still added to the margin a night later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,21 +52,36 @@ class Backtest:
         return len(self.number)
 
 
-def backtest(nights: Nights, *, share: float, confidence: float, limit: float) -> Backtest:
-    """Answer every night from those before it, and the coming night from all.
+@dataclass(frozen=True, eq=False)
+class NightErrors:
+    """Expectations of all nights, and how far what came exceeded them.
 
-    Of several forms of the expectation, each night uses the one whose answers kept least in the
-    nights before it at the same confidence.
-
-    Parameters
+    Attributes
     ----------
     nights : Nights
     share : float
         Share of a night's minutes in which demand has to stay within the capacity.
-    confidence : float
-        Share of nights in which that has to hold.
-    limit : float
-        Units that there are; nothing more can be kept.
+    first : int
+        First night that has an earlier one to be expected from.
+    expected : list of float array (forms, windows)
+        Expected need from night ``first`` on, the coming night last.
+    errors : float array (nights - first, forms)
+        Logarithm of the least factor that each night needed on each expectation.
+    """
+
+    nights: Nights
+    share: float
+    first: int
+    expected: list[FloatArray]
+    errors: FloatArray
+
+    def known(self, number: int) -> FloatArray:
+        """Errors of the nights that had ended when this one was decided on; (known, forms)."""
+        return self.errors[: max(int(self.nights.known[number]) - self.first, 2)]
+
+
+def night_errors(nights: Nights, share: float) -> NightErrors:
+    """Expect every night of a history from those before it, and compare.
 
     Raises
     ------
@@ -77,7 +94,6 @@ def backtest(nights: Nights, *, share: float, confidence: float, limit: float) -
             f"the history has {len(nights)} whole nights; at least {first + FEWEST + 1} are needed "
             "to state a confidence. Give a longer history."
         )
-    asked = 1 - confidence
     expected = [expectations(nights, number) for number in range(first, len(nights) + 1)]
     errors = np.stack(
         [
@@ -85,24 +101,59 @@ def backtest(nights: Nights, *, share: float, confidence: float, limit: float) -
             for number in range(first, len(nights))
         ]
     )
-    risks, kept = np.full(len(FORMS), asked), np.zeros(len(FORMS))
-    rows: list[tuple[int, FloatArray]] = []
-    form = 0
-    for number in range(first + FEWEST, len(nights) + 1):
-        known = max(int(nights.known[number]) - first, 2)
-        margins = np.array(
-            [
-                margin_log(errors[:known, each], bounded(float(risks[each]), asked))
-                for each in range(len(FORMS))
-            ]
-        )
-        capacities = np.minimum(np.exp(margins)[:, None] * expected[number - first], limit)
-        form = int(np.argmin(kept))
-        rows.append((number, capacities[form]))
-        if number < len(nights):
-            risks = corrected(risks, asked, errors[number - first] > margins)
-            kept = MEMORY * kept + np.log(capacities.mean(axis=1))
-    return _judged(nights, rows, share, limit, FORMS[form])
+    return NightErrors(nights, share, first, expected, errors)
+
+
+def backtest(known: NightErrors, *, confidence: float, limit: float) -> Backtest:
+    """Answer every night from those before it, and the coming night from all.
+
+    Of several forms of the expectation, each night uses the one whose answers would have cost least
+    in the nights before: what they kept, and what they were exceeded by over the risk (the pinball
+    loss of a quantile). The risk is corrected by what happened to the answers that were given, and
+    what exceeded an answer is added to the next margins, half as much every night, because a level
+    that has risen once is seldom at its end.
+
+    Parameters
+    ----------
+    known : NightErrors
+    confidence : float
+        Share of nights in which demand has to stay within the capacity.
+    limit : float
+        Units that there are; nothing more can be kept.
+    """
+    nights, asked = known.nights, 1 - confidence
+    risk, loss, excess = AIM * asked, np.zeros(len(FORMS)), np.zeros(len(FORMS))
+    answers: list[_Answer] = []
+    judged = 0
+    for number in range(known.first + FEWEST, len(nights) + 1):
+        # Only nights that had ended by then correct the answer.
+        while judged < len(answers) and answers[judged].number < nights.known[number]:
+            answer = answers[judged]
+            over = known.errors[answer.number - known.first] - answer.margins
+            risk = corrected(risk, asked, violated=bool(over[answer.form] > 0))
+            cost = np.log(answer.kept.mean(axis=1)) + np.maximum(over, 0.0) / asked
+            loss = MEMORY * loss + cost
+            excess = np.maximum(FADING * excess, over)
+            judged += 1
+        past, aimed = known.known(number), bounded(risk, asked)
+        margins = excess + [margin_log(errors, aimed) for errors in past.T]
+        kept = np.exp(margins)[:, None] * known.expected[number - known.first]
+        answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))
+    return _judged(known, answers, limit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """Answer for one night: the form chosen, every form's margin, and the units that each keeps."""
+
+    number: int
+    form: int
+    margins: FloatArray
+    kept: FloatArray
+
+    def capacity(self, limit: float) -> FloatArray:
+        """Units kept in each window, at most all that there are; (windows,)."""
+        return np.asarray(np.minimum(self.kept[self.form], limit))
 
 
 def log_errors(
@@ -126,13 +177,11 @@ def _exceeded(ratio: FloatArray, share: float) -> FloatArray:
     return result
 
 
-def _judged(
-    nights: Nights, rows: list[tuple[int, FloatArray]], share: float, limit: float, form: str
-) -> Backtest:
+def _judged(known: NightErrors, answers: list[_Answer], limit: float) -> Backtest:
     """Compare every answer but the last, which is the coming night's, with what happened."""
-    past, (_, coming) = rows[:-1], rows[-1]
-    number = np.array([row[0] for row in past], np.int64)
-    capacity = np.stack([row[1] for row in past])
+    nights, past = known.nights, answers[:-1]
+    number = np.array([answer.number for answer in past], np.int64)
+    capacity = np.stack([answer.capacity(limit) for answer in past])
     need = nights.need[number]
     by_minute = np.repeat(capacity, np.diff(nights.edges), axis=1)
     # What no fleet of this size could serve is not the loan's doing.
@@ -141,8 +190,8 @@ def _judged(
     return Backtest(
         number=number,
         capacity=capacity,
-        violated=within < share,
+        violated=within < known.share,
         missed=np.maximum(over, 0.0).sum(axis=1) / np.maximum(need.sum(axis=1), 1e-12),
-        coming=coming,
-        form=form,
+        coming=answers[-1].capacity(limit),
+        form=FORMS[answers[-1].form],
     )

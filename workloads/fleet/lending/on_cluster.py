@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pandas as pd
 from scipy import special
 
 from workloads.fleet.lending.answer import Loan, Night, Terms, lend
+from workloads.fleet.lending.lead_times import lead_times
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.state.needs import units_needed
 
@@ -34,6 +36,16 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     heaviest = max((service.weights_bytes for service in scenario.services), default=0.0)
     reclaim_s = scenario.costs.to_serving_s(heaviest, max(together, 1))
     return replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
+
+
+def lead_times_on(scenario: Scenario, question: Night) -> pd.DataFrame:
+    """Chips that can be lent on a scenario's fleet by lead time and confidence.
+
+    See :func:`workloads.fleet.lending.lead_times.lead_times`.
+    """
+    need = units_needed(scenario.demand, scenario.services).sum(axis=0)
+    terms = terms_on(scenario, confidence=question.confidence)
+    return lead_times(need, scenario.demand.start, question, terms)
 
 
 def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:

@@ -1,0 +1,167 @@
+"""The stated confidence of a loan on traces of many kinds, none of which it was fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from workloads.demand import azure_code, azure_conv, burstgpt, period_means, servegen
+from workloads.fleet.lending import Night, Terms, lead_times, lend
+
+FloatArray = npt.NDArray[np.float64]
+DAY = 1440
+WARM, JUDGED = 14, 60
+DAYS = WARM + JUDGED
+TERMS = Terms(1000)
+START = "2024-01-01T00:00"
+HOUR = np.arange(DAYS * DAY) % DAY / 60
+SHAPE = 1 + 0.8 * np.sin((HOUR - 9) / 12 * np.pi)
+
+
+def _noisy(rng: np.random.Generator, mean: FloatArray, spread: float = 0.07) -> FloatArray:
+    gamma = rng.gamma(spread**-2, spread**2, len(mean))
+    return rng.poisson(np.maximum(mean, 0) * gamma).astype(float)
+
+
+def _by_day(factor: FloatArray) -> FloatArray:
+    return np.repeat(factor, DAY)
+
+
+def _weekly(quiet: float) -> FloatArray:
+    return np.where(np.arange(DAYS * DAY) // DAY % 7 >= 5, quiet, 1.0)
+
+
+def _growing(rng: np.random.Generator) -> FloatArray:
+    trend = np.exp(np.arange(DAYS * DAY) / DAY * rng.uniform(0.005, 0.02))
+    return _noisy(rng, 1000 * SHAPE * _weekly(0.7) * trend * _by_day(_days(rng, 0.05)))
+
+
+def _days(rng: np.random.Generator, spread: float) -> FloatArray:
+    return np.exp(rng.normal(0, spread, DAYS))
+
+
+def _holidays(rng: np.random.Generator) -> FloatArray:
+    days = _days(rng, 0.05)
+    days[rng.choice(DAYS, DAYS // 12, replace=False)] *= 0.45
+    return _noisy(rng, 1000 * SHAPE * _weekly(0.5) * _by_day(days))
+
+
+def _bursts(rng: np.random.Generator) -> FloatArray:
+    load = _noisy(rng, 300 * SHAPE * _weekly(0.7), 0.2)
+    for _ in range(rng.poisson(0.6 * DAYS)):
+        begin, length = int(rng.integers(0, DAYS * DAY)), int(rng.integers(10, 300))
+        load[begin : begin + length] += 300 * np.exp(rng.normal())
+    return load
+
+
+def _walk(rng: np.random.Generator) -> FloatArray:
+    return _noisy(rng, 1000 * SHAPE * _by_day(np.exp(np.cumsum(rng.normal(0, 0.1, DAYS)))), 0.1)
+
+
+def _wandering_phase(rng: np.random.Generator) -> FloatArray:
+    shift = _by_day(rng.normal(0, 0.7, DAYS))
+    return _noisy(rng, 1000 * (1 + 0.8 * np.sin((HOUR - 9 - shift) / 12 * np.pi)))
+
+
+def _flat(rng: np.random.Generator) -> FloatArray:
+    return _noisy(rng, np.full(DAYS * DAY, 1000.0), 0.1)
+
+
+def _week_again(week: FloatArray) -> Callable[[np.random.Generator], FloatArray]:
+    """A bundled week, every day of it of another size each time."""
+
+    def again(rng: np.random.Generator) -> FloatArray:
+        days = week[: len(week) // DAY * DAY].reshape(-1, DAY)
+        parts = [days[day % len(days)] * np.exp(rng.normal(0, 0.1)) for day in range(DAYS)]
+        return _noisy(rng, np.concatenate(parts))
+
+    return again
+
+
+def _hourly_bursts(rng: np.random.Generator) -> FloatArray:
+    days = burstgpt().requests.sum(axis=0).reshape(-1, DAY)
+    return np.roll(np.tile(days, (2, 1)), -int(rng.integers(0, 60)), axis=0)[:DAYS].ravel()
+
+
+KINDS: dict[str, Callable[[np.random.Generator], FloatArray]] = {
+    "growing": _growing,
+    "holidays": _holidays,
+    "bursts": _bursts,
+    "walk": _walk,
+    "wandering phase": _wandering_phase,
+    "flat": _flat,
+    "burstgpt": _hourly_bursts,
+    "azure code": _week_again(azure_code().requests[0]),
+    "azure conv": _week_again(azure_conv().requests[0]),
+    "servegen large": _week_again(servegen().requests[0] / 100),
+}
+
+
+def _broken(kind: str, seed: int, question: Night, every: int) -> int:
+    """Nights of the last 60 on which demand exceeded the answer, which knew earlier nights only."""
+    load = KINDS[kind](np.random.default_rng([seed, 11]))
+    need = period_means(load, every) / np.quantile(load, 0.9995) * 900
+    return int(lend(need, START, question, TERMS).tested.violated[-JUDGED:].sum())
+
+
+def _check(seeds: range, questions: list[tuple[Night, int]]) -> None:
+    broken = np.array(
+        [
+            _broken(kind, seed, question, every)
+            for kind in KINDS
+            for seed in seeds
+            for question, every in questions
+        ]
+    )
+    assert 0.03 <= broken.mean() / JUDGED <= 0.055
+    assert ((broken >= 1) & (broken <= 4)).mean() >= 0.9
+    assert broken.max() <= 6
+
+
+def test_answers_at_95_per_cent_break_on_one_to_four_nights_of_sixty() -> None:
+    _check(range(1), [(Night("06:00"), 1), (Night("06:00", "22:00"), 60)])
+
+
+@pytest.mark.slow
+def test_whatever_the_night_the_sampling_and_the_luck() -> None:
+    questions = [
+        (Night("06:00"), 1),
+        (Night("06:00"), 15),
+        (Night("06:00", "22:00"), 60),
+        (Night("09:00", "20:00", share=0.99), 1),
+        (Night("06:00", window_minutes=360), 1),
+    ]
+    _check(range(1, 6), questions)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.9, 0.99])
+def test_other_confidences_hold_as_well(confidence: float) -> None:
+    question = Night("06:00", confidence=confidence)
+    share = np.mean([_broken(kind, 2, question, 1) for kind in KINDS]) / JUDGED
+    assert 0.5 * (1 - confidence) <= share <= 1.1 * (1 - confidence) + 0.01
+
+
+def test_a_short_history_says_what_it_bears_out() -> None:
+    """Nine errors bear out 9 of 10; the rest of 95 % is Student's tail, and the answer says so."""
+    load = KINDS["walk"](np.random.default_rng(0))
+    short, long = (
+        lend(load[: days * DAY] / load.max() * 900, START, Night("06:00"), TERMS)
+        for days in (11, 40)
+    )
+    assert short.summary()["confidence_from_history"] == pytest.approx(9 / 10)
+    assert "errors of 9 nights bear out a confidence of 90.0%" in short.note
+    assert "From 19 errors on" in short.note
+    assert long.note == ""
+    assert long.summary()["confidence_from_history"] == 0.95
+
+
+def test_an_earlier_answer_and_a_surer_one_lend_less() -> None:
+    load = KINDS["azure code"](np.random.default_rng(1))
+    table = lead_times(load / load.max() * 900, START, Night("06:00"), TERMS, hours=(0, 6, 48))
+    chips = table.pivot(index="lead_hours", columns="confidence", values="chips")
+    assert (np.diff(chips.to_numpy(), axis=1) < 0).all()
+    assert chips.loc[48, 0.95] < chips.loc[0, 0.95]
+    assert table["nights"].nunique() == 1

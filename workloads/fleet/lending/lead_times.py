@@ -1,0 +1,82 @@
+"""Lendable chips against how early the answer is given and how sure it has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from topologies.errors import InputError
+from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.fleet.lending.answer import Night, Terms, free_units
+from workloads.fleet.lending.backtest import backtest, night_errors
+from workloads.fleet.lending.nights import cut_nights
+
+FloatArray = npt.NDArray[np.float64]
+HOURS = (0, 1, 3, 6, 12, 24, 48)
+"""Lead times that are compared [h]."""
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Confidences that are compared."""
+
+
+def lead_times(
+    need: npt.ArrayLike,
+    start: str,
+    question: Night,
+    terms: Terms,
+    *,
+    hours: Sequence[int] = HOURS,
+    levels: Sequence[float] = LEVELS,
+) -> pd.DataFrame:
+    """Answer every night of the history so many hours before it begins, at several confidences.
+
+    Parameters
+    ----------
+    need, start, question, terms
+        As in :func:`workloads.fleet.lending.answer.lend`.
+    hours : sequence of int
+        Hours from the decision to the beginning of the night.
+    levels : sequence of float
+        Confidences.
+
+    Returns
+    -------
+    DataFrame
+        ``lead_hours, confidence, chips`` (lent in the mean over the nights that every lead time
+        could answer, without a break through the night or not), ``violated_share, nights``. Leads
+        for which the history is too short are left out.
+    """
+    history = np.asarray(need, float)
+    moment = pd.Timestamp(start)
+    begin = moment + pd.Timedelta(minutes=len(history))
+    ahead, length = question.span(begin)
+    tests = []
+    for lead in hours:
+        # Without the last hours of the history, the same night lies further ahead.
+        cut = (lead * 60 - ahead) % MINUTES_PER_DAY
+        try:
+            nights = cut_nights(
+                history[: len(history) - cut],
+                first_minute_of_week=moment.weekday() * MINUTES_PER_DAY
+                + moment.hour * 60
+                + moment.minute,
+                lead=lead * 60,
+                minutes=length,
+                window=question.window_minutes,
+            )
+            known = night_errors(nights, question.share)
+        except InputError:
+            continue
+        for level in levels:
+            tests.append((lead, level, backtest(known, confidence=level, limit=terms.most_units)))
+    fewest = min((len(tested) for _, _, tested in tests), default=0)
+    rows = []
+    for lead, level, tested in tests:
+        width = np.diff(np.append(np.arange(0, length, question.window_minutes), length)) / length
+        lent = free_units(terms, tested.capacity[-fewest:]) @ width
+        chips = float(lent.mean()) * terms.chips_per_unit
+        rows.append((lead, level, chips, float(tested.violated[-fewest:].mean()), fewest))
+    columns = ["lead_hours", "confidence", "chips", "violated_share", "nights"]
+    return pd.DataFrame(rows, columns=columns)
