@@ -1,4 +1,4 @@
-"""The front door of the simulator: fifteen names, and the modules ``metrics`` and ``plot``.
+"""The front door of the simulator: sixteen names, and the modules ``metrics`` and ``plot``.
 
 >>> import cluster_sim as cs
 >>> cs.cluster("trn2-ultraserver:16").chips
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from topologies.clusters.names import cluster
     from topologies.errors import InputError
     from workloads.fleet.front import run_fleet
+    from workloads.job.front import run_job
     from workloads.models.huggingface import model
     from workloads.search.front import search_plans
     from workloads.serving.front import serve
@@ -49,6 +50,7 @@ __all__ = [
     "model",
     "plot",
     "run_fleet",
+    "run_job",
     "search_plans",
     "serve",
     "simulate",
@@ -69,6 +71,7 @@ _PLACES = {
     "model": "workloads.models.huggingface:model",
     "plot": "cluster_sim.plot:",
     "run_fleet": "workloads.fleet.front:run_fleet",
+    "run_job": "workloads.job.front:run_job",
     "search_plans": "workloads.search.front:search_plans",
     "serve": "workloads.serving.front:serve",
     "simulate": "cluster_sim.trace.trace:run",

@@ -34,6 +34,10 @@ def predictor(kind: Kind) -> Predictor:
         from experiments.validation.memory import predict as predict_memory
 
         return predict_memory
+    if kind.name == "job":
+        from experiments.validation.jobs import predict as predict_job
+
+        return predict_job
     from experiments.validation.training import predict as predict_training
 
     return predict_training

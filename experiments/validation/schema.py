@@ -52,7 +52,7 @@ class Kind:
     Attributes
     ----------
     name : str
-        ``training``, ``memory``, ``collective``, ``serving`` or ``kernel``.
+        ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or ``job``.
     columns : tuple of Column
     published : tuple of str
         Columns of measured values, the first stated one is what a row's error is about.
@@ -207,7 +207,21 @@ KERNEL = Kind(
     ),
     published=("kernel_s",),
 )
-KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY, LAYER)
+JOB = Kind(
+    "job",
+    columns=(
+        Column("study", "text", required=True),
+        Column("name", "text"),
+        Column("cluster", "text", required=True),
+        Column("chips", "count", required=True),
+        *_sizes("server_failures_per_1000_days", "checkpoint_interval_s", "checkpoint_stall_s"),
+        *_sizes("restart_s", "detection_s", "mtbf_s", "goodput"),
+        Column("source", "text"),
+    ),
+    published=("mtbf_s", "goodput"),
+)
+"""A training job of weeks: mean time between failures, and share of useful time."""
+KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY, LAYER, JOB)
 
 
 def kind_of(header: list[str], name: str) -> Kind:

@@ -1,0 +1,273 @@
+"""``cluster-sim run-job``: a training job of weeks, with failures, checkpoints and spares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.invocation import Invocation
+from experiments.cli.options import Stated
+from experiments.cli.output import print_table
+from experiments.cli.train import PlanInputs
+from topologies.options import option
+from workloads.training.plan.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+    from topologies.clusters.cluster import Cluster
+    from workloads.job import JobResult
+    from workloads.job.front import JobPlan
+    from workloads.training.iteration import Iteration
+
+AUTO = "auto"
+CHECKPOINTS = ("async", "blocking")
+LARGEST_SPARES = 10**6
+
+
+@dataclass(frozen=True)
+class JobInputs:
+    """Length of the job, and how it meets failures."""
+
+    days: float = field(default=90.0, metadata=option("Length of the run", unit="d"))
+    checkpoint_interval: str = field(
+        default=AUTO,
+        metadata=option(
+            "Computing time between checkpoints, such as 30min; auto searches the best",
+            metavar="auto|TIME",
+        ),
+    )
+    checkpoint: str = field(
+        default="async",
+        metadata=option(
+            "Whether a checkpoint stops the job until it is copied, or until it is written",
+            choices=CHECKPOINTS,
+        ),
+    )
+    spares: str = field(
+        default=AUTO,
+        metadata=option(
+            "Scale-up domains that wait to replace one; auto: enough for 99.9 % of the time",
+            metavar="auto|N",
+        ),
+    )
+    failures: str | None = field(
+        default=None,
+        metadata=option(
+            "Failures of a chip a year, all causes, or a file with columns cause, per, mtbf, "
+            "replaces",
+            metavar="NUMBER|FILE.csv",
+            default="the catalogue's causes",
+        ),
+    )
+    repair: str | None = field(
+        default=None,
+        metadata=option("Mean time of a repair, such as 4h", default="the catalogue's"),
+    )
+    restart: str | None = field(
+        default=None,
+        metadata=option(
+            "From a noticed failure to the first step, such as 10min",
+            default="the catalogue's start, and reading the checkpoint",
+        ),
+    )
+    stragglers: bool = field(
+        default=True, metadata=option("Let servers turn slow until they are replaced")
+    )
+    runs: int = field(
+        default=8,
+        metadata=option("Runs of different seeds, for the interval", least=1, most=1000),
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError, suggestion
+
+        if self.checkpoint not in CHECKPOINTS:
+            near = suggestion(self.checkpoint, CHECKPOINTS)
+            raise InputError(
+                f"--checkpoint {self.checkpoint!r} is neither async nor blocking.{near} Use one."
+            )
+
+
+def run_job(
+    asked: ModelOnCluster,
+    stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
+    plan: PlanInputs,
+    how: JobInputs,
+    catalogue: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Run a training job of weeks through its failures.
+
+    Checkpoints, detection, restarts, spares, repairs and slow servers are simulated with them.
+
+    Without --tp, --pp and the like the plan search chooses the plan.
+    """
+    from workloads.job import run_job as run
+
+    numbers = catalogue.read()
+    cluster = asked.read_cluster(numbers)
+    step = _step(asked, stated, plan, cluster, call)
+    result = run(step, _job_plan(how, cluster, step.chips, call.seed))
+    document = {**result.document(), "plan": _plan_document(step)}
+    call.answer(
+        lambda: document,
+        lambda: _print(result, document),
+        lambda directory: _write(directory, result, document),
+    )
+
+
+def _step(
+    asked: ModelOnCluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    cluster: Cluster,
+    call: Invocation,
+) -> Iteration:
+    """Simulate one optimizer step of the job."""
+    from cluster_sim.progress import telling
+    from workloads.job.choice import job_plan
+    from workloads.search.nearest import remedied
+    from workloads.training.iteration import iteration
+    from workloads.training.plan.plan_file import read_plan
+
+    model = asked.read_model()
+    known = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    hints = remedied(known, model, cluster, lnc=plan.lnc)
+    with hints, telling(quiet=call.quiet) as tell:
+        chosen = job_plan(known, model, cluster, lnc=plan.lnc)
+        return iteration(model, cluster, chosen, engine=call.engine, progress=tell)
+
+
+def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
+    from workloads.job.causes import read_failures
+    from workloads.job.front import JobPlan
+
+    every = how.checkpoint_interval
+    return JobPlan(
+        days=how.days,
+        interval_s=None if every == AUTO else _seconds(every, "--checkpoint-interval", least=0.001),
+        spares=None if how.spares == AUTO else _spares(how.spares),
+        rates=read_failures(how.failures, cluster, chips) if how.failures is not None else None,
+        repair_s=None if how.repair is None else _seconds(how.repair, "--repair"),
+        restart_s=None if how.restart is None else _seconds(how.restart, "--restart"),
+        blocking=how.checkpoint == "blocking",
+        stragglers=how.stragglers,
+        seed=seed,
+        runs=how.runs,
+    )
+
+
+def _seconds(text: str, name: str, least: float = 0.0) -> float:
+    """Read a time with its unit; a bare number is seconds."""
+    from topologies.errors import InputError
+    from topologies.units import parse_seconds
+
+    bare = text.strip().replace(".", "", 1)
+    seconds = parse_seconds(f"{text}s" if bare.isdecimal() else text, name)
+    if seconds < least:
+        raise InputError(f"{name} {text} must be at least {least:g} s, such as 10min.")
+    return seconds
+
+
+def _spares(text: str) -> int:
+    from topologies.errors import InputError
+
+    if not text.strip().isdecimal() or len(text) > 20 or int(text) > LARGEST_SPARES:
+        raise InputError(
+            f"--spares {text!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or auto."
+        )
+    return int(text)
+
+
+def _plan_document(step: Iteration) -> dict[str, Any]:
+    from experiments.reports.training import stated
+
+    return stated(step.plan)
+
+
+PART_NAMES = {
+    "useful": "useful",
+    "lost_work": "lost work",
+    "checkpoint": "checkpoints",
+    "restart": "restarts",
+    "detection": "detection",
+    "waiting_for_spares": "waiting for spares",
+    "stragglers": "stragglers",
+}
+
+
+def _print(result: JobResult, document: Mapping[str, Any]) -> None:
+    plan, ends = result.step.plan, result.interval
+    title = (
+        f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
+        f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:g} days"
+    )
+    print_table(title, ["result", "value"], _results(result, document), left=2)
+    shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
+    print_table("", ["where the time goes", "share"], shares)
+    causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
+    rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
+    print_table("", ["failures", "in the run"], rows)
+    typer.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
+
+
+def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from topologies.units import format_bytes, format_seconds
+
+    def time(name: str) -> str:
+        value = document[name]
+        return "none" if value is None else format_seconds(value)
+
+    tokens = result.tokens_interval
+    state = format_bytes(int(document["checkpoint_bytes"]))
+    rows = [
+        ("goodput", f"{result.goodput:.1%} of the time"),
+        ("failures", f"{document['failures']:,.1f}, one every {time('mtbf_s')}"),
+        ("checkpoint every", time("checkpoint_interval_s")),
+        (
+            "  best, Young and Daly",
+            f"{time('best_checkpoint_interval_s')}, {time('young_daly_interval_s')}",
+        ),
+        (
+            "  of",
+            f"{state}, stall {time('checkpoint_stall_s')}, write {time('checkpoint_write_s')}",
+        ),
+        ("detection, restart", f"{time('detection_s')}, {time('restart_s')}"),
+        ("repair", time("repair_s")),
+        ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
+        ("step", format_seconds(document["iteration_s"])),
+        ("tokens", f"{result.tokens:.4g} (80 %: {tokens.low:.3g} – {tokens.high:.3g})"),
+    ]
+    if document["cost_usd"] is not None:
+        each = document["usd_per_million_tokens"]
+        per = f", {each:,.3g} USD a million tokens" if each is not None else ""
+        rows.append(("price", f"{document['cost_usd']:,.4g} USD{per}"))
+    if document["energy_joules"] is not None:
+        rows.append(("energy", f"{document['energy_joules'] / 3.6e9:,.4g} MWh"))
+    return rows
+
+
+def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
+    import pandas as pd
+
+    from experiments.figures.job import causes_figure, curve_figure, timeline_figure
+    from experiments.reports.training import metrics
+
+    told = {name: value for name, value in document.items() if name not in ("curve", "plan")}
+    run.table("metrics", metrics(told), title="Results")
+    headline = (
+        f"{document['model']} on {document['chips']:,} chips of {document['cluster']}: "
+        f"goodput {result.goodput:.1%}"
+    )
+    run.figure("timeline", timeline_figure(result, headline), title="Where the time goes")
+    if result.curve is not None:
+        run.figure("interval", curve_figure(result), title="Goodput against checkpoint interval")
+        run.table("curve", pd.DataFrame(result.curve_rows()), title="Checkpoint intervals")
+    run.figure("failures", causes_figure(result), title="Failures by cause")
+    run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
+    run.table("timeline", result.timeline(), title="Timeline of the first run")
+    run.json("results", document, title="Results")

@@ -1,0 +1,153 @@
+"""The run-job command: its keys, its pictures, a study of it, and its refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import cluster_sim as cs
+from experiments.cli.main import run as run_line
+from workloads.job import PARTS
+
+STEP = ("--model=llama-3.1-8b", "--cluster=trn2.48xlarge:4", "--tp=4", "--global-batch=64")
+QUICK = ("run-job", *STEP, "--days=20", "--runs=2", "--quiet")
+KEYS = {
+    "goodput", "breakdown", "failures_by_cause", "mtbf_s", "checkpoint_interval_s",
+    "best_checkpoint_interval_s", "young_daly_interval_s", "spares", "tokens", "cost_usd",
+    "energy_joules", "interval",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answered() -> dict[str, Any]:
+    """Answer of one quick run."""
+    return answer()
+
+
+def answer(*more: str) -> dict[str, Any]:
+    import contextlib
+    import io
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert run_line([*QUICK, *more, "--json"]) == 0
+    read: dict[str, Any] = json.loads(text.getvalue())
+    return read
+
+
+def test_the_document_has_its_keys(answered: dict[str, Any]) -> None:
+    assert set(answered) >= KEYS
+    assert set(answered["breakdown"]) == set(PARTS)
+    assert sum(answered["breakdown"].values()) == pytest.approx(1, abs=1e-12)
+    assert answered["breakdown"]["useful"] == answered["goodput"]
+    ends = answered["interval"]
+    assert ends["low"] <= answered["goodput"] <= ends["high"]
+    assert ends["tokens"]["low"] < answered["tokens"] < ends["tokens"]["high"]
+
+
+def test_tokens_and_price_follow_from_goodput(answered: dict[str, Any]) -> None:
+    step_tokens = 64 * answered["plan"]["seq"]
+    steps = answered["goodput"] * 20 * 86400 / answered["iteration_s"]
+    assert answered["tokens"] == pytest.approx(steps * step_tokens)
+    chips = answered["chips"] + answered["spare_chips"]
+    hours = 20 * 24 * chips / 16
+    assert answered["cost_usd"] == pytest.approx(35.7608 * hours, rel=0.01)
+
+
+def test_sixty_four_chips_fail_as_often_as_their_part_of_llama_3(answered: dict[str, Any]) -> None:
+    # Four servers of 16 chips: chips of 64, hosts of four, no more.
+    assert 20 * 86400 < answered["mtbf_s"] < 60 * 86400
+    assert answered["failures"] == pytest.approx(sum(answered["failures_by_cause"].values()))
+
+
+def test_options_do_what_they_say() -> None:
+    often = answer("--failures=20", "--checkpoint-interval=10min", "--spares=0", "--repair=2h")
+    assert often["mtbf_s"] == pytest.approx(365.25 * 86400 / 20 / 64)
+    assert (often["checkpoint_interval_s"], often["spares"]) == (600, 0)
+    assert often["breakdown"]["waiting_for_spares"] > 0.02
+    assert often["interval"]["basis"].endswith("as stated")
+    spared = answer("--failures=20", "--checkpoint-interval=600", "--spares=9", "--restart=30min")
+    assert spared["breakdown"]["waiting_for_spares"] == 0
+    assert spared["restart_s"] == 1800
+    blocking = answer("--checkpoint=blocking", "--no-stragglers")
+    assert blocking["checkpoint_stall_s"] == blocking["checkpoint_write_s"]
+    assert blocking["breakdown"]["stragglers"] == 0
+    never = answer("--failures=0", "--no-stragglers")
+    assert (never["mtbf_s"], never["best_checkpoint_interval_s"]) == (None, None)
+    assert never["goodput"] == 1
+
+
+def test_adapters_are_small_checkpoints(answered: dict[str, Any]) -> None:
+    assert answer("--lora-rank=16")["checkpoint_bytes"] < answered["checkpoint_bytes"] / 100
+
+
+def test_the_plan_is_searched_where_no_degree_is_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["run-job", "--model=gpt2", "--cluster=trn2.48xlarge", "--runs=1", "--days=5", "--json"]
+    assert run_line([*line, "--quiet"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert math.prod(plan[name] for name in ("tp", "pp", "dp", "cp")) == 16
+
+
+def test_a_run_directory_has_pictures_and_tables(tmp_path: Path) -> None:
+    out = tmp_path / "job"
+    assert run_line([*QUICK, "--failures=20", f"--out={out}"]) == 0
+    for name in ("timeline.png", "interval.png", "failures.png", "report.html"):
+        assert (out / name).stat().st_size > 1000
+    runs = pd.read_csv(out / "runs.csv")
+    assert runs[list(PARTS)].sum(axis=1).to_numpy() == pytest.approx(1)
+    timeline = pd.read_csv(out / "timeline.csv")
+    assert timeline["day"].iloc[-1] == pytest.approx(20, abs=0.3)
+
+
+def test_a_study_runs_it(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    grid = "grid:\n  spares: ['0', '1']\n"
+    fixed = "".join(
+        f"  {word.removeprefix('--').replace('=', ': ')}\n" for word in (*STEP, "--runs=1")
+    )
+    study.write_text(f"command: run-job\nfixed:\n{fixed}  failures: 5\n{grid}")
+    assert (
+        run_line(["sweep", str(study), f"--out={tmp_path / 'out'}", "--workers=1", "--quiet"]) == 0
+    )
+    rows = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert list(rows["status"]) == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("--days=0", "0 days"),
+        ("--days=nan", "nan days"),
+        ("--days=1e9", "at most 7,305 days"),
+        ("--checkpoint-interval=soon", "--checkpoint-interval"),
+        ("--checkpoint-interval=0", "at least"),
+        ("--checkpoint-interval=-5min", "the least is 0"),
+        ("--spares=many", "whole number"),
+        ("--spares=-1", "whole number"),
+        ("--failures=often", "often"),
+        ("--failures=1e9", "failures are expected"),
+        ("--repair=-1h", "the least is 0"),
+        ("--checkpoint=lazy", "neither async nor blocking"),
+        ("--runs=0", "runs"),
+    ],
+)
+def test_mistakes_are_one_line(more: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_line([*QUICK, more]) == 2
+    errors = capsys.readouterr().err
+    assert told in errors
+    assert errors.count("\n") == 1
+
+
+def test_python_gives_the_same(answered: dict[str, Any]) -> None:
+    model, cluster = cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge:4")
+    step = cs.train(model, cluster, cs.Plan(tp=4, dp=16, global_batch=64))
+    result = cs.run_job(step, days=20, runs=2)
+    assert result.goodput == answered["goodput"]
+    assert "goodput" in repr(result)
+    assert result._repr_html_().startswith("<table>")
+    assert len(result.frame()) == 4

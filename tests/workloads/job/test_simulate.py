@@ -1,0 +1,258 @@
+"""A job of weeks: exact small cases, closed forms, conservation, more of one thing or another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.errors import InputError
+from workloads.job import (
+    PARTS,
+    Cause,
+    FailureRates,
+    Job,
+    Outcome,
+    Recovery,
+    Stragglers,
+    best_interval_s,
+    daly_interval_s,
+    expected_goodput,
+    simulate,
+)
+from workloads.job.intervals import search_interval
+
+NEVER = FailureRates(())
+
+
+def job(rates: FailureRates = NEVER, **changes: Any) -> Job:
+    usual = Job(
+        rates=rates,
+        recovery=Recovery(restart_s=100, explicit_s=10, timeout_s=0, hang_share=0, repair_s=500),
+        interval_s=1000,
+        stall_s=20,
+        write_s=0,
+        units=4,
+        spares=100,
+        span_s=1e6,
+    )
+    return replace(usual, **changes)
+
+
+def failing(mtbf_s: float, *, replaces: bool = False) -> FailureRates:
+    return FailureRates((Cause("chip", 1 / mtbf_s, replaces),))
+
+
+def run(asked: Job, seed: int = 0) -> Outcome:
+    return simulate(asked, np.random.default_rng(seed))
+
+
+class Scripted:
+    """Stands for a generator: exponential draws come from a list, then never again."""
+
+    def __init__(self, draws: Mapping[int, list[float]], place: int = -1) -> None:
+        self.draws, self.place = draws, place
+
+    def spawn(self, count: int) -> list[Scripted]:
+        return [Scripted(self.draws, place) for place in range(count)]
+
+    def exponential(self, mean: float) -> float:
+        left = self.draws.get(self.place, [])
+        return left.pop(0) if left else 1e12
+
+    def random(self) -> float:
+        return 0.5
+
+
+def scripted(asked: Job, failures: list[float], repairs: list[float] = []) -> Outcome:  # noqa: B006
+    return simulate(asked, Scripted({0: list(failures), 2: list(repairs)}))  # type: ignore[arg-type]
+
+
+def parts_s(outcome: Outcome) -> dict[str, float]:
+    return {part: ms / 1000 for part, ms in outcome.parts_ms.items() if ms}
+
+
+def test_without_failures_only_checkpoints_cost_time() -> None:
+    done = run(job(span_s=1020 * 3 + 1))
+    assert parts_s(done) == {"useful": 3001, "checkpoint": 60}
+    assert done.checkpoints == 3
+
+
+def test_a_failure_loses_what_was_done_since_the_last_checkpoint() -> None:
+    # Saved at 1020; fails at 1520, is noticed at 1530, starts until 1630, computes until 2000.
+    done = scripted(job(failing(1e9), span_s=2000), [1520])
+    assert parts_s(done) == {
+        "useful": 1000 + 370,
+        "checkpoint": 20,
+        "lost_work": 500,
+        "detection": 10,
+        "restart": 100,
+    }
+    assert dict(done.failures) == {"chip": 1}
+
+
+def test_a_failure_in_a_restart_begins_it_again() -> None:
+    # Fails at 500 and again 60 s into the restart, which began at 510.
+    done = scripted(job(failing(1e9), span_s=1000), [500, 70])
+    assert parts_s(done) == {
+        "lost_work": 500,
+        "detection": 20,
+        "restart": 60 + 100,
+        "useful": 1000 - 680,
+    }
+
+
+def test_a_checkpoint_counts_once_it_is_written() -> None:
+    # Copied at 1020, written at 1120: a failure before goes back to the start.
+    early = scripted(job(failing(1e9), write_s=100, span_s=1500), [1100])
+    late = scripted(job(failing(1e9), write_s=100, span_s=1500), [1130])
+    assert parts_s(early)["lost_work"] == 1080
+    assert parts_s(late)["lost_work"] == 110
+
+
+def test_a_checkpoint_waits_for_the_one_before_it() -> None:
+    # Intervals of 10 s, written for 100: the second begins at 130 instead of 40.
+    done = run(job(interval_s=10, stall_s=20, write_s=100, span_s=150))
+    assert parts_s(done) == {"useful": 10 + 10, "checkpoint": 20 + 90 + 20}
+
+
+def test_without_a_spare_the_job_waits_for_the_repair() -> None:
+    # Fails at 500; noticed at 510; repaired at 500 + 400; starts until 1000.
+    none = scripted(job(failing(1e9, replaces=True), spares=0, span_s=1500), [500], [400])
+    one = scripted(job(failing(1e9, replaces=True), spares=1, span_s=1500), [500], [400])
+    assert parts_s(none) == {
+        "lost_work": 500,
+        "detection": 10,
+        "waiting_for_spares": 390,
+        "restart": 100,
+        "useful": 500,
+    }
+    assert "waiting_for_spares" not in parts_s(one)
+    assert (none.replaced, one.spares_used) == (1, 1)
+
+
+def test_a_slow_server_costs_what_it_adds_until_it_is_replaced() -> None:
+    # Slow from 500 on, known at 700, replaced after the checkpoint at 1000.
+    slow = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
+    asked = job(stragglers=slow, span_s=1620)
+    done = simulate(asked, Scripted({3: [500.0], 2: [50.0]}))  # type: ignore[arg-type]
+    assert parts_s(done) == {
+        "useful": 500 + 400 + 500,
+        "stragglers": 100,
+        "checkpoint": 20,
+        "restart": 100,
+    }
+
+
+@pytest.mark.parametrize("interval_s", [500, 1500, 4000])
+def test_goodput_is_that_of_exponential_failures(interval_s: float) -> None:
+    """Four standard errors over 3,000 failures are less than half a per cent."""
+    mtbf_s = 20_000.0
+    done = run(job(failing(mtbf_s), interval_s=interval_s, span_s=3000 * mtbf_s))
+    told = expected_goodput(interval_s, mtbf_s, checkpoint_s=20, restart_s=100, detection_s=10)
+    assert done.goodput == pytest.approx(told, abs=0.004)
+    # No other failure begins while one is being noticed.
+    assert done.failures["chip"] == pytest.approx(3000, abs=4 * 3000**0.5)
+
+
+def test_the_best_interval_is_where_the_closed_form_has_it() -> None:
+    curve = search_interval(job(failing(20_000.0), stall_s=20), seed=0)
+    assert curve is not None
+    told = best_interval_s(20_000.0, 20.0)
+    assert told == pytest.approx(daly_interval_s(20_000.0, 20.0), rel=0.01)
+    assert curve.best_s == pytest.approx(told, rel=0.15)
+    best = expected_goodput(told, 20_000.0, checkpoint_s=20)
+    near = expected_goodput(curve.best_s, 20_000.0, checkpoint_s=20)
+    assert best - near < 0.001
+
+
+def test_no_failures_need_no_interval() -> None:
+    assert search_interval(job(), seed=0) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    mtbf_s=st.floats(50, 1e6),
+    interval_s=st.floats(1, 5000),
+    stall_s=st.floats(0, 100),
+    write_s=st.floats(0, 300),
+    spares=st.integers(0, 3),
+    slower=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+def test_every_millisecond_is_counted_once(
+    mtbf_s: float,
+    interval_s: float,
+    stall_s: float,
+    write_s: float,
+    spares: int,
+    slower: float,
+    seed: int,
+) -> None:
+    asked = job(
+        failing(mtbf_s, replaces=True),
+        interval_s=interval_s,
+        stall_s=stall_s,
+        write_s=write_s,
+        spares=spares,
+        span_s=20_000,
+        stragglers=Stragglers(per_s=1e-3, slower=slower, found_after_s=300),
+    )
+    done = simulate(asked, np.random.default_rng(seed), 7)
+    assert sum(done.parts_ms.values()) == done.span_ms == 20_000_000
+    assert set(done.parts_ms) == set(PARTS)
+    assert all(ms >= 0 for ms in done.parts_ms.values())
+    assert sum(done.shares.values()) == pytest.approx(1, abs=1e-12)
+    assert done.replaced >= sum(done.failures.values())
+    at = [time for time, _ in done.slices]
+    assert at == sorted(at)
+    assert at[-1] == 20_000_000
+    assert dict(done.slices[-1][1]) == dict(done.parts_ms)
+
+
+def test_more_failures_give_no_more_goodput() -> None:
+    goodput = [run(job(failing(mtbf_s, replaces=True))).goodput for mtbf_s in (1e5, 3e4, 1e4, 2e3)]
+    assert goodput == sorted(goodput, reverse=True)
+
+
+def test_more_spares_give_no_more_waiting() -> None:
+    rates = failing(2000.0, replaces=True)
+    waits = [run(job(rates, spares=spares)).parts_ms["waiting_for_spares"] for spares in range(5)]
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0] > 10 * waits[2]
+
+
+def test_slower_repairs_give_no_less_waiting() -> None:
+    def waits(repair_s: float) -> int:
+        recovery = replace(job().recovery, repair_s=repair_s)
+        rates = failing(5000.0, replaces=True)
+        return run(job(rates, recovery=recovery, spares=1)).parts_ms["waiting_for_spares"]
+
+    assert waits(100.0) < waits(1000.0) < waits(10_000.0)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    asked = job(failing(3000.0, replaces=True))
+    assert run(asked, 3) == run(asked, 3)
+    assert run(asked, 3) != run(asked, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"span_s": 0}, "0 days"),
+        ({"interval_s": 0}, "checkpoint every 0 s"),
+        ({"spares": -1}, "-1 spares"),
+        ({"stall_s": -1}, "times of checkpoints"),
+        ({"interval_s": 0.001, "stall_s": 0}, "checkpoints in"),
+        ({"rates": failing(1e-3)}, "failures are expected"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        job(**changes)

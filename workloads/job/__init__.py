@@ -1,0 +1,27 @@
+"""A training job of weeks: failures, checkpoints, spares, and what of its time is useful."""
+
+from workloads.job.causes import Cause, FailureRates, failure_rates, read_failures
+from workloads.job.closed_form import best_interval_s, daly_interval_s, expected_goodput
+from workloads.job.front import JobPlan, run_job
+from workloads.job.job import PARTS, Job, Recovery, Stragglers
+from workloads.job.result import JobResult
+from workloads.job.simulate import Outcome, simulate
+
+__all__ = [
+    "PARTS",
+    "Cause",
+    "FailureRates",
+    "Job",
+    "JobPlan",
+    "JobResult",
+    "Outcome",
+    "Recovery",
+    "Stragglers",
+    "best_interval_s",
+    "daly_interval_s",
+    "expected_goodput",
+    "failure_rates",
+    "read_failures",
+    "run_job",
+    "simulate",
+]

@@ -1,0 +1,239 @@
+"""Causes of failures: how often each stops a job, from the catalogue or from a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from topologies.files import csv_rows, read_text
+from topologies.routing.scale_out import clos
+from topologies.units import parse_seconds
+from topologies.views.measures import measure
+
+YEAR_S = 365.25 * 86400
+LARGEST_FILE_BYTES = 2**20
+OPTICAL_ENDS = 2
+"""Modules of an optical link, either of which may fail."""
+PER = ("chip", "server", "nic", "copper-link", "optical-link", "switch", "job")
+"""Units of which a machine has several, each with failures of its own."""
+COLUMNS = ("cause", "per", "mtbf", "replaces")
+SHIPPED = (
+    ("chip", "chip", "failure.chip", "mtbf", True),
+    ("hbm", "chip", "failure.hbm", "mtbf", True),
+    ("host", "server", "failure.host", "mtbf", True),
+    ("power", "server", "failure.power", "mtbf", True),
+    ("nic", "nic", "failure.nic", "mtbf", True),
+    ("copper_link", "copper-link", "reliability", "copper_link_mttf", True),
+    ("optical_link", "optical-link", "reliability", "optical_link_mttf", False),
+    ("switch", "switch", "failure.switch", "mtbf", False),
+    ("software", "server", "failure.software", "mtbf", False),
+)
+"""Cause, unit, part and quantity of the catalogue, and whether a spare takes the unit's place."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause of failures of a job.
+
+    Attributes
+    ----------
+    name : str
+    per_s : float
+        Failures of the whole job [1/s].
+    replaces : bool
+        Whether the unit goes to repair and a spare takes its place.
+    basis : str
+        Row of the catalogue or of the file behind it.
+    """
+
+    name: str
+    per_s: float
+    replaces: bool
+    basis: str = ""
+
+
+@dataclass(frozen=True)
+class FailureRates:
+    """All causes of a job's failures.
+
+    Attributes
+    ----------
+    causes : tuple of Cause
+    low, high : float
+        Factors on all rates between which four fifths of clusters should lie; 1 where the user
+        stated the rates.
+    """
+
+    causes: tuple[Cause, ...]
+    low: float = 1.0
+    high: float = 1.0
+
+    @property
+    def per_s(self) -> float:
+        """Failures of all causes [1/s]."""
+        return sum(cause.per_s for cause in self.causes)
+
+    @property
+    def mtbf_s(self) -> float:
+        """Mean time between failures of the job; infinity without any [s]."""
+        return 1 / self.per_s if self.per_s else math.inf
+
+    @property
+    def replacing_per_s(self) -> float:
+        """Failures after which a spare is needed [1/s]."""
+        return sum(cause.per_s for cause in self.causes if cause.replaces)
+
+    def scaled(self, factor: float) -> FailureRates:
+        """All rates times a factor, as a statement of the user: without a range.
+
+        Examples
+        --------
+        >>> FailureRates((Cause("chip", 2.0, True),), 0.5, 2.0).scaled(3).mtbf_s
+        0.16666666666666666
+        """
+        causes = tuple(replace(cause, per_s=cause.per_s * factor) for cause in self.causes)
+        return FailureRates(causes)
+
+
+def counts(cluster: Cluster, chips: int) -> dict[str, float]:
+    """Units on which a job of so many chips depends, by kind.
+
+    Adapters hang on copper cables and switches on each other by optical links; scale-up links are
+    cables only where a domain has several servers. Of a job on a part of the cluster, links and
+    switches are counted in proportion.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> known = counts(cluster("dgx-h100:2048"), 16384)
+    >>> known["optical-link"], known["switch"]
+    (32768.0, 1280.0)
+    """
+    share = chips / cluster.chips
+    measured = measure(cluster)
+    servers = chips / cluster.chips_per_server
+    joined = cluster.chips_per_domain > cluster.chips_per_server
+    cables = measured.links / 2 * share if joined else 0.0
+    optical, switches = _fabric(cluster)
+    return {
+        "chip": float(chips),
+        "server": servers,
+        "nic": measured.nics * share,
+        "copper-link": cables + measured.nics * share,
+        "optical-link": optical * share,
+        "switch": switches * share,
+        "job": 1.0,
+    }
+
+
+def _fabric(cluster: Cluster) -> tuple[float, float]:
+    """Links between switches of the scale-out fabric, and switches."""
+    if cluster.scale_out is None or cluster.servers == 1:
+        return 0.0, 0.0
+    fabric, layers = clos(cluster)
+    links, switches = 0.0, 0.0
+    down = cluster.chips * fabric.bandwidth_bytes_per_s / fabric.port_bytes_per_s
+    for layer in layers:
+        up = layer.groups * layer.up_links
+        switches += (down + up) / fabric.radix
+        links += up
+        down = up
+    return links, switches
+
+
+def failure_rates(cluster: Cluster, chips: int, parts: Catalogue | None = None) -> FailureRates:
+    """Rates of all causes for a job on so many chips, from the catalogue.
+
+    Published clusters differ by more than their causes, so one range holds for all rates together:
+    that of ``failure.all server_mtbf``.
+
+    Raises
+    ------
+    InputError
+        For more chips than the cluster has.
+    """
+    if not 1 <= chips <= cluster.chips:
+        raise InputError(
+            f"a job on {chips:,} chips does not fit {cluster.name} of {cluster.chips:,}. "
+            "Use fewer chips, or a larger cluster."
+        )
+    book = parts or cluster.catalogue or catalogue()
+    units = counts(cluster, chips)
+    causes = []
+    for name, per, part, quantity, replaces in SHIPPED:
+        row = book.entry(part, quantity)
+        ends = OPTICAL_ENDS if per == "optical-link" else 1
+        rate = ends * units[per] / row.value
+        causes.append(Cause(name, rate, replaces, f"{part} {quantity} {row.written} a {per}"))
+    whole = book.entry("failure.all", "server_mtbf")
+    return FailureRates(
+        tuple(causes),
+        low=whole.value / (whole.high or whole.value),
+        high=whole.value / (whole.low or whole.value),
+    )
+
+
+def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
+    """Read rates as a user states them: failures of a chip a year, or a file of causes.
+
+    A number keeps the catalogue's shares of the causes. A file is CSV with the columns ``cause,
+    per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between failures of one
+    such unit, such as ``50000h``, ``replaces`` is 1 where a spare takes the unit's place, else 0.
+
+    Raises
+    ------
+    InputError
+        For what is neither.
+    """
+    try:
+        yearly = float(text)
+    except ValueError:
+        return _from_file(Path(text), counts(cluster, chips))
+    if not 0 <= yearly < math.inf:
+        raise InputError(
+            f"--failures {text} must be 0 or more failures of a chip a year, such as 0.17, "
+            "or a CSV file of causes."
+        )
+    usual = failure_rates(cluster, chips)
+    return usual.scaled(yearly * chips / YEAR_S / usual.per_s)
+
+
+def _from_file(path: Path, units: Mapping[str, float]) -> FailureRates:
+    remedy = f"Give a number, failures of a chip a year, or a CSV file of {', '.join(COLUMNS)}."
+    text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy=remedy)
+    header, rows = csv_rows(text, str(path))
+    lacking = [column for column in COLUMNS if column not in header]
+    if lacking:
+        raise InputError(f"{path} line 1: no column {', '.join(lacking)}. {remedy}")
+    causes: dict[str, Cause] = {}
+    for line, row in rows:
+        cause = _cause(row, f"{path} line {line}", units)
+        if cause.name in causes:
+            raise InputError(f"{path} line {line}: cause {cause.name!r} stands twice. Keep one.")
+        causes[cause.name] = cause
+    if not causes:
+        raise InputError(f"{path} has no row. {remedy}")
+    return FailureRates(tuple(causes.values()))
+
+
+def _cause(row: Mapping[str, str], where: str, units: Mapping[str, float]) -> Cause:
+    name, per, replaces = row["cause"].strip(), row["per"].strip(), row["replaces"].strip()
+    if not name:
+        raise InputError(f"{where}: a cause has no name. Write one in column cause.")
+    if per not in PER:
+        raise InputError(
+            f"{where}: per {per!r} is none of {', '.join(PER)}.{suggestion(per, PER)} "
+            "Use one of them."
+        )
+    if replaces not in ("0", "1"):
+        raise InputError(f"{where}: replaces {replaces!r} is neither 0 nor 1. Write 0 or 1.")
+    mtbf_s = parse_seconds(row["mtbf"], f"{where}: mtbf")
+    if mtbf_s <= 0:
+        raise InputError(f"{where}: mtbf {row['mtbf']} must be above 0, such as 50000h.")
+    basis = f"{where}: {row['mtbf'].strip()} a {per}"
+    return Cause(name, units[per] / mtbf_s, replaces == "1", basis)

@@ -1,0 +1,59 @@
+"""The plan of a job for which no degree of parallelism is stated: the best of a narrowed search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.search import search
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan_file import complete
+
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")
+SEQUENCE = 8192
+"""Tokens of a sequence unless stated: Llama 3's (arXiv 2407.21783)."""
+USUAL: Mapping[str, Any] = {"cp": 1, "microbatch": 1, "order": ("tp", "cp", "dp", "pp")}
+"""Fields that are not searched unless stated, so that a search takes seconds."""
+NARROWED: tuple[Mapping[str, Any], ...] = (
+    {"zero": 1, "recompute": "selective"},
+    {"zero": 3, "recompute": "selective"},
+    {"zero": 1, "recompute": "full"},
+    {"zero": 3, "recompute": "full"},
+)
+"""Searches in turn; the first in which a plan fits in memory is kept."""
+
+
+def job_plan(
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+) -> ParallelPlan:
+    """Return the plan that a job runs with.
+
+    Where a degree of parallelism is stated, all others are as ``train`` takes them; where none is,
+    the plan search finds them on the whole cluster, with one sequence a chip unless a batch is
+    stated.
+
+    Raises
+    ------
+    InputError
+        When no plan fits in memory.
+    """
+    known = {name: value for name, value in stated.items() if value is not None}
+    if any(name in known for name in DEGREES):
+        return complete(known, model, cluster, lnc=lnc)
+    batch = known.pop("global_batch", cluster.chips)
+    known.setdefault("seq", min(SEQUENCE, model.positions or SEQUENCE))
+    why: InputError | None = None
+    for narrowed in NARROWED:
+        kept = {**USUAL, **narrowed, **known}
+        if model.experts:
+            kept.setdefault("etp", 1)
+        try:
+            found = search(model, cluster, batch, stated=kept, lnc=lnc, finalists=1)
+        except InputError as mistake:
+            why = mistake
+            continue
+        return found.finalists[0].plan
+    raise InputError(f"no plan for this job was found: {why} State --tp, --pp and the like.")

@@ -1,0 +1,190 @@
+"""A job of weeks in one call: a training step to goodput, tokens and cost, with their ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.stats import poisson
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.job.causes import FailureRates, failure_rates
+from workloads.job.closed_form import daly_interval_s
+from workloads.job.intervals import search_interval
+from workloads.job.job import Job, Recovery, Stragglers
+from workloads.job.result import DAY_S, JobResult
+from workloads.job.simulate import Outcome, simulate
+from workloads.job.state import State, job_state
+from workloads.training.iteration import Iteration
+
+RUNS = 8
+"""Runs from whose spread the interval comes, unless the user says."""
+LARGEST_UNIT_CHIPS = 144
+"""Chips of the largest scale-up domain that is replaced as a whole; of larger ones a server is."""
+ENOUGH = 0.999
+"""Share of time in which spares chosen by themselves are enough."""
+SLICES = 90
+"""Parts of the first run that its timeline shows."""
+WITHIN = 1.2816
+"""Standard deviations on either side that hold four fifths of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """Length of a job, and its answers to failures.
+
+    Attributes
+    ----------
+    days : float
+        Length of the run [d].
+    interval_s : float, optional
+        Computing time between checkpoints [s]; by default the best that the search finds.
+    spares : int, optional
+        Units that wait; by default enough for 99.9 % of the time.
+    rates : FailureRates, optional
+        Causes of failures; by default the catalogue's.
+    repair_s, restart_s : float, optional
+        Mean time of a repair; time from a noticed failure to the first step [s].
+    blocking : bool
+        Whether a checkpoint stops the job until it is written, instead of until it is copied.
+    stragglers : bool
+        Whether servers turn slow.
+    seed, runs : int
+        Seed of all draws; runs from whose spread the interval comes.
+
+    Raises
+    ------
+    InputError
+        For fewer than one run.
+    """
+
+    days: float = 90.0
+    interval_s: float | None = None
+    spares: int | None = None
+    rates: FailureRates | None = None
+    repair_s: float | None = None
+    restart_s: float | None = None
+    blocking: bool = False
+    stragglers: bool = True
+    seed: int = 0
+    runs: int = RUNS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.runs <= 1000:
+            raise InputError(f"{self.runs} runs; there must be between 1 and 1,000.")
+
+
+def run_job(step: Iteration, plan: JobPlan | None = None, **changes: Any) -> JobResult:
+    """Simulate a training job of weeks, with failures, checkpoints, spares and slow servers.
+
+    Parameters
+    ----------
+    step : Iteration
+        One optimizer step of it, as :func:`cluster_sim.train` gives.
+    plan : JobPlan, optional
+    **changes
+        Fields of the plan, such as ``days=30`` or ``spares=4``.
+
+    Raises
+    ------
+    InputError
+        For times and numbers that cannot be, and more failures than can be simulated.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> from workloads.models.huggingface import named
+    >>> from workloads.training.iteration import iteration
+    >>> from workloads.training.plan.plan import ParallelPlan
+    >>> plan = ParallelPlan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
+    >>> step = iteration(named("llama-3.1-8b"), cluster("trn2.48xlarge"), plan)
+    >>> result = run_job(step, days=30, runs=2)
+    >>> round(sum(result.breakdown.values()), 9), result.goodput > 0.9
+    (1.0, True)
+    """
+    asked = replace(plan or JobPlan(), **changes)
+    state = job_state(step.model, step.plan, step.cluster)
+    unit = unit_chips(step.cluster)
+    job = _job(step, asked, state, unit)
+    curve = search_interval(job, asked.seed)
+    if asked.interval_s is None:
+        job = replace(job, interval_s=curve.best_s if curve else job.span_s)
+    outcomes = [
+        simulate(job, _rng(asked.seed, run), 0 if run else SLICES) for run in range(asked.runs)
+    ]
+    varied = _varied(job, asked) if job.rates.high > job.rates.low else []
+    return JobResult(step, job, state, unit, tuple(outcomes), tuple(varied), curve)
+
+
+def unit_chips(cluster: Cluster) -> int:
+    """Chips that a failure takes out and a spare replaces: a scale-up domain, or a server of it.
+
+    A domain that has lost a server no longer holds the groups of ranks placed on it.
+    """
+    domain = cluster.chips_per_domain
+    return domain if domain <= LARGEST_UNIT_CHIPS else cluster.chips_per_server
+
+
+def spares_needed(rates: FailureRates, repair_s: float) -> int:
+    """Fewest spares that are enough for 99.9 % of the time.
+
+    Units in repair are Poisson, whatever repairs are distributed like (Palm's theorem), with mean
+    failures a second times repair.
+
+    Examples
+    --------
+    >>> from workloads.job.causes import Cause
+    >>> spares_needed(FailureRates((Cause("chip", 1 / 3600, True),)), 7200.0)
+    8
+    """
+    return int(poisson.ppf(ENOUGH, rates.replacing_per_s * repair_s))
+
+
+def _job(step: Iteration, asked: JobPlan, state: State, unit: int) -> Job:
+    cluster = step.cluster
+    book = cluster.catalogue or catalogue()
+    recovery = Recovery.from_catalogue(book, state.read_s)
+    if asked.restart_s is not None:
+        recovery = replace(recovery, restart_s=asked.restart_s)
+    if asked.repair_s is not None:
+        recovery = replace(recovery, repair_s=asked.repair_s)
+    rates = asked.rates or failure_rates(cluster, step.chips, book)
+    stall_s = state.write_s if asked.blocking else book.value("fleet.training", "checkpoint_stall")
+    spares = spares_needed(rates, recovery.repair_s) if asked.spares is None else asked.spares
+    servers = step.chips / cluster.chips_per_server
+    slow = Stragglers.from_catalogue(book, servers) if asked.stragglers else Stragglers()
+    usual = daly_interval_s(rates.mtbf_s, stall_s)
+    span_s = asked.days * DAY_S
+    return Job(
+        rates=rates,
+        recovery=recovery,
+        interval_s=asked.interval_s or max(1.0, min(usual, max(span_s, 1.0))),
+        stall_s=stall_s,
+        write_s=0.0 if asked.blocking else state.write_s,
+        units=-(-step.chips // unit),
+        spares=spares,
+        span_s=span_s,
+        stragglers=slow,
+    )
+
+
+def _rng(seed: int, run: int) -> np.random.Generator:
+    return np.random.default_rng([seed, run])
+
+
+def _varied(job: Job, asked: JobPlan) -> Sequence[Outcome]:
+    """Runs whose rates are drawn so that four fifths of them lie in the published range."""
+    rates = job.rates
+    middle = (math.log(rates.low) + math.log(rates.high)) / 2
+    width = (math.log(rates.high) - math.log(rates.low)) / 2 / WITHIN
+    outcomes = []
+    for run in range(asked.runs):
+        rng = _rng(asked.seed, asked.runs + run)
+        factor = math.exp(rng.normal(middle, width))
+        outcomes.append(simulate(replace(job, rates=rates.scaled(factor)), rng))
+    return outcomes

@@ -1,0 +1,155 @@
+"""The Job: a long training run in the numbers that its failures and checkpoints depend on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from topologies.catalogue.catalogue import Catalogue
+from topologies.errors import InputError
+from workloads.job.causes import FailureRates
+
+PARTS = (
+    "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",
+)  # fmt: skip
+"""Parts that the time of a job is divided into."""
+MOST_FAILURES = 500_000
+"""Failures of one run beyond which it is refused: each takes some ten microseconds."""
+MOST_CHECKPOINTS = 5_000_000
+LONGEST_S = 20 * 365.25 * 86400
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Times of what follows a failure [s].
+
+    Attributes
+    ----------
+    restart_s : float
+        From a noticed failure, with all units there, to the first step.
+    explicit_s, timeout_s : float
+        Until an error that is reported is noticed, and until a hang is.
+    hang_share : float
+        Share of failures that hang.
+    repair_s : float
+        Mean time of a repair; exponential.
+    """
+
+    restart_s: float
+    explicit_s: float
+    timeout_s: float
+    hang_share: float
+    repair_s: float
+
+    @property
+    def detection_s(self) -> float:
+        """Mean time until a failure is noticed [s]."""
+        return self.hang_share * self.timeout_s + (1 - self.hang_share) * self.explicit_s
+
+    @classmethod
+    def from_catalogue(cls, book: Catalogue, read_s: float) -> Recovery:
+        """Parts ``job.detection``, ``job.restart``, ``fleet.failure``; reading the checkpoint."""
+        return cls(
+            restart_s=book.value("job.restart", "start") + read_s,
+            explicit_s=book.value("job.detection", "explicit"),
+            timeout_s=book.value("job.detection", "timeout"),
+            hang_share=book.value("job.detection", "hang_share"),
+            repair_s=book.value("fleet.failure", "repair"),
+        )
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Servers that turn slow, and slow the whole job until they are found and replaced.
+
+    Attributes
+    ----------
+    per_s : float
+        Servers of the job that turn slow [1/s].
+    slower : float
+        Time that a step takes longer by, such as 0.1, while any server is slow.
+    found_after_s : float
+        Until a slow server is known; a spare takes its place at the next checkpoint [s].
+    """
+
+    per_s: float = 0.0
+    slower: float = 0.0
+    found_after_s: float = 0.0
+
+    @classmethod
+    def from_catalogue(cls, book: Catalogue, servers: float) -> Stragglers:
+        """Part ``job.straggler``."""
+        return cls(
+            per_s=servers / book.value("job.straggler", "mtbf"),
+            slower=book.value("job.straggler", "slower"),
+            found_after_s=book.value("job.straggler", "found_after"),
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of weeks.
+
+    Attributes
+    ----------
+    rates : FailureRates
+    recovery : Recovery
+    interval_s : float
+        Computing time between two checkpoints [s].
+    stall_s : float
+        Time for which a checkpoint stops the job [s].
+    write_s : float
+        Time after that in which it is written beside the computation, and cannot be used yet [s].
+    units : int
+        Units (servers, or scale-up domains) that the job runs on.
+    spares : int
+        Further units that wait to take the place of one that failed.
+    span_s : float
+        Length of the run [s].
+    stragglers : Stragglers
+
+    Raises
+    ------
+    InputError
+        For times below 0, an interval or a span that is not above 0, and more failures or
+        checkpoints than can be simulated.
+    """
+
+    rates: FailureRates
+    recovery: Recovery
+    interval_s: float
+    stall_s: float
+    write_s: float
+    units: int
+    spares: int
+    span_s: float
+    stragglers: Stragglers = field(default_factory=Stragglers)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.span_s <= LONGEST_S:
+            raise InputError(
+                f"a run of {self.span_s / 86400:g} days; it must be above 0 and at most "
+                f"{LONGEST_S / 86400:,.0f} days."
+            )
+        if not self.interval_s >= 0.001:
+            raise InputError(f"a checkpoint every {self.interval_s:g} s; it must be at least 1 ms.")
+        times = (self.stall_s, self.write_s, self.recovery.restart_s, self.recovery.repair_s)
+        if any(not 0 <= time < math.inf for time in (*times, self.recovery.detection_s)):
+            raise InputError("times of checkpoints and recovery must be finite and 0 or more.")
+        if self.spares < 0:
+            raise InputError(f"{self.spares} spares; there must be 0 or more.")
+        self._check_events()
+
+    def _check_events(self) -> None:
+        failures = self.span_s * (self.rates.per_s + self.stragglers.per_s)
+        if failures > MOST_FAILURES:
+            raise InputError(
+                f"{failures:,.0f} failures are expected in {self.span_s / 86400:g} days, and "
+                f"{MOST_FAILURES:,} can be simulated. Use fewer --failures, chips or --days."
+            )
+        checkpoints = self.span_s / (self.interval_s + self.stall_s)
+        if checkpoints > MOST_CHECKPOINTS:
+            raise InputError(
+                f"{checkpoints:,.0f} checkpoints in {self.span_s / 86400:g} days, and "
+                f"{MOST_CHECKPOINTS:,} can be simulated. Use a longer --checkpoint-interval."
+            )

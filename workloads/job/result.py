@@ -1,0 +1,232 @@
+"""The JobResult: shares of time, tokens, cost and energy of a simulated job, with their ranges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topologies import display
+from workloads.confidence import Interval
+from workloads.economics import Economics
+from workloads.job.closed_form import daly_interval_s
+from workloads.job.intervals import Curve
+from workloads.job.job import PARTS, Job
+from workloads.job.simulate import Outcome
+from workloads.job.state import State
+from workloads.training.iteration import Iteration
+
+DAY_S = 86400.0
+LOW, HIGH = 0.1, 0.9
+"""Quantiles of the runs between which four fifths of them lie."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobResult:
+    """A simulated job of weeks.
+
+    Attributes
+    ----------
+    step : Iteration
+        One optimizer step of it.
+    job : Job
+        The numbers that it was run with.
+    state : State
+        Its checkpoint.
+    unit_chips : int
+        Chips of a unit that is replaced.
+    outcomes : tuple of Outcome
+        Runs at the rates as they are, one for each seed.
+    varied : tuple of Outcome
+        Runs whose failure rates were drawn from their range.
+    curve : Curve or None
+        Goodput at several checkpoint intervals; None where nothing fails.
+    """
+
+    step: Iteration
+    job: Job
+    state: State
+    unit_chips: int
+    outcomes: tuple[Outcome, ...]
+    varied: tuple[Outcome, ...] = field(repr=False)
+    curve: Curve | None = field(repr=False)
+
+    @property
+    def chips(self) -> int:
+        """Chips that compute and chips that wait as spares."""
+        return self.step.chips + self.job.spares * self.unit_chips
+
+    @cached_property
+    def breakdown(self) -> dict[str, float]:
+        """Share of time of each part, mean over the runs; they sum to 1."""
+        total = sum(one.span_ms for one in self.outcomes)
+        return {part: sum(one.parts_ms[part] for one in self.outcomes) / total for part in PARTS}
+
+    @property
+    def goodput(self) -> float:
+        """Share of time that is useful, mean over the runs."""
+        return self.breakdown["useful"]
+
+    @property
+    def failures_by_cause(self) -> dict[str, float]:
+        """Failures of a run by cause, mean over the runs."""
+        causes = self.outcomes[0].failures
+        return {
+            name: float(np.mean([one.failures[name] for one in self.outcomes])) for name in causes
+        }
+
+    @property
+    def interval(self) -> Interval:
+        """Interval of the goodput: seeds, and rates drawn from their published range."""
+        seen = np.array([one.goodput for one in (*self.outcomes, *self.varied)])
+        low, high = np.quantile(seen, (LOW, HIGH))
+        rates = self.job.rates
+        ranged = (
+            f"failure rates × {rates.low:.2g} to {rates.high:.2g}, as published clusters differ"
+            if rates.high > rates.low
+            else "failure rates as stated"
+        )
+        basis = f"{len(seen)} runs of different seeds; {ranged}"
+        return Interval(min(float(low), self.goodput), max(float(high), self.goodput), basis=basis)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens trained on."""
+        return self.goodput * self.job.span_s * self.step.tokens_per_s
+
+    @property
+    def tokens_interval(self) -> Interval:
+        """Interval of the tokens: that of goodput, and that of the step's time."""
+        ends, speed = self.interval, self.step.interval
+        if not ends.low > 0:
+            return Interval(0.0, self.tokens * speed.factor, basis="step time; goodput may be 0")
+        # Errors of the step and of goodput are independent, so their logarithms add as squares.
+        spread = [math.log(speed.factor), math.log(max(self.goodput / ends.low, 1.0))]
+        up = [math.log(speed.factor), math.log(max(ends.high / self.goodput, 1.0))]
+        return Interval(
+            self.tokens * math.exp(-math.hypot(*spread)),
+            self.tokens * math.exp(math.hypot(*up)),
+            basis=f"goodput: {ends.basis}; step time: {speed.basis}",
+        )
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Price of all chips, spares too, for the whole run; None where no price is known."""
+        each = Economics.of(self.step.cluster)
+        return self.chips * self.job.span_s * each.usd_per_chip_s if each.usd_per_chip_s else None
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Drawn from the grid: steps as they are, all other time and spares idle [J]."""
+        each = Economics.of(self.step.cluster)
+        step_j = self.step.cost.energy_joules
+        if step_j is None:
+            return None
+        working = sum(self.breakdown[part] for part in ("useful", "lost_work", "stragglers"))
+        step_w = step_j / self.step.iteration_s
+        idle_w = each.pue * each.idle_w
+        spares = self.job.spares * self.unit_chips * idle_w
+        waiting = self.step.chips * idle_w
+        return self.job.span_s * (working * step_w + (1 - working) * waiting + spares)
+
+    def document(self) -> dict[str, Any]:
+        """All results under the keys of the command line."""
+        job, usd = self.job, self.cost_usd
+        mtbf_s, curve = job.rates.mtbf_s, self.curve
+        failed = self.failures_by_cause
+        tokens = self.tokens_interval
+        return {
+            "model": self.step.model.name,
+            "cluster": self.step.cluster.name,
+            "chips": self.step.chips,
+            "days": job.span_s / DAY_S,
+            "goodput": self.goodput,
+            "breakdown": self.breakdown,
+            "failures": sum(failed.values()),
+            "failures_by_cause": failed,
+            "mtbf_s": None if math.isinf(mtbf_s) else mtbf_s,
+            "checkpoint_interval_s": job.interval_s,
+            "best_checkpoint_interval_s": curve.best_s if curve else None,
+            "young_daly_interval_s": daly_interval_s(mtbf_s, job.stall_s) if curve else None,
+            "checkpoint_bytes": self.state.checkpoint_bytes,
+            "checkpoint_stall_s": job.stall_s,
+            "checkpoint_write_s": self.state.write_s,
+            "restart_s": job.recovery.restart_s,
+            "detection_s": job.recovery.detection_s,
+            "repair_s": job.recovery.repair_s,
+            "spares": job.spares,
+            "spare_chips": job.spares * self.unit_chips,
+            "most_spares_used": max(one.spares_used for one in self.outcomes),
+            "iteration_s": self.step.iteration_s,
+            "tokens": self.tokens,
+            "steps": self.tokens / self.step.plan.tokens,
+            "tokens_per_s": self.tokens / job.span_s,
+            "cost_usd": usd,
+            "usd_per_million_tokens": usd * 1e6 / self.tokens if usd and self.tokens else None,
+            "energy_joules": self.energy_joules,
+            "runs": len(self.outcomes) + len(self.varied),
+            "interval": {
+                **self.interval.document(),
+                "tokens": {"low": tokens.low, "high": tokens.high, "basis": tokens.basis},
+            },
+            "curve": self.curve_rows(),
+        }
+
+    def curve_rows(self) -> list[dict[str, float]]:
+        """Simulated goodput at each checkpoint interval of the search."""
+        if self.curve is None:
+            return []
+        pairs = zip(self.curve.interval_s, self.curve.goodput, strict=True)
+        return [{"checkpoint_interval_s": s, "goodput": share} for s, share in pairs]
+
+    def frame(self) -> pd.DataFrame:
+        """Runs as a table: share of each part, failures, goodput; ``varied`` with drawn rates."""
+        rows = [(False, one) for one in self.outcomes] + [(True, one) for one in self.varied]
+        return pd.DataFrame(
+            {
+                "varied": varied,
+                **one.shares,
+                "failures": sum(one.failures.values()),
+                "checkpoints": one.checkpoints,
+                "replaced": one.replaced,
+                "spares_used": one.spares_used,
+            }
+            for varied, one in rows
+        )
+
+    def timeline(self) -> pd.DataFrame:
+        """Return the first run in slices: ``day`` at the end of each, and its share of each part.
+
+        Work counts in the slice in which a checkpoint saves it or a failure loses it.
+        """
+        rows, before = [], dict.fromkeys(PARTS, 0)
+        for at_ms, booked in self.outcomes[0].slices:
+            spent = {part: booked[part] - before[part] for part in PARTS}
+            total = sum(spent.values())
+            if total:
+                shares = {part: spent[part] / total for part in PARTS}
+                rows.append({"day": at_ms / 1000 / DAY_S, **shares})
+                before = dict(booked)
+        return pd.DataFrame(rows)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        ends = self.interval
+        return {
+            "model": self.step.model.name,
+            "chips": f"{self.step.chips:,} and {self.job.spares * self.unit_chips:,} spare",
+            "days": f"{self.job.span_s / DAY_S:g}",
+            "goodput": f"{self.goodput:.1%} (80 %: {ends.low:.1%} – {ends.high:.1%})",
+            "failures": f"{sum(self.failures_by_cause.values()):,.1f}",
+            "tokens": f"{self.tokens:.4g}",
+        }
+
+    def __repr__(self) -> str:
+        return display.line("JobResult", self._facts)
+
+    def _repr_html_(self) -> str:
+        return display.table("Training job", self._facts)

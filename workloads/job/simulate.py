@@ -1,0 +1,293 @@
+"""Simulation of a job: SimPy processes for the job, its failures, slow servers and repairs.
+
+Time is integer milliseconds. Work counts once a later checkpoint holds it; what the job did since
+the last one that was written when it failed is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simpy
+
+from workloads.job.causes import Cause
+from workloads.job.job import PARTS, Job
+
+MS = 1000
+Process = Generator[simpy.Event, Any, None]
+COMPUTING = "computing"
+STOPPED_BY_FAILURES = (COMPUTING, "checkpoint", "restart")
+"""States in which a failure of software, too, has something to stop."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one simulated run.
+
+    Attributes
+    ----------
+    parts_ms : mapping of str to int
+        Time by part, as ``PARTS``; the sum is the length of the run [ms].
+    failures : mapping of str to int
+        How often each cause stopped the job.
+    checkpoints : int
+        Checkpoints that were begun and not lost in their stall.
+    replaced : int
+        Units whose place a spare took.
+    spares_used : int
+        Most units in repair at one time.
+    slices : tuple of (int, mapping of str to int)
+        At the end of each slice of the run: the time, and what was booked until then [ms]; work
+        that no checkpoint holds yet is not booked.
+    """
+
+    parts_ms: Mapping[str, int]
+    failures: Mapping[str, int]
+    checkpoints: int
+    replaced: int
+    spares_used: int
+    slices: tuple[tuple[int, Mapping[str, int]], ...] = ()
+
+    @property
+    def span_ms(self) -> int:
+        """Length of the run [ms]."""
+        return sum(self.parts_ms.values())
+
+    @property
+    def goodput(self) -> float:
+        """Share of time that is useful."""
+        return self.parts_ms["useful"] / self.span_ms
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each part; they sum to 1."""
+        return {part: self.parts_ms[part] / self.span_ms for part in PARTS}
+
+
+def simulate(job: Job, rng: np.random.Generator, slices: int = 0) -> Outcome:
+    """Run a job once.
+
+    Parameters
+    ----------
+    job : Job
+    rng : Generator
+        Draws failures, their causes, hangs and repairs; two runs of one state see failures at the
+        same times, whatever their checkpoints.
+    slices : int
+        Equal parts of the run after each of which is noted what was booked.
+
+    Examples
+    --------
+    >>> from workloads.job.causes import FailureRates
+    >>> from workloads.job.job import Recovery
+    >>> never = Job(FailureRates(()), Recovery(0, 0, 0, 0, 0), 90, 10, 0, 1, 0, 1000)
+    >>> simulate(never, np.random.default_rng(0)).goodput
+    0.9
+    """
+    return _Run(job, rng).run(slices)
+
+
+@dataclass
+class _Work:
+    """Computing time that no checkpoint holds yet [ms]: what it did, and what slowness added."""
+
+    useful: int = 0
+    slow: int = 0
+
+    def add(self, ms: int, slower: float) -> None:
+        """Add computing time in which a step took longer by so much."""
+        extra = round(ms * slower / (1 + slower))
+        self.useful += ms - extra
+        self.slow += extra
+
+
+class _Run:
+    """A job in the middle of a run."""
+
+    def __init__(self, job: Job, rng: np.random.Generator) -> None:
+        self.job = job
+        self.env = simpy.Environment()
+        # One stream each, so that what one draws does not move the others.
+        self.failing_rng, self.hang_rng, self.repair_rng, self.slow_rng = rng.spawn(4)
+        self.booked = dict.fromkeys(PARTS, 0)
+        self.failures: Counter[str] = Counter({cause.name: 0 for cause in job.rates.causes})
+        self.state, self.since = COMPUTING, 0
+        self.at_risk, self.written = _Work(), _Work()
+        self.written_at = 0
+        self.ready, self.missing, self.most_away = job.spares, 0, 0
+        self.returned = self.env.event()
+        self.slow, self.known_slow = 0, 0
+        self.checkpoints, self.replaced = 0, 0
+        self.slices: list[tuple[int, Mapping[str, int]]] = []
+
+    def run(self, slices: int = 0) -> Outcome:
+        """Run from the start to the end, and count what the end still saves."""
+        self.process = self.env.process(self._work())
+        if self.job.rates.per_s:
+            self.env.process(self._failing())
+        if self.job.stragglers.per_s and self.job.stragglers.slower:
+            self.env.process(self._slowing())
+        if slices:
+            self.env.process(self._noting(slices))
+        self.env.run(until=max(1, _ms(self.job.span_s)))
+        self._enter(self.state)
+        self._keep()
+        self._keep_rest()
+        return Outcome(
+            dict(self.booked),
+            dict(self.failures),
+            self.checkpoints,
+            self.replaced,
+            self.most_away,
+            (*self.slices, (int(self.env.now), dict(self.booked))) if slices else (),
+        )
+
+    def _noting(self, slices: int) -> Process:
+        each = max(1, _ms(self.job.span_s) // slices)
+        while True:
+            yield self.env.timeout(each)
+            self._enter(self.state)
+            self.slices.append((int(self.env.now), dict(self.booked)))
+
+    # What the time goes to
+
+    def _enter(self, state: str) -> None:
+        """Book the time since the last change to the state that ends, and begin another."""
+        ms = int(self.env.now) - self.since
+        if self.state == COMPUTING:
+            self.at_risk.add(ms, self.job.stragglers.slower if self.slow else 0.0)
+        else:
+            self.booked[self.state] += ms
+        self.state, self.since = state, int(self.env.now)
+
+    def _keep(self) -> None:
+        """Count the work that the last checkpoint holds, if it has been written."""
+        if self.env.now >= self.written_at:
+            self.booked["useful"] += self.written.useful
+            self.booked["stragglers"] += self.written.slow
+            self.written = _Work()
+
+    def _keep_rest(self) -> None:
+        """Count what the end of the run still saves."""
+        for work in (self.written, self.at_risk):
+            self.booked["useful"] += work.useful
+            self.booked["stragglers"] += work.slow
+
+    def _lose(self) -> None:
+        self._keep()
+        for work in (self.written, self.at_risk):
+            self.booked["lost_work"] += work.useful + work.slow
+        self.written, self.at_risk = _Work(), _Work()
+
+    # The job
+
+    def _work(self) -> Process:
+        while True:
+            try:
+                yield from self._compute_and_save()
+            except simpy.Interrupt:
+                yield from self._recover()
+
+    def _compute_and_save(self) -> Process:
+        self._enter(COMPUTING)
+        yield self.env.timeout(max(1, _ms(self.job.interval_s)))
+        self._enter("checkpoint")
+        if self.env.now < self.written_at:  # one checkpoint at a time is written
+            yield self.env.timeout(self.written_at - self.env.now)
+        self._keep()
+        yield self.env.timeout(_ms(self.job.stall_s))
+        self._enter("checkpoint")
+        self.checkpoints += 1
+        self.written, self.at_risk = self.at_risk, _Work()
+        self.written_at = int(self.env.now) + _ms(self.job.write_s)
+        if self.known_slow and self.ready >= self.known_slow:
+            yield self.env.timeout(self.written_at - self.env.now)
+            self._keep()
+            yield from self._replace_slow()
+
+    def _recover(self) -> Process:
+        """Lose what is not saved; notice, wait for units, and start again until that succeeds."""
+        self._enter("detection")
+        self._lose()
+        while True:
+            hangs = self.hang_rng.random() < self.job.recovery.hang_share
+            times = self.job.recovery
+            yield self.env.timeout(_ms(times.timeout_s if hangs else times.explicit_s))
+            try:
+                yield from self._start_again()
+            except simpy.Interrupt:
+                self._enter("detection")
+            else:
+                return
+
+    def _start_again(self) -> Process:
+        self._enter("waiting_for_spares")
+        while self.ready < self.missing:
+            self.returned = self.env.event()
+            yield self.returned
+        self.ready -= self.missing
+        self.missing = 0
+        self._enter("restart")
+        yield self.env.timeout(_ms(self.job.recovery.restart_s))
+
+    def _replace_slow(self) -> Process:
+        for _ in range(self.known_slow):
+            self._take_out()
+        self._enter("restart")
+        self.slow -= self.known_slow
+        self.known_slow = 0
+        yield from self._start_again()
+
+    # What happens to it
+
+    def _failing(self) -> Process:
+        causes = self.job.rates.causes
+        shares = np.array([cause.per_s for cause in causes]) / self.job.rates.per_s
+        names = np.cumsum(shares)
+        while True:
+            yield self.env.timeout(_ms(self.failing_rng.exponential(self.job.rates.mtbf_s)))
+            place = int(np.searchsorted(names, self.failing_rng.random(), side="right"))
+            self._fail(causes[min(place, len(causes) - 1)])
+
+    def _fail(self, cause: Cause) -> None:
+        stops = self.state in STOPPED_BY_FAILURES
+        if not stops and not cause.replaces:
+            return
+        self.failures[cause.name] += 1
+        if cause.replaces:
+            self._take_out()
+        if stops:
+            self._enter("detection")
+            self.process.interrupt(cause.name)
+
+    def _take_out(self) -> None:
+        self.missing += 1
+        self.replaced += 1
+        self.env.process(self._repair())
+
+    def _repair(self) -> Process:
+        self.most_away = max(self.most_away, self.job.spares - self.ready + self.missing)
+        yield self.env.timeout(_ms(self.repair_rng.exponential(self.job.recovery.repair_s)))
+        self.ready += 1
+        if not self.returned.triggered:
+            self.returned.succeed()
+
+    def _slowing(self) -> Process:
+        stragglers = self.job.stragglers
+        while True:
+            yield self.env.timeout(_ms(self.slow_rng.exponential(1 / stragglers.per_s)))
+            self._enter(self.state)
+            self.slow += 1
+            self.env.process(self._finding())
+
+    def _finding(self) -> Process:
+        yield self.env.timeout(_ms(self.job.stragglers.found_after_s))
+        self.known_slow += 1
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * MS)
