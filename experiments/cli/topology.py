@@ -58,6 +58,9 @@ SHOWN = (
 LARGEST_GRAPH = 10**7
 """Edges up to which the graph is built without being asked for: a million chips, 6 GB."""
 
+LARGEST_GRAPHML = 10**5
+"""Edges up to which ``--out`` holds the graph as GraphML, about 30 MB."""
+
 _NOTICE_AFTER_S = 2.0
 
 
@@ -167,5 +170,16 @@ def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
     run.json("measures", document, title="Measures")
     if document["links"] <= LARGEST_TABLE * machine.domains:
         run.table("links", link_table(machine), title="Links of one scale-up domain")
+    if document["links"] + document["scale_out_links"] <= LARGEST_GRAPHML:
+        run.file("graph.graphml", _graphml(machine), title="Graph for networkx and others")
     if machine.scale_out is not None:
         run.table("scale_out", layer_table(machine), title="Scale-out fabric")
+
+
+def _graphml(machine: Cluster) -> bytes:
+    """The whole graph as XML."""
+    import networkx as nx
+
+    from topologies.views.graph import graph
+
+    return "\n".join(nx.generate_graphml(graph(machine))).encode()

@@ -20,6 +20,7 @@ from topologies.shapes.limits import MAX_CHIPS, check_chips, check_size
 RAINIER = "rainier"
 RAINIER_MACHINE = "trn2-ultraserver"
 FILES = (".yaml", ".yml")
+GRAPHS = (".graphml", ".json")
 
 
 def cluster(
@@ -36,9 +37,11 @@ def cluster(
     text : str
         A named machine (``trn2.48xlarge``), so many of them over their scale-out fabric
         (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, a plain shape (``ring:8``,
-        ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or a YAML file's path.
+        ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or the path of a YAML file or
+        of a graph in GraphML or node-link JSON.
     bandwidth, latency : str, optional
-        Of each directed link of a plain shape, as ``100GB/s`` and ``1us``; refused for others.
+        Of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of a graph's links
+        that state none; refused for others.
     catalogue : Catalogue, optional
         Where all other numbers come from, by default the shipped one.
 
@@ -55,6 +58,10 @@ def cluster(
     (4, 4, 4)
     """
     numbers = shipped() if catalogue is None else catalogue
+    if text.endswith(GRAPHS):
+        from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
+
+        return cluster_from_graph(text, numbers, bandwidth=bandwidth, latency=latency)
     is_file = text.endswith(FILES)
     kind, colon, count = text.partition(":")
     if kind in PLAIN and not is_file:
@@ -63,10 +70,7 @@ def cluster(
     if kind != RAINIER and not numbers.has(kind, "chip") and not is_file:
         raise InputError(_unknown(text, kind, numbers))
     if bandwidth is not None or latency is not None:
-        raise InputError(
-            f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
-            f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
-        )
+        raise InputError(_has_rates(text))
     if is_file:
         from topologies.clusters.yaml_file import (
             cluster_from_file,  # pydantic takes its time to load
@@ -85,7 +89,7 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
     Raises
     ------
     InputError
-        As :func:`cluster`, and for a plain shape.
+        As :func:`cluster`, and for a plain shape or a graph.
 
     Examples
     --------
@@ -97,14 +101,27 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
             f"{text[:80]} is a plain shape without chips, so nothing can be computed on it; "
             f"name a machine such as {RAINIER_MACHINE}, or a YAML file."
         )
+    if text.endswith(GRAPHS):
+        raise InputError(
+            f"{shown(text, 80)} is a graph and states no chips, so nothing can be computed "
+            f"on it; name a machine such as {RAINIER_MACHINE}, or describe it in a YAML file."
+        )
     return cluster(text, catalogue=catalogue)
+
+
+def _has_rates(text: str) -> str:
+    return (
+        f"--bandwidth and --latency are for plain shapes ({', '.join(PLAIN.values())}), "
+        f"not for {text[:80]}; its rates are in the catalogue (--variant, --catalogue)"
+    )
 
 
 def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
     known = [*machines(catalogue), RAINIER]
     return (
         f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*known, *PLAIN])} "
-        f"There are {', '.join(known)}, {', '.join(PLAIN.values())}, NAME:COUNT, and YAML files."
+        f"There are {', '.join(known)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
+        "graphs (.graphml, .json)."
     )
 
 

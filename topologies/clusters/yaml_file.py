@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.astra_file import cluster_from_astra, is_astra_network
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import fabric_from
 from topologies.clusters.yaml_chip import chip_part
@@ -53,6 +54,11 @@ def cluster_from_file(path: Path | str, catalogue: Catalogue) -> Cluster:
     """
     content = "keys; it needs at least scale_up"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
+    try:
+        if is_astra_network(document):
+            return cluster_from_astra(document, Path(path), catalogue)
+    except InputError as mistake:
+        raise InputError(f"{shown(str(path))}: {mistake}") from None
     keys = _validated(document, path)
     try:
         return _cluster(keys, Path(path), catalogue)

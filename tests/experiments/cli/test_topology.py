@@ -151,3 +151,13 @@ def test_memory_is_in_bytes_on_either_system(monkeypatch: pytest.MonkeyPatch) ->
     here = module._peak_rss_bytes()
     monkeypatch.setattr(sys, "platform", "darwin")
     assert module._peak_rss_bytes() * 1024 == pytest.approx(here, rel=0.2)
+
+
+def test_out_holds_the_graph_that_a_command_reads_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("torus:4x8", "--out", str(tmp_path / "run"), "--quiet") == 0
+    capsys.readouterr()
+    again = document(capsys, str(tmp_path / "run" / "graph.graphml"))
+    assert again["chips"] == 32
+    assert set(again["bisections_bytes_per_s"]) == {"X", "Y"}

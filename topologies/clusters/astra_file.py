@@ -1,0 +1,163 @@
+"""A cluster from a network file of ASTRA-sim's analytical backend.
+
+Such a YAML file lists dimensions, the fastest first: ``topology`` (``Ring``, ``FullyConnected``,
+``Switch``), ``npus_count``, ``bandwidth`` [GB/s, of 2³⁰ bytes] of a link in one direction, and
+``latency`` [ns] of a hop. The meaning of each is read from the backend's source
+(astra-network-analytical, commit 599a047: ``Ring.cpp``, ``FullyConnected.cpp``, ``Switch.cpp``,
+``NetworkFunction.cpp`` and ``MultiDimTopology.cpp``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, shown, suggestion
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.limits import MAX_CHIPS
+from topologies.shapes.scale_out import ScaleOut
+from topologies.shapes.tiered import Tier, Tiered
+
+KEYS = ("topology", "npus_count", "bandwidth", "latency")
+RING, MESH, SWITCH = BLOCKS = ("Ring", "FullyConnected", "Switch")
+BYTES_PER_GB = 2**30
+PS_PER_NS = 1000
+MOST_DIMENSIONS = 8
+LARGEST_RADIX = 2**16
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension: a building block, its chips, a link's rate [B/s] and a hop's latency [ps]."""
+
+    block: str
+    size: int
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+
+
+def is_astra_network(document: Mapping[str, Any]) -> bool:
+    """Say whether a YAML document has the keys of an ASTRA-sim network.
+
+    Examples
+    --------
+    >>> is_astra_network({"topology": ["Ring"], "npus_count": [8]})
+    True
+    """
+    return "topology" in document and "npus_count" in document
+
+
+def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catalogue) -> Cluster:
+    """Make the plain cluster that an ASTRA-sim network describes.
+
+    Rings alone are a torus; ``FullyConnected`` and ``Switch`` a full mesh, a switch or tiers; and
+    rings below one last ``Switch`` are domains on a scale-out fabric that does not block.
+
+    Raises
+    ------
+    InputError
+        For unknown keys or blocks, lists of different lengths, values that cannot be, and rings
+        between other dimensions.
+    """
+    dimensions = _dimensions(document)
+    shape = _shape(dimensions)
+    if shape is not None:
+        return Cluster(path.stem, shape, plain=True, catalogue=catalogue)
+    *inner, outer = dimensions
+    below = _shape(inner) if inner and outer.block == SWITCH else None
+    if below is None:
+        listed = ", ".join(f"{one.block} of {one.size}" for one in dimensions)
+        raise InputError(
+            f"{listed}: rings stand alone or below one last Switch; Ring of 3 or fewer is "
+            "FullyConnected. Describe other products in this program's own YAML."
+        )
+    fabric = ScaleOut(
+        name="scale-out",
+        bandwidth_bytes_per_s=outer.bandwidth_bytes_per_s,
+        latency_ps=2 * outer.latency_ps,  # to the switch and from it
+        radix=LARGEST_RADIX,
+        port_bytes_per_s=outer.bandwidth_bytes_per_s,
+        adapters_per_server=below.chips,
+    )
+    return Cluster(
+        path.stem,
+        below,
+        domains=outer.size,
+        scale_out=fabric,
+        chips_per_server=below.chips,
+        plain=True,
+        catalogue=catalogue,
+    )
+
+
+def _dimensions(document: Mapping[str, Any]) -> list[Dimension]:
+    unknown = next((str(key) for key in document if key not in KEYS), None)
+    if unknown is not None:
+        raise InputError(f"unknown key {shown(unknown, 60)}. An ASTRA-sim network has {_listed()}.")
+    lists = []
+    for key in KEYS:
+        value = document.get(key)
+        if not isinstance(value, list) or not value:
+            raise InputError(f"{key} must be a list of one value a dimension, as in {_listed()}.")
+        lists.append(value)
+    if len({len(value) for value in lists}) > 1 or len(lists[0]) > MOST_DIMENSIONS:
+        lengths = ", ".join(f"{key} {len(value)}" for key, value in zip(KEYS, lists, strict=True))
+        raise InputError(f"{lengths} values; each has one a dimension, at most {MOST_DIMENSIONS}.")
+    return [_dimension(*row) for row in zip(*lists, strict=True)]
+
+
+def _listed() -> str:
+    return "topology: [Ring], npus_count: [8], bandwidth: [50.0], latency: [500.0]"
+
+
+def _dimension(block: Any, size: Any, bandwidth: Any, latency: Any) -> Dimension:
+    if block not in BLOCKS:
+        near = suggestion(str(block), BLOCKS) or f" There are {', '.join(BLOCKS)}."
+        raise InputError(f"topology {shown(str(block), 40)!r} is no building block.{near}")
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_CHIPS:
+        raise InputError(
+            f"npus_count {shown(str(size), 40)}: a whole number of 1 to {MAX_CHIPS:,}."
+        )
+    gb_per_s = _number("bandwidth", bandwidth)
+    if gb_per_s <= 0:
+        raise InputError(f"bandwidth {bandwidth}: it must be above 0 GB/s.")
+    latency_ps = round(_number("latency", latency) * PS_PER_NS)
+    return Dimension(block, size, round(gb_per_s * BYTES_PER_GB), latency_ps)
+
+
+def _number(name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < 1e6 or not math.isfinite(value):
+        raise InputError(f"{name} {shown(str(value), 40)}: a number of 0 to 1,000,000.")
+    return float(value)
+
+
+def _shape(dimensions: list[Dimension]) -> Shape | None:
+    """The scale-up shape of some dimensions, if they have one."""
+    blocks = {one.block for one in dimensions}
+    if blocks == {RING}:
+        names = "XYZWVUTS"[: len(dimensions)]
+        axes = [
+            Axis(name, one.size, one.bandwidth_bytes_per_s, one.latency_ps)
+            for name, one in zip(names, dimensions, strict=True)
+        ]
+        return Torus(tuple(reversed(axes)))
+    if RING in blocks:
+        return None
+    (first, *others) = dimensions
+    if not others:
+        kind = FullMesh if first.block == MESH else Switch
+        return kind(first.size, first.bandwidth_bytes_per_s, first.latency_ps)
+    return Tiered(tuple(_tier(number, one) for number, one in reversed([*enumerate(dimensions)])))
+
+
+def _tier(number: int, one: Dimension) -> Tier:
+    """A tier of direct links, each at the full rate, or of one switch."""
+    direct = one.block == MESH
+    rate = one.bandwidth_bytes_per_s * (max(1, one.size - 1) if direct else 1)
+    return Tier(f"dim{number}", one.size, rate, one.latency_ps, switches=0 if direct else 1)

@@ -1,0 +1,267 @@
+"""The shape behind a graph: a ring, grid or torus, a full mesh, or one switch.
+
+A graph that somebody else drew has nodes of any name and edges in any order. A shape is recognised
+when a graph of that shape is isomorphic to it, with the same rates along each axis; nothing is
+approximated, and a graph of no known shape is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import networkx as nx
+
+from topologies.errors import InputError, shown
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+
+LARGEST = 4096
+"""Most nodes of a graph whose shape is looked for: comparing two graphs of this size takes 10 s."""
+AXIS_NAMES = "XYZWVU"
+"""From the fastest axis to the slowest."""
+MOST_AXES = len(AXIS_NAMES)
+SMALLEST_STAR = 4
+"""Nodes from which one that all others hang on is taken for a switch without being called one."""
+
+
+@dataclass(frozen=True, order=True)
+class Cable:
+    """One link in one direction: bandwidth [B/s] and latency [ps]."""
+
+    bandwidth_bytes_per_s: int
+    latency_ps: int
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A graph in plain form.
+
+    Attributes
+    ----------
+    nodes : tuple
+        Names of the chips and switches.
+    switches : frozenset
+        Those that are switches.
+    links : dict
+        From a pair of nodes (from, to) to the parallel cables of that direction, sorted.
+    """
+
+    nodes: tuple[Hashable, ...]
+    switches: frozenset[Hashable]
+    links: dict[tuple[Hashable, Hashable], tuple[Cable, ...]]
+
+    def neighbours(self) -> dict[Hashable, list[Hashable]]:
+        """Nodes that each node sends to."""
+        result: dict[Hashable, list[Hashable]] = {node: [] for node in self.nodes}
+        for begin, end in self.links:
+            result[begin].append(end)
+        return result
+
+
+def recognised(sketch: Sketch) -> Shape:
+    """Return the shape of a graph.
+
+    Raises
+    ------
+    InputError
+        For a graph that is too large or in pieces, whose two directions differ, or that is none of
+        the shapes; it says what it has instead.
+    """
+    if len(sketch.nodes) > LARGEST:
+        raise InputError(
+            f"{len(sketch.nodes):,} nodes; shapes are recognised up to {LARGEST:,}. Describe one "
+            "scale-up domain with its axes in a YAML file."
+        )
+    if len(sketch.nodes) < 2:
+        raise InputError(f"{len(sketch.nodes)} nodes; a cluster has at least two.")
+    _check_directions(sketch)
+    neighbours = sketch.neighbours()
+    switch = _hub(sketch, neighbours)
+    if switch is not None:
+        return _switch(sketch, switch)
+    if len(sketch.links) == len(sketch.nodes) * (len(sketch.nodes) - 1):
+        return _mesh(sketch)
+    return _torus(sketch, neighbours)
+
+
+def _check_directions(sketch: Sketch) -> None:
+    for (begin, end), cables in sketch.links.items():
+        if sketch.links.get((end, begin)) != cables:
+            pair = f"{shown(str(begin), 40)} and {shown(str(end), 40)}"
+            raise InputError(
+                f"the links between {pair} differ by direction; each needs the same both ways."
+            )
+
+
+def _hub(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Hashable | None:
+    """The one switch that everything hangs on, if there is one."""
+    if len(sketch.switches) > 1:
+        raise InputError(
+            f"{len(sketch.switches)} switches; a graph of one switch, or of chips alone, is "
+            "recognised. Describe tiers or a Clos in a YAML file."
+        )
+    if sketch.switches:
+        (hub,) = sketch.switches
+        return hub
+    ends = [node for node in sketch.nodes if len(neighbours[node]) == 1]
+    hubs = [node for node in sketch.nodes if len(neighbours[node]) == len(sketch.nodes) - 1]
+    is_star = len(ends) == len(sketch.nodes) - 1 and len(hubs) == 1
+    return hubs[0] if is_star and len(sketch.nodes) >= SMALLEST_STAR else None
+
+
+def _switch(sketch: Sketch, hub: Hashable) -> Switch:
+    chips = [node for node in sketch.nodes if node != hub]
+    stray = next((pair for pair in sketch.links if hub not in pair), None)
+    if stray is not None or len(sketch.links) != 2 * len(chips):
+        raise InputError("chips beside a switch are joined to it alone, each of them once or more.")
+    cables = _only({sketch.links[chip, hub] for chip in chips}, "to the switch")
+    latency_ps = max(cable.latency_ps for cable in cables)
+    total = sum(cable.bandwidth_bytes_per_s for cable in cables)
+    return Switch(len(chips), total, latency_ps, len(cables))
+
+
+def _mesh(sketch: Sketch) -> FullMesh:
+    cables = _only(set(sketch.links.values()), "of the full mesh")
+    rate = sum(cable.bandwidth_bytes_per_s for cable in cables)
+    return FullMesh(len(sketch.nodes), rate, max(cable.latency_ps for cable in cables))
+
+
+def _only(kinds: set[tuple[Cable, ...]], what: str) -> tuple[Cable, ...]:
+    if len(kinds) > 1:
+        raise InputError(f"links {what} are of {len(kinds)} kinds; all must be alike.")
+    (kind,) = kinds
+    return kind
+
+
+def _torus(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Torus:
+    bundles = Counter(sketch.links.values())
+    if len(bundles) > 2 * MOST_AXES:
+        raise InputError(
+            f"links of {len(bundles)} different rates or latencies; each axis has one, and there "
+            f"are at most {MOST_AXES} axes."
+        )
+    corner = min(sketch.nodes, key=lambda node: len(neighbours[node]))
+    kinds = sorted(bundles)
+    steps = _steps(corner, neighbours, sketch, kinds)
+    if len(steps) < len(sketch.nodes):
+        raise InputError(f"it is in pieces; {len(steps)} of {len(sketch.nodes)} nodes are joined.")
+    degrees = Counter(len(neighbours[node]) for node in sketch.nodes)
+    for torus in _candidates(len(sketch.nodes), bundles):
+        other = _sketch(torus)
+        theirs = other.neighbours()
+        if Counter(len(theirs[node]) for node in other.nodes) != degrees:
+            continue
+        reached = _steps(0, theirs, other, kinds)
+        if Counter(reached.values()) == Counter(steps.values()) and _same(
+            sketch, steps, other, reached
+        ):
+            return torus
+    links = " or ".join(str(degree) for degree in sorted(degrees))
+    raise InputError(
+        f"{len(sketch.nodes)} chips with {links} neighbours each are no ring, grid, torus, full "
+        "mesh or switch with equal links along each axis. Describe the cluster in a YAML file."
+    )
+
+
+def _steps(
+    begin: Hashable,
+    neighbours: dict[Hashable, list[Hashable]],
+    sketch: Sketch,
+    kinds: list[tuple[Cable, ...]],
+) -> dict[Hashable, tuple[int, ...]]:
+    """Hops of each kind on a shortest path from one node; on a torus all shortest paths agree."""
+    place = {kind: number for number, kind in enumerate(kinds)}
+    steps = {begin: (0,) * len(kinds)}
+    waiting = deque([begin])
+    while waiting:
+        node = waiting.popleft()
+        for neighbour in neighbours[node]:
+            if neighbour not in steps:
+                counts = list(steps[node])
+                counts[place[sketch.links[node, neighbour]]] += 1
+                steps[neighbour] = tuple(counts)
+                waiting.append(neighbour)
+    return steps
+
+
+def _candidates(chips: int, bundles: Counter[tuple[Cable, ...]]) -> Iterator[Torus]:
+    """Tori of so many chips with as many links of each kind, fewest axes first."""
+    total, cables = sum(bundles.values()), sorted({bundle[0] for bundle in bundles})
+    for sizes in sorted(_factors(chips, 2), key=lambda sizes: (len(sizes), sizes)):
+        if len(sizes) > MOST_AXES:
+            continue
+        for wraps in product((True, False), repeat=len(sizes)):
+            counts = [
+                2 * (size if wrap and size > 2 else size - 1) * (chips // size)
+                for size, wrap in zip(sizes, wraps, strict=True)
+            ]
+            if sum(counts) != total:
+                continue
+            for chosen in product(cables, repeat=len(sizes)):
+                sums: Counter[tuple[Cable, ...]] = Counter()
+                for cable, size, wrap, count in zip(chosen, sizes, wraps, counts, strict=True):
+                    sums[(cable,) * (2 if wrap and size == 2 else 1)] += count
+                if sums == bundles:
+                    yield _made_of(sizes, wraps, chosen)
+
+
+def _made_of(sizes: tuple[int, ...], wraps: tuple[bool, ...], kinds: tuple[Cable, ...]) -> Torus:
+    names = AXIS_NAMES[: len(sizes)][::-1]
+    return Torus(
+        tuple(
+            Axis(name, size, kind.bandwidth_bytes_per_s, kind.latency_ps, wrap)
+            for name, size, wrap, kind in zip(names, sizes, wraps, kinds, strict=True)
+        )
+    )
+
+
+def _factors(number: int, least: int) -> Iterator[tuple[int, ...]]:
+    """Ways to write a number as a product of factors in ascending order.
+
+    Examples
+    --------
+    >>> list(_factors(12, 2))
+    [(2, 2, 3), (2, 6), (3, 4), (12,)]
+    """
+    for factor in range(least, math.isqrt(number) + 1):
+        if number % factor == 0:
+            yield from ((factor, *rest) for rest in _factors(number // factor, factor))
+    yield (number,)
+
+
+def _sketch(torus: Torus) -> Sketch:
+    """The graph of a torus whose chips are named by their numbers."""
+    links: dict[tuple[Hashable, Hashable], list[Cable]] = {}
+    stride = torus.chips
+    for axis in torus.axes:
+        stride //= axis.size
+        cable = Cable(axis.bandwidth_bytes_per_s, axis.latency_ps)
+        for chip in range(torus.chips):
+            place = chip // stride % axis.size
+            if not axis.wrap and place == axis.size - 1:
+                continue
+            to = chip + ((place + 1) % axis.size - place) * stride
+            links.setdefault((chip, to), []).append(cable)
+            links.setdefault((to, chip), []).append(cable)
+    fixed = {pair: tuple(sorted(cables)) for pair, cables in links.items()}
+    return Sketch(tuple(range(torus.chips)), frozenset(), fixed)
+
+
+def _same(
+    one: Sketch,
+    one_steps: dict[Hashable, tuple[int, ...]],
+    two: Sketch,
+    two_steps: dict[Hashable, tuple[int, ...]],
+) -> bool:
+    """Say whether two graphs are the same but for the names of their nodes, cables included."""
+    one_graph, two_graph = nx.Graph(list(one.links)), nx.Graph(list(two.links))
+    nx.set_node_attributes(one_graph, one_steps, "steps")
+    nx.set_node_attributes(two_graph, two_steps, "steps")
+    match = nx.vf2pp_isomorphism(one_graph, two_graph, node_label="steps")
+    return match is not None and all(
+        two.links.get((match[begin], match[end])) == cables
+        for (begin, end), cables in one.links.items()
+    )
