@@ -115,7 +115,7 @@ def timeline(
     InputError
         When nothing is left to draw, or a label, rank or resource is unknown.
     """
-    bars = _bars(trace, by, what, window_s, trace.rows(ranks, resources))
+    bars = trace_bars(trace, by, what, window_s, trace.rows(ranks, resources))
     window = window_s or (0.0, end_of_run_ps(trace) / PS_PER_S)
     legend = legend or Legend()
     shade = {**colors(bars.categories), **legend.colors}
@@ -141,9 +141,16 @@ def _explain(axes: Axes, named: Sequence[tuple[str, str]]) -> None:
     )
 
 
-def _bars(
+def trace_bars(
     trace: Trace, by: str, what: str | None, window_s: tuple[float, float] | None, rows: IntArray
 ) -> Bars:
+    """Cut the ops of some rows into bars; parameters as for :func:`timeline`.
+
+    Raises
+    ------
+    InputError
+        When nothing is left to draw.
+    """
     ran = stretches(trace)
     low, high = (0, end_of_run_ps(trace)) if window_s is None else _window_ps(window_s)
     chosen = np.zeros(len(trace), np.bool_)
@@ -247,7 +254,7 @@ def _draw_shares(
     members = np.bincount(np.arange(len(bars.lanes)) * lanes // len(bars.lanes), minlength=lanes)
     share = np.stack(
         [
-            _share(row[on], bars.start_s[on], bars.end_s[on], lanes, window_s)
+            busy_share(row[on], bars.start_s[on], bars.end_s[on], lanes, window_s)
             for on in (bars.category == k for k in range(len(bars.categories)))
         ]
     )
@@ -264,20 +271,25 @@ def _draw_shares(
     axes.set_xlabel("full colour: busy · faint: partly busy · white: idle · mixed: several")
 
 
-def _share(
-    row: IntArray, start_s: Floats, end_s: Floats, rows: int, window_s: tuple[float, float]
+def busy_share(
+    row: IntArray,
+    start_s: Floats,
+    end_s: Floats,
+    rows: int,
+    window_s: tuple[float, float],
+    pixels: int = PIXELS,
 ) -> Floats:
-    """Share of each pixel's time, (rows, PIXELS): the growth of time covered up to its edges."""
-    low, width = window_s[0], (window_s[1] - window_s[0]) / PIXELS
-    covered = np.zeros((rows, PIXELS + 1))
+    """Share of each pixel's time, (rows, pixels): the growth of time covered up to its edges."""
+    low, width = window_s[0], (window_s[1] - window_s[0]) / pixels
+    covered = np.zeros((rows, pixels + 1))
     for instant, sign in ((start_s, 1.0), (end_s, -1.0)):
         at = (instant - low) / width
-        after = np.clip(np.ceil(at), 0, PIXELS).astype(np.int64)
-        slot = row * (PIXELS + 1) + after
-        size = rows * (PIXELS + 1)
+        after = np.clip(np.ceil(at), 0, pixels).astype(np.int64)
+        slot = row * (pixels + 1) + after
+        size = rows * (pixels + 1)
         number = np.bincount(slot, minlength=size).reshape(rows, -1).cumsum(1)
         total = np.bincount(slot, weights=at, minlength=size).reshape(rows, -1).cumsum(1)
-        covered += sign * (number * np.arange(PIXELS + 1) - total)
+        covered += sign * (number * np.arange(pixels + 1) - total)
     share = np.diff(covered, axis=1)
     return np.where(share > RESIDUE, share, 0)
 

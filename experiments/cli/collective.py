@@ -241,12 +241,14 @@ def _write(
 ) -> None:
     import pandas as pd
 
-    from experiments.figures.collective import figures
+    from experiments.figures.collective import WORDS, figures
+    from experiments.reports.slices import slices
 
     frame = pd.DataFrame(rows)
     run.table("metrics", frame, title="Results")
     for name, (figure, title, note) in figures(frame, trace, machine).items():
-        run.figure(name, figure, title=title, note=note)
+        told = slices(trace, words=WORDS) if name == "timeline" else None
+        run.figure(name, figure, title=title, note=note, slices=told)
     run.trace(trace)
     if ranking:
         ranking.write(run, "the time of the first size")

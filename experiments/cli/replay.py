@@ -151,10 +151,16 @@ def _print(played: Replay) -> None:
 
 def _write(out: Run, played: Replay, engine: str) -> None:
     from cluster_sim.plot import timeline
+    from experiments.reports.slices import slices
     from workloads.traces.replay import replay_document
 
     told = replay_document(played, engine)
     out.json("results", told, title="Results")
     first = played.recording.ranks[:8].tolist()
-    out.figure("timeline", timeline(played.trace, by="rank", ranks=first), title="Timeline")
+    out.figure(
+        "timeline",
+        timeline(played.trace, by="rank", ranks=first),
+        title="Timeline",
+        slices=slices(played.trace, by="rank", ranks=first),
+    )
     out.trace(played.trace)

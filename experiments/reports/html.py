@@ -1,80 +1,56 @@
-"""``report.html``: a run directory as one page that stands alone, for a reader who was not there.
+"""``report.html``: a run directory as one page that stands alone, answers first.
 
-What a run directory holds may come from a stranger: text is escaped, and figures are shown as
-images, in which nothing is run.
+What a run directory holds may come from a stranger: text is escaped, figures are shown as images,
+in which nothing is run, and a policy in the page lets the browser run this module's script only.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from html import escape
+import re
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
 from cluster_sim.files import whole_file
-from experiments.reports.formatting import (
-    STATISTICS,
-    constants,
-    heading,
-    table_text,
-    text_columns,
-    unit_of,
-    value_text,
+from experiments.reports.blocks import (
+    Block,
+    document_blocks,
+    frame_blocks,
+    interval_block,
+    parts_table,
+    plain_text,
+    stack,
+    table,
 )
+from experiments.reports.findings import FAULTS, answers, finding
+from experiments.reports.formatting import value_text
+from experiments.reports.reproduce import changed_inputs, command_line
 from experiments.reports.run_record import read_record, sha256_of
 from topologies.errors import InputError
 
 REPORT = "report.html"
-MOST_ROWS = 200
 LONGEST_IN_LEAD = 40
-LONGEST_ON_A_LINE = 50
 LARGEST_SHOWN_BYTES = 2**26
-ADDITIVE = ("_s", "_ps", "_hours")
-"""Units of objects whose parts are shares of a whole."""
+LARGEST_DATA_BYTES = 2**22
+"""Values of a figure or slices of a timeline that go into the page."""
 SVG_AT_MOST_BYTES = 2**21
 """A heavier drawing is shown as its PNG."""
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2024; --soft: #60646c; --line: #d9d9e0;
-  --page: #fcfcfd; --card: #ffffff; --accent: #0b68cb; --bar: #e6f1fc; }
-@media (prefers-color-scheme: dark) { :root { --ink: #edeef0; --soft: #b0b4ba; --line: #363a3f;
-  --page: #111113; --card: #18191b; --accent: #70b8ff; --bar: #14283f; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 3rem 1.5rem 5rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em; }
-h2 { font-size: 1.2rem; margin: 3rem 0 .8rem; }
-h3 { font-size: 1rem; margin: 1.6rem 0 .5rem; }
-p { color: var(--soft); margin: .3rem 0 1rem; max-width: 46rem; }
-.scroll { overflow: auto; max-height: 36rem; border: 1px solid var(--line); border-radius: 8px;
-  background: var(--card); }
-table { border-collapse: collapse; width: 100%; font-size: .9rem;
-  font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; position: sticky; top: 0; background: var(--card); }
-@media print { .scroll { max-height: none; } }
-tr[style] { background: linear-gradient(to right, var(--bar) var(--share), transparent 0); }
-tr:last-child td { border-bottom: 0; }
-td.text, th.text { text-align: left; }
-td.long { white-space: normal; overflow-wrap: break-word; min-width: 22rem; max-width: 34rem; }
-p.lead { color: var(--ink); font-size: 1.05rem; max-width: none; }
-figure { margin: 0; }
-figure img { width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
-  border-radius: 8px; padding: .8rem; }
-.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .7rem; }
-.fact { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
-  padding: .6rem .9rem; }
-.fact span { display: block; color: var(--soft); font-size: .82rem; }
-.fact b { font-size: 1.15rem; font-weight: 600; overflow-wrap: anywhere; }
-code { font: .85em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-a { color: var(--accent); }
-"""
+UNIT = re.compile(r"(\d) ([a-zA-Zµ%/]+)")
+"""A number and its unit, which stay on one line."""
+SHOWN_FAULTS = (*FAULTS, OSError, RecursionError)
+REDRAWN = "step_time_breakdown"
+"""Figure that the page draws itself, where the results have the breakdown."""
+PROVENANCE_TABLES = ("inputs.csv",)
+"""Tables that say where numbers come from, and stand in that section."""
 
 
 def write_report(folder: str | Path) -> Path:
@@ -101,54 +77,215 @@ def report_html(folder: Path) -> str:
         When ``folder`` is no run directory.
     """
     record = read_record(folder)
-    command = str(record.get("command", "run"))
-    body = [
-        f"<h1>{escape(command)}</h1>",
-        f"<p class=lead>{escape(_lead(record))}</p>",
-        f"<p>{_byline(record)}</p>",
-        *_sections(folder, record),
-        *_inputs(record),
-        *_files(folder, record),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(command)} · cluster-sim</title>\n<style>{STYLE}</style>\n</head>\n"
-        "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
+    command, contents = str(record.get("command", "run")), record["contents"]
+    results, rows = _results(folder, contents), _first_table(folder, contents)
+    title = finding(command, results, rows) or _drawn_finding(contents) or command
+    script = _part("report.js")
+    page = {
+        "title": UNIT.sub("\\1\u00a0\\2", title),
+        "command": f"cluster-sim {command}",
+        "lead": _lead(record),
+        "answers": answers(command, results, rows),
+        "sections": [part for part in _sections(folder, record, results) if part["blocks"]],
+        "style": Markup(_part("report.css")),
+        "script": Markup(script),
+        "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+    made = Environment(
+        loader=FunctionLoader(_part),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    return made.get_template("report.html.j2").render(page)
+
+
+def _part(name: str) -> str:
+    """A file of the page that this package carries; the sources are those of the package alone."""
+    return (files("experiments.reports") / "page" / name).read_text(encoding="utf-8")
+
+
+def _results(folder: Path, contents: list[dict[str, Any]]) -> dict[str, Any]:
+    """All documents of a run as one; those that cannot be read are left out."""
+    merged: dict[str, Any] = {}
+    for item in contents:
+        if item.get("kind") == "json":
+            try:
+                merged |= _document(_inside(folder, str(item.get("file", ""))))
+            except SHOWN_FAULTS:
+                continue
+    return merged
+
+
+def _first_table(folder: Path, contents: list[dict[str, Any]]) -> pd.DataFrame | None:
+    """The first table of a run, None where there is none that can be read."""
+    first = next((item for item in contents if item.get("kind") == "table"), None)
+    try:
+        return None if first is None else pd.read_csv(_inside(folder, _name(first)))
+    except SHOWN_FAULTS:
+        return None
+
+
+def _drawn_finding(contents: list[dict[str, Any]]) -> str:
+    """Title of the first figure that has one."""
+    drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
+    return next((str(text) for text in drawn if text), "")
 
 
 def _lead(record: Mapping[str, Any]) -> str:
-    """Return the short inputs of a run in one line."""
+    """Return the short inputs of a run that are not the usual ones, in one line."""
     given, _ = _given(record)
-    words = [f"{name} {text}" for name, text in given.items() if len(text) <= LONGEST_IN_LEAD]
+    try:
+        changed = changed_inputs(record)
+    except SHOWN_FAULTS:
+        changed = None
+    words = [
+        f"{name.replace('_', ' ')} {text}"
+        for name, text in given.items()
+        if len(text) <= LONGEST_IN_LEAD and (changed is None or name in changed)
+    ]
     return " · ".join(words)
 
 
-def _byline(record: Mapping[str, Any]) -> str:
+def _sections(
+    folder: Path, record: Mapping[str, Any], results: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Sections in the order in which a reader asks: answers, pictures, certainty, sources."""
+    contents = record["contents"]
+    yield _section("Where the time goes", _whole("breakdown_s", results))
+    yield _section("Where the chip-hours go", _whole("chip_hours_by_role", results))
+    for item in contents:
+        drawn = Path(_name(item)).stem == REDRAWN and "breakdown_s" in results
+        if item.get("kind") == "figure" and not drawn:
+            yield _shown(item, lambda item: _figure(folder, item))
+    yield _section("Memory of a rank", _memory(results))
+    yield _section("How sure it is", _interval(results), _basis(results))
+    sources = []
+    for item in contents:
+        if item.get("kind") == "table":
+            part = _shown(item, lambda item: _table(folder, item, results))
+            if _name(item) in PROVENANCE_TABLES:
+                sources.append(part)
+            else:
+                yield part
+    for item in contents:
+        if item.get("kind") == "json":
+            part = _shown(
+                item, lambda item: document_blocks(_document(_inside(folder, _name(item))))
+            )
+            part["blocks"] = [{"kind": "more", "text": "all of them", "blocks": part["blocks"]}]
+            yield part
+    yield _section("Where the numbers come from", _provenance(results))
+    yield from sources
+    yield _section("How to reproduce it", list(_reproduce(record)))
+    yield _section("Files", [_files(folder, record)])
+
+
+def _table(folder: Path, item: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[Block]:
+    return frame_blocks(_inside(folder, _name(item)), told=bool(results))
+
+
+def _section(title: str, blocks: list[Block], note: str = "") -> dict[str, Any]:
+    return {"title": title, "note": note, "blocks": blocks}
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return str(item.get("file", ""))
+
+
+def _shown(item: Mapping[str, Any], blocks: Any) -> dict[str, Any]:
+    """Blocks of one thing in a run directory, or why it cannot be shown."""
+    try:
+        shown = list(blocks(item))
+    except SHOWN_FAULTS as fault:
+        shown = [{"kind": "text", "text": f"Cannot be shown: {fault}"}]
+    note = str(item.get("note") or "")
+    return _section(str(item.get("title", "")), shown, note)
+
+
+def _whole(key: str, results: Mapping[str, Any]) -> list[Block]:
+    """A bar of what something is made of, where the results say it."""
+    parts = results.get(key)
+    try:
+        if not isinstance(parts, dict) or not any(parts.values()):
+            return []
+        held = {part: value for part, value in parts.items() if value}
+        return [stack(key, held), {"kind": "more", "text": "as a table",
+                                   "blocks": [parts_table(key, held)]}]  # fmt: skip
+    except SHOWN_FAULTS:
+        return []
+
+
+def _memory(results: Mapping[str, Any]) -> list[Block]:
+    """The memory of a rank beside its capacity; of a search, that of the first plan."""
+    try:
+        holder = results if "memory_bytes" in results else results["rows"][0]
+        memory = dict(holder["memory_bytes"])
+        capacity, total = memory.pop("capacity"), memory.pop("total")
+        used = f"{value_text('x_bytes', total)} of {value_text('x_bytes', capacity)} are used."
+        parts = {part: value for part, value in memory.items() if value}
+        return [stack("memory_bytes", parts, capacity, "free"), {"kind": "text", "text": used}]
+    except SHOWN_FAULTS:
+        return []
+
+
+def _interval(results: Mapping[str, Any]) -> list[Block]:
+    """The interval of the time that stands first."""
+    try:
+        if "iteration_s" in results:
+            middle = results["iteration_s"]
+        elif "ttft_s" in results:
+            middle = results["ttft_s"]["p50"]
+        else:
+            middle = results["rows"][0]["iteration_s"]
+        return [interval_block(results["interval"], float(middle))]
+    except SHOWN_FAULTS:
+        return []
+
+
+def _basis(results: Mapping[str, Any]) -> str:
+    interval = results.get("interval")
+    if not isinstance(interval, dict):
+        return ""
+    try:
+        share = f"{float(interval['level']):.0%}"
+    except SHOWN_FAULTS:
+        return ""
+    return f"{share} of measurements would lie in this band. Basis: {interval.get('basis', '')}."
+
+
+def _provenance(results: Mapping[str, Any]) -> list[Block]:
+    grades = results.get("provenance")
+    if not isinstance(grades, dict) or not grades:
+        return []
+    rows = [[str(name), plain_text("", grade)] for name, grade in grades.items()]
+    return [table(["input", "how it is known"], rows, text=(0, 1))]
+
+
+def _reproduce(record: Mapping[str, Any]) -> Iterator[Block]:
+    try:
+        words = command_line(record)
+    except SHOWN_FAULTS:
+        words = ""
+    if words:
+        yield {"kind": "code", "text": words}
+    digests = " and ".join(
+        f"{name} {str(record.get(key, '?'))[:12]}"
+        for name, key in (("inputs", "inputs_digest"), ("results", "results_digest"))
+    )
     seed = record.get("seed")
-    parts = [
-        f"cluster-sim {record.get('version', '?')}",
-        *([f"seed {seed}"] if seed is not None else []),
-        f"inputs {str(record.get('inputs_digest', '?'))[:12]}",
-        f"results {str(record.get('results_digest', '?'))[:12]}",
-    ]
-    return escape(" · ".join(parts))
-
-
-def _sections(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
-    show = {"figure": _figure, "table": _table, "json": _document}
-    for item in record["contents"]:
-        maker = show.get(str(item.get("kind")))
-        if maker is None:
-            continue
-        yield f"<h2>{escape(str(item.get('title', '')))}</h2>"
-        if item.get("note"):
-            yield f"<p>{escape(str(item['note']))}</p>"
-        try:
-            yield from maker(_inside(folder, str(item.get("file", ""))))
-        except (OSError, ValueError, TypeError, ArithmeticError, RecursionError) as fault:
-            yield f"<p>Cannot be shown: {escape(str(fault))}</p>"
+    drawn = f", seed {seed}" if seed is not None else ""
+    told = (
+        f"cluster-sim {record.get('version', '?')}{drawn}; the same run has the digests {digests}."
+    )
+    yield {"kind": "text", "text": told}
+    given, left = _given(record)
+    blocks = [table(["input", "value"], [list(item) for item in given.items()], text=(0, 1))]
+    if left:
+        blocks.append({"kind": "text", "text": f"Not given: {', '.join(left)}."})
+    if given or left:
+        yield {"kind": "more", "text": "all inputs", "blocks": blocks}
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -161,117 +298,64 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _figure(path: Path) -> Iterator[str]:
-    drawing, media = path, "image/svg+xml"
-    if path.stat().st_size > SVG_AT_MOST_BYTES or path.suffix != ".svg":
-        drawing, media = _inside(path.parent, f"{path.stem}.png"), "image/png"
-    data = base64.b64encode(drawing.read_bytes()).decode()
-    yield f'<figure><img alt="{escape(path.stem)}" src="data:{media};base64,{data}"></figure>'
-
-
-def _table(path: Path) -> Iterator[str]:
-    frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
-    if list(frame.columns) == ["metric", "value"]:
-        yield from _rows(["metric", "value"], _metrics(frame))
-        return
-    same, rest = constants(frame.head(MOST_ROWS))
-    if same:
-        yield f"<p>{escape(same)}</p>"
-    yield from _rows(*table_text(rest), text=text_columns(rest))
-    if len(frame) > MOST_ROWS:
-        name = escape(path.name)
-        yield f'<p>The first {MOST_ROWS} rows; all of them are in <a href="{name}">{name}</a>.</p>'
-
-
-def _metrics(frame: pd.DataFrame) -> list[list[str]]:
-    """Rows of names and values, each value with the unit that its name carries."""
-    numbers = pd.to_numeric(frame["value"], errors="coerce").tolist()
-    rows = []
-    for name, text, value in zip(frame["metric"], frame["value"], numbers, strict=True):
-        whole = int(value) if value == value and float(value).is_integer() else value
-        shown = str(text) if value != value else value_text(str(name), whole)
-        rows.append([heading(str(name)), shown])
-    return rows
-
-
-def _document(path: Path) -> Iterator[str]:
+def _document(path: Path) -> dict[str, Any]:
     document = json.loads(path.read_text())
     if not isinstance(document, dict):
         raise InputError(f"{path.name} holds no object")
-    yield from _object(document)
+    return document
 
 
-def _object(document: Mapping[str, Any]) -> Iterator[str]:
-    """Plain values as a grid; objects and lists of objects as tables after it."""
-    simple = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
-    if simple:
-        facts = "".join(
-            f"<div class=fact><span>{escape(heading(key))}</span>"
-            f"<b>{escape(value_text(key, value))}</b></div>"
-            for key, value in simple.items()
-        )
-        yield f"<div class=facts>{facts}</div>"
-    for key, value in document.items():
-        if isinstance(value, dict) and value:
-            yield f"<h3>{escape(heading(key))}</h3>"
-            yield from _parts(key, value)
-        elif isinstance(value, list) and value and all(isinstance(line, str) for line in value):
-            yield f"<h3>{escape(heading(key))}</h3>"
-            yield from (f"<p>{escape(line)}</p>" for line in value)
-        elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
-            yield f"<h3>{escape(heading(key))}</h3>"
-            frame = pd.DataFrame(value[:MOST_ROWS])
-            yield from _rows(*table_text(frame), text=text_columns(frame))
+def _figure(folder: Path, item: Mapping[str, Any]) -> Iterator[Block]:
+    """A drawing with its values, after a timeline that can be zoomed where there is one."""
+    path = _inside(folder, _name(item))
+    drawing, media = path, "image/svg+xml"
+    if path.stat().st_size > SVG_AT_MOST_BYTES or path.suffix != ".svg":
+        drawing, media = _inside(folder, f"{path.stem}.png"), "image/png"
+    data = base64.b64encode(drawing.read_bytes()).decode()
+    slices = _data(folder, item, "slices", ("lanes", "categories", "colors", "slices", "end_s"))
+    if slices is not None:
+        yield {"kind": "timeline", "data": slices}
+    yield {
+        "kind": "figure",
+        "alt": str(item.get("alt") or path.stem),
+        "source": f"data:{media};base64,{data}",
+        "hover": _data(folder, item, "hover", ("points", "boxes")),
+        "replaced": slices is not None,
+    }
 
 
-def _parts(key: str, value: Mapping[str, Any]) -> Iterator[str]:
-    """An object as a table; where its values are parts of a whole, with the share of each."""
-    unit = unit_of(key) or ("_hours" if "_hours" in key else "")
-    rows = [[heading(part), _text(f"{key}.{part}", inner)] for part, inner in value.items()]
-    numbers = [x for x in value.values() if isinstance(x, int | float) and x >= 0]
-    statistics = all(STATISTICS.fullmatch(part) for part in value)
-    additive = unit in ADDITIVE and not statistics and len(numbers) == len(value)
-    if not additive or not sum(numbers):
-        yield from _rows(["part", "value"], rows)
-        return
-    shares = [number / sum(numbers) for number in numbers]
-    yield from _rows(
-        ["part", "value", "share"],
-        [[*row, f"{share:.1%}"] for row, share in zip(rows, shares, strict=True)],
-        bars=shares,
-    )
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, dict) and value.keys() == {"path", "sha256"}:
-        return f"{value['path']} (sha256 {str(value['sha256'])[:12]}…)"
-    return json.dumps(value) if isinstance(value, dict | list) else value_text(name, value)
-
-
-def _inputs(record: Mapping[str, Any]) -> Iterator[str]:
-    given, left = _given(record)
-    if not given and not left:
-        return
-    yield "<h2>Inputs</h2>"
-    yield from _rows(["input", "value"], [list(item) for item in given.items()], text=(0, 1))
-    if left:
-        yield f"<p>Not given: {escape(', '.join(left))}.</p>"
+def _data(
+    folder: Path, item: Mapping[str, Any], key: str, wanted: tuple[str, ...]
+) -> Markup | None:
+    """A file of values beside a drawing, as JSON that can stand in a page."""
+    if not item.get(key):
+        return None
+    try:
+        path = _inside(folder, str(item[key]))
+        if path.stat().st_size > LARGEST_DATA_BYTES:
+            return None
+        document = _document(path)
+    except SHOWN_FAULTS:
+        return None
+    if not all(name in document for name in wanted):
+        return None
+    return htmlsafe_json_dumps(document, separators=(",", ":"), allow_nan=False)
 
 
 def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """Inputs as text, and the names of those that were left out."""
     inputs = record.get("inputs")
-    pairs = inputs.items() if isinstance(inputs, dict) else []
-    given = {str(name): _text(str(name), value) for name, value in pairs if not _left_out(value)}
-    return given, [str(name) for name, value in pairs if _left_out(value)]
+    pairs = list(inputs.items()) if isinstance(inputs, dict) else []
+    given = {str(name): plain_text(str(name), value) for name, value in pairs if not _out(value)}
+    return given, [str(name) for name, value in pairs if _out(value)]
 
 
-def _left_out(value: Any) -> bool:
+def _out(value: Any) -> bool:
+    """Whether an input was left out."""
     return value is None or value is False or value in ("", [], {})
 
 
-def _files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
-    yield "<h2>Files</h2>"
+def _files(folder: Path, record: Mapping[str, Any]) -> Block:
     holds = {
         Path(str(item.get("file"))).stem: str(item.get("title") or item.get("note") or "")
         for item in record["contents"]
@@ -286,33 +370,4 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
         except InputError:
             note, size = f"{note} (missing, or very large)", "-"
         rows.append([str(name), note, size])
-    yield from _rows(["file", "holds", "size"], rows, text=(0, 1))
-
-
-def _rows(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    text: Collection[int] = (0,),
-    bars: Sequence[float] = (),
-) -> Iterator[str]:
-    """A table; ``text`` columns align left, ``bars`` are drawn behind the rows."""
-
-    def cells(tag: str, values: Sequence[str]) -> str:
-        kinds = (
-            f"{'text' if k in text else ''} {'long' if len(value) > LONGEST_ON_A_LINE else ''}"
-            for k, value in enumerate(values)
-        )
-        return "".join(
-            f'<{tag} class="{kind.strip()}">{escape(value)}</{tag}>'
-            for kind, value in zip(kinds, values, strict=True)
-        )
-
-    styles = [f' style="--share:{share:.2%}"' for share in bars] or [""] * len(rows)
-    lines = "".join(
-        f"<tr{style}>{cells('td', row)}</tr>" for style, row in zip(styles, rows, strict=True)
-    )
-    yield (
-        f"<div class=scroll><table><thead><tr>{cells('th', columns)}</tr></thead>"
-        f"<tbody>{lines}</tbody></table></div>"
-    )
+    return table(["file", "holds", "size"], rows, text=(0, 1))

@@ -338,7 +338,8 @@ def write(run: Run, found: Search, top: int, model: str) -> None:
     run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(found)))
     heads, cells = sifted(found)
     run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")
-    run.file("estimates.csv", every.to_csv(index=False).encode(), note="Every plan estimated.")
+    listed = every.to_csv(index=False).encode()
+    run.file("estimates.csv", listed, title="Every plan that was estimated", table=True)
     first = found.finalists[0].plan
     run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
     run.json("results", document(found, top, model), title="Results")

@@ -70,14 +70,34 @@ class Run:
             frame.to_parquet(self._new(f"{name}.parquet"), index=named)
         self._show("table", f"{name}.csv", title or name, note)
 
-    def figure(self, name: str, figure: Figure, *, title: str = "", note: str = "") -> None:
-        """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same figure."""
+    def figure(
+        self,
+        name: str,
+        figure: Figure,
+        *,
+        title: str = "",
+        note: str = "",
+        slices: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same figure.
+
+        Beside them go the values at its points (``<name>_hover.json``) and, of a timeline, its
+        slices (``<name>_slices.json``, from :func:`experiments.reports.slices.slices`).
+        """
         import matplotlib as mpl
+
+        from experiments.reports.hover import description, headline, hover
 
         with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
             figure.savefig(self._new(f"{name}.svg"), metadata={"Date": None}, bbox_inches="tight")
         figure.savefig(self._new(f"{name}.png"), dpi=160, bbox_inches="tight")
-        self._show("figure", f"{name}.svg", title or name, note)
+        told = {"alt": description(figure), "finding": headline(figure)}
+        values = hover(figure)
+        for kind, data in (("hover", values if any(values.values()) else None), ("slices", slices)):
+            if data is not None:
+                told[kind] = f"{name}_{kind}.json"
+                self._new(told[kind]).write_text(canonical(data))
+        self._show("figure", f"{name}.svg", title or name, note, **told)
 
     def json(self, name: str, document: Mapping[str, Any], *, title: str = "") -> None:
         """Write ``<name>.json``."""
@@ -100,10 +120,15 @@ class Run:
         note = "The same by chip and link, with arrows and counters."
         self._show("file", "timeline.pftrace.gz", "", note)
 
-    def file(self, name: str, data: bytes, *, title: str = "", note: str = "") -> None:
-        """Write any other file; it is listed in the report, and no part of the digest."""
+    def file(
+        self, name: str, data: bytes, *, title: str = "", note: str = "", table: bool = False
+    ) -> None:
+        """Write any other file; it is no part of the digest.
+
+        The report lists it, and shows a CSV file as a ``table`` if asked.
+        """
         self._new(name).write_bytes(data)
-        self._show("file", name, title or name, note)
+        self._show("table" if table else "file", name, title or name, note)
 
     def _new(self, name: str) -> Path:
         path = self.folder / name
@@ -111,8 +136,9 @@ class Run:
             raise ValueError(f"{name!r} is no new file name for a run directory")
         return path
 
-    def _show(self, kind: str, file: str, title: str, note: str) -> None:
-        self._record["contents"].append({"kind": kind, "file": file, "title": title, "note": note})
+    def _show(self, kind: str, file: str, title: str, note: str, **more: str) -> None:
+        shown = {"kind": kind, "file": file, "title": title, "note": note}
+        self._record["contents"].append({**shown, **more})
 
     def finish(self) -> None:
         """Write ``run.json`` and ``report.html``."""

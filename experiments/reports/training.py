@@ -185,13 +185,15 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
 
 def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     from cluster_sim.plot.bars import timeline
+    from experiments.reports.slices import slices
 
-    title = f"{run.model.name} on {run.cluster.name}"
+    title, ranks = f"{run.model.name} on {run.cluster.name}", _shown_ranks(run)
     out.figure(
         "timeline",
-        timeline(trace, by="rank", what="what", ranks=_shown_ranks(run), title=title),
+        timeline(trace, by="rank", what="what", ranks=ranks, title=title),
         title="Timeline of one iteration",
         note=f"Simulated {folding(run)}. Each stream of a rank is a lane of its own.",
+        slices=slices(trace, by="rank", what="what", ranks=ranks),
     )
     if len(trace) <= LARGEST_TRACE_OPS:
         out.trace(trace)

@@ -76,7 +76,7 @@ def test_many_ops_become_shares_of_pixels(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_shares_of_a_pixel_are_exact() -> None:
     start, end = np.array([0.0, 0.3]), np.array([0.1, 0.65])
-    share = module._share(np.array([0, 0]), start, end, 1, (0.0, 1.0))
+    share = module.busy_share(np.array([0, 0]), start, end, 1, (0.0, 1.0))
     width = 1 / module.PIXELS
     assert share.sum() * width == pytest.approx(0.45)
     assert share[0, 0] == pytest.approx(1.0)
@@ -133,6 +133,6 @@ def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the
 
 def test_rounding_leaves_no_flecks_where_nothing_runs() -> None:
     begin = np.linspace(0.1, 0.3, 5000)
-    share = module._share(np.zeros(5000, np.int64), begin, begin + 1e-5, 1, (0.0, 1.0))
+    share = module.busy_share(np.zeros(5000, np.int64), begin, begin + 1e-5, 1, (0.0, 1.0))
     assert share[0, 450:].sum() == 0
     assert share.sum() == pytest.approx(5000 * 1e-5 * module.PIXELS, rel=1e-6)

@@ -45,6 +45,7 @@ def test_everything_that_was_given_is_there(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == [
         "breakdown.png",
         "breakdown.svg",
+        "breakdown_hover.json",
         "metrics.csv",
         "report.html",
         "result.json",

@@ -1,0 +1,200 @@
+"""Pieces of a report page: facts, tables and bars, as the template takes them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cluster_sim.plot.palette import colors, ink
+from experiments.figures.training import NAMES
+from experiments.reports.formatting import (
+    STATISTICS,
+    constants,
+    format_interval,
+    heading,
+    table_text,
+    text_columns,
+    unit_of,
+    value_text,
+    with_index,
+)
+from topologies.errors import InputError
+from topologies.units import format_seconds
+from workloads.confidence.interval import Interval
+
+Block = dict[str, Any]
+MOST_ROWS = 500
+ADDITIVE = ("_s", "_ps", "_hours")
+"""Units of objects whose parts are shares of a whole."""
+EDGE = 0.12
+"""Room on either side of an interval that is drawn."""
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    text: Collection[int] = (0,),
+    shares: Sequence[float] = (),
+    values: Sequence[Sequence[Any]] = (),
+    more: str = "",
+) -> Block:
+    """A table; ``text`` columns align left, ``shares`` are drawn behind rows, ``values`` sort."""
+    raw = values or [[None] * len(row) for row in rows]
+    behind: Sequence[float | None] = shares or [None] * len(rows)
+    lines = [
+        {
+            "share": share,
+            "cells": [
+                {"text": cell, "value": _sortable(value)}
+                for cell, value in zip(row, own, strict=True)
+            ],
+        }
+        for row, own, share in zip(rows, raw, behind, strict=True)
+    ]
+    return {"kind": "table", "columns": columns, "rows": lines, "text": list(text), "more": more}
+
+
+def _sortable(value: Any) -> Any:
+    """A number by which rows are sorted, nothing for text."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and math.isfinite(value) else None
+
+
+def frame_blocks(path: Path, *, told: bool = False) -> Iterator[Block]:
+    """A CSV file as a table, after a line with what is the same in all of its rows.
+
+    A table of single results is left out where a document has ``told`` them already.
+    """
+    frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
+    if list(frame.columns) == ["metric", "value"]:
+        if told:
+            return
+        inner = [table(["metric", "value"], _metrics(frame))]
+        yield {"kind": "more", "text": "all of them", "blocks": inner}
+        return
+    if {"low", "high"} <= set(frame.columns) and {"time_s", "iteration_s"} & set(frame.columns):
+        frame = frame.rename(columns={"low": "low_s", "high": "high_s"})
+    same, rest = constants(frame.head(MOST_ROWS))
+    if same:
+        yield {"kind": "text", "text": same}
+    yield frame_block(rest, more=path.name if len(frame) > MOST_ROWS else "")
+
+
+def frame_block(frame: pd.DataFrame, more: str = "") -> Block:
+    """A table as it stands in a frame."""
+    columns, rows = table_text(frame)
+    whole = with_index(frame)
+    values = list(zip(*(whole.iloc[:, k].tolist() for k in range(whole.shape[1])), strict=True))
+    return table(columns, rows, text=text_columns(frame), values=values, more=more)
+
+
+def _metrics(frame: pd.DataFrame) -> list[list[str]]:
+    """Rows of names and values, each value with the unit that its name carries."""
+    numbers = pd.to_numeric(frame["value"], errors="coerce").tolist()
+    rows = []
+    for name, text, value in zip(frame["metric"], frame["value"], numbers, strict=True):
+        whole = int(value) if value == value and float(value).is_integer() else value
+        shown = str(text) if value != value else value_text(str(name), whole)
+        rows.append([heading(str(name)), shown])
+    return rows
+
+
+def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
+    """Plain values as a grid; objects and lists of objects as tables after it."""
+    simple = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
+    if simple:
+        pairs = [(heading(key), value_text(key, value)) for key, value in simple.items()]
+        yield {"kind": "facts", "pairs": pairs}
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            yield {"kind": "head", "text": heading(key)}
+            yield parts_table(key, value)
+        elif isinstance(value, list) and value and all(isinstance(line, str) for line in value):
+            yield {"kind": "head", "text": heading(key)}
+            yield from ({"kind": "text", "text": line} for line in value)
+        elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            yield {"kind": "head", "text": heading(key)}
+            yield frame_block(pd.DataFrame(value[:MOST_ROWS]))
+
+
+def parts_table(key: str, value: Mapping[str, Any]) -> Block:
+    """An object as a table; where its values are parts of a whole, with the share of each."""
+    unit = unit_of(key) or ("_hours" if "_hours" in key else "")
+    rows = [[heading(part), plain_text(f"{key}.{part}", inner)] for part, inner in value.items()]
+    numbers = [x for x in value.values() if isinstance(x, int | float) and x >= 0]
+    statistics = all(STATISTICS.fullmatch(part) for part in value)
+    additive = unit in ADDITIVE and not statistics and len(numbers) == len(value)
+    if not additive or not sum(numbers):
+        return table(["part", "value"], rows)
+    shares = [number / sum(numbers) for number in numbers]
+    whole = [[*row, f"{share:.1%}"] for row, share in zip(rows, shares, strict=True)]
+    return table(["part", "value", "share"], whole, shares=shares)
+
+
+def plain_text(name: str, value: Any) -> str:
+    """An input or a result in one line: a file by path and digest, a list as JSON."""
+    if isinstance(value, dict) and value.keys() == {"path", "sha256"}:
+        return f"{value['path']} (sha256 {str(value['sha256'])[:12]}…)"
+    return json.dumps(value) if isinstance(value, dict | list) else value_text(name, value)
+
+
+def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str = "") -> Block:
+    """A bar made of parts, each with its share of their sum or of a larger whole.
+
+    Parameters
+    ----------
+    name : str
+        Name of the whole, whose unit the parts have.
+    parts : mapping of str to number
+    whole : float
+        Total that the parts fill, such as a memory's capacity; by default their sum.
+    rest : str
+        Name of what they leave of it.
+    """
+    held = {part: value for part, value in parts.items() if value > 0}
+    shade = colors(held)
+    left = whole - sum(held.values())
+    if left > 0:
+        held[rest], shade[rest] = left, "#dfe3e8"
+    total = sum(held.values())
+    if not held or not math.isfinite(total):
+        raise InputError(f"{name} has no parts")
+    lines = [
+        {
+            "name": NAMES.get(part, heading(part)),
+            "text": value_text(f"{name}.{part}", value),
+            "share": value / total,
+            "percent": f"{value / total:.1%}",
+            "color": shade[part],
+            "ink": ink(shade[part]),
+        }
+        for part, value in held.items()
+    ]
+    told = ", ".join(f"{line['name']} {line['text']} ({line['percent']})" for line in lines)
+    return {"kind": "stack", "parts": lines, "alt": f"A bar of {heading(name)}: {told}."}
+
+
+def interval_block(interval: Mapping[str, Any], middle_s: float) -> Block:
+    """Interval of a predicted time as a band, with the time marked in it."""
+    ends = Interval(float(interval["low"]), float(interval["high"]), float(interval["level"]))
+    if not ends.high > ends.low:
+        raise InputError("the interval has no width")
+    span = (ends.high - ends.low) / (1 - 2 * EDGE)
+    first = ends.low - EDGE * span
+    said = format_interval(ends).strip("()")
+    return {
+        "kind": "interval",
+        "alt": f"Predicted {format_seconds(middle_s)}, {said}.",
+        "left": f"{100 * EDGE:.2f}",
+        "width": f"{100 * (1 - 2 * EDGE):.2f}",
+        "at": f"{min(100.0, max(0.0, 100 * (middle_s - first) / span)):.2f}",
+        "low": format_seconds(ends.low),
+        "middle": format_seconds(middle_s),
+        "high": format_seconds(ends.high),
+    }

@@ -1,0 +1,162 @@
+"""Values of a figure for the pointer, and its description for those who do not see it.
+
+Both are read from the drawn figure, so that every picture of every command has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 3_000
+"""Points of a figure that have values; of longer lines an even choice."""
+MOST_NAMES = 12
+DIGITS = 4
+INCHES_OF_PAD = 0.1
+"""What ``savefig`` leaves around the tight box of a figure."""
+
+
+def description(figure: Figure) -> str:
+    """Say what a figure shows: its title, what stands along its axes, and what is drawn.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> figure = Figure()
+    >>> axes = figure.subplots()
+    >>> _ = axes.plot([1, 2], label="ring")
+    >>> _ = axes.set(title="Rings are fast", xlabel="size [B]", ylabel="time [s]")
+    >>> description(figure)
+    'Rings are fast. Across: size [B]; up: time [s]. Shown: ring.'
+    """
+    titles = [figure.get_suptitle()]
+    labels, names = [], []
+    for axes in figure.axes:
+        titles += [axes.get_title(loc=place) for place in ("left", "center", "right")]
+        across, up = axes.get_xlabel(), axes.get_ylabel()
+        both = (("Across: ", across), ("up: ", up))
+        labels.append("; ".join(before + text for before, text in both if text))
+        names += axes.get_legend_handles_labels()[1]
+    shown = [name for name in dict.fromkeys(names) if not name.startswith("_")]
+    more = f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else ""
+    parts = [
+        *dict.fromkeys(text for text in titles if text),
+        *dict.fromkeys(text for text in labels if text),
+        f"Shown: {', '.join(shown[:MOST_NAMES])}{more}" if shown else "",
+    ]
+    return " ".join(f"{_flat(part).rstrip('.')}." for part in parts if part)
+
+
+def headline(figure: Figure) -> str:
+    """Title of a figure in one line: that of the whole, else that of its first panel."""
+    panels = [axes.get_title(loc=place) for axes in figure.axes for place in ("left", "center")]
+    return next((_flat(text) for text in (figure.get_suptitle(), *panels) if text), "")
+
+
+def hover(figure: Figure) -> dict[str, list[list[Any]]]:
+    """Values of the points and bars of a figure, and where they are in its saved picture.
+
+    Returns
+    -------
+    dict
+        ``points``: lists of x, y and text; ``boxes``: lists of left, top, right, bottom and text.
+        Places are shares of the picture's width and height, from its upper left corner.
+    """
+    figure.draw_without_rendering()
+    drawn = figure.get_tightbbox().padded(INCHES_OF_PAD)
+    corner = np.array([drawn.x0, drawn.y1]) * figure.dpi
+    size = np.array([drawn.width, -drawn.height]) * figure.dpi
+
+    def place(pixels: Any) -> Any:
+        return np.round((np.asarray(pixels, float) - corner) / size, DIGITS)
+
+    points, boxes = [], []
+    for axes in figure.axes:
+        for at, text in _points(axes):
+            points.append([*place(at).tolist(), text])
+        for low, high, text in _bars(axes):
+            (left, bottom), (right, top) = place([low, high]).tolist()
+            boxes.append([left, top, right, bottom, text])
+    every = -(-len(points) // MOST_POINTS) or 1
+    return {"points": points[::every], "boxes": boxes[:MOST_POINTS]}
+
+
+def _points(axes: Axes) -> Iterator[tuple[Any, str]]:
+    """Points of lines and of scatters that stand at values, in pixels, with their texts."""
+    data = axes.transData
+    for line in axes.lines:
+        if all(line.get_transform().contains_branch_seperately(data)) and _is_drawn(line):
+            values = np.column_stack([line.get_xdata(orig=False), line.get_ydata(orig=False)])
+            yield from _valued(axes, values.astype(float), str(line.get_label()))
+    for cloud in axes.collections:
+        if type(cloud).__name__ == "PathCollection":
+            values = np.ma.filled(np.ma.asarray(cloud.get_offsets(), float), np.nan)
+            yield from _valued(axes, values, str(cloud.get_label()))
+
+
+def _is_drawn(line: Any) -> bool:
+    return bool(line.get_visible()) and len(line.get_xdata()) > 0
+
+
+def _valued(axes: Axes, values: Any, label: str) -> Iterator[tuple[Any, str]]:
+    values = values[:: -(-len(values) // MOST_POINTS) or 1]
+    (low, high), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+    name = "" if label.startswith("_") else f"{label}\n"
+    for (x, y), at in zip(values.tolist(), axes.transData.transform(values).tolist(), strict=True):
+        if low <= x <= high and bottom <= y <= top:
+            yield at, f"{name}{_text(axes.xaxis, x)}\n{_text(axes.yaxis, y)}"
+
+
+def _bars(axes: Axes) -> Iterator[tuple[Any, Any, str]]:
+    """Corners of bars in pixels, with what each of them stands for."""
+    for container in axes.containers:
+        label = str(container.get_label())
+        name = "" if label.startswith("_") else f"{label}\n"
+        lying = getattr(container, "orientation", None) == "horizontal"
+        for patch in container.patches if hasattr(container, "patches") else ():
+            x, y, width, height = patch.get_bbox().bounds
+            if not width or not height:
+                continue
+            length, axis = (width, axes.xaxis) if lying else (height, axes.yaxis)
+            middle, other = (y + height / 2, axes.yaxis) if lying else (x + width / 2, axes.xaxis)
+            corners = axes.transData.transform([(x, y), (x + width, y + height)])
+            whose = _flat(_text(other, middle))
+            yield corners.min(0), corners.max(0), f"{name}{whose}\n{_text(axis, length)}".strip()
+
+
+def _text(axis: Axis, value: float) -> str:
+    """A value as its axis names it, with the unit of the axis."""
+    from matplotlib.ticker import FixedFormatter, FuncFormatter
+
+    formatter = axis.get_major_formatter()
+    label = axis.get_label_text()
+    unit = re.search(r"\[([^\]]+)\]", label)
+    if isinstance(formatter, FixedFormatter):
+        ticks = np.asarray(axis.get_majorticklocs(), float)
+        nearest = int(np.abs(ticks - value).argmin()) if len(ticks) else 0
+        exact = len(ticks) and abs(ticks[nearest] - value) < 1e-6 * max(1.0, abs(value))
+        if exact and nearest < len(formatter.seq):
+            return str(formatter.seq[nearest]).strip()
+    elif "date" in type(formatter).__name__.lower() or isinstance(formatter, FuncFormatter):
+        text = str(formatter(value, None)).strip()
+        if text:
+            return f"{_named(label)}{text}" + (f" {unit[1]}" if unit and "%" not in text else "")
+    return f"{_named(label)}{value:,.4g}" + (f" {unit[1]}" if unit else "")
+
+
+def _named(label: str) -> str:
+    """The words before the unit of an axis, short enough to stand before a value."""
+    name = _flat(re.sub(r"\[[^\]]*\]", "", label)).split(",")[0].strip()
+    return f"{name}: " if name and len(name) <= 40 else ""
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,91 @@
+"""The command line that repeats a run, from what its record says was asked."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LONGEST_WORD = 1000
+
+
+def command_line(record: Mapping[str, Any]) -> str:
+    """Return the words of ``cluster-sim`` that repeat a run, empty where they are not known.
+
+    Only what differs from the defaults is named.
+    """
+    command, inputs = record.get("command"), record.get("inputs")
+    if not isinstance(command, str) or not isinstance(inputs, dict):
+        return ""
+    changed = _changed(command, inputs)
+    if changed is None:
+        return ""
+    options: list[str] = []
+    positional: list[str] = []
+    for item, value in changed:
+        words = list(_words(item, value))
+        (options if item.param_type_name == "option" else positional).extend(words)
+    if isinstance(record.get("seed"), int) and record["seed"]:
+        options.append(f"--seed={record['seed']}")
+    words = ["cluster-sim", *command.split(), *positional, *options]
+    return " ".join(shlex.quote(word[:LONGEST_WORD]) for word in words)
+
+
+def changed_inputs(record: Mapping[str, Any]) -> set[str] | None:
+    """Names of the inputs that are not the defaults, None where the defaults are not known."""
+    command, inputs = record.get("command"), record.get("inputs")
+    if not isinstance(command, str) or not isinstance(inputs, dict):
+        return None
+    changed = _changed(command, inputs)
+    return None if changed is None else {str(item.name) for item, _ in changed}
+
+
+def _changed(command: str, inputs: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+    """Parameters whose values differ from their defaults, with those values."""
+    parameters = _parameters(command.split())
+    if parameters is None:
+        return None
+    pairs = [(item, _plain(inputs.get(str(item.name)))) for item in parameters]
+    return [
+        (item, value)
+        for item, value in pairs
+        if value is not None and value not in ("", [], item.default)
+    ]
+
+
+def _parameters(words: list[str]) -> list[Any] | None:
+    """Parameters of a command, None for one that this version does not have."""
+    from experiments.cli.main import app
+    from topologies.errors import InputError
+
+    found: Any = app
+    for word in words:
+        if not hasattr(found, "list_commands") or word not in found.list_commands(None):
+            return None
+        try:
+            found = found.get_command(None, word)
+        except InputError:
+            return None
+    return list(found.params) if words else None
+
+
+def _plain(value: Any) -> Any:
+    """An input without the digest of its file."""
+    if isinstance(value, dict):
+        return value.get("path")
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _words(item: Any, value: Any) -> Iterator[str]:
+    flags = [flag for flag in item.opts if flag.startswith("--")]
+    if isinstance(value, bool):
+        chosen = flags if value else list(item.secondary_opts)
+        yield from chosen[-1:]
+    elif not flags:
+        yield from (map(str, value) if isinstance(value, list) else (str(value),))
+    elif isinstance(value, list) and getattr(item, "multiple", False):
+        yield from (f"{flags[-1]}={one}" for one in value)
+    elif isinstance(value, list):
+        yield f"{flags[-1]}={','.join(map(str, value))}"
+    else:
+        yield f"{flags[-1]}={value}"

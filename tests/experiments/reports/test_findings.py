@@ -1,0 +1,133 @@
+"""Titles of report pages: the finding of each command, from its results."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from experiments.cli.main import run
+from experiments.reports.findings import SENTENCES, TABLED, answers, finding
+from experiments.reports.hover import description, headline, hover
+from experiments.reports.reproduce import command_line
+from experiments.reports.run_record import read_record
+
+RESULTS: dict[str, dict[str, Any]] = {
+    "train": {
+        "model": "m", "cluster": "c", "chips": 8, "iteration_s": 2.0, "mfu": 0.4,
+        "breakdown_s": {"compute": 1.5, "exposed_tp": 0.5, "bubble": 0.0},
+    },
+    "plan": {
+        "model": "m", "cluster": "c", "chips": 8, "rows": [
+            {"tp": 4, "pp": 1, "dp": 2, "cp": 1, "ep": 2, "iteration_s": 2.0},
+            {"tied": True},
+        ],
+    },
+    "serve": {
+        "model": "m", "cluster": "c", "chips": 1, "ttft_s": {"p50": 0.06}, "tpot_s": {"p50": 0.007},
+        "slo_attainment": 0.999,
+    },
+    "fleet": {
+        "cluster": "c", "policy": "clock", "training_chip_hours": 1.0, "chip_hours": 4.0,
+        "slo_attainment": 0.9994,
+    },
+    "lend": {
+        "confidence": 0.95,
+        "windows": [{"from": "2024-01-01T20:00", "to": "2024-01-01T22:30", "units": 4}],
+    },
+    "replay": {
+        "format": "chakra", "ranks": 8, "cluster": "ring:8", "iteration_s": 2e-5, "recorded_s": 1e-5
+    },
+    "topology": {"cluster": "c", "chips": 64, "scale_up_bytes_per_s_per_chip": 1e12},
+}  # fmt: skip
+SAID = {
+    "train": "A step of m on c (8 chips) takes 2 s: 75% compute, 25% tensor parallel, exposed; "
+    "MFU 40%",
+    "plan": "m trains fastest on c (8 chips) with tp 4, pp 1, dp 2, ep 2: 2 s a step; 1 of the "
+    "next 1 are as good within the error",
+    "serve": "m on c: half of the requests see their first token within 60 ms, then one every "
+    "7 ms; 99.9% keep the limits",
+    "fleet": "c under the clock policy trains 25% of its chip-hours and serves 99.94% of the "
+    "requests in time",
+    "lend": "10 unit-hours can be lent tonight at 0.95 confidence, in 1 windows",
+    "replay": "A chakra trace of 8 ranks takes 20 us on ring:8, 2.00 times as long as recorded",
+    "topology": "c: 64 chips, 1 TB/s a chip within a domain",
+}
+
+
+@pytest.mark.parametrize("command", sorted(SENTENCES))
+def test_results_are_told_in_a_sentence(command: str) -> None:
+    assert finding(command, RESULTS[command], None) == SAID[command]
+    assert finding(command, {}, None) == ""
+    assert all(text for _, text in answers(command, RESULTS[command], None))
+
+
+def test_tables_are_told_in_a_sentence() -> None:
+    collective = pd.DataFrame({
+        "collective": "all-reduce", "cluster": "ring:8", "algorithm": ["ring", "rdh", "ring"],
+        "size_bytes": [1024, 2**20, 2**20], "time_s": [1e-6, 2e-6, 1e-6],
+        "busbw_bytes_per_s": 1e9, "lower_bound_s": 1e-6, "ranks": 8, "semantics": "proven",
+    })  # fmt: skip
+    sweep = pd.DataFrame(
+        {"cluster": ["a", "b"], "status": ["ok", "refused"], "time_s": [1.0, np.nan]}
+    )
+    validate = pd.DataFrame({"rows": [3], "median_abs_error": [0.04]})
+    frames = {"collective": collective, "sweep": sweep, "validate": validate}
+    assert frames.keys() == TABLED.keys()
+    told = {command: finding(command, {}, frame) for command, frame in frames.items()}
+    assert told == {
+        "collective": "all-reduce of 1 MiB on ring:8 takes 1 us with ring: 1 GB/s bus bandwidth",
+        "sweep": "1 of 2 rows of this sweep are answered; the shortest takes 1 s with cluster a",
+        "validate": "3 published rows are met with a median error of 4.0%",
+    }
+    assert ("algorithm", "ring") in answers("collective", {}, collective)
+
+
+def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
+    words = ["collective", "all-reduce", "ring:8", "--size", "1KiB", "--bandwidth", "1GB/s",
+             "--latency", "1us", "--algorithm", "ring", "--quiet", "--out"]  # fmt: skip
+    assert run([*words, str(tmp_path / "a")]) == 0
+    record = read_record(tmp_path / "a")
+    told = command_line(record)
+    assert told == (
+        "cluster-sim collective all-reduce ring:8 --size=1KiB --algorithm=ring "
+        "--bandwidth=1GB/s --latency=1us"
+    )
+    assert run([*told.split()[1:], "--quiet", "--out", str(tmp_path / "b")]) == 0
+    assert read_record(tmp_path / "b")["results_digest"] == record["results_digest"]
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert told in unescape(page)
+    title = re.findall("<h1>(.*?)</h1>", page)[0].replace("\u00a0", " ")
+    assert title.startswith("all-reduce of 1 KiB on ring:8 takes ")
+    alts = re.findall('<img alt="([^"]*)"', page)
+    assert len(alts) == 3
+    assert all(len(alt) > 40 and alt.endswith(".") for alt in alts), alts
+    assert command_line({"command": "surprise", "inputs": {}}) == ""
+    assert command_line({"command": 3}) == ""
+
+
+def test_values_lie_where_the_picture_shows_them() -> None:
+    figure = Figure(figsize=(4, 3), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], label="line")
+    axes.scatter([0.5, 9.0], [0.5, 0.5])
+    axes.barh([0, 1], [0.25, 0], label="bar")
+    axes.axvline(0.3)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="cost [USD]")
+    values = hover(figure)
+    texts = [text for _, _, text in values["points"]]
+    assert texts == ["line\ncost: 0 USD\n0", "line\ncost: 1 USD\n1", "cost: 0.5 USD\n0.5"]
+    (low, middle) = values["points"][0], values["points"][2]
+    assert low[0] < middle[0] < 1
+    assert low[1] > middle[1] > 0
+    (bar,) = values["boxes"]
+    assert bar[4] == "bar\n0\ncost: 0.25 USD"
+    assert bar[0] == pytest.approx(low[0], abs=0.01)
+    assert headline(figure) == ""
+    assert description(figure) == "Across: cost [USD]. Shown: line, bar."
