@@ -174,7 +174,7 @@ class _Shared:
     def hops(self, plan: ParallelPlan) -> FloatArray:
         """Transfer from each stage to the next, the last to the first [s], float64 (stages,)."""
         chips = group(plan, "pp")
-        wide = TWO * plan.microbatch * plan.local_seq * self.model.hidden // plan.sp
+        wide = TWO * plan.microbatch * plan.local_seq * self.model.hidden // plan.tp
         domain = chips // self.cluster.chips_per_domain
         far = np.roll(domain, -1) != domain
         times = np.zeros(plan.pp)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import CollectiveCall as Call
-from cluster_sim.collectives import duration_ps, measure, whole
+from cluster_sim.collectives import Group, duration_ps, measure, whole
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies import cluster
+from topologies.catalogue.catalogue import catalogue
 
 
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"])
@@ -41,3 +44,20 @@ def test_reduction_in_the_switch_halves_what_a_rank_must_send() -> None:
     nccl, _ = measure(Call("all-reduce", group, 2**30))
     assert nccl["lower_bound_s"] == pytest.approx(ring["lower_bound_s"] / 2)
     assert nccl["lower_bound_s"] < nccl["time_s"] < ring["lower_bound_s"] * 1.05
+
+
+def test_a_small_group_keeps_part_of_its_adapters_beside_others() -> None:
+    """One or two chips of each server leave adapters to other groups; half of a server does not."""
+    servers = cluster("dgx-h100:4")
+    size = 2**30
+
+    def rate(each: int) -> float:
+        chips = (np.arange(4)[:, None] * 8 + np.arange(each)).ravel()
+        call = Call("all-gather", Group(servers, chips), size)
+        over_adapters = size * (len(chips) - 1) / len(chips) / each
+        return over_adapters / (duration_ps(call) / PS_PER_S)
+
+    kept = catalogue().value("nccl-beside", "efficiency")
+    assert 0.9 * kept * 50e9 < rate(1) < kept * 50e9
+    assert 0.9 * kept * 50e9 < rate(2) < kept * 50e9
+    assert rate(4) > 0.85 * 50e9

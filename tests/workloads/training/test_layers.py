@@ -22,8 +22,10 @@ from workloads.training.layers.layer import backward, data_half, forward, weight
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp
 from workloads.training.plan.parameters import edge_share, layer_share, stage_share
+from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers, layer_counts, stage_layers
+from workloads.training.program.program import program
 
 
 class Counted(RankShapes):
@@ -333,3 +335,14 @@ def test_only_reductions_take_processors_from_products() -> None:
         if one.seconds > other.seconds
     ]
     assert longer == ["mlp.up.weight", "attention.qkv.weight"]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_stages_send_each_value_once_and_put_sequences_together(parallel: bool) -> None:
+    """Without sequence parallelism what the ranks of a group sent in parts is gathered behind."""
+    how = plan(tp=4, pp=2, sequence_parallel=parallel)
+    made = program(RankShapes(TOY, how, "h100", catalogue()), place(how, cluster("dgx-h100")))
+    sends = {s.name: s.size_bytes for s in made.steps if s.axis in ("forward", "backward")}
+    assert set(sends.values()) == {2 * 1024 * TOY.hidden // 4}
+    gathers = [s for s in made.steps if s.name in ("forward.gather", "backward.gather")]
+    assert [s.size_bytes for s in gathers] == ([] if parallel else [2 * 1024 * TOY.hidden] * 2)

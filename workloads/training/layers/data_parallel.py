@@ -82,7 +82,8 @@ def buckets(sizes: Sequence[int], least: int) -> list[range]:
 def reduce_gradients(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
     """Sum gradients of replicated parameters."""
     op = "reduce-scatter" if shapes.plan.sharding else "all-reduce"
-    return _talk(shapes, f"gradients.{what}", share, op, GRADIENT_BYTES)
+    each = shapes.parts.integer("training", "reduced_bytes")
+    return _talk(shapes, f"gradients.{what}", share, op, each)
 
 
 def gather_parameters(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:

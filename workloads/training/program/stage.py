@@ -41,6 +41,7 @@ from workloads.training.layers.steps import (
     RECEIVE_BACK,
     SEND,
     LayerOp,
+    collective,
     kernel,
 )
 from workloads.training.plan.parameters import Share, kind_shares, total
@@ -152,7 +153,7 @@ class Builder:
     def forward(self, chunk: int = 0) -> Ops:
         """One microbatch forward."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
-        begin = embedding(s) if first else [self._receive("forward", RECEIVE)]
+        begin = embedding(s) if first else self._received("forward", RECEIVE)
         end = output(s) if last else [self._send("forward")]
         blocks = [[forward(s.of_kind(kind), moe=kind.experts)] * 2 for kind in s.model.kinds]
         layers = self.chunks[chunk]
@@ -162,7 +163,7 @@ class Builder:
     def backward(self, chunk: int = 0, reduces: bool = False) -> Ops:
         """One microbatch backward; gradients leave as soon as a bucket of them is whole."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
-        begin = [self._receive("backward", RECEIVE_BACK)]
+        begin = self._received("backward", RECEIVE_BACK)
         if last:
             begin = without_frozen(s, output_backward(s))
         blocks = self._backwards()
@@ -379,11 +380,19 @@ class Builder:
     def _send(self, way: str) -> LayerOp:
         return LayerOp(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")
 
-    def _receive(self, way: str, stream: int) -> LayerOp:
-        return LayerOp(
-            f"{way}.receive", "pp", stream, 0.0, self._carried(), way, "send", after=NOTHING
-        )
+    def _received(self, way: str, stream: int) -> list[LayerOp]:
+        """Take what the stage before sends; gather it where the sequence is not parallel."""
+        size, plan = self._carried(), self.shapes.plan
+        taken = LayerOp(f"{way}.receive", "pp", stream, 0.0, size, way, "send", after=NOTHING)
+        if plan.sp == plan.tp:
+            return [taken]
+        whole = collective(f"{way}.gather", "tp", "all-gather", self.shapes.wide_bytes)
+        return [taken, whole]
 
     def _carried(self) -> int:
-        """Activations between stages; with sequence parallelism each rank sends its part."""
-        return self.shapes.wide_bytes // self.shapes.plan.sp
+        """Activations between stages: each rank of a tensor-parallel group sends its part.
+
+        With sequence parallelism it has no more; without, all have the whole, of which each sends
+        a part that is gathered behind (arXiv 2104.04473, section 4.1; Megatron-LM's default).
+        """
+        return self.shapes.wide_bytes // self.shapes.plan.tp

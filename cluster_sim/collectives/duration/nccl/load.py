@@ -12,8 +12,10 @@ import numpy.typing as npt
 from cluster_sim.collectives.call import CollectiveCall
 
 Number = float | npt.NDArray[np.float64]
-OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages")
+OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages", "beside")
 """Fields of a load that are zero for some ways."""
+SERVER = 8
+"""Chips that share the adapters of a server at most; a domain may have many servers."""
 Way = Literal["ring", "tree", "exchange"]
 """Round rings by a protocol that the tuner picks; up and down a tree over servers; all at once."""
 
@@ -33,6 +35,9 @@ class Load:
     steps, second_steps, far_steps, messages : float or array
         One after the other over NVLink; those among them of the second half of an all-reduce round
         a ring, which only gathers; between domains; messages of one rank between domains.
+    beside : float or array
+        1 where the group has less than half of its servers' chips, whose other groups are taken to
+        do the same at the same time, else 0.
     """
 
     way: Way
@@ -47,6 +52,7 @@ class Load:
     second_steps: Number
     far_steps: Number
     messages: Number
+    beside: Number
 
 
 def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
@@ -68,6 +74,8 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
 
     def load(way: Way, inside: float, outside: float, **other: float) -> Load:
         known: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
+        few = 2 * int(each.max()) < min(group.cluster.chips_per_domain, SERVER)
+        known["beside"] = float(far > 1 and few)
         return Load(way, size_bytes, ranks, far, inside, outside, **{**known, **other})
 
     crossings = 0 if far == 1 else far if near > 1 else far - 1

@@ -50,6 +50,8 @@ SWITCH = ("in_switch_efficiency", "in_switch_latency", "in_switch_slice")
 """Of a chip whose switches reduce."""
 FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
 """Of a fabric between domains."""
+BESIDE = ("nccl-beside", "efficiency")
+"""Part and name of the share of its adapter that a rank of a small group keeps beside others."""
 TREE = ("tree_step", "tree_efficiency")
 """Of a fabric whose plugin picks trees in LL128."""
 FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
@@ -68,6 +70,8 @@ class Nccl:
         Constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``; of no fabric none.
     tuner : Tuner
         What NCCL believes of the machine.
+    beside : float
+        Share of an adapter's rate that a rank of a small group keeps beside other groups.
     """
 
     port: float
@@ -75,6 +79,13 @@ class Nccl:
     chip: Mapping[str, float]
     fabric: Mapping[str, float]
     tuner: Tuner
+    beside: float = 1.0
+
+    def far_s(self, load: Load, payload: float = 1.0) -> Number:
+        """Time of what a rank sends over its adapter, of which so much is payload [s]."""
+        kept = np.where(np.asarray(load.beside) > 0, self.beside, 1.0)
+        far: Number = load.outside / (self.fabric["efficiency"] * payload * self.adapter * kept)
+        return far
 
 
 def covers(cluster: Cluster) -> bool:
@@ -147,7 +158,7 @@ def _ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
         start = start + load.second_steps * chip["simple_second_step"]
     if not fabric:
         return start + wire
-    far = load.outside / (fabric["efficiency"] * FAR_SHARE[protocol] * costs.adapter)
+    far = costs.far_s(load, FAR_SHARE[protocol])
     filling = _filling_s(fabric["slice"], far) if protocol == "simple" else 0.0
     step = fabric["ll128_step" if protocol == "ll128" else "step"]
     return start + load.far_steps * step + filling + np.maximum(wire, far)
@@ -156,7 +167,7 @@ def _ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
 def _tree_s(load: Load, costs: Nccl) -> Number:
     """An all-reduce inside each server, by its switch or round a ring, and up and down a tree."""
     chip, fabric = costs.chip, costs.fabric
-    far = load.outside / (fabric["efficiency"] * costs.adapter)
+    far = costs.far_s(load)
     start = chip["launch"] + load.steps * chip["step"] + load.far_steps * fabric["step"]
     inside = np.minimum(_simple_s(load, costs), _in_switch_s(load, costs))
     filling = _filling_s(fabric["slice"] * load.far_steps / 2, far)
@@ -178,7 +189,7 @@ def _short_tree_s(load: Load, costs: Nccl, share: Number) -> Number:
     """
     chip, fabric = costs.chip, costs.fabric
     inside = share * load.inside / (fabric["tree_efficiency"] * costs.port)
-    far = share * load.outside / (fabric["efficiency"] * FAR_SHARE["ll128"] * costs.adapter)
+    far = share * costs.far_s(load, FAR_SHARE["ll128"])
     climb = 2 * fabric["ll128_step"] + (load.far_steps - 2) * fabric["tree_step"]
     short = np.asarray(load.size) <= costs.tuner.short_tree_bytes
     climb = np.where(short, load.far_steps * fabric["step"], climb)
@@ -197,7 +208,7 @@ def _exchange_s(load: Load, costs: Nccl) -> Number:
     inside = np.where(load.size <= costs.tuner.message_bytes * peers, np.minimum(short, long), long)
     if not fabric:
         return start + inside
-    far = load.outside / (fabric["efficiency"] * costs.adapter)
+    far = costs.far_s(load)
     start = start + load.far_steps * fabric["step"] + load.messages * fabric["message"]
     return start + _filling_s(fabric["slice"], far) + np.maximum(inside, far)
 
@@ -252,4 +263,5 @@ def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: 
         chip={name: numbers.value(part, name) for name in known},
         fabric={name: numbers.value(far, name) for name in between},
         tuner=tuner(numbers, chip, fabric, adapter_bytes_per_s),
+        beside=numbers.value(*BESIDE),
     )
