@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
@@ -212,7 +212,7 @@ def _print(result: JobResult, document: Mapping[str, Any]) -> None:
     causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
     rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
     print_table("", ["failures", "in the run"], rows)
-    typer.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
+    click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
 
 
 def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
+from workloads.kernels.precision import SERVING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +93,7 @@ class ReplicaInputs:
         default=None,
         metadata=option(
             "Precision of weights",
-            choices=("bf16", "fp8", "fp4"),
+            choices=SERVING,
             default="that of the model's stored weights",
         ),
     )

@@ -12,15 +12,13 @@ import numpy.typing as npt
 from topologies.catalogue.catalogue import Catalogue, Entry, catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
+from workloads.kernels.precision import ELEMENT_BYTES, element_width
 
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")
 """Provenance from best to worst."""
 
 KERNELS = "kernels."
 """Prefix of the catalogue parts with the constants of kernels."""
-
-ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "mxfp8": 1.0, "fp4": 0.5, "mxfp4": 0.5}
-"""Size of a GEMM's input element [B]; two where nothing else stands."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +162,7 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
 def _peak(parts: Catalogue, chip: str, precision: str) -> float:
     """Matrix peak of a chip [FLOP/s]: the tensor engine's own where stated, else the headline."""
     if not parts.has(chip, f"{precision}_peak"):
-        precision = precision.removeprefix("mx")
+        precision = element_width(precision)
     own = f"{precision}_matmul"
     return parts.value(chip, own if parts.has(chip, own) else f"{precision}_peak")
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
 from workloads.kernels.gemm_table import FloatArray, GemmTable, fill, gemm_table, interpolate, place
+from workloads.kernels.precision import element_width
 from workloads.kernels.tensor_engine import product_s
 
 
@@ -92,7 +93,7 @@ def _one(given: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) ->
 
 def _sustained(rank: Rank, precision: str) -> float:
     """Share of the compute rate that a run of hours keeps, by precision or chip where known."""
-    names = [f"gemm_sustained_{own}" for own in (precision.removeprefix("mx"), rank.chip)]
+    names = [f"gemm_sustained_{own}" for own in (element_width(precision), rank.chip)]
     known = [name for name in names if rank.knows(name)]
     return rank.constant(known[0] if known else "gemm_sustained")
 
@@ -117,6 +118,10 @@ def roofline_s(
 def _factors(kin: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
     """Grid, logs of measured time over roofline, and what that is worth for this precision."""
     table, known = gemm_table(kin.name, precision), "measured"
+    if table is None:
+        # Scales of micro-scaled formats are part of the instruction: as the plain format runs.
+        precision, known = element_width(precision), "interpolated"
+        table = gemm_table(kin.name, precision)
     if table is None:
         table, known, precision = gemm_table(kin.name, "bf16"), "assumed", "bf16"
     if table is None:

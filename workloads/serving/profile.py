@@ -22,9 +22,10 @@ import numpy.typing as npt
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
+from workloads.kernels.precision import ELEMENT_BYTES, SERVING, check_precision
 from workloads.models.model import Model
-from workloads.serving.rank_share import WEIGHT_BYTES, RankShare
+from workloads.serving.rank_share import RankShare
 
 FloatArray = npt.NDArray[np.float64]
 MAX_TOKENS = 131_072
@@ -139,7 +140,7 @@ def profile(
     chips = _chips(model, cluster, tp)
     _check_precision(precision, cluster.chip, book)
     family = chip_family(cluster.chip, book).serving
-    weights = model.parameters * WEIGHT_BYTES[precision]
+    weights = model.parameters * ELEMENT_BYTES[precision]
     left = _left_for_cache(model, weights, chips, book, cluster.chip)
     rank = RankShare(model, cluster, chips, precision, book)
     tokens = np.unique(np.rint(np.geomspace(1, MAX_TOKENS, 120)))
@@ -219,12 +220,7 @@ def _check_mixers(model: Model) -> None:
 def _check_precision(precision: str, chip: str, book: Catalogue) -> None:
     if not chip:
         raise InputError("nothing can be served on a cluster without chips; name a machine.")
-    able = [one for one in WEIGHT_BYTES if book.has(chip, f"{one}_peak")]
-    if precision not in able:
-        raise InputError(
-            f"cannot serve in {precision} on {chip}; it computes in {', '.join(able)}."
-            + suggestion(precision, able)
-        )
+    check_precision(precision, chip, book, SERVING, "serve")
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:

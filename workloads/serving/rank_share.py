@@ -13,21 +13,20 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
+from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.kernels.times import attention_s, decode_attention, elementwise_s, gemm_s
 from workloads.models.model import Model, expert_parameters
 
 FloatArray = npt.NDArray[np.float64]
 PS_PER_S = 1e12
-WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
-"""Of one weight, by precision."""
-KV_BYTES = {"fp8": 1.0, "fp4": 1.0}
+KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
 """Of one cached element, by precision of the weights: checkpoints of 8 bits and fewer come with
 scales for a cache in FP8; else keys and values stay in 16 bits."""
 LARGE_BYTES = 2**28
 SMALL_BYTES = 2**15
 SHORTEST = 128
 """Side of a product whose time is that of its launches."""
-MEASURED_WITH_QUANTISATION = ("fp8",)
+MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 """Precisions whose measured products include a launch that quantises the activations."""
 
 
@@ -149,7 +148,7 @@ class RankShare:
         if some is None:
             return np.zeros_like(tokens)
         touched = some.count * (1 - (1 - some.per_token / some.count) ** tokens)
-        element = WEIGHT_BYTES[self.precision]
+        element = ELEMENT_BYTES[self.precision]
         weights = touched * expert_parameters(self.model) / self.ranks * element
         streamed = elementwise_s(
             self.cluster.chip, weights, ranks_per_chip=self.per_chip, parts=self.book

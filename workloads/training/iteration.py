@@ -16,6 +16,7 @@ from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.economics import StepCost, step_cost
+from workloads.kernels.precision import TRAINING, check_precision
 from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
@@ -309,8 +310,7 @@ def _numbers(cluster: Cluster) -> Catalogue:
 
 def _peak(parts: Catalogue, chip: str, precision: str) -> float:
     """Headline of a chip in a precision [FLOP/s]."""
-    if not parts.has(chip, f"{precision}_peak"):
-        raise InputError(f"{chip} has no matrix products in {precision}. Use --precision bf16.")
+    check_precision(precision, chip, parts, TRAINING, "train")
     return parts.value(chip, f"{precision}_peak")
 
 

@@ -11,8 +11,6 @@ from workloads.models.model import Model
 from workloads.serving import Profile, profile
 
 AUTO = "auto"
-SAME_WIDTH = {"mxfp8": "fp8", "mxfp4": "fp4"}
-"""Micro-scaled formats, which the catalogue lists under the width of their elements."""
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
 LEAST_CACHE = 0.05
@@ -49,7 +47,7 @@ def shortest_replica(
     tp : int, optional
         Chips of the replica, instead of the fewest.
     precision : str
-        ``auto``, or a precision of the chip; ``mxfp8`` and ``mxfp4`` are its 8 and 4 bit formats.
+        ``auto``, or a precision of the chip.
 
     Raises
     ------
@@ -57,11 +55,10 @@ def shortest_replica(
         When no size fits; the last reason is told.
     """
     sizes = [tp] if tp is not None else _sizes(model, cluster)
-    wanted = SAME_WIDTH.get(precision, precision)
     known = cluster.catalogue or catalogue()
     fault: InputError | None = None
-    for name in IN_TURN if wanted == AUTO else (wanted,):
-        if wanted == AUTO and not known.has(cluster.chip, f"{name}_peak"):
+    for name in IN_TURN if precision == AUTO else (precision,):
+        if precision == AUTO and not known.has(cluster.chip, f"{name}_peak"):
             continue
         for size in sizes:
             try:

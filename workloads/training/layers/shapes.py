@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels import times as kernel_times
-from workloads.kernels.chip_share import ELEMENT_BYTES, Timing, family
+from workloads.kernels.chip_share import Timing, family
+from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Layer, Model
 from workloads.training.plan.plan import ParallelPlan
 

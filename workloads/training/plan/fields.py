@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from topologies.errors import InputError, suggestion
+from workloads.kernels.precision import TRAINING
 from workloads.training.plan.schedules.registry import pipeline_schedule
 
 Recompute = Literal["none", "selective", "full"]
@@ -14,7 +15,7 @@ CpExchange = Literal["ring", "all-gather"]
 CHOICES = {
     "recompute": ("none", "selective", "full"),
     "overlap": ("none", "dp", "all"),
-    "precision": ("bf16", "fp8"),
+    "precision": TRAINING,
     "attention": ("fused", "unfused"),
     "zero": (0, 1, 2, 3),
     "cp_exchange": ("ring", "all-gather"),

@@ -61,8 +61,8 @@ class ParallelPlan:
     recompute_every : int
         Under full recomputation, every how many-th layer is computed again: 2 is what frameworks of
         FSDP call selective.
-    precision : {"bf16", "fp8"}
-        Of the inputs of the layers' matrix products.
+    precision : {"bf16", "fp8", "mxfp8", "mxfp4"}
+        Of the inputs of the layers' matrix products, and of what is gathered for them.
     overlap : {"none", "dp", "all"}
         Which communication runs beside compute: none; that of gradients and parameters, as data
         parallelism of PyTorch does unasked; or also that of tensor, expert and pipeline parallelism

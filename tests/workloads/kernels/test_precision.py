@@ -1,0 +1,104 @@
+"""Precisions: which chip has which, what an element takes, and what that does to answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.kernels.precision import ELEMENT_BYTES, SERVING, TRAINING, precisions_of
+from workloads.kernels.times import gemm
+from workloads.models.huggingface import named
+from workloads.serving import profile
+from workloads.training.iteration import Iteration, iteration
+from workloads.training.plan.plan import ParallelPlan
+
+HAVE = {
+    "trn1": ("bf16", "fp8"),
+    "trn2": ("bf16", "fp8"),
+    "trn3": ("bf16", "fp8", "mxfp8", "mxfp4"),
+    "a100-80gb": ("bf16",),
+    "h100": ("bf16", "fp8"),
+    "b200": ("bf16", "fp8", "mxfp8", "mxfp4"),
+    "gb300": ("bf16", "fp8", "mxfp8", "mxfp4"),
+    "mi300x": ("bf16", "fp8"),
+}
+MACHINE = {"trn3": "trn3-gen1", "b200": "dgx-b200"}
+SIZE = 8192
+
+
+@pytest.mark.parametrize("chip", HAVE)
+def test_chips_have_what_the_catalogue_says(chip: str) -> None:
+    assert precisions_of(chip, catalogue(), TRAINING) == HAVE[chip]
+
+
+def test_a_scale_stands_for_thirty_two_elements() -> None:
+    assert ELEMENT_BYTES["mxfp8"] == 33 / 32
+    assert ELEMENT_BYTES["mxfp4"] == 17 / 32
+
+
+@pytest.mark.parametrize("chip", MACHINE)
+def test_products_take_the_rate_of_their_precision(chip: str) -> None:
+    took = {one: gemm(chip, SIZE, SIZE, SIZE, one).seconds for one in HAVE[chip]}
+    assert took["bf16"] > 1.5 * took["mxfp8"]
+    assert took["mxfp8"] == pytest.approx(took["fp8"], rel=0.05)
+    assert took["mxfp4"] <= 1.05 * took["mxfp8"]
+
+
+def step(machine: str, **changes: object) -> Iteration:
+    plan = ParallelPlan(tp=8, dp=1, global_batch=8, seq=4096, sequence_parallel=True)
+    part = replace(plan, **changes)  # type: ignore[arg-type]
+    return iteration(named("llama-3.1-8b"), cluster(machine), part, partial=True)
+
+
+@pytest.mark.parametrize("machine", MACHINE.values())
+def test_a_step_is_faster_in_fewer_bits(machine: str) -> None:
+    took = {one: step(machine, precision=one).iteration_s for one in ("bf16", "fp8", "mxfp8")}
+    assert took["mxfp8"] < 0.96 * took["bf16"]
+    # Scales of 8 bits for 32 elements are gathered and read, so never faster than plain fp8.
+    assert took["fp8"] <= took["mxfp8"] < 1.05 * took["fp8"]
+    assert step(machine, precision="mxfp4").iteration_s < 1.02 * took["mxfp8"]
+
+
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8", "mxfp4"])
+def test_adapters_and_checkpoints_go_with_every_precision(precision: str) -> None:
+    whole = step("trn3-gen1", precision=precision)
+    adapted = step("trn3-gen1", precision=precision, lora_rank=16)
+    assert adapted.breakdown_s["optimizer"] < whole.breakdown_s["optimizer"]
+    assert adapted.memory.optimizer < whole.memory.optimizer / 10
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "told"),
+    [
+        ("trn2.48xlarge", "mxfp8", "cannot train in mxfp8 on trn2; it computes in bf16, fp8"),
+        ("dgx-h100", "mxfp4", "cannot train in mxfp4 on h100; it computes in bf16, fp8"),
+        ("p4de.24xlarge", "fp8", "cannot train in fp8 on a100-80gb; it computes in bf16"),
+    ],
+)
+def test_a_chip_without_it_refuses_with_the_list(machine: str, precision: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        step(machine, precision=precision)
+
+
+def test_weights_and_cache_of_a_replica_follow_the_precision() -> None:
+    model, machine = named("llama-3.1-70b"), cluster("trn3-gen1")
+    made = {one: profile(model, machine, tp=4, precision=one) for one in HAVE["trn3"]}
+    each = {one: held.weights_bytes / model.parameters for one, held in made.items()}
+    assert each == {one: ELEMENT_BYTES[one] for one in HAVE["trn3"]}
+    assert made["mxfp4"].kv_tokens > made["mxfp8"].kv_tokens > made["bf16"].kv_tokens
+    assert made["mxfp4"].decode_s(1, 1000) < made["mxfp8"].decode_s(1, 1000)
+    assert made["mxfp8"].kv_bytes_per_token == made["bf16"].kv_bytes_per_token / 2
+
+
+@pytest.mark.parametrize("precision", SERVING)
+def test_a_replica_refuses_what_its_chip_lacks(precision: str) -> None:
+    able = precisions_of("trn2", catalogue(), SERVING)
+    if precision in able:
+        assert profile(named("llama-3.1-8b"), cluster("trn2.48xlarge"), precision=precision)
+        return
+    with pytest.raises(InputError, match=f"cannot serve in {precision} on trn2; it computes in"):
+        profile(named("llama-3.1-8b"), cluster("trn2.48xlarge"), precision=precision)

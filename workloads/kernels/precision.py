@@ -1,0 +1,75 @@
+"""Precisions of matrix products: the size of an element, and which chips compute in them.
+
+Micro-scaled formats (OCP Microscaling 1.0) keep one scale of 8 bits for 32 elements of 8 or 4 bits.
+A chip computes in a precision where the catalogue has its peak.
+"""
+
+from __future__ import annotations
+
+from topologies.catalogue.catalogue import Catalogue
+from topologies.errors import InputError, suggestion
+
+SCALES = 1 / 32
+"""Bytes of scales for each element of a micro-scaled format."""
+ELEMENT_BYTES = {
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "mxfp8": 1.0 + SCALES,
+    "fp4": 0.5,
+    "mxfp4": 0.5 + SCALES,
+}
+"""Size of an element, its share of the scales included [B]."""
+TRAINING = ("bf16", "fp8", "mxfp8", "mxfp4")
+"""Precisions of a training step's products."""
+SERVING = ("bf16", "fp16", "fp8", "mxfp8", "fp4", "mxfp4")
+"""Precisions of served weights and products."""
+
+
+def element_width(precision: str) -> str:
+    """Return the plain format that has elements of the same width: ``fp8`` of ``mxfp8``.
+
+    Examples
+    --------
+    >>> element_width("mxfp4"), element_width("bf16")
+    ('fp4', 'bf16')
+    """
+    return precision.removeprefix("mx")
+
+
+def precisions_of(chip: str, parts: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
+    """Precisions in which a chip computes, of those that are asked about.
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import catalogue
+    >>> [precisions_of(chip, catalogue(), TRAINING) for chip in ("trn2", "trn3")]
+    [('bf16', 'fp8'), ('bf16', 'fp8', 'mxfp8', 'mxfp4')]
+    """
+    return tuple(one for one in among if parts.has(chip, f"{one}_peak"))
+
+
+def check_precision(
+    precision: str, chip: str, parts: Catalogue, among: tuple[str, ...], does: str
+) -> None:
+    """Refuse a precision in which a chip does not compute.
+
+    Parameters
+    ----------
+    does : str
+        What is asked of the chip, such as ``"train"``.
+
+    Raises
+    ------
+    InputError
+        With the precisions that the chip has.
+    """
+    able = precisions_of(chip, parts, among)
+    if precision not in able:
+        near = suggestion(precision, able)
+        raise InputError(
+            f"cannot {does} in {precision} on {chip}; it computes in {', '.join(able)}.{near} "
+            "Use one of these as --precision."
+        )
