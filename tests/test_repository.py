@@ -36,10 +36,17 @@ def test_module_keeps_the_house_rules(path: Path) -> None:
         does = function.body[1:] if ast.get_docstring(function) else function.body
         lines = (function.end_lineno or 0) - does[0].lineno + 1 if does else 0
         assert lines <= 60, f"{function.name} does {lines} lines of things"
-    for owner in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
-        for node in owner.body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                assert ast.get_docstring(node), f"{node.name} is public and says nothing"
+    for node in _public(tree):
+        assert ast.get_docstring(node), f"{node.name} is public and says nothing"
+
+
+def _public(owner: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """Functions and classes that a reader may use, those inside public classes too."""
+    for node in owner.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node)
 
 
 FIRST_WORDS = {"Of", "In", "As", "Those", "What", "How", "So"}
@@ -108,6 +115,63 @@ def test_no_room_breaks_a_rule_more_often_than_it_did(rule: str) -> None:
         seen[room] = seen.get(room, 0) + RULES[rule](path, ast.parse(path.read_text()))
     worse = {room: count for room, count in seen.items() if count > LEFT[rule].get(room, 0)}
     assert worse == {}, f"{rule}: {worse}; allowed are {LEFT[rule]}"
+
+
+LATE_ROOMS = ("experiments/cli", "experiments/scripts")
+"""Rooms whose functions import what they use: no command waits for the libraries of another."""
+LATE: dict[str, set[str]] = {
+    "cluster_sim/collectives/algorithms/torus.py": {"scipy"},
+    "cluster_sim/collectives/results.py": {"pandas"},
+    "cluster_sim/collectives/verify/stacked_switches.py": {"scipy"},
+    "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
+    "cluster_sim/engine/copies.py": {"concurrent"},
+    "cluster_sim/engine/jit.py": {"llvmlite", "numba"},
+    "cluster_sim/engine/machine_code.py": {"llvmlite", "logging"},
+    "cluster_sim/progress.py": {"IPython", "rich"},
+    "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
+    "experiments/precompile.py": {"experiments.cli.main"},
+    "experiments/reports/formatting.py": {"pandas"},
+    "experiments/reports/plan.py": {"experiments.figures.plan"},
+    "experiments/reports/run_directory.py": {"cluster_sim.plot", "matplotlib"},
+    "experiments/reports/training.py": {"cluster_sim.plot", "workloads.training.explain"},
+    "experiments/sweeps/dask_cluster.py": {"distributed"},
+    "experiments/sweeps/sweep.py": {"experiments.sweeps.dask_cluster"},
+    "experiments/validation/compare.py": {"scipy"},
+    "experiments/validation/compare_collectives.py": {"pandas"},
+    "experiments/validation/how_true.py": {"matplotlib"},
+    "experiments/validation/predictors.py": {"experiments.validation"},
+    "experiments/validation/validate.py": {"pandas"},
+    "topologies/clusters/names.py": {"topologies.clusters.yaml_file"},
+    "workloads/search/search.py": {"scipy"},
+    "workloads/training/execution/rank_vector/layout.py": {"scipy"},
+    "workloads/training/iteration.py": {"workloads.confidence"},
+    "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
+    "workloads/training/plan/schedules/passes.py": {"numpy"},
+    "workloads/training/plan/schedules/zero_bubble.py": {"numpy"},
+}
+"""Imports inside functions that start-up needs: libraries that are slow to load, and rooms that
+bring one with them. Figures may import matplotlib."""
+
+
+def _imported_late(tree: ast.Module) -> Iterator[str]:
+    """Modules that functions import when they are called."""
+    for function in _functions(tree):
+        for node in ast.walk(function):
+            if isinstance(node, ast.ImportFrom):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_import_only_what_start_up_needs(path: Path) -> None:
+    room, name = _room(path), str(path.relative_to(ROOT))
+    if room in LATE_ROOMS:
+        return
+    allowed = LATE.get(name, set()) | ({"matplotlib"} if room == "experiments/figures" else set())
+    for module in _imported_late(ast.parse(path.read_text())):
+        known = any(module == one or module.startswith(f"{one}.") for one in allowed)
+        assert known, f"{module} is imported inside a function; move it to the top, or list it"
 
 
 def test_top_level_is_the_documented_one() -> None:

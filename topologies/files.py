@@ -13,10 +13,9 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 from topologies.errors import InputError, shown
 from topologies.units import format_bytes
@@ -163,6 +162,23 @@ def read_standard_input(limit_bytes: int, *, lenient: bool = False) -> str:
     return decoded(content, "standard input", lenient=lenient)
 
 
+def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Cells of a CSV text line by line, each with its line number; empty lines are left out.
+
+    Raises
+    ------
+    InputError
+        For text that is no CSV.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            if cells:
+                yield reader.line_num, cells
+    except csv.Error as mistake:
+        raise InputError(f"{named} line {reader.line_num}: not CSV ({mistake}).") from None
+
+
 def csv_rows(
     text: str, named: str, *, delimiter: str = ","
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
@@ -176,29 +192,24 @@ def csv_rows(
         For text that is no CSV, a column that is named twice, and a row that has not as many cells
         as there are columns.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = [cell.strip() for cell in next(reader, [])]
-    except csv.Error as mistake:
-        raise InputError(f"{named} line 1: not CSV ({mistake}).") from None
+    lines = csv_lines(text, named, delimiter=delimiter)
+    _, cells = next(lines, (1, []))
+    header = [cell.strip() for cell in cells]
     twice = [column for column in header if column and header.count(column) > 1]
     if twice:
         raise InputError(f"{named} line 1: the column {shown(twice[0])!r} stands twice.")
-    return header, _rows(reader, header, named)
+    return header, _rows(lines, header, named)
 
 
-def _rows(reader: Any, header: Sequence[str], named: str) -> Iterator[tuple[int, dict[str, str]]]:
-    try:
-        for cells in reader:
-            if not cells:
-                continue
-            where = f"{named} line {reader.line_num}"
-            if len(cells) != len(header):
-                raise InputError(f"{where}: it has not as many cells as the header has columns.")
-            row = (cell.strip() for cell in cells)
-            yield reader.line_num, dict(zip(header, row, strict=True))
-    except csv.Error as mistake:
-        raise InputError(f"{named} line {reader.line_num}: not CSV ({mistake}).") from None
+def _rows(
+    lines: Iterable[tuple[int, list[str]]], header: Sequence[str], named: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, cells in lines:
+        if len(cells) != len(header):
+            raise InputError(
+                f"{named} line {line}: it has not as many cells as the header has columns."
+            )
+        yield line, dict(zip(header, map(str.strip, cells), strict=True))
 
 
 def _sentences(*parts: str) -> str:

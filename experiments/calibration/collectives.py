@@ -26,7 +26,7 @@ from cluster_sim.collectives.duration.nccl.load import Load, load_of
 from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TREE, Nccl, seconds
 from cluster_sim.collectives.duration.nccl.tuner import tuner
 from cluster_sim.collectives.group import Group
-from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, write
+from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
 from experiments.validation.collectives import PYTORCH, WAITED
 from experiments.validation.machines import machines_for
 from experiments.validation.recipes import recipe
@@ -126,14 +126,6 @@ def _load(row: Row) -> Load:
 def modelled(costs: Nccl, rows: Measured) -> Array:
     """Time of each row [s]."""
     return np.concatenate([np.asarray(seconds(load, costs)) for load in rows.loads])
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """Constants with their standard errors, relative."""
-
-    value: dict[str, float]
-    spread: dict[str, float]
 
 
 def fit(

@@ -25,6 +25,7 @@ from experiments.validation.kernels import predict as predict_kernel
 from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import Measured
 from experiments.validation.outcome import Outcome
+from experiments.validation.training import predict
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -269,7 +270,6 @@ def collective_constants(
 
 
 def _training(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> Group:
-    from experiments.validation.training import predict
 
     def times(book: Catalogue) -> Array:
         return np.array([_seconds(predict(row, book), "iteration_s") for row in rows])

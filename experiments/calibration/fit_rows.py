@@ -6,13 +6,9 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TREE
 from cluster_sim.files import whole_file
-
-if TYPE_CHECKING:
-    from experiments.calibration.collectives import Fitted
 
 MACHINES = {"a100-80gb": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
 """Chips that were measured inside a domain, and on which machine."""
@@ -61,6 +57,14 @@ MEANS = {
 WIDEST = 10.0
 """Factor between a constant and the ends of its range where rows hardly show it."""
 UNITS = {"ratio": 1.0, "us": 1e6, "GB/s": 1e-9}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Constants of one part with their relative standard errors, by quantity."""
+
+    value: dict[str, float]
+    spread: dict[str, float]
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ import click
 from experiments.cli.groups import Entry, LazyGroup
 from experiments.cli.invocation import Invocation
 from experiments.cli.options import as_options
-from experiments.cli.output import plain, print_table
+from experiments.cli.output import print_table
 from experiments.cli.parameters import click_parameter
+from experiments.reports.values import plain
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError
 from topologies.options import Option, described

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.output import check_results, print_json
+from experiments.cli.output import print_json
+from experiments.reports.values import check_results
 from topologies.errors import InputError, suggestion
 from topologies.options import option
 

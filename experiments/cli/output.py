@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from topologies.errors import InputError, printable
+from experiments.reports.values import plain
+from topologies.errors import printable
 
 NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
 """First characters of the cells of a column of numbers; a missing number is empty or a dash."""
-SHARES_OF_PEAK = ("mfu", "hfu")
-IMPOSSIBLE = (
-    "so something is wrong. Check the values of the cluster file, the plan and --catalogue; "
-    "where they are the shipped ones, report it."
-)
 GAP = 2
 """Spaces between columns."""
 MOST_REPEATED = 0.4
 """Share of the width that columns repeated in a further block may take."""
-
-
-def plain(value: Any) -> Any:
-    """Turn numpy scalars, arrays, paths and non-finite floats into what JSON can hold."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Path):
-        return str(value)
-    return value
-
-
-def check_results(document: Any, name: str = "") -> None:
-    """Refuse a result that cannot be, before anything is printed or written.
-
-    Raises
-    ------
-    InputError
-        For a share of peak outside 0 to 1, or one that is not a number.
-    """
-    if isinstance(document, Mapping):
-        for key, value in document.items():
-            check_results(value, str(key))
-    elif isinstance(document, list | tuple):
-        for value in document:
-            check_results(value, name)
-    elif isinstance(document, float) and name in SHARES_OF_PEAK and not 0 <= document <= 1:
-        raise InputError(f"{name} is {document:.4g} and must lie between 0 and 1, {IMPOSSIBLE}")
 
 
 def print_json(document: Mapping[str, Any]) -> None:

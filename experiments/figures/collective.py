@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from cluster_sim.plot.bars import Legend, timeline
 from cluster_sim.plot.links import link_map
-from experiments.scripts.busbw_vs_size import plot
+from cluster_sim.plot.palette import colors
 from topologies.shapes.basic import Torus
-from topologies.units import format_bytes
+from topologies.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from cluster_sim.trace.trace import Trace
@@ -29,6 +30,10 @@ LANES = (
     "A lane for each link, CC-Core and adapter; and for each memory (hbm) between the ranks of its "
     "chip, where messages share it."
 )
+
+
+MOST_TICKS = 8
+"""Sizes that are all named below the axis of a bandwidth figure."""
 
 
 def figures(
@@ -51,17 +56,81 @@ def figures(
     """
     last = frame.iloc[-1]
     what = f"{last.collective} of {format_bytes(int(last.size_bytes))}, {last.algorithm}"
-    found = {"busbw": (plot(frame), "Bus bandwidth against size", "")}
+    drawings = {"busbw": (bandwidth(frame), "Bus bandwidth against size", "")}
     if not len(trace) or trace.total_ps == 0:
-        return found
+        return drawings
     if isinstance(cluster.shape, Torus) and "link" in trace.schedule.resources.kinds:
-        drawn = link_map(trace, cluster, title=f"Load of the links: {what} on {cluster.name}")
-        found["links"] = (drawn, "Load of the links", f"{what}: one line each way of a cable.")
+        loads = link_map(trace, cluster, title=f"Load of the links: {what} on {cluster.name}")
+        drawings["links"] = (loads, "Load of the links", f"{what}: one line each way of a cable.")
     if (trace.schedule.resource >= 0).any():
         title = f"{what} on {cluster.name}: what links, CC-Cores and memories do when"
-        found["timeline"] = (
+        drawings["timeline"] = (
             timeline(trace, legend=Legend(words=WORDS), title=title),
             "Links, CC-Cores and memories over time",
             LANES,
         )
-    return found
+    return drawings
+
+
+def bandwidth(frame: pd.DataFrame) -> Figure:
+    """Draw bus bandwidth against size, with the limit that no algorithm can pass."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    first = frame.iloc[0]
+    moved = frame[(frame.size_bytes > 0) & (frame.time_s > 0)]
+    _draw_limit(axes, moved)
+    shades = colors(dict.fromkeys(moved.algorithm))
+    for name, rows in moved.groupby("algorithm", sort=False):
+        line = rows.sort_values("size_bytes")
+        rate, shade = line.busbw_bytes_per_s / 1e9, shades[str(name)]
+        axes.plot(line.size_bytes, rate, "o-", ms=3, color=shade, label=name)
+    if "measured_busbw_bytes_per_s" in moved:
+        seen = moved.dropna(subset="measured_busbw_bytes_per_s").sort_values("size_bytes")
+        measured = seen.measured_busbw_bytes_per_s / 1e9
+        axes.plot(seen.size_bytes, measured, "kx", ms=5, label="measured")
+    _scale(axes, sorted(set(moved.size_bytes)))
+    axes.set_xlabel("size of the buffer, as nccl-tests counts it")
+    axes.set_ylabel("bus bandwidth [GB/s]")
+    what = f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks"
+    axes.set_title(f"{what}\n{_finding(moved)}", loc="left", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _draw_limit(axes: Axes, moved: pd.DataFrame) -> None:
+    """Draw the bus bandwidth of a run that would take no longer than the lower bound."""
+    bounded = moved[moved.lower_bound_s > 0].drop_duplicates("size_bytes").sort_values("size_bytes")
+    limit = bounded.busbw_bytes_per_s * bounded.time_s / bounded.lower_bound_s / 1e9
+    mark = "_" if len(bounded) == 1 else ""
+    set_by = "links and memory" if (bounded.bound == "hbm").any() else "links"
+    label = f"limit of the {set_by}"
+    axes.plot(bounded.size_bytes, limit, "--", color="0.45", marker=mark, label=label)
+
+
+def _scale(axes: Axes, sizes: list[int]) -> None:
+    """Scale both axes by powers, with sizes and rates as people write them."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    axes.set_xscale("log", base=2)
+    if len(sizes) > 1:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter("")
+    else:
+        axes.set_ylim(bottom=0)
+    few = len(sizes) <= MOST_TICKS
+    axes.xaxis.set_major_locator(FixedLocator(sizes) if few else LogLocator(base=16, numticks=12))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """Describe the bandwidth of the fastest algorithm at the largest size."""
+    best = frame.sort_values(["size_bytes", "busbw_bytes_per_s"]).iloc[-1]
+    reached = f"{best.algorithm} reaches {format_rate(best.busbw_bytes_per_s)}"
+    share = f"{best.lower_bound_s / best.time_s:.0%} of the limit"
+    return f"at {format_bytes(int(best.size_bytes))} {reached}, {share}"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from cluster_sim.plot.palette import colors
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -37,8 +39,6 @@ def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
     title : str
     """
     from matplotlib.figure import Figure
-
-    from cluster_sim.plot.palette import colors
 
     shown = [
         part
@@ -84,8 +84,6 @@ def lines(
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
-
-    from cluster_sim.plot.palette import colors
 
     names = [str(name) for name in dict.fromkeys(frame[by])]
     shades = colors(names)

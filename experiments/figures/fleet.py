@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from cluster_sim.plot.palette import colors
+from workloads.fleet.results.timeline import change_w
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -78,8 +81,6 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     """Draw the power of the site, and how much it changes within 15 minutes."""
     from matplotlib.figure import Figure
 
-    from workloads.fleet.results.timeline import change_w
-
     figure = Figure(figsize=(11, 5), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     coarse = _coarse(frame)
@@ -109,8 +110,6 @@ def scenarios_figure(
         Timeline of each scenario by its name, the base first.
     """
     from matplotlib.figure import Figure
-
-    from cluster_sim.plot.palette import colors
 
     figure = Figure(figsize=(11, 8), layout="constrained")
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))

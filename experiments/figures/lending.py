@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workloads.fleet.lending.answer import at_confidence
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -24,8 +26,6 @@ def loan_figure(loan: Loan) -> Figure:
     have lent; nights on which demand exceeded the answer are marked.
     """
     from matplotlib.figure import Figure
-
-    from workloads.fleet.lending.answer import at_confidence
 
     figure = Figure(figsize=(10.5, 7), layout="constrained")
     top, bottom = figure.subplots(2, 1, height_ratios=(3, 2))

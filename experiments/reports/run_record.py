@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster_sim
-from experiments.cli.output import plain
+from experiments.reports.values import plain
 from topologies.errors import InputError
 from topologies.files import check_regular
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALL = "all"
-MOST_TICKS = 8
-"""Sizes that are all named below the axis."""
 
 
 def run(
@@ -56,59 +54,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw bus bandwidth against size, with the limit that no algorithm can pass."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+    from experiments.figures.collective import bandwidth
 
-    from cluster_sim.plot.palette import colors
-    from topologies.units import format_bytes
-
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.add_subplot()
-    first = frame.iloc[0]
-    moved = frame[(frame.size_bytes > 0) & (frame.time_s > 0)]
-    bounded = moved[moved.lower_bound_s > 0].drop_duplicates("size_bytes").sort_values("size_bytes")
-    # Bus bandwidth of a run that took no longer than the lower bound.
-    limit = bounded.busbw_bytes_per_s * bounded.time_s / bounded.lower_bound_s / 1e9
-    mark = "_" if len(bounded) == 1 else ""
-    set_by = "links and memory" if (bounded.bound == "hbm").any() else "links"
-    limited = f"limit of the {set_by}"
-    axes.plot(bounded.size_bytes, limit, "--", color="0.45", marker=mark, label=limited)
-    shades = colors(dict.fromkeys(moved.algorithm))
-    for name, rows in moved.groupby("algorithm", sort=False):
-        line = rows.sort_values("size_bytes")
-        rate, shade = line.busbw_bytes_per_s / 1e9, shades[str(name)]
-        axes.plot(line.size_bytes, rate, "o-", ms=3, color=shade, label=name)
-    if "measured_busbw_bytes_per_s" in moved:
-        seen = moved.dropna(subset="measured_busbw_bytes_per_s").sort_values("size_bytes")
-        measured = seen.measured_busbw_bytes_per_s / 1e9
-        axes.plot(seen.size_bytes, measured, "kx", ms=5, label="measured")
-    axes.set_xscale("log", base=2)
-    sizes = sorted(set(moved.size_bytes))
-    if len(sizes) > 1:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_formatter("")
-    else:
-        axes.set_ylim(bottom=0)
-    few = len(sizes) <= MOST_TICKS
-    axes.xaxis.set_major_locator(FixedLocator(sizes) if few else LogLocator(base=16, numticks=12))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(int(size))))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.6g}"))
-    axes.set_xlabel("size of the buffer, as nccl-tests counts it")
-    axes.set_ylabel("bus bandwidth [GB/s]")
-    what = f"{first.collective} on {first.cluster}, {int(first.ranks):,} ranks"
-    axes.set_title(f"{what}\n{_finding(moved)}", loc="left", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
-
-
-def _finding(frame: pd.DataFrame) -> str:
-    """Describe the bandwidth of the fastest algorithm at the largest size."""
-    from topologies.units import format_bytes, format_rate
-
-    best = frame.sort_values(["size_bytes", "busbw_bytes_per_s"]).iloc[-1]
-    reached = f"{best.algorithm} reaches {format_rate(best.busbw_bytes_per_s)}"
-    share = f"{best.lower_bound_s / best.time_s:.0%} of the limit"
-    return f"at {format_bytes(int(best.size_bytes))} {reached}, {share}"
+    return bandwidth(frame)

@@ -6,7 +6,6 @@ the row's ``source``; a row of an unknown source gets the usual one of such a mo
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 
 from experiments.validation.machines import machines_for
 from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.files import csv_rows
 
 CONDITIONS = ("zero", "gated_mlp", "overlap", "chip")
 """Columns of a recipe that a row must agree with, cheapest first."""
@@ -90,10 +90,11 @@ def _numbers(variants: tuple[tuple[str, str], ...], base: Catalogue) -> Catalogu
 def recipes() -> tuple[Recipe, ...]:
     """All shipped recipes, those of a source before those of any, the usual one last."""
     text = (files("experiments.validation") / "recipes.csv").read_text(encoding="utf-8")
-    return tuple(_made(row) for row in csv.DictReader(text.splitlines()))
+    _, rows = csv_rows(text, "recipes.csv")
+    return tuple(_recipe(row) for _, row in rows)
 
 
-def _made(row: Mapping[str, str]) -> Recipe:
+def _recipe(row: Mapping[str, str]) -> Recipe:
     pairs = [pair.split("=") for pair in row["variants"].split(";") if pair]
     return Recipe(
         match=row["match"],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.validation.schema import Kind, Value, kind_of, read_cell
 from topologies.errors import InputError
-from topologies.files import read_bytes
+from topologies.files import csv_lines, read_bytes
 
 LARGEST_FILE_BYTES = 50_000_000
 LONGEST_HEADER = 500
@@ -91,11 +89,8 @@ def read_text(text: str, name: str) -> Rows:
     >>> rows.kind.name, rows.rows[0].mistakes
     ('collective', ("time_s 'x' is not a number. Write digits only.",))
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
-    try:
-        lines = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
-    except csv.Error as mistake:
-        raise InputError(f"{name} line {reader.line_num}: not CSV ({mistake}).") from None
+    all_lines = csv_lines(text, name, delimiter=_separator(text))
+    lines = [(line, cells) for line, cells in all_lines if any(map(str.strip, cells))]
     if not lines:
         raise InputError(f"{name} is empty. The first line names the columns.")
     header = [cell.strip() for cell in lines[0][1]]

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from importlib.resources import files
 
 from experiments.validation.rows import Rows, read_text
 from topologies.errors import InputError, suggestion
+from topologies.files import csv_rows
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def tables() -> dict[str, Table]:
     'Apache-2.0'
     """
     path = files("experiments.validation") / "tables" / "index.csv"
-    listed = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    _, rows = csv_rows(path.read_text(encoding="utf-8"), "tables/index.csv")
     return {
         row["name"]: Table(
             name=row["name"],
@@ -69,7 +69,7 @@ def tables() -> dict[str, Table]:
             credit=row["credit"],
             note=row["note"],
         )
-        for row in listed
+        for _, row in rows
     }
 
 

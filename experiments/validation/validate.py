@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from experiments.processes import process_pool
 from experiments.validation.baseline import baseline
 from experiments.validation.compare import compare_row, summary
 from experiments.validation.predictors import predictor
@@ -119,7 +120,6 @@ def _compared(rows: Rows, workers: int, catalogue: Catalogue | None) -> Iterator
     if workers < 2:
         yield from map(compare, rows.rows)
         return
-    from experiments.processes import process_pool
 
     with process_pool(workers) as pool:
         yield from pool.map(compare, rows.rows, chunksize=AT_ONCE)

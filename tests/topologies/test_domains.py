@@ -23,7 +23,7 @@ def test_every_shipped_row_lies_in_its_domain() -> None:
     for row in catalogue().rows:
         check_row(row, f"{row.part} {row.quantity}")
     for part in catalogue().parts():
-        check_peaks(part, catalogue())
+        check_peaks(catalogue().entries(part))
 
 
 def test_every_unit_has_a_domain() -> None:

@@ -74,6 +74,16 @@ class Catalogue:
             raise InputError(f"the catalogue has no part {part[:80]!r}.{near}")
         return self._of_part[part]
 
+    def entries(self, part: str) -> dict[str, Entry]:
+        """Entries of a part in force, by quantity.
+
+        Raises
+        ------
+        InputError
+            For an unknown part, with the nearest name.
+        """
+        return {quantity: self.entry(part, quantity) for quantity in self.quantities(part)}
+
     def has(self, part: str, quantity: str) -> bool:
         """Whether there is such an entry."""
         return (part, quantity) in self._in_force
@@ -238,7 +248,7 @@ class Catalogue:
             check_row(row, where)
         changed = self.with_rows(row for _, row in overlay)
         for part in dict.fromkeys(row.part for _, row in overlay):
-            check_peaks(part, changed, f"{path}: {part} ")
+            check_peaks(changed.entries(part), f"{path}: {part} ")
         return changed
 
     def with_rows(self, rows: Iterable[Entry]) -> Catalogue:

@@ -7,17 +7,14 @@ of an overlay and values of a cluster file are checked; the shipped rows are che
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import resources
-from typing import TYPE_CHECKING
 
 from topologies.catalogue.reader import NAME, Entry
 from topologies.errors import InputError
 from topologies.files import csv_rows, read_text
-
-if TYPE_CHECKING:
-    from topologies.catalogue.catalogue import Catalogue
 
 FILE = "quantities.csv"
 ANY = "*"
@@ -87,22 +84,29 @@ def check_row(row: Entry, where: str) -> None:
         raise InputError(f"{where} is {row.written}; {fault}.")
 
 
-def check_peaks(part: str, catalogue: Catalogue, where: str = "") -> None:
+def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
     """Refuse a chip whose matrix engines are said to be faster than the whole chip.
 
     A model's FLOP utilisation divides by the peak, and times by what the matrix engines can do: if
     they contradict one another, utilisation could be above one.
 
+    Parameters
+    ----------
+    entries : mapping of str to Entry
+        Quantities of one part.
+    where : str
+        What stands before a quantity's name in messages.
+
     Raises
     ------
     InputError
     """
-    for quantity in catalogue.quantities(part):
+    for quantity, engines in entries.items():
         precision, _, kind = quantity.rpartition("_")
         peak = f"{precision}_peak"
-        if kind != "matmul" or not catalogue.has(part, peak):
+        if kind != "matmul" or peak not in entries:
             continue
-        engines, chip = catalogue.entry(part, quantity), catalogue.entry(part, peak)
+        chip = entries[peak]
         if engines.exact * 100 > chip.exact * 101:  # headlines are rounded
             raise InputError(
                 f"{where}{peak} is {chip.written}, less than {quantity} of {engines.written}; "

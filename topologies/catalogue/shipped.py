@@ -8,11 +8,10 @@ from fractions import Fraction
 from operator import attrgetter
 from pathlib import Path
 
-import topologies
 from topologies import kept_files
 from topologies.catalogue.reader import Entry, read_entries
 
-DATA = Path(topologies.__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 _SOURCES = "sources.csv"
 _FIELDS = tuple(item.name for item in fields(Entry))[:-1]
 """Columns of the kept form; behind them stands the exact value as a fraction."""

@@ -41,7 +41,7 @@ def chip_part(keys: ChipKeys | None, path: Path, catalogue: Catalogue) -> tuple[
     for quantity in _NEEDED:
         if not changed.has(part, quantity):
             raise InputError(f"chip.{quantity} is missing, and there is no like: to take it from")
-    check_peaks(part, changed, "chip.")
+    check_peaks(changed.entries(part), "chip.")
     chip_family(part, changed)
     return part, changed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workloads.confidence.features import (
+    Degrees,
     collective_features,
     serving_features,
     training_features,
@@ -15,10 +16,9 @@ from workloads.confidence.split_conformal import interval
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
-    from workloads.training.plan.plan import ParallelPlan
 
 
-def training_interval(model: Model, plan: ParallelPlan, chip: str, seconds: float) -> Interval:
+def training_interval(model: Model, plan: Degrees, chip: str, seconds: float) -> Interval:
     """Interval of the predicted time of a training step [s].
 
     Examples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from topologies.catalogue.catalogue import catalogue
 from workloads.confidence.kinds import (
@@ -17,10 +17,33 @@ from workloads.kernels.chip_share import family
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
-    from workloads.training.plan.plan import ParallelPlan
 
 
-def training_features(model: Model, plan: ParallelPlan, chip: str) -> Prediction:
+class Degrees(Protocol):
+    """Fields of a parallel plan that the uncertainty of a training step depends on."""
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel degree."""
+
+    @property
+    def zero(self) -> int:
+        """Stage of ZeRO."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the whole job."""
+
+    @property
+    def ranks_per_chip(self) -> int:
+        """Ranks that share a chip."""
+
+
+def training_features(model: Model, plan: Degrees, chip: str) -> Prediction:
     """Features of a training step."""
     return Prediction(
         training_kind(experts=model.experts is not None, zero=plan.zero),

@@ -6,12 +6,13 @@ row for each measured row that could be predicted.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
+
+from topologies.files import csv_rows
 
 COLUMNS = ("table", "kind", "chip", "group", "tp", "cp", "ranks", "assumed", "log_residual")
 
@@ -99,8 +100,9 @@ class Residuals:
         return Residuals(tuple(row for row in self.rows if row.table != table))
 
 
-def parse(lines: Iterable[str]) -> Residuals:
-    """Read residuals from the lines of a CSV file with a header."""
+def parse(text: str) -> Residuals:
+    """Read residuals from the text of a CSV file with a header."""
+    _, rows = csv_rows(text, "residuals.csv")
     return Residuals(
         tuple(
             Residual(
@@ -114,7 +116,7 @@ def parse(lines: Iterable[str]) -> Residuals:
                 assumed=row["assumed"] == "1",
                 log_residual=float(row["log_residual"]),
             )
-            for row in csv.DictReader(lines)
+            for _, row in rows
         )
     )
 
@@ -140,4 +142,4 @@ def shipped_residuals() -> Residuals:
     True
     """
     path = files("workloads.confidence") / "residuals.csv"
-    return parse(path.read_text(encoding="utf-8").splitlines())
+    return parse(path.read_text(encoding="utf-8"))

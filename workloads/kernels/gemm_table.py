@@ -8,7 +8,6 @@ and far outside the grid it stays at the edge's value, which is the asymptotic e
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from topologies.files import csv_lines
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -50,9 +51,9 @@ def gemm_table(family: str, precision: str) -> GemmTable | None:
     (11, 18, 18)
     """
     text = (files("workloads") / "kernels" / "data" / "gemm_us.csv").read_text(encoding="utf-8")
-    lines = csv.reader(text.splitlines())
-    k = np.array([float(name) for name in next(lines)[4:]])
-    rows = [row for row in lines if row[0] == family and row[1] == precision]
+    lines = csv_lines(text, "gemm_us.csv")
+    k = np.array([float(name) for name in next(lines)[1][4:]])
+    rows = [row for _, row in lines if row[0] == family and row[1] == precision]
     if not rows:
         return None
     shape = np.array([[float(row[2]), float(row[3])] for row in rows])

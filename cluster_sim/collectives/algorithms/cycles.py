@@ -6,7 +6,6 @@ from the shipped table for the boxes of a 4x4x4 torus, by search elsewhere.
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import math
@@ -22,6 +21,7 @@ from cluster_sim.collectives.algorithms.cycle_search import Found, Grid
 from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.schedule.table import IntArray
 from topologies import kept_files
+from topologies.files import csv_rows
 from topologies.shapes.basic import FullMesh
 
 LARGEST_UNIT = 4
@@ -172,7 +172,8 @@ def snake(sizes: tuple[int, ...]) -> IntArray:
 def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]], Found]:
     table = files("cluster_sim.collectives.algorithms").joinpath("data/cycles.csv")
     orders: dict[tuple[str, str, str, str], list[list[int]]] = {}
-    for row in csv.DictReader(table.read_text("utf-8").splitlines()):
+    _, rows = csv_rows(table.read_text("utf-8"), "data/cycles.csv")
+    for _, row in rows:
         key = (row["sizes"], row["wraps"], row["units"], row["both_ways"])
         orders.setdefault(key, []).append([int(chip) for chip in row["order"].split()])
 

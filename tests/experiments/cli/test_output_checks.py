@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from experiments.cli.output import check_results
+from experiments.reports.values import check_results
 from topologies.errors import InputError
 
 

@@ -101,7 +101,7 @@ def test_an_interval_is_symmetric_in_logarithms(value: float, kind: str) -> None
 
 def test_residuals_survive_their_file() -> None:
     known = _two_tables()
-    again = parse(csv_lines(known.rows))
+    again = parse("\n".join(csv_lines(known.rows)))
     assert [row.table for row in again.rows] == [row.table for row in known.rows]
     assert again.rows[-1] == known.rows[-1]
 
