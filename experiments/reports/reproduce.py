@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from topologies.errors import InputError
+
 LONGEST_WORD = 1000
 
 
@@ -56,7 +58,6 @@ def _changed(command: str, inputs: Mapping[str, Any]) -> list[tuple[Any, Any]] |
 def _parameters(words: list[str]) -> list[Any] | None:
     """Parameters of a command, None for one that this version does not have."""
     from experiments.cli.main import app
-    from topologies.errors import InputError
 
     found: Any = app
     for word in words:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from experiments.reports.hover import description, headline, hover
 from experiments.reports.html import REPORT, write_report
 from experiments.reports.run_record import (
     RECORD,
@@ -85,8 +86,6 @@ class Run:
         slices (``<name>_slices.json``, from :func:`experiments.reports.slices.slices`).
         """
         import matplotlib as mpl
-
-        from experiments.reports.hover import description, headline, hover
 
         with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
             figure.savefig(self._new(f"{name}.svg"), metadata={"Date": None}, bbox_inches="tight")
