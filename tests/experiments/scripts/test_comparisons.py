@@ -106,9 +106,19 @@ def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
     )
     assert frame.tokens_per_usd.notna().all()
     told = generations.claims(frame).set_index("claim").verdict
-    assert told["trn3 over trn2, tokens a joule"] == "not known"
+    assert told["trn3 over trn2, tokens a joule (chips)"] == "not known"
+    assert set(frame.precision) == {"bf16", "fp8"}
+    assert frame.groupby("cluster").best.sum().eq(1).all()
     assert told["trn2 over trn1, tokens a second"] in ("agrees", "ours is lower", "ours is higher")
     assert len(generations.plot(frame).axes) == 3
+
+
+def test_slices_of_pods_have_64_chips() -> None:
+    slices = [generations._machine(name) for name in generations.SLICES]
+    assert {one.chips for one in slices} == {64}
+    wraps = {one.name: [axis.wrap for axis in getattr(one.shape, "axes", ())] for one in slices}
+    assert wraps["tpu-v6e-pod"] == [False, False]
+    assert wraps["tpu-v5p-pod"] == [True] * 3
 
 
 def test_verdicts_leave_a_margin() -> None:
