@@ -95,7 +95,6 @@ LEFT: dict[str, dict[str, int]] = {
     "modules over 400 lines": {},
     "functions over 60 lines": {
         "workloads/fleet": 2,
-        "workloads/kernels": 1,
     },
     "functions of more than 8 parameters": {
         "workloads/fleet": 1,

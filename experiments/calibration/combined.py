@@ -36,6 +36,7 @@ KERNEL_CONSTANTS = (
     *("activation_efficiency", "norm_efficiency", "softmax_efficiency", "gather_efficiency"),
     *("attention_efficiency", "attention_backward_efficiency", "attention_diagonal"),
     *("attention_launch", "issue_columns", "gemm_first_bytes", "gather_descriptor"),
+    *("activation_efficiency_fp32", "norm_efficiency_fp32", "softmax_efficiency_fp32"),
     *("decode_attention_efficiency", "decode_attention_pair", "unfused_score_bytes"),
 )
 """Constants of a family of kernels, those most worth knowing first."""

@@ -95,7 +95,8 @@ def _elementwise(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     work: Any = values.get("work") or "streaming"
     if work not in times.SHARES:
         raise InputError(f"work {work!r} is none of {', '.join(times.SHARES)}. Use one of them.")
-    return times.elementwise(values["chip"], values["size_bytes"], work, **how)
+    precision = str(values.get("precision") or "bf16")
+    return times.elementwise(values["chip"], values["size_bytes"], work, precision=precision, **how)
 
 
 def _gather(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:

@@ -185,6 +185,7 @@ SERVING = Kind(
         Column("prompt_tokens", "count", required=True),
         Column("output_tokens", "count", required=True),
         *_counts("concurrency"),
+        Column("batching", "text", choices=("static", "continuous")),
         *(Column(name, "number", least=0) for name in ("ttft_s", "tpot_s", "tokens_per_s")),
     ),
     published=("tpot_s", "ttft_s", "tokens_per_s"),

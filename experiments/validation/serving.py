@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.validation.machines import machines_for
+from experiments.validation.models import model_for
 from experiments.validation.outcome import Outcome
 from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
-from workloads.models.huggingface import model
-from workloads.serving.predict import steady
+from workloads.serving.predict import GPU_CHUNK, Steady, continuous, static_batch
+from workloads.serving.profile import Profile, profile
+from workloads.serving.replica import BUCKETS, Batching
 
 
 def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
@@ -23,18 +26,30 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     """
     if values["pp"] and values["pp"] > 1:
         raise InputError(f"pp {values['pp']} of a served model is not supported. Use pp 1.")
-    tp = values["tp"] or values["chips"]
-    found = steady(
-        model(values["model"]),
-        machines_for(values["cluster"], values["chips"] or tp or 1, numbers),
+    tp, chips = values["tp"] or values["chips"], values["chips"]
+    whole = machines_for(values["cluster"], chips or tp or 1, numbers)
+    made = profile(
+        model_for(str(values["model"])),
+        whole,
         tp=tp,
         precision=(values["precision"] or "bf16").lower(),
-        prompt_tokens=values["prompt_tokens"],
-        output_tokens=values["output_tokens"],
-        concurrency=values["concurrency"] or 1,
+        chips=chips if chips and tp > chips else None,
     )
+    found = _found(made, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
     predicted = {"ttft_s": found.ttft_s, "tpot_s": found.tpot_s, "tokens_per_s": found.tokens_per_s}
     return Outcome(predicted, provenance=_provenance(values))
+
+
+def _found(made: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
+    """Times with the row's batching, or else with that of the chip's usual engine."""
+    prompt, output = values["prompt_tokens"], values["output_tokens"]
+    users = values["concurrency"] or 1
+    static = neuron if values.get("batching") is None else values["batching"] == "static"
+    buckets = BUCKETS if neuron else ()
+    if static:
+        return static_batch(made, prompt, output, users, buckets)
+    batching = Batching(users, 0 if neuron else max(GPU_CHUNK, users + 1), buckets)
+    return continuous(made, prompt, output, users, batching)
 
 
 def _provenance(values: Mapping[str, Any]) -> dict[str, str]:

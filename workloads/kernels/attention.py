@@ -68,16 +68,8 @@ def attention(
     keys = seq if kv_seq is None else kv_seq
     sides = (np.asarray(side, float) for side in (batch, seq, keys, heads, kv_heads, head_dim))
     b, s, t, h, g, d = np.broadcast_arrays(*sides)
-    compute_s = _compute_s(rank, b * h, s, t, d, causal)
-    moved = 2 * d * b * (2 * h * s + 2 * g * t)
-    if direction == "backward":
-        compute_s = compute_s * BACKWARD_FLOPS / rank.constant("attention_backward_efficiency")
-        moved = moved * 2
-    if rank.knows("attention_largest_head_dim"):
-        fits = d <= rank.constant("attention_largest_head_dim")
-        compute_s = np.where(
-            fits, compute_s, _scores_in_memory_s(rank, b * h * s * t, d, direction)
-        )
+    compute_s = _core_s(rank, b * h, s, t, d, causal=causal, direction=direction)
+    moved = 2 * d * b * (2 * h * s + 2 * g * t) * (2 if direction == "backward" else 1)
     if writes_cache:
         stored = 4 * d * b * g * t
         moved = rank.constant("attention_io") * moved
@@ -87,6 +79,27 @@ def attention(
     graded = rank.grade("attention_efficiency") != "assumed"
     best = "interpolated" if fitted and graded else "assumed"
     return Timing(plain(seconds), worst(rank.kin.provenance, best))
+
+
+def _core_s(
+    rank: Rank,
+    heads: FloatArray,
+    seq: FloatArray,
+    keys: FloatArray,
+    width: FloatArray,
+    *,
+    causal: bool,
+    direction: Direction,
+) -> FloatArray:
+    """Arithmetic in one direction, fused or, where heads are too wide for that, not [s]."""
+    compute_s = _compute_s(rank, heads, seq, keys, width, causal)
+    if direction == "backward":
+        compute_s = compute_s * BACKWARD_FLOPS / rank.constant("attention_backward_efficiency")
+    if not rank.knows("attention_largest_head_dim"):
+        return compute_s
+    fits = width <= rank.constant("attention_largest_head_dim")
+    wide_s = _scores_in_memory_s(rank, heads * seq * keys, width, direction)
+    return np.where(fits, compute_s, wide_s)
 
 
 def _compute_s(

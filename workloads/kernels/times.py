@@ -54,6 +54,7 @@ def elementwise(
     size_bytes: npt.ArrayLike,
     work: Work = "streaming",
     *,
+    precision: str = "bf16",
     ranks_per_chip: int = 1,
     parts: Catalogue | None = None,
 ) -> Timing:
@@ -68,6 +69,9 @@ def elementwise(
     work : {"streaming", "activation", "norm", "softmax"}
         Class of the operation: sums and copies, transcendental functions, reductions over a row.
         Chips without a constant of its own for a class run it as they stream.
+    precision : str
+        Of the elements. Where an engine works element by element, wider ones draw a larger share
+        of the memory's rate.
     ranks_per_chip, parts
         As for :func:`gemm`.
 
@@ -79,9 +83,9 @@ def elementwise(
     >>> norm > plain
     True
     """
-    own = SHARES[work]
-    known = rank_of(chip, "bf16", ranks_per_chip, parts).knows(own)
-    share = own if known else SHARES["streaming"]
+    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    names = (f"{SHARES[work]}_{precision}", SHARES[work], SHARES["streaming"])
+    share = next(name for name in names if rank.knows(name))
     return _streamed(share, chip, size_bytes, ranks_per_chip, parts)
 
 

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.serving.profile import constant, profile, share_of_overhead
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,19 +42,21 @@ class Overheads:
 
     Attributes
     ----------
-    iteration_s, all_reduce_floor_s, prompt_token_layer_s : float
+    iteration_s : float
+        Of an iteration of a model as deep as the catalogue's ``overhead_layers``.
+    prompt_token_layer_s : float
     """
 
     iteration_s: float
-    all_reduce_floor_s: float
     prompt_token_layer_s: float
 
 
 def fit(points: Sequence[Point], cluster: Cluster) -> Overheads:
-    """Fit three overheads by least squares: two to decode, then one to prefill.
+    """Fit two overheads by least squares: one to decode, then one to prefill.
 
-    Decode lacks ``iteration + 2 layers floor`` from the roofline, prefill that and ``tokens layers
-    prompt``.
+    Decode lacks the model's share of an iteration's overhead from the roofline, prefill that and
+    ``tokens layers prompt``. All-reduces keep their floor, which decode cannot tell from the
+    overhead of a layer.
 
     Parameters
     ----------
@@ -61,29 +67,32 @@ def fit(points: Sequence[Point], cluster: Cluster) -> Overheads:
     """
     if len({point.model.layers for point in points}) < 2:
         raise InputError("overheads need points of at least two models of different depth.")
-    layers = np.array([point.model.layers for point in points], float)
-    tokens = np.array([point.prompt_tokens for point in points], float)
-    bare = [_bare(point, cluster) for point in points]
-    lacking = np.array([point.tpot_s for point in points]) - [decode for _, decode in bare]
-    columns = np.stack([np.ones_like(layers), 2 * layers], axis=1)
-    (iteration, floor), *_ = np.linalg.lstsq(columns, lacking, rcond=None)
-    rest = np.array([point.ttft_s for point in points]) - [prefill for prefill, _ in bare]
-    rest -= iteration + 2 * layers * floor
-    units = layers * tokens
-    weights = 1 / np.array([point.ttft_s for point in points])
-    prompt = np.sum(weights**2 * units * rest) / np.sum((weights * units) ** 2)
-    return Overheads(float(iteration), float(floor), float(prompt))
-
-
-def _bare(point: Point, cluster: Cluster) -> tuple[float, float]:
-    """Times of prefill and of one decode iteration without the three overheads [s]."""
-    made = profile(point.model, cluster)
     book = cluster.catalogue
     if book is None:
         raise InputError(f"{cluster.name} has no catalogue to take overheads from.")
+    layers = np.array([point.model.layers for point in points], float)
+    tokens = np.array([point.prompt_tokens for point in points], float)
+    share = np.array([share_of_overhead(point.model, cluster.chip, book) for point in points])
+    bare = np.array([_bare(point, cluster, book) for point in points])
+    decode_s = np.array([point.tpot_s for point in points])
+    iteration = _slope(share, decode_s - bare[:, 1], decode_s)
+    prefill_s = np.array([point.ttft_s for point in points])
+    prompt = _slope(layers * tokens, prefill_s - bare[:, 0] - share * iteration, prefill_s)
+    return Overheads(iteration, prompt)
+
+
+def _slope(unit: FloatArray, lacking_s: FloatArray, measured_s: FloatArray) -> float:
+    """Time of one unit, by least squares of what is lacking relative to what was measured [s]."""
+    weight = 1 / measured_s**2
+    return float(np.sum(weight * unit * lacking_s) / np.sum(weight * unit**2))
+
+
+def _bare(point: Point, cluster: Cluster, book: Catalogue) -> tuple[float, float]:
+    """Times of prefill and of one decode iteration without the two overheads [s]."""
+    made = profile(point.model, cluster)
     share = share_of_overhead(point.model, cluster.chip, book)
     overhead = share * constant(book, cluster.chip, "iteration_overhead")
-    floors = 2 * point.model.layers * constant(book, cluster.chip, "all_reduce_floor")
+    prompt = point.model.layers * constant(book, cluster.chip, "prompt_token_layer")
     context = point.prompt_tokens + point.output_tokens // 2
-    prefill = made.prefill_s(point.prompt_tokens) - made.prefill_token_s * point.prompt_tokens
-    return prefill - overhead - floors, made.decode_s(1, context) - overhead - floors
+    prefill = made.prefill_s(point.prompt_tokens) - prompt * point.prompt_tokens
+    return prefill - overhead, made.decode_s(1, context) - overhead

@@ -1,4 +1,9 @@
-"""Steady latency and throughput of a replica at a fixed concurrency, as published tables state."""
+"""Steady latency and throughput of a replica at a fixed concurrency, as published tables state.
+
+Neuron's tables are of static batches: a program runs all prompts of a batch, another decodes one
+token for each, and no request comes in between. Tables of GPUs are of continuous batching: each
+request that ends makes room for the next one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import numpy as np
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.serving.profile import profile
+from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import BUCKETS, Batching, closed_loop
 from workloads.serving.requests import fixed_lengths, poisson
 
@@ -38,7 +43,7 @@ def steady(
     output_tokens: int,
     concurrency: int = 1,
 ) -> Steady:
-    """Predict one row of a serving benchmark.
+    """Predict one row of a serving benchmark, with the batches that are usual for the chip.
 
     Parameters
     ----------
@@ -53,9 +58,16 @@ def steady(
         Requests that are always there.
     """
     made = profile(model, cluster, tp=tp, precision=precision)
-    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
-    chunk = 0 if trainium else max(GPU_CHUNK, concurrency + 1)
-    batching = Batching(concurrency, chunk, BUCKETS if trainium else ())
+    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
+        return static_batch(made, prompt_tokens, output_tokens, concurrency, BUCKETS)
+    batching = Batching(concurrency, max(GPU_CHUNK, concurrency + 1))
+    return continuous(made, prompt_tokens, output_tokens, concurrency, batching)
+
+
+def continuous(
+    made: Profile, prompt_tokens: int, output_tokens: int, concurrency: int, batching: Batching
+) -> Steady:
+    """Return medians of a closed loop: each request that ends makes room for the next one."""
     lengths = fixed_lengths(prompt_tokens, output_tokens)
     asked = poisson(1.0, ROUNDS * concurrency, lengths, np.random.default_rng(0))
     served = closed_loop(made, asked, concurrency, batching)
@@ -69,4 +81,21 @@ def steady(
         ttft_s=float(np.median(served.ttft_s[late])),
         tpot_s=float(np.nanmedian(tpot)) if output_tokens > 1 else 0.0,
         tokens_per_s=float(finished * output_tokens / span),
+    )
+
+
+def static_batch(
+    made: Profile, prompt: int, output: int, batch: int, buckets: tuple[int, ...]
+) -> Steady:
+    """Return the times of a batch whose requests begin and end together."""
+    padded = Batching(buckets=buckets).padded
+    tokens = padded(prompt)
+    first_s = made.linear(batch * tokens) + batch * made.prefill_extra_s(tokens, 0)
+    later = np.arange(1, output)
+    cached = np.array([padded(int(prompt + step)) for step in later], float)
+    once = [made.decode_s(batch, batch * size) for size in cached]
+    return Steady(
+        ttft_s=made.request_s + first_s,
+        tpot_s=float(np.mean(once)) if once else 0.0,
+        tokens_per_s=batch * output / (first_s + float(np.sum(once))),
     )

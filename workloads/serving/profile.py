@@ -30,6 +30,8 @@ from workloads.serving.rank_share import RankShare
 FloatArray = npt.NDArray[np.float64]
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
+LNC1 = "lnc1"
+"""Variant of a Trainium chip whose logical cores are single physical ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,8 @@ class Profile:
         Per decoding request beside its cached tokens [s].
     request_s : float
         Network, tokenizer and scheduler before the engine sees a request [s].
+    prefill_program_s : float
+        Per program that runs a prompt or a piece of it, however short [s].
     """
 
     name: str
@@ -71,6 +75,7 @@ class Profile:
     kv_budget_bytes: float
     request_s: float = 0.0
     decode_request_s: float = 0.0
+    prefill_program_s: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -88,7 +93,8 @@ class Profile:
     def prefill_extra_s(self, tokens: int, before: int) -> float:
         """Time that a piece of a prompt adds to the linear part [s]."""
         square = tokens * (before + 0.5 * tokens)
-        return self.prefill_token_s * tokens + self.prefill_square_s * square
+        program_s = self.prefill_program_s if tokens else 0.0
+        return program_s + self.prefill_token_s * tokens + self.prefill_square_s * square
 
     def decode_s(self, requests: int, cached_tokens: float) -> float:
         """Time of one token for each of so many requests with so many cached tokens in all [s]."""
@@ -113,6 +119,7 @@ def profile(
     *,
     tp: int | None = None,
     precision: str | None = None,
+    chips: int | None = None,
     parts: Catalogue | None = None,
 ) -> Profile:
     """Return the times of a replica of a model on the first chips of a cluster.
@@ -124,31 +131,33 @@ def profile(
     tp : int, optional
         Chips of the replica: its tensor-parallel group, every rank of every chip in it. By default
         one server. More than a domain has counts cores, as Neuron does: 64 on a trn2.48xlarge.
+        As many as a chip has physical cores, where one chip is all there is, sets LNC=1.
     precision : str, optional
         Precision of weights and products; by default that of the model's stored weights.
+    chips : int, optional
+        Chips that the replica lies on, where ``tp`` counts their cores.
 
     Raises
     ------
     InputError
         For more chips than a scale-up domain has, a degree that divides neither them nor the
-        heads, a precision that the chip lacks, weights that do not fit, and a model with layers
-        that keep a state instead of keys and values.
+        heads, a precision that the chip lacks, weights that do not fit, a model without attention.
     """
     precision = precision or model.precision
     _check_mixers(model)
     book = parts or cluster.catalogue or catalogue()
-    chips = _chips(model, cluster, tp)
+    rank = replica_share(model, cluster, tp, precision, book, chips=chips)
+    book, family = rank.book, chip_family(cluster.chip, rank.book).serving
     _check_precision(precision, cluster.chip, book)
-    family = chip_family(cluster.chip, book).serving
     weights = model.parameters * ELEMENT_BYTES[precision]
-    left = _left_for_cache(model, weights, chips, book, cluster.chip)
-    rank = RankShare(model, cluster, chips, precision, book)
     tokens = np.unique(np.rint(np.geomspace(1, MAX_TOKENS, 120)))
     overhead = constant(book, cluster.chip, "iteration_overhead")
     overhead *= share_of_overhead(model, cluster.chip, book)
+    program_s, routed_s = rank.prompt_experts_s()
+    prompt_s = model.layers * constant(book, cluster.chip, "prompt_token_layer")
     return Profile(
-        name=f"{model.name} on {chips} x {cluster.chip}",
-        chips=chips,
+        name=f"{model.name} on {rank.chips} x {cluster.chip}",
+        chips=rank.chips,
         tokens=tokens,
         linear_s=overhead
         + rank.products_s(tokens)
@@ -156,25 +165,54 @@ def profile(
         + rank.reduces_s(tokens, family),
         decode_kv_s=rank.decode_kv_s(),
         decode_request_s=rank.decode_request_s(),
-        prefill_token_s=model.layers * constant(book, cluster.chip, "prompt_token_layer"),
+        prefill_token_s=routed_s + prompt_s,
         prefill_square_s=rank.prefill_square_s(),
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
-        kv_budget_bytes=left,
+        kv_budget_bytes=_left_for_cache(model, weights, rank),
         request_s=book.value(family, "request_overhead"),
+        prefill_program_s=program_s,
     )
 
 
-def _left_for_cache(model: Model, weights: float, chips: int, book: Catalogue, chip: str) -> float:
+def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     """Memory that the weights leave to the cache [B]."""
+    chip, book = rank.cluster.chip, rank.book
     share = book.value(chip_family(chip, book).serving, "memory_share")
-    budget = chips * book.value(chip, "hbm_bytes") * share
+    budget = rank.ranks / rank.per_chip * book.value(chip, "hbm_bytes") * share
     if weights >= budget:
         raise InputError(
-            f"{model.name} has {weights / 1e9:,.0f} GB of weights, {chips} chips hold "
+            f"{model.name} has {weights / 1e9:,.0f} GB of weights, {rank.chips} chips hold "
             f"{budget / 1e9:,.0f} GB; use more chips or a smaller precision."
         )
     return budget - weights
+
+
+def replica_share(
+    model: Model,
+    cluster: Cluster,
+    tp: int | None,
+    precision: str,
+    book: Catalogue,
+    *,
+    chips: int | None = None,
+) -> RankShare:
+    """Return one rank's part of a model in a replica of a tensor-parallel degree.
+
+    Parameters as for :func:`profile`. The book of what is returned has LNC=1 where the degree is
+    that of all physical cores of the chips.
+    """
+    if not cluster.chip:
+        raise InputError("nothing can be served on a cluster without chips; name a machine.")
+    logical = chip_family(cluster.chip, book).ranks_per_chip
+    room = chips or cluster.chips_per_domain
+    physical = book.integer(cluster.chip, "cores") if book.has(cluster.chip, "cores") else 1
+    if tp and logical < physical and tp == room * physical and (room == 1 or chips):
+        book = book.with_variants({f"{cluster.chip}.ranks_per_chip": LNC1})
+        return RankShare(model, cluster, room, precision, book, tp)
+    if tp and logical > 1 and (chips or room == 1) and room < tp <= room * logical:
+        return RankShare(model, cluster, -(-tp // logical), precision, book, tp)
+    return RankShare(model, cluster, _chips(model, cluster, tp), precision, book)
 
 
 def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
@@ -205,21 +243,19 @@ def share_of_overhead(model: Model, chip: str, book: Catalogue) -> float:
     family = chip_family(chip, book).serving
     if not book.has(family, "overhead_layers"):
         return 1.0
-    return min(1.0, model.layers / book.value(family, "overhead_layers"))
+    return min(1.0, model.layers / constant(book, chip, "overhead_layers"))
 
 
 def _check_mixers(model: Model) -> None:
-    """Refuse a model with layers whose cache is not of keys and values."""
-    if model.recurrence is not None:
+    """Refuse a model without any keys and values: requests would take no room."""
+    if model.recurrence is not None and all(one.mixer != "attention" for one in model.each_layer):
         raise InputError(
-            f"cannot serve {model.name}: its {model.recurrence.name} layers keep a state, not keys "
-            "and values, which serving does not model. Use a model with attention only."
+            f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
+            "keep a state and no keys and values. Use a model with some attention."
         )
 
 
 def _check_precision(precision: str, chip: str, book: Catalogue) -> None:
-    if not chip:
-        raise InputError("nothing can be served on a cluster without chips; name a machine.")
     check_precision(precision, chip, book, SERVING, "serve")
 
 

@@ -26,6 +26,10 @@ LARGE_BYTES = 2**28
 SMALL_BYTES = 2**15
 SHORTEST = 128
 """Side of a product whose time is that of its launches."""
+STATE_BYTES = 4.0
+"""Of one element of a recurrent state, kept in 32 bits."""
+EXPERT_BLOCK = 512
+"""Routed tokens of a block of Neuron's grouped products for prompts."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 """Precisions whose measured products include a launch that quantises the activations."""
 
@@ -43,6 +47,8 @@ class RankShare:
     precision : str
         Of weights and products.
     book : Catalogue
+    cores : int
+        Logical cores of the replica, each of which runs a rank; 0 for all of its chips.
     """
 
     model: Model
@@ -50,16 +56,29 @@ class RankShare:
     chips: int
     precision: str
     book: Catalogue
+    cores: int = 0
 
     @property
     def per_chip(self) -> int:
-        """Return the logical cores of a chip, each of which runs a rank."""
+        """Return the logical cores of a chip, each of which can run a rank."""
         return chip_family(self.cluster.chip, self.book).ranks_per_chip
 
     @property
     def ranks(self) -> int:
         """Ranks of the replica."""
-        return self.chips * self.per_chip
+        return self.cores or self.chips * self.per_chip
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers whose mixer is attention."""
+        return sum(layer.mixer == "attention" for layer in self.model.each_layer)
+
+    def overhead(self, quantity: str) -> float:
+        """Constant of the serving engine: the chip's own, or its family's, 0 where neither is."""
+        family = chip_family(self.cluster.chip, self.book).serving
+        parts = (f"serving.{self.cluster.chip}", family)
+        own = next((part for part in parts if self.book.has(part, quantity)), None)
+        return self.book.value(own, quantity) if own else 0.0
 
     @property
     def kv_heads(self) -> int:
@@ -96,9 +115,11 @@ class RankShare:
     def products_s(self, tokens: FloatArray) -> FloatArray:
         """All matrix products of an iteration; the output layer runs for one token a request."""
         model, ranks = self.model, self.ranks
-        attention = self._projections_s(tokens)
         dense = self._mlp_s(tokens, model.ffn)
-        layers = model.layers * attention + (model.layers - model.moe_layers) * dense
+        layers = self.attention_layers * self._projections_s(tokens)
+        layers = layers + (model.layers - model.moe_layers) * dense
+        if model.recurrence:
+            layers = layers + (model.layers - self.attention_layers) * self._mixer_s(tokens)
         if model.experts and model.moe_layers:
             layers = layers + model.moe_layers * self._experts_s(tokens)
         head = self._gemm_s(np.minimum(tokens, 256.0), model.vocab / ranks, model.hidden)
@@ -121,6 +142,16 @@ class RankShare:
         compressed = self._gemm_s(tokens, latent.query_rank, model.hidden)
         return output + down + up + compressed + self._gemm_s(tokens, queries, latent.query_rank)
 
+    def _mixer_s(self, tokens: FloatArray) -> FloatArray:
+        """Products of one layer that keeps a state, around and within its mixer."""
+        mixer, ranks = self.model.recurrence, self.ranks
+        if mixer is None:
+            return np.zeros_like(tokens)
+        into = self._gemm_s(tokens, mixer.columns / ranks, self.model.hidden)
+        within = mixer.products / max(1, mixer.inner) / ranks
+        inside = self._gemm_s(tokens, within, mixer.inner) if mixer.products else 0.0
+        return into + inside + self._gemm_s(tokens, self.model.hidden, round(mixer.inner / ranks))
+
     def small_kernels_s(self, tokens: FloatArray, family: str) -> FloatArray:
         """Kernels between the products, each a pass over the hidden states: norms, rotation, …"""
         model = self.model
@@ -142,7 +173,8 @@ class RankShare:
         """Grouped products of the experts that balanced routing touches, and the shared one.
 
         A grouped kernel streams the weights of every touched expert once, or computes all rows as
-        fast as one product of that many rows, whichever takes longer.
+        fast as one product of that many rows, whichever takes longer. Neuron's programs of decode
+        loop over the tokens and fetch the experts of each, until all experts are fetched.
         """
         some = self.model.experts
         if some is None:
@@ -154,7 +186,9 @@ class RankShare:
             self.cluster.chip, weights, ranks_per_chip=self.per_chip, parts=self.book
         )
         computed = self._mlp_s(tokens * some.per_token, some.ffn)
-        routed = np.maximum(np.asarray(streamed, float), computed)
+        routed = np.maximum(np.asarray(streamed, float), computed) + self.overhead("expert_layer")
+        looped = np.minimum(tokens, some.count / some.per_token)
+        routed = routed + self.overhead("expert_token") * np.maximum(0.0, looped - 1)
         shared = self._mlp_s(tokens, some.shared_ffn) if some.shared_ffn else np.zeros_like(tokens)
         return np.asarray(routed + shared)
 
@@ -163,11 +197,12 @@ class RankShare:
         if self.ranks == 1:
             return np.zeros_like(tokens)
         size = tokens * self.model.hidden * 2.0
-        large_s = self._reduce_s(LARGE_BYTES) / LARGE_BYTES * size if self.chips > 1 else 0.0
-        own = f"serving.{self.cluster.chip}"
-        stated = own if self.book.has(own, "all_reduce_floor") else family
-        if self.book.has(stated, "all_reduce_floor"):
-            once = self.book.value(stated, "all_reduce_floor") + large_s
+        large_s = self._reduce_s(LARGE_BYTES) / LARGE_BYTES * size
+        floor_s = self.overhead("all_reduce_floor")
+        if self.chips == 1:
+            floor_s = self.overhead("chip_all_reduce_floor") or floor_s
+        if floor_s:
+            once = floor_s + large_s
         else:
             once = np.minimum(
                 self._reduce_s(SMALL_BYTES) + large_s, self.direct_reduce_s(size, family)
@@ -175,8 +210,10 @@ class RankShare:
         return np.asarray(2 * self.model.layers * once)
 
     def _reduce_s(self, size: int) -> float:
-        """One all-reduce of the runtime's library between the chips [s]."""
+        """One all-reduce of the runtime's library between the chips, or the cores of one [s]."""
         group = Group(self.cluster, np.arange(self.chips))
+        if self.chips == 1:
+            group = Group(self.cluster, np.arange(1), self.ranks)
         return duration_ps(CollectiveCall("all-reduce", group, size)) / PS_PER_S
 
     def direct_reduce_s(self, size: FloatArray, family: str) -> FloatArray:
@@ -197,14 +234,48 @@ class RankShare:
         return self.kv_bytes_on_rank() / (share * efficiency)
 
     def decode_request_s(self) -> float:
-        """Cost of one decoding request's attention whatever its cache holds, all layers [s]."""
+        """Cost of one decoding request whatever its cache holds, all layers [s].
+
+        A pair of a sequence and a key-value head costs the attention kernel some time; the state
+        of a layer without attention is read and written.
+        """
         heads = max(1.0, self.model.kv_heads / self.ranks)
+        return self.attention_layers * heads * self._pair_s() + self._state_s()
+
+    def _pair_s(self) -> float:
+        """Time of one sequence and key-value head in the attention kernel of decode [s]."""
+        engine = self.overhead("decode_pair")
+        if engine:
+            return engine
         how = {"ranks_per_chip": self.per_chip, "parts": self.book}
         with_it, without = (
-            decode_attention(self.cluster.chip, requests, 0, heads, 1, **how).seconds  # type: ignore[arg-type]
+            decode_attention(self.cluster.chip, requests, 0, 1, 1, **how).seconds  # type: ignore[arg-type]
             for requests in (1, 0)
         )
-        return float(self.model.layers * (with_it - without))
+        return float(with_it - without)
+
+    def _state_s(self) -> float:
+        """Reading and writing the states of one request on one rank, all layers [s]."""
+        mixer = self.model.recurrence
+        if mixer is None:
+            return 0.0
+        moved = 2 * STATE_BYTES * mixer.state / self.ranks
+        seconds = elementwise_s(
+            self.cluster.chip, moved, ranks_per_chip=self.per_chip, parts=self.book
+        )
+        return float((self.model.layers - self.attention_layers) * seconds)
+
+    def prompt_experts_s(self) -> tuple[float, float]:
+        """Blocks of routed tokens of a prompt's program: all layers' time, and more a token [s].
+
+        Tokens are sorted by expert into blocks of ``EXPERT_BLOCK``; every expert's last one is not
+        full, so that a prompt has a block an expert however short it is.
+        """
+        some, block_s = self.model.experts, self.overhead("expert_block")
+        if some is None or not block_s:
+            return 0.0, 0.0
+        layers_s = self.model.moe_layers * block_s
+        return layers_s * (some.count - 1), layers_s * some.per_token / EXPERT_BLOCK
 
     def prefill_square_s(self) -> float:
         """Attention of a prompt token per token before it, all layers [s]."""
@@ -220,7 +291,7 @@ class RankShare:
             ranks_per_chip=self.per_chip,
             parts=self.book,
         )
-        return float(self.model.layers * seconds / (0.5 * seq**2))
+        return float(self.attention_layers * seconds / (0.5 * seq**2))
 
     def kv_bytes_on_rank(self) -> float:
         """Size of one cached token, all layers [B].
@@ -228,10 +299,11 @@ class RankShare:
         A latent cache is one for all heads, so every rank holds and reads the whole of it.
         """
         model, element = self.model, KV_BYTES.get(self.precision, 2.0)
+        layers = self.attention_layers
         if model.latent:
-            return model.layers * (model.latent.kv_rank + model.latent.rope_dim) * element
+            return layers * (model.latent.kv_rank + model.latent.rope_dim) * element
         heads = model.kv_heads / self.ranks if self.divides_sequences else self.kv_heads
-        return 2 * model.layers * heads * model.head_dim * element
+        return 2 * layers * heads * model.head_dim * element
 
     def kv_bytes_per_token(self) -> float:
         """Size on all ranks together [B].

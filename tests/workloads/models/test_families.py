@@ -138,10 +138,19 @@ def test_serving_takes_the_precision_of_the_weights() -> None:
     assert by_default.linear_s == pytest.approx(stated.linear_s)
 
 
-def test_serving_refuses_recurrent_layers() -> None:
+def test_serving_refuses_a_model_without_attention() -> None:
     mamba = from_fields(HUB["state-spaces/mamba-2.8b-hf"]["config"], "mamba")
-    with pytest.raises(InputError, match="cannot serve mamba: its mamba layers keep a state,"):
+    with pytest.raises(InputError, match="cannot serve mamba: all its mixers are mamba layers,"):
         profile(mamba, cluster("trn2.48xlarge"))
+
+
+def test_only_layers_with_attention_hold_a_cache() -> None:
+    hybrid = from_fields(HUB["Qwen/Qwen3-Next-80B-A3B-Instruct"]["config"], "hybrid")
+    served = profile(hybrid, cluster("trn2.48xlarge"))
+    attention = sum(layer.mixer == "attention" for layer in hybrid.each_layer)
+    assert attention == hybrid.layers // 4
+    assert served.kv_bytes_per_token == 2 * 2 * attention * hybrid.kv_heads * hybrid.head_dim
+    assert served.decode_request_s > 0
 
 
 def test_operations_of_a_hybrid_grow_linearly_without_attention() -> None:

@@ -41,6 +41,7 @@ from workloads.serving import (
     steady,
 )
 from workloads.serving.calibration import Point, fit
+from workloads.serving.predict import static_batch
 from workloads.serving.rank_share import RankShare
 
 TRN2 = cluster("trn2.48xlarge")
@@ -95,10 +96,9 @@ def test_overheads_are_recovered_from_points_that_they_made() -> None:
     book, fitted = TRN2.catalogue, fit(points, TRN2)
     assert book is not None
     stated = [
-        book.value("serving.trn2", name)
-        for name in ("iteration_overhead", "all_reduce_floor", "prompt_token_layer")
+        book.value("serving.trn2", name) for name in ("iteration_overhead", "prompt_token_layer")
     ]
-    found = [fitted.iteration_s, fitted.all_reduce_floor_s, fitted.prompt_token_layer_s]
+    found = [fitted.iteration_s, fitted.prompt_token_layer_s]
     assert found == pytest.approx(stated, rel=0.01)
 
 
@@ -467,3 +467,51 @@ def test_small_models_take_their_share_of_trainiums_overhead() -> None:
     """Llama-3.1-8B on 16 Trn1 chips: 5.86 to 7.04 ms a token at batch 1, AWS Neuron."""
     made = profile(named("llama-3.1-8b"), cluster("trn1.32xlarge"))
     assert 5.8e-3 < made.decode_s(1, 4096) < 8.0e-3
+
+
+def test_a_static_batch_by_hand() -> None:
+    """Two prompts of 10 in one program: 3 s. Two more tokens: 1.2 s, and 0.01 s a cached token."""
+    once = static_batch(_toy(), 10, 3, 2, ())
+    assert once.ttft_s == pytest.approx(3.0)
+    assert once.tpot_s == pytest.approx(1.2 + 0.01 * 2 * 11.5)
+    assert once.tokens_per_s == pytest.approx(2 * 3 / (3.0 + 2 * once.tpot_s))
+
+
+def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores() -> None:
+    small = named("llama-3.1-8b")
+    half, whole = (profile(small, cluster("trn2.3xlarge"), tp=ranks) for ranks in (2, 4))
+    assert half.chips == whole.chips == 1
+    assert half.kv_budget_bytes + half.weights_bytes == pytest.approx(
+        (whole.kv_budget_bytes + whole.weights_bytes) / 2
+    )
+    assert half.decode_s(1, 0) > 1.5 * whole.decode_s(1, 0)
+    physical = profile(small, cluster("trn2.3xlarge"), tp=8)
+    assert physical.chips == 1
+    two = profile(small, TRN2, tp=8, chips=2)
+    assert (two.chips, profile(small, TRN2, tp=8).chips) == (2, 8)
+
+
+def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched() -> None:
+    sparse = named("qwen3-235b-a22b")
+    rank = RankShare(sparse, TRN2, 16, "bf16", catalogue())
+    some, tokens = sparse.experts, np.array([1.0, 2.0, 16.0, 32.0])
+    assert some is not None
+    fetched = rank._experts_s(tokens)
+    book = catalogue().with_rows(
+        [
+            replace(catalogue().entry("serving.trn2", "expert_token"), value=1e-30, low=None),
+        ]
+    )
+    free = RankShare(sparse, TRN2, 16, "bf16", book)._experts_s(tokens)
+    once = catalogue().value("serving.trn2", "expert_token")
+    last = some.count / some.per_token - 1
+    assert fetched - free == pytest.approx(once * np.array([0, 1, last, last]), abs=1e-12)
+
+
+def test_a_prompt_has_a_block_an_expert_however_short_it_is() -> None:
+    sparse = named("qwen3-235b-a22b")
+    made, block = profile(sparse, TRN2), catalogue().value("serving.trn2", "expert_block")
+    assert made.prefill_program_s == pytest.approx(94 * 127 * block)
+    assert made.prefill_extra_s(0, 0) == 0
+    dense = profile(named("llama-3.1-8b"), TRN2)
+    assert dense.prefill_program_s == 0
