@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 
 from cluster_sim.progress import progress
 from experiments.cli.collective_inputs import CollectiveInputs, CompareInputs, RankInputs
-from experiments.cli.inputs import CatalogueInputs, MachineInputs
+from experiments.cli.inputs import CatalogueInputs, SeveralMachines
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
@@ -60,7 +61,7 @@ MEASURED_SHOWN = (
 
 def collective(
     asked: CollectiveInputs,
-    machine: MachineInputs,
+    machine: SeveralMachines,
     ranks: RankInputs,
     catalogue: CatalogueInputs,
     compared: CompareInputs,
@@ -70,14 +71,17 @@ def collective(
     """Simulate a collective at one or many sizes.
 
     The table has the columns of nccl-tests: time, algorithm and bus bandwidth, beside the lower
-    bound that links and memory set.
+    bound that links and memory set. Several clusters, as A,B,C, stand side by side.
     """
     numbers = catalogue.read()
+    if len(machine.names) > 1:
+        _side_by_side(asked, machine, ranks, numbers, (compared, sure), call)
+        return
     cluster, groups = _groups(asked, machine, ranks, numbers)
     measured = _read(compared.compare, asked.op, groups[0].ranks)
     sizes, measure = _how_to_measure(asked, groups, call.engine)
     wanted = sizes or _sizes(asked.size, measured)
-    what = f"{asked.op} on {machine.cluster}"
+    what = f"{asked.op} on {machine.name}"
     results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
     rows = [_as_issued(row, cluster, asked.runtime) for row, _ in results]
     ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
@@ -96,6 +100,44 @@ def collective(
         lambda: {"rows": rows, "interval": ends[0].document(), **summary, **told},
         show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, ranking),
         write=lambda run: _write(run, rows, results[-1][1], cluster, ranking),
+    )
+
+
+def _side_by_side(
+    asked: CollectiveInputs,
+    machine: SeveralMachines,
+    ranks: RankInputs,
+    numbers: Catalogue,
+    others: tuple[CompareInputs, SensitivityInputs],
+    call: Invocation,
+) -> None:
+    """Answer for several clusters in one table."""
+    from experiments.cli import side_by_side as beside
+    from topologies.errors import InputError
+
+    compared, sure = others
+    if compared.compare is not None or sure.sensitivity:
+        option = "--sensitivity" if sure.sensitivity else "--compare"
+        raise InputError(f"{option} is for one cluster, not {len(machine.names)}. Name one.")
+
+    def answer(name: str) -> list[dict[str, Any]]:
+        one = replace(machine, cluster=name, clusters=None)
+        cluster, groups = _groups(asked, one, ranks, numbers)
+        sizes, measure = _how_to_measure(asked, groups, call.engine)
+        wanted = sizes or _sizes(asked.size, None)
+        rows = [
+            _as_issued(measure(size)[0], cluster, asked.runtime)
+            for size in progress(wanted, f"{asked.op} on {name}", quiet=call.quiet)
+        ]
+        ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
+        return [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
+
+    rows = beside.each(machine.names, answer)
+    title = f"{asked.op} on {len(machine.names)} clusters"
+    call.answer(
+        lambda: beside.document(rows),
+        lambda: beside.show_collectives(title, rows),
+        lambda run: beside.write_collectives(run, title, rows),
     )
 
 
@@ -148,7 +190,7 @@ def _compared(
 
 
 def _groups(
-    asked: CollectiveInputs, machine: MachineInputs, ranks: RankInputs, numbers: Catalogue
+    asked: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, numbers: Catalogue
 ) -> tuple[Cluster, list[Group]]:
     """Cluster and groups that the options name, refused where the runtime refuses them."""
     from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions

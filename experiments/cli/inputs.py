@@ -79,6 +79,49 @@ class MachineInputs:
 
 
 @dataclass(frozen=True)
+class SeveralMachines(MachineInputs):
+    """One cluster of any form, or several, by position or by name."""
+
+    cluster: str = field(
+        default="",
+        metadata=option(
+            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file; several as "
+            "A,B,C stand side by side",
+            metavar="CLUSTER",
+            argument=True,
+        ),
+    )
+    clusters: str | None = field(
+        default=None,
+        metadata=option("The same by name", name="cluster", metavar="A,B,C"),
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError
+
+        if bool(self.cluster) == bool(self.clusters):
+            both = "are both given" if self.cluster else "are both missing"
+            raise InputError(f"CLUSTER and --cluster {both}. Give one, such as trn2.48xlarge.")
+
+    @property
+    def name(self) -> str:
+        """Text that names the cluster or clusters."""
+        return self.cluster or self.clusters or ""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all clusters."""
+        from experiments.cli.side_by_side import cluster_names
+
+        return cluster_names(self.name)
+
+    def read(self, catalogue: Catalogue) -> Cluster:
+        """Build the one cluster; as :meth:`MachineInputs.read`."""
+        one = MachineInputs(self.name, self.bandwidth, self.latency)
+        return one.read(catalogue)
+
+
+@dataclass(frozen=True)
 class ModelOnCluster:
     """A model and the cluster that runs it."""
 

@@ -15,6 +15,7 @@ from experiments.cli.invocation import Invocation
 from experiments.cli.options import Stated
 from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
+from experiments.cli.side_by_side import cluster_names
 from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
 
@@ -110,9 +111,13 @@ def train(
 ) -> None:
     """Simulate one optimizer step and say where its time goes.
 
-    Fields of the plan that are not given are filled in: --dp with what fills the cluster.
+    Fields of the plan that are not given are filled in: --dp with what fills the cluster. Several
+    clusters, as --cluster A,B,C, stand side by side.
     """
     numbers = catalogue.read()
+    if len(cluster_names(asked.cluster)) > 1:
+        _side_by_side(asked, stated, plan, (how, sure), numbers, call)
+        return
     step = _run(asked, stated, plan, how, numbers, call)
     quietly = replace(call, quiet=True)
     ranking = sure.rank(
@@ -125,6 +130,38 @@ def train(
         lambda: {**_document(step, how, call, ranking), **_filed_document(filed)},
         show=lambda: _print(step, how.explain, ranking, filed),
         write=lambda directory: _write(directory, step, call, ranking),
+    )
+
+
+def _side_by_side(
+    asked: ModelOnCluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    others: tuple[RunInputs, SensitivityInputs],
+    numbers: Catalogue,
+    call: Invocation,
+) -> None:
+    """Answer for several clusters in one table."""
+    from experiments.cli import side_by_side as beside
+    from experiments.reports.training import document
+    from topologies.errors import InputError
+
+    how, sure = others
+    single = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
+    for name, given in single.items():
+        if given:
+            raise InputError(f"{name} is for one cluster, not several. Name one.")
+
+    def answer(name: str) -> list[dict[str, Any]]:
+        step = _run(replace(asked, cluster=name), stated, plan, how, numbers, call)
+        return [{**document(step, call.engine), "cluster": name}]
+
+    rows = beside.each(beside.cluster_names(asked.cluster), answer)
+    title = f"{asked.model}: one optimizer step on {len(rows)} clusters"
+    call.answer(
+        lambda: beside.document(rows),
+        lambda: beside.show_steps(title, rows),
+        lambda run: beside.write_steps(run, title, rows),
     )
 
 
