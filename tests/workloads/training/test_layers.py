@@ -346,3 +346,24 @@ def test_stages_send_each_value_once_and_put_sequences_together(parallel: bool) 
     assert set(sends.values()) == {2 * 1024 * TOY.hidden // 4}
     gathers = [s for s in made.steps if s.name in ("forward.gather", "backward.gather")]
     assert [s.size_bytes for s in gathers] == ([] if parallel else [2 * 1024 * TOY.hidden] * 2)
+
+
+def test_sharded_layers_are_handled_three_times_a_microbatch() -> None:
+    """Parameters before each pass, gradients after; recomputation adds none."""
+
+    def handled(**changes: Any) -> list[float]:
+        names = ("sharded_copy_bytes", "sharded_start")
+        parts = catalogue().with_variants({f"training.{name}": "eager" for name in names})
+        shapes = RankShapes(TOY, plan(dp=8, **changes), "h100", parts)
+        steps = [*forward(shapes), *backward(shapes)]
+        return [s.seconds for s in steps if s.name.endswith((".unshard", ".shard"))]
+
+    assert handled(zero=1) == []
+    kept = handled(zero=3)
+    assert len(kept) == 3
+    assert min(kept) > catalogue().with_variants({"training.sharded_start": "eager"}).value(
+        "training", "sharded_start"
+    )
+    assert handled(zero=3, recompute="full") == kept
+    usual = RankShapes(TOY, plan(dp=8, zero=3), "h100", catalogue())
+    assert not [s for s in forward(usual) if s.name == "layer.unshard"]

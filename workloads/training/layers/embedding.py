@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from workloads.kernels.chip_share import Timing
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp, collective, kernel
 from workloads.training.layers.tensor_parallel import column_backward, enter, leave, norm
-
-LOSS_PASSES = 7
-"""Over the logits in fp32, one kernel a step: written by the cast, read for the maximum, read and
-written by the difference and the exponential, read for the sum (Megatron-LM's cross entropy)."""
-LOSS_GRADIENT_BYTES = 22
-"""A logit: the division and the target's difference read and written in fp32, read by the cast,
-written in bf16."""
 
 
 def _in_bf16(shapes: RankShapes) -> RankShapes:
@@ -26,6 +20,12 @@ def _in_bf16(shapes: RankShapes) -> RankShapes:
 
 def _vocabulary(shapes: RankShapes) -> int:
     return -(-shapes.model.vocab // shapes.plan.tp)
+
+
+def _loss(shapes: RankShapes, direction: str) -> Timing:
+    """Kernels of the loss over this rank's logits."""
+    each = shapes.parts.integer("training", f"loss_traffic_{direction}")
+    return shapes.passes(each * shapes.tokens * _vocabulary(shapes))
 
 
 def embedding(shapes: RankShapes) -> list[LayerOp]:
@@ -54,7 +54,7 @@ def output(shapes: RankShapes) -> list[LayerOp]:
         norm(shapes, "output.norm"),
         *enter(_in_bf16(shapes), "output"),
         kernel("output.logits", _in_bf16(shapes).gemm(t, columns, h)),
-        kernel("loss", shapes.passes(LOSS_PASSES * 4 * t * columns)),
+        kernel("loss", _loss(shapes, "forward")),
         *sums,
     ]
 
@@ -62,5 +62,5 @@ def output(shapes: RankShapes) -> list[LayerOp]:
 def output_backward(shapes: RankShapes) -> list[LayerOp]:
     """Gradients of the loss, the output layer and the norm before it."""
     columns = _vocabulary(shapes)
-    gradient = [kernel("loss.data", shapes.passes(LOSS_GRADIENT_BYTES * shapes.tokens * columns))]
+    gradient = [kernel("loss.data", _loss(shapes, "backward"))]
     return [*gradient, *column_backward(_in_bf16(shapes), "output", "output.logits", columns)]

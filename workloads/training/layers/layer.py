@@ -42,7 +42,8 @@ def forward(shapes: RankShapes, *, moe: bool = False) -> tuple[LayerOp, ...]:
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
     after = _norms_after(shapes, "after", len([1 for half in (mix, feed) if half]))
-    return (*with_adapters(shapes, [*mix, *feed]), *after)
+    put = _handled(shapes, "layer.unshard", moe=moe)
+    return (*put, *with_adapters(shapes, [*mix, *feed]), *after)
 
 
 def _mixer_forward(shapes: RankShapes) -> list[LayerOp]:
@@ -80,7 +81,9 @@ def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tu
             feed = without(feed, "mlp.norm", ("",))
     halves = len([1 for half in (mix, feed) if half])
     after = _norms_after(shapes, "after.data", halves, passes=4)
-    steps = [*before, *after, *feed, *mix, *_accumulation(shapes, moe=moe)]
+    put = [] if before else _handled(shapes, "layer.unshard", moe=moe)
+    taken = _handled(shapes, "layer.shard", moe=moe)
+    steps = [*put, *before, *after, *feed, *mix, *_accumulation(shapes, moe=moe), *taken]
     if shapes.plan.train_only == "output":
         return ()
     return tuple(trained_backward(shapes, steps))
@@ -107,6 +110,22 @@ def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
         return []
     held = layer_share(shapes.model, shapes.plan, moe=moe).total
     return [kernel("layer.sum.weight", shapes.passes(each * held))]
+
+
+def _handled(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp]:
+    """Handle parameters that were gathered, or gradients that leave, where nothing hides it.
+
+    A framework that limits how far ahead it gathers makes the host wait for the chip at each layer,
+    so what the host does there is not hidden, and neither are copies, casts and divisions.
+    """
+    if shapes.plan.sharding < 3:
+        return []
+    start_s = shapes.parts.value("training", "sharded_start")
+    each = shapes.parts.integer("training", "sharded_copy_bytes")
+    if not (start_s or each):
+        return []
+    copied = shapes.passes(each * layer_share(shapes.model, shapes.plan, moe=moe).total)
+    return [kernel(name, replace(copied, seconds=copied.seconds + start_s))]
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
