@@ -1,4 +1,4 @@
-"""The front door of the simulator: sixteen names, and the modules ``metrics`` and ``plot``.
+"""The front door of the simulator: seventeen names, and the modules ``metrics`` and ``plot``.
 
 >>> import cluster_sim as cs
 >>> cs.cluster("trn2-ultraserver:16").chips
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workloads.models.huggingface import model
     from workloads.search.front import search_plans
     from workloads.serving.front import serve
+    from workloads.traces.replay import replay
     from workloads.training.iteration import iteration as train
     from workloads.training.plan.plan import ParallelPlan as Plan
 
@@ -49,6 +50,7 @@ __all__ = [
     "metrics",
     "model",
     "plot",
+    "replay",
     "run_fleet",
     "run_job",
     "search_plans",
@@ -70,6 +72,7 @@ _PLACES = {
     "metrics": "cluster_sim.analysis.metrics:",
     "model": "workloads.models.huggingface:model",
     "plot": "cluster_sim.plot:",
+    "replay": "workloads.traces.replay:replay",
     "run_fleet": "workloads.fleet.front:run_fleet",
     "run_job": "workloads.job.front:run_job",
     "search_plans": "workloads.search.front:search_plans",
