@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import cluster_sim
@@ -11,6 +12,8 @@ from cluster_sim.neighbours import shadowed
 
 def main() -> None:
     """Run the command line of this process; one line where its packages cannot be imported."""
+    if sys.stderr is None:  # closed by whoever called
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     message = shadowed(cluster_sim.__file__)
     if message:
         sys.stderr.write(f"cluster-sim: {message}\n")

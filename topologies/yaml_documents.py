@@ -6,7 +6,7 @@ what a short file says; its size with all of them written out is counted before 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +145,42 @@ def _check_size(root: yaml.Node) -> None:
 
 def _mistake(problem: str, place: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+
+
+MUST = {
+    "missing": "it is missing; give it a value",
+    "string_pattern_mismatch": "it must be made of letters, digits, spaces and . + - only",
+    "string_type": "it must be a text; write one word, or a text in quotes",
+    "string_too_short": "it must have at least {min_length} character",
+    "string_too_long": "it must have at most {max_length} characters",
+    "too_short": "it must have at least {min_length} entry",
+    "too_long": "it must have at most {max_length} entries",
+    "list_type": "it must be a list, one entry after each dash",
+    "int_type": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "int_parsing_size": "it must be a smaller whole number",
+    "float_type": "it must be a number",
+    "float_parsing": "it must be a number",
+    "finite_number": "it must be a finite number",
+    "bool_type": "it must be true or false",
+    "bool_parsing": "it must be true or false",
+    "greater_than_equal": "it must be at least {ge}",
+    "less_than_equal": "it must be at most {le:,}",
+    "invalid_key": "a key must be a text; leave it out, or write it in quotes",
+}
+"""Rules in plain words, by the kind of mistake that pydantic finds."""
+
+
+def rule(mistake: Mapping[str, Any]) -> str:
+    """Return what a value must be, in plain words, of one error that pydantic describes.
+
+    Examples
+    --------
+    >>> rule({"type": "greater_than_equal", "ctx": {"ge": 1}, "msg": "Input should be …"})
+    'it must be at least 1'
+    """
+    kind = mistake["type"]
+    if kind in MUST:
+        return MUST[kind].format_map(mistake.get("ctx", {}))
+    words = str(mistake["msg"]).removeprefix("Value error, ").rstrip(".")
+    return words[:1].lower() + words[1:]

@@ -18,6 +18,7 @@ from cluster_sim.collectives.messages import side_by_side
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire, within_chip
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.table import Schedule
+from topologies.arrays import distinct
 from topologies.errors import InputError
 
 
@@ -124,7 +125,7 @@ def compose(
     messages = side_by_side([picked.messages(call, costs) for call in many])
     facts = _facts(many, picked, ideal=ideal, sbuf=sbuf)
     chips = np.concatenate([call.group.chip_of_rank for call in many])
-    covered = fabric(cluster, np.unique(chips // cluster.chips_per_domain), costs=costs)
+    covered = fabric(cluster, distinct(chips // cluster.chips_per_domain), costs=costs)
     return Collective(
         kind=first.kind,
         algorithm=picked.name,
@@ -184,7 +185,7 @@ def _check(calls: Sequence[CollectiveCall]) -> None:
         raise InputError("no group is given; a collective needs at least one")
     first = calls[0]
     chips = np.concatenate([call.group.chips for call in calls])
-    if len(np.unique(chips)) < len(chips):
+    if len(distinct(chips)) < len(chips):
         raise InputError("groups share a chip; replica groups must be disjoint")
     if any(call.group.cluster != first.group.cluster for call in calls):
         raise InputError("groups of different clusters cannot run in one schedule")

@@ -21,6 +21,7 @@ from cluster_sim.hardware.fabric import fabric
 from cluster_sim.hardware.uplinks import uplinks
 from cluster_sim.schedule.table import IntArray, Schedule
 from cluster_sim.trace.trace import run
+from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import scale_out_paths
 
@@ -126,5 +127,5 @@ def lowered(
     messages: Messages, cluster: Cluster, chips: IntArray, costs: CommunicationCosts
 ) -> Schedule:
     """Schedule of messages between the few, on the domains of their chips."""
-    domains = np.unique(chips // cluster.chips_per_domain)
+    domains = distinct(chips // cluster.chips_per_domain)
     return lower(messages, chips, fabric(cluster, domains, costs=costs), {})

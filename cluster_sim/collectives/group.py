@@ -9,6 +9,7 @@ import numpy as np
 
 from cluster_sim.schedule.table import IntArray
 from topologies import display
+from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Torus
@@ -83,7 +84,7 @@ class Group:
         domain = self.domain
         if self.ascending:
             return np.asarray(domain[np.append(True, np.diff(domain) > 0)])
-        return np.unique(domain)
+        return distinct(domain)
 
     @functools.cached_property
     def filled_box(self) -> Box | None:
@@ -143,7 +144,7 @@ def _filled_box(group: Group) -> Box | None:
         # Any chips of a tier meet in its switches, so gaps between them do not matter.
         sides = [np.unique(one, return_inverse=True)[1] for one in at]
     known = [side for side in sides if side is not None]
-    spans = [len(np.unique(side)) for side in known]
+    spans = [len(distinct(side)) for side in known]
     if len(known) < len(sides) or int(np.prod(spans)) != len(local):
         return None
     kept = [axis for axis, span in enumerate(spans) if span > 1]
@@ -171,7 +172,7 @@ def _rate(shape: Torus | Tiered, axis: int) -> int:
 
 def _side(at: IntArray, size: int) -> IntArray | None:
     """Coordinates counted from the start of a contiguous, perhaps wrapping, interval, or None."""
-    values = np.unique(at)
+    values = distinct(at)
     gaps = np.diff(np.concatenate([values, [values[0] + size]]))
     if (gaps > 1).sum() > 1:
         return None

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.hardware.uplinks import Uplinks, uplinks
 from cluster_sim.schedule.table import NO_RESOURCE, BoolArray, IntArray, Resources
+from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.routing.domain import routes
 from topologies.routing.scale_out import scale_out_paths
@@ -218,7 +219,7 @@ def fabric(
     costs : CommunicationCosts, optional
         In place of those of the cluster.
     """
-    picked = np.unique(np.arange(cluster.domains) if domains is None else np.asarray(domains))
+    picked = distinct(np.arange(cluster.domains) if domains is None else np.asarray(domains))
     links = domain_links(cluster.shape)
     costs = costs or wire(cluster, ideal=ideal)
     chips = (

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, Edges, Flows, IntArray, Schedule
+from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 
@@ -51,7 +52,7 @@ def memory_kernel(
     >>> run(merge(kernel, gathered)).total_s < (0.88 + 3.55) * 1e-3
     True
     """
-    on = np.unique(np.asarray(chips, np.int64))
+    on = distinct(np.asarray(chips, np.int64))
     covered = fabric(cluster, on // cluster.chips_per_domain)
     memory, cores = covered.wire.hbm_bytes_per_s, _cores(cluster)
     if not memory:

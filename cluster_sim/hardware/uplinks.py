@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.schedule.table import IntArray, Resources
+from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import clos, scale_out_paths, shared_links
 
@@ -67,7 +68,7 @@ def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Upli
         return none
     links, rows, tables = shared_links(cluster), [], []
     for layer in thin:
-        below = np.unique(chips // layer.chips)
+        below = distinct(chips // layer.chips)
         for way in ("-up", "-down"):
             kind = links.kinds.index(layer.name + way)
             row = np.searchsorted(links.kind, kind) + below

@@ -10,6 +10,7 @@ import click
 
 from cluster_sim.progress import progress
 from experiments.cli.collective_inputs import CollectiveInputs, CompareInputs, RankInputs
+from experiments.cli.collective_switches import beside_best, tell_switches
 from experiments.cli.inputs import CatalogueInputs, SeveralMachines
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
@@ -83,7 +84,12 @@ def collective(
     wanted = sizes or _sizes(asked.size, measured)
     what = f"{asked.op} on {machine.name}"
     results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
-    rows = [_as_issued(row, cluster, asked.runtime) for row, _ in results]
+    best = replace(asked, algorithm="best")
+    rows = [
+        beside_best(row, asked, groups, lambda: _how_to_measure(best, groups, call.engine)[1])
+        for row, _ in results
+    ]
+    rows = [_as_issued(row, cluster, asked.runtime) for row in rows]
     ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
     rows = [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
     summary: dict[str, Any] = {}
@@ -148,6 +154,7 @@ def _show(
     ranking: Ranking | None,
 ) -> None:
     _print(title, rows, **summary)
+    tell_switches(rows)
     if ranking:
         ranking.show()
 
@@ -185,7 +192,10 @@ def _compared(
     from experiments.validation.compare_collectives import agreement, beside
 
     frame = beside(pd.DataFrame(rows), measured, name)
-    both: list[dict[str, Any]] = frame.to_dict(orient="records")  # type: ignore[assignment]
+    both = [
+        {str(name): None if value != value else value for name, value in row.items()}
+        for row in frame.to_dict(orient="records")
+    ]
     return both, agreement(frame)
 
 
@@ -270,8 +280,8 @@ def _print(
         )
 
 
-def _signed(error: float) -> str:
-    return f"{100 * error:+.1f} %" if error == error else "-"
+def _signed(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:+.1f} %"
 
 
 def _write(

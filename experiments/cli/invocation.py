@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.output import print_json
-from experiments.reports.values import check_results
+from experiments.reports.result_checks import check_results
 from topologies.errors import InputError, suggestion
 from topologies.options import option
 

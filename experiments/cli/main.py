@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from experiments.cli.groups import LazyGroup
-from experiments.cli.process import leave, prepare
+from experiments.cli.process import ReaderGone, leave, open_streams, prepare, tell
 from topologies.errors import InputError, file_fault, shown
 
 INTERRUPTED = 130
 LONGEST_MESSAGE = 1000
+ENDS = (".", "?", "!", "…", ":")
+TRACEBACK = "CLUSTER_SIM_TRACEBACK"
+"""Environment variable that asks for the traceback of a fault of this program."""
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -84,9 +90,23 @@ def run(arguments: Sequence[str], program: click.Command = app) -> int:
         return _refuse(str(mistake))
     except OSError as fault:
         return _refuse(file_fault(fault))
+    except ReaderGone:
+        return 0
+    except MemoryError:
+        return _refuse(_out_of_memory())
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
     return status if isinstance(status, int) else 0
+
+
+def _out_of_memory() -> str:
+    from topologies.memory_limit import machine_bytes
+    from topologies.units import format_bytes
+
+    return (
+        f"ran out of memory; this process may use {format_bytes(machine_bytes())}. Ask for less at "
+        "once: fewer chips, sizes or iterations, a smaller batch, or a coarser --level."
+    )
 
 
 def _explain(mistake: click.ClickException) -> int:
@@ -114,11 +134,32 @@ def _interrupted() -> int:
 
 
 def _refuse(message: str, status: int = 2) -> int:
-    sys.stderr.write(f"cluster-sim: {shown(' '.join(message.split()), LONGEST_MESSAGE)}\n")
+    line = shown(" ".join(message.split()), LONGEST_MESSAGE)
+    tell(f"cluster-sim: {line}{'' if line[-1:] in ENDS else '.'}\n")
     return status
 
 
 def main() -> None:
     """Run the command line of this process."""
     prepare()
-    leave(run(sys.argv[1:]))
+    if not open_streams():
+        leave(_refuse("standard output is closed; send it somewhere, such as > /dev/null."))
+    try:
+        status = run(sys.argv[1:])
+    except Exception as fault:
+        status = _own_fault(fault)
+    leave(status)
+
+
+def _own_fault(fault: Exception) -> int:
+    """Answer a fault of this program in one line, too; its traceback is there for who asks."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(fault)
+        return 1
+    place = traceback.extract_tb(fault.__traceback__)[-1]
+    kind = f"{type(fault).__name__}: {fault}".rstrip(": .")
+    return _refuse(
+        f"internal fault, not yours: {shown(kind, 300)}, at {Path(place.filename).name} line "
+        f"{place.lineno}. Please report this line with the command; {TRACEBACK}=1 shows more.",
+        status=1,
+    )

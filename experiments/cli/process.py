@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
 import os
 import sys
+from collections.abc import Iterator
 from typing import NoReturn
+
+from topologies.errors import file_fault
 
 MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2
 """Numbers of glibc's ``mallopt`` parameters, see mallopt(3)."""
@@ -35,12 +40,72 @@ def prepare() -> None:
     tune(TOP_PAD, GROWTH_BYTES)
 
 
+class ReaderGone(Exception):  # noqa: N818 – no error: whoever reads, such as head, has enough
+    """Nobody reads standard output any more."""
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output that names itself where it fails."""
+
+    def write(self, text: str) -> int:
+        """Write text; ReaderGone where nobody reads it any more."""
+        with _named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Send on what was written."""
+        with _named():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as fault:
+        raise OSError(fault.errno, fault.strerror, "standard output") from None
+
+
+def open_streams() -> bool:
+    """Make standard streams fit for errors; say whether there is a standard output at all.
+
+    Python has no stream object for a descriptor that is closed, and the first file that is opened
+    would take its number and receive what was meant for people.
+    """
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if not sys.warnoptions:
+        import warnings
+
+        warnings.simplefilter("ignore")  # of libraries; what they mean for results is checked
+    if sys.stdout is None:
+        return False
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        terminal, encoding, errors = stream.isatty(), stream.encoding, stream.errors
+        sys.stdout = _Output(stream.detach(), encoding, errors, line_buffering=terminal)
+    return True
+
+
 def leave(status: int) -> NoReturn:
     """End the process without taking its modules apart, which takes longer than a small command."""
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:  # nobody reads any more
-        status = status or 1
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except ReaderGone:
+        pass
+    except OSError as fault:
+        status = 2
+        tell(f"cluster-sim: {file_fault(fault)}\n")
+    tell("")
     os._exit(status)
+
+
+def tell(line: str) -> None:
+    """Write a line for people; where nobody can receive it, the exit status still tells."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line)
+        sys.stderr.flush()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cluster_sim.progress import telling
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_json, print_table
+from experiments.reports.result_checks import check_results
 from topologies.options import option
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ def sweep(asked: SweepInputs, call: Invocation) -> int | None:
         )
     failed = frame[frame["status"] != "ok"]
     if call.json:
-        print_json({"rows": _records(frame), "summary": _summary(frame)})
+        document = {"rows": _records(frame), "summary": _summary(frame)}
+        check_results(document)
+        print_json(document)
     else:
         _print(frame, study.show)
     if len(failed) and not call.quiet:

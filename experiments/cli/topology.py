@@ -57,6 +57,8 @@ SHOWN = (
 
 LARGEST_GRAPH = 10**7
 """Edges up to which the graph is built without being asked for: a million chips, 6 GB."""
+BYTES_AN_EDGE = 600
+"""Memory that an edge and its share of the nodes take: 2.7 GB for the 4.6 million of Rainier."""
 
 LARGEST_GRAPHML = 10**5
 """Edges up to which ``--out`` holds the graph as GraphML, about 30 MB."""
@@ -91,8 +93,7 @@ def topology(
     assumed = _assumed(machine)
     cluster = replace(machine, **assumed).read(catalogue.read())
     sizes = measure(cluster)
-    small = sizes.links + sizes.scale_out_links <= LARGEST_GRAPH
-    timed = small if graph.graph is None else graph.graph
+    timed = _is_built(cluster.name, sizes.links + sizes.scale_out_links, graph.graph)
     document: dict[str, Any] = asdict(sizes) | {
         "build_s": _built_in_s(cluster, call.quiet) if timed else None,
         "peak_rss_bytes": _peak_rss_bytes(),
@@ -103,6 +104,25 @@ def topology(
         lambda: _print(document),
         lambda run: _write(run, cluster, document),
     )
+
+
+def _is_built(name: str, edges: int, wanted: bool | None) -> bool:
+    """Whether the graph is built: where that was asked for, or by itself where it is no burden.
+
+    Raises
+    ------
+    InputError
+        When a graph that was asked for does not fit in memory.
+    """
+    from topologies.memory_limit import check_memory, machine_bytes
+
+    needed = edges * BYTES_AN_EDGE
+    if wanted is None:
+        return edges <= LARGEST_GRAPH and needed < machine_bytes() / 2
+    if wanted:
+        remedy = "Leave --graph out: nothing else that is printed needs it."
+        check_memory(f"the graph of {name} with {edges:,} edges", needed, remedy)
+    return wanted
 
 
 def _assumed(machine: MachineInputs) -> dict[str, str]:

@@ -47,6 +47,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "fits": memory.total <= memory.capacity,
         "breakdown_s": run.breakdown_s,
         "overlapped_s": run.overlapped_s,
+        **_disturbed(run),
         **asdict(run.cost),
         "level": run.level,
         "folded": run.folded,
@@ -59,6 +60,14 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "peak_rss_bytes": peak_rss_bytes(),
         "provenance": dict(run.provenance),
     }
+
+
+def _disturbed(run: Iteration) -> dict[str, float]:
+    """The cost of what disturbs a step: how much longer the step takes with it."""
+    usual = run.undisturbed_s
+    if usual is None:
+        return {}
+    return {"undisturbed_s": usual, "disturbance_change_s": run.iteration_s - usual}
 
 
 def interval_document(run: Iteration) -> dict[str, Any]:
@@ -108,6 +117,7 @@ def results(run: Iteration) -> list[tuple[str, str]]:
         ("memory", kept),
         ("  in GB", parts),
         ("hidden communication", format_seconds(run.overlapped_s)),
+        *_disturbance(run),
         *_costs(run),
         ("simulated", folding(run)),
         ("took", f"{run.build_s:.2f} s to build, {run.simulate_s:.2f} s to run"),
@@ -115,6 +125,16 @@ def results(run: Iteration) -> list[tuple[str, str]]:
     if memory.total > memory.capacity:
         rows.insert(6, ("warning", "the plan does not fit in memory and was run all the same"))
     return rows
+
+
+def _disturbance(run: Iteration) -> list[tuple[str, str]]:
+    usual = run.undisturbed_s
+    if usual is None:
+        return []
+    longer = run.iteration_s - usual
+    change = f"{format_seconds(abs(longer))} {'longer' if longer >= 0 else 'shorter'}"
+    waited = format_seconds(run.breakdown_s["straggler"])
+    return [("disturbance", f"{change} than undisturbed; a rank waits {waited} for it on average")]
 
 
 def _costs(run: Iteration) -> list[tuple[str, str]]:

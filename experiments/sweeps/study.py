@@ -26,7 +26,7 @@ import cluster_sim
 from experiments.reports.run_record import content_digest, digest
 from experiments.sweeps.command_line import Program, arguments, check_harmless
 from topologies.errors import InputError, shown, suggestion
-from topologies.yaml_documents import read_yaml
+from topologies.yaml_documents import read_yaml, rule
 
 LARGEST_FILE_BYTES = 2**20
 MOST_RUNS = 1_000_000
@@ -128,9 +128,9 @@ def study(document: Any) -> Study:
     try:
         return Study.model_validate(document)
     except ValidationError as refused:
-        first = refused.errors(include_input=False, include_url=False)[0]
+        first = refused.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[str]"))
-        raise InputError(f"{place}: {first['msg']}") from None
+        raise InputError(f"{shown(place)}: {rule(first)}.") from None
 
 
 def rows(made: Study, program: Program) -> list[Row]:

@@ -56,7 +56,7 @@ class Worker:
         """End the process."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            self.process.communicate()  # which closes the pipes as well
             self.process = None
 
 

@@ -16,7 +16,6 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import fabric_from
 from topologies.clusters.yaml_chip import chip_part
 from topologies.clusters.yaml_schema import (
-    MUST,
     SHAPES,
     ClosKeys,
     ClusterKeys,
@@ -32,7 +31,7 @@ from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.clos import Clos
 from topologies.shapes.scale_out import ScaleOut
 from topologies.shapes.tiered import Tier, Tiered
-from topologies.yaml_documents import read_yaml
+from topologies.yaml_documents import read_yaml, rule
 
 LARGEST_FILE_BYTES = 1_000_000
 
@@ -87,12 +86,12 @@ def _explained(mistake: ValidationError) -> str:
         near = suggestion(str(first["loc"][-1]), known) or f" There are {', '.join(known)}."
         return f"unknown key {where}.{near}"
     if kind == "missing":
-        return f"{where} is missing"
+        return f"{where} is missing; give it a value"
     value = f" {shown(str(given), 60)!r}" if isinstance(given, str | int | float) else ""
-    message = MUST.get(kind) or first["msg"].removeprefix("Value error, ")
+    message = rule(first)
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         message = f"it must be a mapping with {', '.join(keys_at(first['loc']))}"
-    return f"{where}{value}: {message[:1].lower()}{message[1:]}"
+    return f"{where}{value}: {message}."
 
 
 def _cluster(keys: ClusterKeys, path: Path, catalogue: Catalogue) -> Cluster:

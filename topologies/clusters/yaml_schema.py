@@ -140,11 +140,6 @@ class ClusterKeys(_Keys):
 
 
 SHAPES = ("torus", "mesh", "switch", "clos", "tiered")
-MUST = {
-    "string_pattern_mismatch": "it must be made of letters, digits, spaces and . + - only",
-    "string_type": "input should be a valid string; write one word or a text in quotes",
-}
-"""Rules in plain words, by the kind of mistake that pydantic finds."""
 
 
 def keys_at(place: Sequence[str | int]) -> list[str]:

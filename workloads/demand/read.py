@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
 from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
 from workloads.demand.gaps import filled
 from workloads.demand.request_logs import is_json_log, read_json_log
@@ -150,8 +150,8 @@ def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = Fal
     if bad.any():
         row = int(np.argmax(bad))
         raise InputError(
-            f"{file}, row {row + 2}: {name} is {column.iloc[row]!r}; it must be a number of "
-            "at least 0."
+            f"{file}, row {row + 2}: {name} is {shown(str(column.iloc[row]))!r}; it must be a "
+            "number of at least 0."
         )
     return values
 
@@ -168,7 +168,7 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
         if bad.any():
             row = int(np.argmax(bad))
             raise InputError(
-                f"{file}, row {row + 2}: {clock} is {table[clock].iloc[row]!r}; "
+                f"{file}, row {row + 2}: {clock} is {shown(str(table[clock].iloc[row]))!r}; "
                 "it must be a time such as 2024-05-10T13:45."
             )
         return moments.dt.tz_localize(None)

@@ -80,8 +80,17 @@ def _many(given: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | 
         return Timing(plain(seconds), worst(rank.kin.provenance, known))
     grid, factors, known = _factors(rank.kin, precision)
     at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
-    factor = np.exp(interpolate(grid, factors, *at))
-    seconds = factor * roofline_s(rank, *sides, sustained=_sustained(rank, precision))
+    sustained = _sustained(rank, precision)
+
+    def measured_s(batch: FloatArray) -> FloatArray:
+        shape = (np.maximum(batch * sides[1], 1), sides[2], sides[3])
+        factor: FloatArray = np.exp(interpolate(grid, factors, *shape))
+        return factor * roofline_s(rank, batch, *sides[1:], sustained=sustained)
+
+    seconds = measured_s(sides[0])
+    if (sides[0] > 1).any():
+        # Measured times of small shapes scatter; still, many products take no less than one.
+        seconds = np.maximum(seconds, measured_s(np.minimum(sides[0], 1)))
     return Timing(plain(seconds), worst(rank.kin.provenance, known, place(grid, *at)))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
 from workloads.demand.bundled import data_file
 from workloads.demand.columns import CLOCK, TIME_S, meanings
 from workloads.demand.read import MAX_BYTES
@@ -21,6 +21,7 @@ IntArray = npt.NDArray[np.integer[Any]]
 FloatArray = npt.NDArray[np.float64]
 MAX_REQUESTS = 5_000_000
 MAX_SPAN_S = 1e9
+MOST_TOKENS = 10**8
 """Longest time that drawn requests may take; beyond, a float loses the microseconds [s]."""
 AZURE_SERVICES = ("conv", "code")
 
@@ -251,12 +252,12 @@ def _seconds(table: pd.DataFrame, file: Path) -> FloatArray:
 
 def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
     values = pd.to_numeric(table[name], errors="coerce").to_numpy(float)
-    bad = ~np.isfinite(values) | (values < 0) | (values > 1e8)
+    bad = ~np.isfinite(values) | (values < 0) | (values > MOST_TOKENS)
     if bad.any():
         row = int(np.argmax(bad))
         raise InputError(
-            f"{file}, row {row + 2}: {name} is {table[name].iloc[row]!r}; it must be a number "
-            "of tokens."
+            f"{file}, row {row + 2}: {name} is {shown(str(table[name].iloc[row]))!r}; it must be a "
+            f"number of tokens from 0 to {MOST_TOKENS:,}."
         )
     whole: IntArray = np.maximum(1, np.rint(values)).astype(np.int64)
     return whole

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import pandas as pd
 
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue, catalogue
@@ -170,6 +171,14 @@ class Iteration:
     def breakdown_s(self) -> dict[str, float]:
         """Mean over all ranks by category [s]."""
         return {part: total / self.iterations for part, total in mean_s(self.ranks).items()}
+
+    @property
+    def undisturbed_s(self) -> float | None:
+        """Length of the iteration without its jitter, stragglers and faults [s]; None if none."""
+        if isinstance(self.trace, RankVector):
+            usual_ps = self.trace.undisturbed_ps
+            return None if usual_ps is None else usual_ps / PS_PER_S / self.iterations
+        return None if self.undisturbed is None else self.undisturbed.total_s / self.iterations
 
     @property
     def cost(self) -> StepCost:

@@ -19,6 +19,7 @@ from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import BoolArray, Edges, IntArray
+from topologies.arrays import distinct
 from topologies.errors import InputError
 from topologies.routing.domain import Routes, routes
 from topologies.shapes.basic import Torus
@@ -205,7 +206,7 @@ def _tied_pairs(group: Group) -> int:
     local = group.chips % group.cluster.chips_per_domain
     apart = 1
     for at, axis in zip(coordinates(shape, local), shape.axes, strict=True):
-        places = np.unique(at)
+        places = distinct(at)
         pairs = len(places) ** 2
         if axis.wrap and axis.size > 1 and axis.size % 2 == 0:
             pairs -= int(np.isin((places + axis.size // 2) % axis.size, places).sum())

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +12,7 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import IntArray
 from topologies.errors import InputError
+from topologies.memory_limit import machine_bytes
 from topologies.routing.domain import routes
 from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import coordinates
@@ -24,7 +21,6 @@ from topologies.units import format_bytes
 BYTES_AN_OP = 115
 """Peak of building and running a schedule: 113 B an op for the 154 M ops of a ring of 4,096 chips
 of Trn2, 102 B on plain wire."""
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SAMPLED_PAIRS = 1024
 """Pairs of chips whose mean distance stands for that of all."""
 
@@ -41,30 +37,13 @@ def check_op_count(
         raise InputError(
             f"{kind} by {algorithm} on {ranks:,} ranks is about {ops:.1e} ops and needs "
             f"{format_bytes(ops * BYTES_AN_OP)}; this machine has {format_bytes(machine_bytes())}. "
-            f"Use fewer ranks or {remedy}"
+            f"Use fewer ranks or {remedy}."
         )
 
 
 def fits(ops: int) -> bool:
     """Whether so many ops can be built and run in the memory of this machine."""
     return ops * BYTES_AN_OP <= machine_bytes()
-
-
-def machine_bytes() -> int:
-    """Memory that this process may use [B]: the machine's, or less where it was limited."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    limits = [physical, _cgroup_bytes()]
-    return min(limits if soft == resource.RLIM_INFINITY else [*limits, soft])
-
-
-def _cgroup_bytes() -> int:
-    """Memory that a container's control group allows [B]; without a limit a very large number."""
-    try:
-        text = CGROUP_LIMIT.read_text(encoding="ascii").strip()
-    except OSError:
-        return sys.maxsize
-    return int(text) if text.isdecimal() else sys.maxsize
 
 
 def ops_foreseen(

@@ -22,6 +22,7 @@ from cluster_sim.collectives.verify.stacked_switches import (
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import distinct
 from topologies.routing.domain import routes
 from topologies.routing.scale_out import clos, scale_out_paths
 from topologies.shapes.basic import Shape, Torus
@@ -150,7 +151,7 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     scale_out = group.cluster.scale_out
     if _domains(group) > 1 and scale_out is not None:
         counts = np.bincount(group.domain - group.domain.min())
-        for inside in np.unique(counts[counts > 0]).tolist():
+        for inside in distinct(counts[counts > 0]).tolist():
             need = crossing_bytes(call, inside * group.ranks_per_chip)
             rate = each * scale_out.bandwidth_bytes_per_s
             yield Bound(AROUND, _time(need, rate, least))
@@ -186,7 +187,7 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
     group = call.group
     for layer in clos(group.cluster)[1][:-1]:
         counts = np.bincount(group.chips // layer.chips)
-        for inside in np.unique(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
+        for inside in distinct(counts[(counts > 0) & (counts < len(group.chips))]).tolist():
             need = crossing_bytes(call, inside * group.ranks_per_chip)
             yield Bound(f"cut around a {layer.name}", _time(need, layer.up_bytes_per_s, least))
 

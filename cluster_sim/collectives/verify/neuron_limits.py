@@ -17,6 +17,7 @@ from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import RUNTIME
 from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.routing.domain import routes
@@ -198,7 +199,7 @@ def _refuse_uneven_exchange(group: Group) -> None:
     """All-to-all-v: on a torus between equal places of nodes, on a switch among whole chips."""
     cluster = group.cluster
     if isinstance(cluster.shape, Torus):
-        places = np.unique(group.chips % cluster.chips_per_domain)
+        places = distinct(group.chips % cluster.chips_per_domain)
         if len(places) > 1:
             raise InputError(
                 f"all-to-all-v between chips {places[0]} and {places[1]} of a torus: the runtime "

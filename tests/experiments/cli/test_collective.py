@@ -276,3 +276,16 @@ def test_byte_matrices_that_are_none(tmp_path: Path, text, message):
     with pytest.raises(InputError, match=message) as caught:
         collective("all-to-all-v", "ring:3", matrix=path, **RING)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys):
+    """On Trn1 the runtime leaves the mesh at 1 MiB, where halving would take two thirds as long."""
+    small, large = printed(capsys, "all-reduce", "trn1.32xlarge", size="1MiB,2MiB")
+    assert small["time_s"] > large["time_s"]
+    assert (small["algorithm"], small["best_algorithm"]) == ("mesh", "rdh")
+    assert small["switches"] == ["mesh", "rdh"]
+    assert small["best_time_s"] < 0.7 * small["time_s"]
+    assert "best_time_s" not in large
+    collective("all-reduce", "trn1.32xlarge", size="1MiB", quiet=True)
+    told = capsys.readouterr().out
+    assert "1 MiB: the Neuron runtime takes mesh by the length of the buffer, and rdh" in told

@@ -103,7 +103,7 @@ def test_no_product_beats_the_peak_or_the_memory(m, n, k, chip):
 @given(SIDES, SIDES, SIDES, st.sampled_from(CHIPS))
 def test_a_batch_is_no_shorter_than_one_and_arrays_equal_scalars(m, n, k, chip):
     one, many = gemm_s(chip, m, n, k), gemm_s(chip, m, n, k, batch=64)
-    assert many > 0.7 * one  # measured times of the smallest shapes scatter
+    assert many >= one
     assert gemm_s(chip, [m, m], [n, n], k).tolist() == [one, one]
 
 

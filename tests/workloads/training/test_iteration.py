@@ -109,6 +109,8 @@ def test_both_levels_give_one_iteration_with_jitter_and_a_straggler() -> None:
     undisturbed = iteration(TOY, sixteen(), made)
     assert undisturbed.breakdown_s["straggler"] == 0
     assert engine.iteration_s > undisturbed.iteration_s
+    assert engine.undisturbed_s == vector.undisturbed_s == undisturbed.iteration_s
+    assert undisturbed.undisturbed_s is None
     assert not engine.folded
 
 

@@ -7,15 +7,12 @@ level that would do.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import resource
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from topologies.errors import InputError
+from topologies.memory_limit import machine_bytes
 from topologies.units import format_bytes
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
@@ -109,7 +106,7 @@ def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
     InputError
         With ops, bytes, the limit, and what would do instead.
     """
-    limit = process_bytes()
+    limit = machine_bytes()
     needed = size.memory_bytes(level, engine, ranks)
     numbered = level == "rank-vector" or size.ops <= MOST_ENGINE_OPS
     if needed <= limit and numbered:
@@ -136,14 +133,3 @@ def _remedy(size: Size, level: str, engine: str, ranks: int, limit: int) -> str:
     if size.ops and few.memory_bytes("collective", "fast", ranks) <= limit < few.ops:
         return "Use --level collective without --unfolded."
     return "Use a smaller --global-batch, larger --microbatch or fewer --iterations."
-
-
-def process_bytes() -> int:
-    """Memory that this process may use [B]: the machine's, or less where it was limited."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    limits = [physical, *([soft] if soft != resource.RLIM_INFINITY else [])]
-    group = Path("/sys/fs/cgroup/memory.max")
-    with contextlib.suppress(OSError, ValueError):  # no control group, or "max": no limit
-        limits.append(int(group.read_text()))
-    return min(limits)

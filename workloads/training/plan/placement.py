@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.schedule.table import IntArray
+from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Torus
@@ -111,7 +112,7 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
             f"the rank order names chip {order.max()}; {cluster.name} has chips 0 to "
             f"{cluster.chips - 1}."
         )
-    if chips is not None and len(np.unique(order)) < len(order):
+    if chips is not None and len(distinct(order)) < len(order):
         raise InputError("the rank order names a chip twice; name each once.")
     sizes = [getattr(plan, axis) for axis in reversed(plan.order)]
     grid = np.arange(plan.ranks).reshape(sizes)

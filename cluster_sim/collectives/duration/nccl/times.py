@@ -133,7 +133,7 @@ def _time_ps(
 def seconds(load: Load, costs: Nccl) -> Number:
     """Time of a collective, or of an array of them [s]."""
     if load.way == "ring":
-        rings = [_ring_s(load, costs, name) for name in PROTOCOLS]
+        rings = [ring_s(load, costs, name) for name in PROTOCOLS]
         in_switch = costs.chip["launch"] + _in_switch_s(load, costs)
         return pick(load, costs.tuner, [*rings, in_switch])
     if load.way == "tree":
@@ -141,7 +141,7 @@ def seconds(load: Load, costs: Nccl) -> Number:
     return _exchange_s(load, costs)
 
 
-def _ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
+def ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
     """Round a ring in one protocol; LL moves a rank's own shard at the rate of all else."""
     chip, fabric = costs.chip, costs.fabric
     if protocol == "ll":

@@ -8,7 +8,7 @@ nothing waits for what comes later; no queue of events is needed, and no table o
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -39,12 +39,15 @@ class RankVector:
         As :func:`workloads.training.program.breakdown.breakdown` returns it.
     overlapped_s : float
         Communication hidden behind something that goes first, mean over all ranks [s].
+    undisturbed_ps : int or None
+        Length of the iteration without jitter and stragglers, where it was disturbed [ps].
     """
 
     total_ps: int
     ops: int
     ranks: pd.DataFrame
     overlapped_s: float
+    undisturbed_ps: int | None = None
 
     @property
     def total_s(self) -> float:
@@ -97,7 +100,8 @@ def evaluate(
     until = follow(undisturbed, RECORD, noted).until
     idle[noted.like, -1] = until.max() - until
     usual = Usual(idle, classes[machine.layout.order])
-    return _summed(machine, follow(machine, COMPARE, usual, progress), usual)
+    vector = _summed(machine, follow(machine, COMPARE, usual, progress), usual)
+    return replace(vector, undisturbed_ps=int(until.max()))
 
 
 def _nothing_usual(program: Program) -> Usual:

@@ -1,0 +1,53 @@
+"""Rows of ``auto`` on Trainium beside what ``best`` takes, near a switch of the Neuron runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from cluster_sim.collectives import Group
+    from experiments.cli.collective_groups import Measure
+    from experiments.cli.collective_inputs import CollectiveInputs
+
+
+def beside_best(
+    row: dict[str, Any],
+    asked: CollectiveInputs,
+    groups: Sequence[Group],
+    measure_best: Callable[[], Measure],
+) -> dict[str, Any]:
+    """Return a row with what ``best`` takes, where ``auto`` is slower near a runtime's switch.
+
+    Such a row has ``switches``, the algorithms that ``auto`` takes near its length,
+    ``best_algorithm`` and ``best_time_s`` [s].
+    """
+    from cluster_sim.collectives import KINDS, CollectiveCall
+    from cluster_sim.collectives.algorithms.switches import switched
+
+    if asked.algorithm != "auto" or asked.op not in KINDS or asked.fault:
+        return row
+    near = switched(CollectiveCall(asked.op, groups[0], row["size_bytes"]))
+    if len(near) == 1:
+        return row
+    best, _ = measure_best()(row["size_bytes"])
+    if best["time_s"] >= row["time_s"]:
+        return row
+    named = {"best_algorithm": best["algorithm"], "best_time_s": best["time_s"]}
+    return {**row, "switches": list(near), **named}
+
+
+def tell_switches(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say of every row that is slower than it need be that this is the runtime's choice."""
+    from topologies.units import format_bytes, format_seconds
+
+    for row in rows:
+        if "best_time_s" in row:
+            other = " or ".join(name for name in row["switches"] if name != row["algorithm"])
+            click.echo(
+                f"{format_bytes(row['size_bytes'])}: the Neuron runtime takes {row['algorithm']} "
+                f"by the length of the buffer, and {other} at lengths near it. --algorithm best: "
+                f"{row['best_algorithm']}, {format_seconds(row['best_time_s'])}."
+            )

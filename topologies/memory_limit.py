@@ -1,0 +1,54 @@
+"""The memory that this process may use, against which work is judged before it begins."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+from topologies.errors import InputError
+from topologies.units import format_bytes
+
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def machine_bytes() -> int:
+    """Memory that this process may use [B]: the machine's, or less where it was limited."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    own = [limit for limit in soft if limit != resource.RLIM_INFINITY]
+    return min(physical, _cgroup_bytes(), *own)
+
+
+def _cgroup_bytes() -> int:
+    """Memory that a container's control group allows [B]; without a limit a very large number."""
+    try:
+        text = CGROUP_LIMIT.read_text(encoding="ascii").strip()
+    except OSError:
+        return sys.maxsize
+    return int(text) if text.isdecimal() else sys.maxsize
+
+
+def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
+    """Refuse work that takes more memory than this process may use.
+
+    Parameters
+    ----------
+    what : str
+        Names the work, such as ``the graph of 1,000,000 chips``.
+    needed_bytes : int
+        Estimate of the most that it holds at once [B].
+    remedy : str
+        Sentence that says what would do.
+
+    Raises
+    ------
+    InputError
+    """
+    limit = machine_bytes()
+    if needed_bytes > limit:
+        raise InputError(
+            f"{what} needs about {format_bytes(needed_bytes)}, and this process may use "
+            f"{format_bytes(limit)}. {remedy}"
+        )
