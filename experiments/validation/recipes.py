@@ -7,11 +7,12 @@ the row's ``source``; a row of an unknown source gets the usual one of such a mo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from experiments.validation.conditions import chosen
 from experiments.validation.machines import machines_for
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.files import csv_rows
@@ -111,6 +112,8 @@ def _recipe(row: Mapping[str, str]) -> Recipe:
 def recipe(row: Mapping[str, Any]) -> Recipe:
     """Recipe of a row, by its ``source``, else by chip, ``gated_mlp``, ``zero`` and ``overlap``.
 
+    Conditions that the row states itself take the place of the recipe's.
+
     Examples
     --------
     >>> recipe({"source": "github VIA-Research/vTrain ground_truth_single.csv"}).attention
@@ -119,4 +122,10 @@ def recipe(row: Mapping[str, Any]) -> Recipe:
     >>> recipe(mine).attention, recipe(mine | {"overlap": "all"}).attention
     ('unfused', 'fused')
     """
-    return next(one for one in recipes() if one.suits(row))
+    found = next(one for one in recipes() if one.suits(row))
+    stated = chosen(row, machines_for(row["cluster"], 1).chip) if row.get("cluster") else {}
+    if not stated and not row.get("attention"):
+        return found
+    merged = {**dict(found.variants), **stated}
+    kept = tuple((path, name) for path, name in merged.items() if name)
+    return replace(found, variants=kept, attention=row.get("attention") or found.attention)

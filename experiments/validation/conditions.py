@@ -1,0 +1,79 @@
+"""Conditions of a measurement that a row may state: attention, compiler, release, power limit.
+
+Each is optional and chooses catalogue variants, or a field of the plan, in place of those that the
+recipe of the row's framework would take. What a row states counts before what a recipe assumes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from topologies.errors import InputError
+from workloads.kernels.chip_share import family
+
+ROUNDS: Mapping[str, str] = {
+    "training_results_v3.0": "2023-06",
+    "training_results_v3.1": "2023-11",
+    "training_results_v4.0": "2024-06",
+    "training_results_v4.1": "2024-11",
+    "training_results_v5.0": "2025-06",
+    "training_results_v5.1": "2025-11",
+}
+"""When MLCommons published its rounds of training, by the repository that a source names."""
+RELEASES: tuple[tuple[str, str, str], ...] = (
+    ("2023-09", "gemm_sustained_fp8", "early-2023"),
+    ("2024-03", "", ""),
+    ("9999", "gemm_sustained_fp8", "late-2024"),
+)
+"""Constant of the H100's kernels, and its variant, of software before each month."""
+DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
+"""A year, a month or a day."""
+LIMITED_BELOW_W = 600
+"""Power limit of an H100, of 700 W, below which it runs at the rates of 500 W."""
+SEPARATE = ("norm_efficiency", "activation_efficiency")
+"""Classes of element-wise work that a compiler fuses."""
+
+
+def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
+    """Return the catalogue variants that a row's conditions stand for, by ``PART.QUANTITY``.
+
+    An empty name takes the catalogue's own value back where a recipe has chosen a variant.
+
+    Examples
+    --------
+    >>> chosen({"power_limit_w": 500}, "h100")["kernels.h100.gemm_sustained"]
+    '500-watt'
+    >>> chosen({"compiled": 1}, "a100-80gb")["kernels.a100.norm_efficiency"]
+    ''
+    """
+    kernels = f"kernels.{family(chip).name}"
+    found: dict[str, str] = {}
+    if row.get("compiled") is not None and kernels in ("kernels.a100", "kernels.h100"):
+        found |= {f"{kernels}.{name}": "" if row["compiled"] else "eager" for name in SEPARATE}
+    if kernels != "kernels.h100":
+        return found
+    date = row.get("date") or _round(str(row.get("source") or ""))
+    if date:
+        name, variant = _release(str(date))
+        found |= {f"{kernels}.{name}": variant} if name else {}
+    limit = row.get("power_limit_w")
+    if limit is not None:
+        slow = "500-watt" if limit < LIMITED_BELOW_W else ""
+        for name in ("gemm_sustained_fp8", "gemm_sustained"):
+            path = f"{kernels}.{name}"
+            found[path] = slow or found.get(path, "")
+    return found
+
+
+def _release(date: str) -> tuple[str, str]:
+    """Constant and variant of the software of a month; empty where the catalogue's own holds."""
+    if not re.fullmatch(DATE, date):
+        raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")
+    return next((name, variant) for until, name, variant in RELEASES if date < until)
+
+
+def _round(source: str) -> str:
+    """Month of the round of MLPerf that a source names; empty for any other source."""
+    return next((date for name, date in ROUNDS.items() if name in source), "")

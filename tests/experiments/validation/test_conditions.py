@@ -1,0 +1,55 @@
+"""Conditions that a row may state: each moves its prediction, and only where it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments.validation.conditions import chosen
+from experiments.validation.recipes import recipe
+from experiments.validation.training import predict
+from topologies.errors import InputError
+
+ROW: dict[str, Any] = {
+    "cluster": "dgx-h100", "chips": 8, "layers": 4, "hidden": 4096, "heads": 32, "kv_heads": 8,
+    "seq": 4096, "tp": 1, "zero": 3, "precision": "bf16", "recompute": "none", "overlap": "dp",
+    "microbatch": 1, "global_batch": 8, "gated_mlp": 1,
+}  # fmt: skip
+
+
+def seconds(**stated: Any) -> float:
+    return predict({**ROW, **stated}).predicted["iteration_s"]
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster"),
+    [
+        ({"attention": "unfused"}, {"attention": "fused"}),
+        ({"compiled": 0}, {"compiled": 1}),
+        ({"power_limit_w": 500}, {"power_limit_w": 700}),
+        ({"precision": "fp8", "date": "2023-05"}, {"precision": "fp8", "date": "2023-11"}),
+        ({"precision": "fp8", "date": "2023-11"}, {"precision": "fp8", "date": "2024-11"}),
+    ],
+)
+def test_each_condition_moves_the_time(slower: dict[str, Any], faster: dict[str, Any]) -> None:
+    assert seconds(**slower) > 1.01 * seconds(**faster)
+
+
+def test_a_source_of_mlperf_says_when_it_was() -> None:
+    source = "github mlcommons/training_results_v3.0 NVIDIA/results"
+    assert chosen({"source": source}, "h100") == chosen({"date": "2023-06"}, "h100")
+    assert chosen({"source": source}, "a100-80gb") == {}
+
+
+def test_what_a_row_states_counts_before_its_recipe() -> None:
+    """Torchtitan's H100s were limited to 500 W; a row of it that was not says so."""
+    limited = {"cluster": "dgx-h100", "source": "github pytorch/torchtitan", "zero": 3}
+    variants = [dict(recipe(row).variants) for row in (limited, {**limited, "power_limit_w": 700})]
+    assert "kernels.h100.gemm_sustained" in variants[0]
+    assert "kernels.h100.gemm_sustained" not in variants[1]
+
+
+def test_a_date_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match=r"date 'soon' is no month"):
+        chosen({"date": "soon"}, "h100")
