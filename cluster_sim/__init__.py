@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from workloads.search.front import search_plans
     from workloads.serving.front import serve
     from workloads.traces.replay import replay
-    from workloads.training.iteration import iteration as train
+    from workloads.training.front import train
     from workloads.training.plan.plan import ParallelPlan as Plan
 
 __version__ = "0.1.0"
@@ -78,7 +78,7 @@ _PLACES = {
     "search_plans": "workloads.search.front:search_plans",
     "serve": "workloads.serving.front:serve",
     "simulate": "cluster_sim.trace.trace:run",
-    "train": "workloads.training.iteration:iteration",
+    "train": "workloads.training.front:train",
     "validate": "experiments.validation.front:validate",
 }
 """Module of each name, and what it is called there; nothing after the colon for a module."""
@@ -98,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(["__version__", *__all__])

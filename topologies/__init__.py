@@ -67,3 +67,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(f"topologies.{module}"), name)
     raise AttributeError(f"module 'topologies' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

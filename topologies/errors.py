@@ -7,7 +7,19 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """A user's mistake: the message names the thing, the value, the limit and the remedy."""
+    """A user's mistake: the message names the thing, the value, the limit and the remedy.
+
+    Commands print it in one line and exit with status 2; from Python it is a ``ValueError``.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> try:
+    ...     cluster("trn2.48xlrge")
+    ... except InputError as mistake:
+    ...     print(str(mistake)[:65])
+    unknown cluster 'trn2.48xlrge'. Did you mean trn2.48xlarge? There
+    """
 
 
 def suggestion(value: str, choices: Iterable[str]) -> str:

@@ -167,6 +167,17 @@ def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
     return whole
 
 
+def as_bytes(given: int | str) -> int:
+    """Return whole bytes as they are, or what a text says; see :func:`parse_bytes`.
+
+    Examples
+    --------
+    >>> as_bytes(2**20) == as_bytes("1MiB")
+    True
+    """
+    return parse_bytes(given) if isinstance(given, str) else given
+
+
 def parse_bytes(text: str, what: str = "size") -> int:
     """Read a size in whole bytes; where four digits cannot tell, as in ``1.1GiB``, the nearest.
 

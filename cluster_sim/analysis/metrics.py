@@ -20,6 +20,8 @@ from cluster_sim.schedule.table import NO_RESOURCE, Codes, IntArray, Label
 from cluster_sim.trace.trace import Trace, categorical
 from topologies.errors import InputError, suggestion
 
+__all__ = ["kind_use", "label_use", "node_bytes", "resource_use", "summary"]
+
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
@@ -263,3 +265,8 @@ def _rate(amount: IntArray, run_ps: int) -> Any:
 
 def _node_name(node: int, switches_from: int) -> str:
     return f"s{node - switches_from}" if node >= switches_from else str(node)
+
+
+def __dir__() -> list[str]:
+    """Names of the tables, for completion."""
+    return sorted(__all__)

@@ -11,7 +11,7 @@ from cluster_sim.collectives.algorithms.footprint import check_op_count, fits, o
 from cluster_sim.collectives.algorithms.registry import AUTO, chosen, fits_by, suitable
 from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.messages import side_by_side
@@ -19,14 +19,16 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts, wire, w
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.table import Schedule
 from topologies.arrays import distinct
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.units import as_bytes
 
 
 def collective(
     kind: str,
-    group: Group,
+    group: Group | Cluster | str,
     *,
-    size_bytes: int,
+    size_bytes: int | str,
     algorithm: str = AUTO,
     ideal: bool = False,
     sbuf: bool = False,
@@ -39,17 +41,32 @@ def collective(
     kind : str
         ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``broadcast`` or
         ``permute``.
-    group : Group
-        Such as ``Group(cluster, range(64))``.
-    size_bytes : int
-        As in nccl-tests; see :class:`CollectiveCall` [B].
-    algorithm, ideal, sbuf, contended
-        As in :func:`compose`.
+    group : Group, Cluster or str
+        Such as ``Group(cluster, range(64))``; a cluster or its name stands for all its chips.
+    size_bytes : int or str
+        Size of the buffer as nccl-tests counts it, such as ``2**30`` or ``"1GiB"`` [B]; see
+        :class:`CollectiveCall`.
+    algorithm : str, default "auto"
+        A name that ``cluster-sim list algorithms`` shows; ``auto`` takes what the runtime would.
+    ideal : bool, default False
+        Count link rates and latencies only, without efficiencies, launches and memory.
+    sbuf : bool, default False
+        Keep the buffers in the scratchpads of the cores, so that nothing is drawn from memory.
+    contended : bool, default False
+        Write out what is drawn from memories even where this collective by itself cannot fill
+        them, so that it may be merged with others that do.
+
+    Returns
+    -------
+    Schedule
+        Ops in the order of the messages, for :func:`cluster_sim.simulate`; ``facts`` names the
+        algorithm that was taken.
 
     Raises
     ------
     InputError
-        As in :func:`compose`.
+        For an unknown operation or algorithm, an algorithm that makes no sense on this group, and
+        a schedule that does not fit in this machine.
 
     Examples
     --------
@@ -59,7 +76,7 @@ def collective(
     >>> schedule.facts["algorithm"], len(schedule)
     ('multi-ring', 232)
     """
-    call = CollectiveCall(kind, group, size_bytes)
+    call = CollectiveCall(kind, as_group(group), as_bytes(size_bytes))
     return build(call, algorithm, ideal=ideal, sbuf=sbuf, contended=contended)
 
 

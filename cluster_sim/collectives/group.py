@@ -11,6 +11,7 @@ from cluster_sim.schedule.table import IntArray
 from topologies import display
 from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import as_cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
@@ -24,18 +25,24 @@ class Group:
     Rank r is on chip ``chips[r // ranks_per_chip]``. A group whose chips ascend leaves the way of
     its rings to the runtime, which fits them to the fabric; any other order is followed as given.
 
-    Attributes
+    Parameters
     ----------
     cluster : Cluster
     chips : int array (chips,)
-        Global chip numbers, each once.
-    ranks_per_chip : int
+        Global chip numbers, each once, in the order of the ranks.
+    ranks_per_chip : int, default 1
         Logical cores that take part on each chip.
 
     Raises
     ------
     InputError
         When a chip is unknown or named twice.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> Group(cluster("trn2.48xlarge"), range(4), ranks_per_chip=2).ranks
+    8
     """
 
     cluster: Cluster
@@ -59,9 +66,15 @@ class Group:
         if self.ranks_per_chip < 1:
             raise InputError(f"ranks per chip of {self.ranks_per_chip}; at least 1")
 
+    @property
+    def _facts(self) -> dict[str, object]:
+        return {"ranks": f"{self.ranks:,}", "cluster": self.cluster.name}
+
     def __repr__(self) -> str:
-        facts = {"ranks": f"{self.ranks:,}", "cluster": self.cluster.name}
-        return display.line("Group", facts)
+        return display.line("Group", self._facts)
+
+    def _repr_html_(self) -> str:
+        return display.table("Group", self._facts)
 
     @property
     def ranks(self) -> int:
@@ -95,6 +108,17 @@ class Group:
     def ascending(self) -> bool:
         """Whether the chips stand in the order of their numbers."""
         return bool(np.all(np.diff(self.chips) > 0))
+
+
+def as_group(given: Group | Cluster | str) -> Group:
+    """Return a group as it is, or all chips of a cluster or of the one that a text names.
+
+    Examples
+    --------
+    >>> as_group("trn2.48xlarge")
+    Group(ranks=16, cluster=trn2.48xlarge)
+    """
+    return given if isinstance(given, Group) else whole(as_cluster(given))
 
 
 def whole(cluster: Cluster, ranks_per_chip: int = 1) -> Group:

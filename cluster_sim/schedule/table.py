@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -288,6 +289,14 @@ class Schedule:
         What a reader groups by, such as ``rank``, ``step``, ``what``, ``count``.
     facts : mapping of str to plain values
         What the schedule is: collective, algorithm, size and the like. Ends in ``run.json``.
+
+    Examples
+    --------
+    >>> link = Resources.table("link", [0], [1])
+    >>> edges = Edges.from_pairs(2, [0], [1])
+    >>> columns = (np.array(values) for values in ([0, 0], [0, 0], [5, 5], [8, 8], [0, 0]))
+    >>> Schedule(*columns, edges, link)
+    Schedule(2 ops, 1 edges, 1 resources)
     """
 
     kind: IntArray
@@ -310,6 +319,16 @@ class Schedule:
             f"Schedule({len(self):,} ops, {len(self.edges):,} edges, "
             f"{len(self.resources):,} resources{', ' + title if title else ''})"
         )
+
+    def _repr_html_(self) -> str:
+        sizes = {"ops": len(self), "edges": len(self.edges), "resources": len(self.resources)}
+        counted = {name: f"{number:,}" for name, number in sizes.items()}
+        # The engine sees nothing of topologies, so this table is written without its display.
+        rows = (
+            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+            for name, value in {**counted, **self.facts}.items()
+        )
+        return f"<table><caption>Schedule</caption>{''.join(rows)}</table>"
 
     @property
     def nbytes(self) -> int:

@@ -18,6 +18,7 @@ from cluster_sim.engine.times import STATUSES, HorizonError, Times
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import KINDS, Codes, IntArray, Label, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain
+from topologies import display
 from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ class Trace:
     schedule : Schedule
     times : Times
         ``ready_ps``, ``start_ps``, ``end_ps``: int64 (ops,), -1 for what never came.
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives.builder import collective
+    >>> trace = run(collective("all-gather", "trn2.48xlarge", size_bytes="16MiB"))
+    >>> trace.total_ps == int(trace.times.end_ps.max())
+    True
     """
 
     schedule: Schedule
@@ -50,6 +58,10 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"Trace({self.total_s:.9g} s, {self.schedule!r})"
+
+    def _repr_html_(self) -> str:
+        facts = {"time": f"{self.total_s:.9g} s", "ops": f"{len(self):,}"}
+        return display.table("Trace", {**facts, **self.schedule.facts})
 
     @property
     def total_ps(self) -> int:
@@ -169,7 +181,7 @@ def run(
     Parameters
     ----------
     schedule : Schedule
-    engine : {"fast", "reference"}
+    engine : {"fast", "reference"}, default "fast"
         Compiled, or SimPy: the same integers.
     faults : Faults, optional
         Changes of speed in flight (rule 8).
@@ -177,9 +189,14 @@ def run(
         Stop at this instant [ps].
     until_ops : op numbers, optional
         Stop as soon as one of them has ended.
-    on_blocked : {"raise", "report"}
+    on_blocked : {"raise", "report"}, default "raise"
         What to do about ops that can never run: raise, or leave it to the reader of the trace
         (their times are -1, and :func:`cluster_sim.trace.blocked.explain` says why).
+
+    Returns
+    -------
+    Trace
+        ``total_s`` [s] and, op by op, ready, start and end in integer picoseconds.
 
     Raises
     ------
@@ -187,6 +204,14 @@ def run(
         When ops are left that can never run; names the first and what it waits for.
     InputError
         For an unknown engine, a fault of an unknown resource, or a run past 2⁶² ps (rule 6).
+
+    Examples
+    --------
+    >>> from cluster_sim.collectives.builder import collective
+    >>> from topologies.clusters.names import cluster
+    >>> ring = cluster("ring:4", bandwidth="100GB/s", latency="1us")
+    >>> run(collective("permute", ring, size_bytes=10**6)).total_s
+    1.1e-05
     """
     if on_blocked not in ("raise", "report"):
         raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from workloads.serving import Batching, Profile, Requests, Served
     from workloads.serving import Slo as Limits
 
-MOST_PER_S = 1e9
-"""Bound of a drawn rate [1/s]."""
 PREFILLS = ("auto", "separate", "chunked")
 DRAWN = 2000
 """Requests of a Poisson process unless the user says."""
@@ -163,11 +161,17 @@ def _requests(load: RequestInputs, seed: int) -> Requests:
     import numpy as np
 
     from topologies.errors import InputError
-    from workloads.serving import azure_lengths, fixed_lengths, poisson, read_requests
+    from workloads.serving import (
+        azure_lengths,
+        drawn_rate,
+        fixed_lengths,
+        poisson,
+        read_requests,
+    )
 
     text, prompt, output = load.requests, load.prompt, load.output
-    kind, colon, rate = text.partition(":")
-    if kind != "poisson" or not colon:
+    per_s = drawn_rate(text)
+    if per_s is None:
         if prompt is not None:
             raise InputError(f"--prompt {prompt} is for poisson:RATE; {text} states its prompts.")
         logged = read_requests(
@@ -180,14 +184,6 @@ def _requests(load: RequestInputs, seed: int) -> Requests:
         return logged if load.count is None else logged.first(load.count)
     if load.rate is not None:
         raise InputError(f"--rate {load.rate:g} is for a log without times; write poisson:RATE.")
-    try:
-        per_s = float(rate)
-    except ValueError:
-        raise InputError(f"--requests {text!r} has no rate; write poisson:0.5.") from None
-    if not 0 < per_s < MOST_PER_S:
-        raise InputError(
-            f"--requests {text}: the rate must be above 0 and below {MOST_PER_S:g} requests/s."
-        )
     lengths = azure_lengths(load.service or "conv")
     if prompt is not None or output is not None:
         lengths = fixed_lengths(

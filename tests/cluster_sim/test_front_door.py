@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
-from workloads.serving import fixed_lengths, poisson
+from experiments.cli import serve as command
+from workloads.serving import fixed_lengths, front, poisson
 
 ROOT = Path(__file__).parents[2]
 SCREEN = 24 * 80
@@ -57,6 +59,57 @@ def test_readme_and_reference_list_the_names() -> None:
     assert {name for row in rows for name in re.findall(r"cs\.(\w+)", row)} == set(cs.__all__)
 
 
+def _sections(name: str) -> dict[str, str]:
+    """Sections of a numpydoc docstring by their heading."""
+    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.getdoc(getattr(cs, name)) or "", flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in cs.__all__ if callable(getattr(cs, name))])
+def test_every_name_says_what_it_takes_gives_and_refuses(name: str) -> None:
+    sections, value = _sections(name), getattr(cs, name)
+    described = sections.get("Parameters", "") + sections.get("Attributes", "")
+    heads = re.findall(r"^(\S.*?)(?: : .*)?$", described, re.M)
+    known = {one.strip().lstrip("*") for head in heads for one in head.split(",")}
+    if value is not cs.InputError:
+        assert set(inspect.signature(value).parameters) <= known
+    if not inspect.isclass(value):
+        assert {"Returns", "Raises"} <= sections.keys()
+    assert ">>> " in sections["Examples"]
+
+
+def test_names_and_fields_stand_for_what_they_name() -> None:
+    step = cs.train("llama-3.1-8b", "trn2.48xlarge", tp=4, pp=2, global_batch=8, seq=2048)
+    plan = cs.Plan(tp=4, pp=2, dp=2, global_batch=8, seq=2048)
+    same = cs.train(cs.model("llama-3.1-8b"), cs.cluster("trn2.48xlarge"), plan)
+    assert (step.plan, step.time_s) == (plan, same.time_s)
+    chunks = cs.train("llama-3.1-8b", "trn2.48xlarge", plan, dp=1, partial=True, level="collective")
+    assert (chunks.plan.dp, chunks.level) == (1, "collective")
+    with pytest.raises(cs.InputError, match=r"train has no 'tpp'\. Did you mean tp\?"):
+        cs.train("llama-3.1-8b", "trn2.48xlarge", tpp=4)
+    group = cs.Group(cs.cluster("trn2.48xlarge"), range(16))
+    times = {
+        cs.collective_time("all-reduce", who, size_bytes=size).time_ps
+        for who in (group, group.cluster, "trn2.48xlarge")
+        for size in (2**20, "1MiB")
+    }
+    assert len(times) == 1
+
+
+def test_requests_are_drawn_as_the_command_draws_them() -> None:
+    assert front.DRAWN == command.DRAWN
+    drawn = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", tp=8).served.requests
+    assert len(drawn.arrival_s) == front.DRAWN
+    with pytest.raises(cs.InputError, match="has no rate; write poisson:0"):
+        cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:often")
+
+
+def test_completion_shows_names_and_nothing_else() -> None:
+    assert dir(cs) == sorted(["__version__", *cs.__all__])
+    assert dir(cs.plot) == sorted(cs.plot.__all__)
+    assert dir(cs.metrics) == sorted(cs.metrics.__all__)
+
+
 def test_a_collective_from_schedule_to_pictures() -> None:
     cluster = cs.cluster("trn2.48xlarge")
     group = cs.Group(cluster, range(4))
@@ -70,7 +123,9 @@ def test_a_collective_from_schedule_to_pictures() -> None:
     assert time.time_s == pytest.approx(trace.total_s)
     assert len(cs.metrics.resource_use(trace))
     assert cs.plot.timeline(trace).axes
-    assert all(len(repr(noun)) < SCREEN for noun in (cluster, group, schedule, trace))
+    for noun in (cluster, group, schedule, trace, time):
+        assert len(repr(noun)) < SCREEN
+        assert noun._repr_html_().startswith("<table>")
 
 
 def test_a_step_and_a_search_for_its_plan() -> None:

@@ -61,14 +61,20 @@ class Cluster:
                 f"of {self.chips_per_server}"
             )
 
-    def _repr_html_(self) -> str:
-        facts = {
+    @property
+    def _facts(self) -> dict[str, object]:
+        return {
             "chips": f"{self.chips:,}",
             "chip": self.chip or "(plain shape)",
             "scale-up domains": f"{self.domains:,} of {self.shape.chips} chips",
             "servers": f"{self.servers:,}",
         }
-        return display.table(self.name, facts)
+
+    def __repr__(self) -> str:
+        return display.line("Cluster", {"name": self.name, **self._facts})
+
+    def _repr_html_(self) -> str:
+        return display.table(self.name, self._facts)
 
     @property
     def chips_per_domain(self) -> int:

@@ -45,6 +45,11 @@ def cluster(
     catalogue : Catalogue, optional
         Where all other numbers come from, by default the shipped one.
 
+    Returns
+    -------
+    Cluster
+        Shape of a scale-up domain, their number, the scale-out fabric, and ``chips``.
+
     Raises
     ------
     InputError
@@ -81,6 +86,17 @@ def cluster(
         return _rainier(text, count if colon else None, numbers)
     domains = _whole(text, count, f"{kind}:16") if colon else 1
     return _machines(text, kind, domains, numbers)
+
+
+def as_cluster(given: Cluster | str) -> Cluster:
+    """Return a cluster as it is, or the one that a text names; see :func:`cluster`.
+
+    Examples
+    --------
+    >>> as_cluster("trn2.48xlarge") == as_cluster(cluster("trn2.48xlarge"))
+    True
+    """
+    return cluster(given) if isinstance(given, str) else given
 
 
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:

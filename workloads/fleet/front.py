@@ -10,6 +10,7 @@ import pandas as pd
 
 from topologies import display
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import as_cluster
 from workloads.demand import Demand
 from workloads.demand.bundled import demand as read_demand
 from workloads.fleet.policies.view import Policy
@@ -18,7 +19,7 @@ from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.scenario import Period, Scenario, run, scenario
 from workloads.fleet.simulate import FleetRun
-from workloads.models.huggingface import model as read_model
+from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 
 DEFAULT_MODEL = "llama-3.1-405b"
@@ -68,11 +69,11 @@ class FleetResult:
 
 
 def run_fleet(
-    cluster: Cluster,
+    cluster: Cluster | str,
     demand: Demand | str = "azure-code",
     *,
     policy: Policy | str = "forecast",
-    model: Model | None = None,
+    model: Model | str | None = None,
     days: float | None = None,
     scale_to_peak: float | None = None,
     seed: int = 0,
@@ -81,29 +82,42 @@ def run_fleet(
 
     Parameters
     ----------
-    cluster : Cluster
-        Its scale-up domains are the units that change between serving and training.
+    cluster : Cluster or str
+        A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains are
+        the units that change between serving and training.
     demand : Demand or str
         A bundled demand by name, or a CSV file.
     policy : Policy or str
         ``static``, ``clock``, ``threshold``, ``forecast``, ``oracle``, or a policy of your own.
-    model : Model, optional
+    model : Model or str, optional
         Served, and trained by the default jobs; by default Llama-3.1-405B.
     days : float, optional
-        Length of the run; by default up to a week.
+        Length of the run [days]; by default up to a week.
     scale_to_peak : float, optional
         Share of the fleet that the busiest hour needs; by default a demand with counts of its own
         stands as it is, and a bundled one is scaled to 0.9.
     seed : int
         The only source of randomness.
 
+    Returns
+    -------
+    FleetResult
+        ``summary`` of chip-hours, SLO and training, ``frame()`` minute by minute.
+
     Raises
     ------
     InputError
         For an unknown demand or policy, and for a model that a unit cannot serve.
+
+    Examples
+    --------
+    >>> fleet = run_fleet("trn2-ultraserver:20", policy="static", model="llama-3.1-70b", days=0.05)
+    >>> fleet.summary["chips"]
+    1280
     """
     asked = read_demand(demand) if isinstance(demand, str) else demand
     period = Period(days=days, scale_to_peak=scale_to_peak, seed=seed)
-    built = scenario(cluster, asked, model=model or read_model(DEFAULT_MODEL), period=period)
+    shape = as_model(model or DEFAULT_MODEL)
+    built = scenario(as_cluster(cluster), asked, model=shape, period=period)
     chosen = policy_of(policy, built) if isinstance(policy, str) else policy
     return FleetResult(built, run(built, chosen, seed=seed))

@@ -90,6 +90,11 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **changes: Any) -> Job
     **changes
         Fields of the plan, such as ``days=30`` or ``spares=4``.
 
+    Returns
+    -------
+    JobResult
+        ``goodput``, and ``breakdown``, the shares of the time by what they were spent on.
+
     Raises
     ------
     InputError

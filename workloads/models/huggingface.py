@@ -79,8 +79,42 @@ def named(name: str) -> Model:
     return from_fields(json.loads(text), name)
 
 
+def as_model(given: Model | str) -> Model:
+    """Return a model as it is, or the one that a text names; see :func:`model`.
+
+    Examples
+    --------
+    >>> as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
+    True
+    """
+    return model(given) if isinstance(given, str) else given
+
+
 def model(text: str) -> Model:
-    """Return the model that a user means: a shipped name, a ``config.json`` or its directory."""
+    """Return the model that a user means.
+
+    Parameters
+    ----------
+    text : str
+        Name of a shipped model (``cluster-sim list models``), or the path of a Hugging Face
+        ``config.json`` or of the directory that holds one.
+
+    Returns
+    -------
+    Model
+        Layers, widths and vocabulary; ``parameters`` counts its weights.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, with the nearest one, and for a configuration that cannot be read or
+        costed, with the field.
+
+    Examples
+    --------
+    >>> model("llama-3.1-8b").parameters
+    8030261248
+    """
     path = Path(text)
     if path.is_dir():
         return from_config(path / CONFIG)

@@ -124,9 +124,18 @@ class Model:
     precision: str = "bf16"
     left_out: tuple[str, ...] = ()
 
+    @property
+    def _facts(self) -> dict[str, object]:
+        return {"parameters": f"{self.parameters:,}", **display.stated_fields(self)}
+
+    def __repr__(self) -> str:
+        sizes = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+        facts = {name: getattr(self, name) for name in sizes}
+        parameters = f"{self.parameters:,}"
+        return display.line("Model", {"name": self.name, "parameters": parameters, **facts})
+
     def _repr_html_(self) -> str:
-        facts = {"parameters": f"{self.parameters:,}", **display.stated_fields(self)}
-        return display.table(self.name, facts)
+        return display.table(self.name, self._facts)
 
     def __post_init__(self) -> None:
         _check(self)

@@ -7,13 +7,15 @@ from typing import Any
 
 from cluster_sim.progress import progress
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import as_cluster
+from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.search.search import Search, search
 
 
 def search_plans(
-    model: Model,
-    cluster: Cluster,
+    model: Model | str,
+    cluster: Cluster | str,
     global_batch: int,
     *,
     finalists: int = 10,
@@ -25,12 +27,14 @@ def search_plans(
 
     Parameters
     ----------
-    model : Model
-    cluster : Cluster
+    model : Model or str
+        A model or its name, as :func:`cluster_sim.model` takes it.
+    cluster : Cluster or str
+        A cluster or its name, as :func:`cluster_sim.cluster` takes it.
     global_batch : int
         Sequences of one optimizer step.
-    finalists : int
-        Plans to simulate.
+    finalists : int, default 10
+        Plans to simulate in full.
     each : sequence of str
         Keep the best plan of each combination of these fields, such as ``["tp", "pp"]``.
     quiet : bool
@@ -38,15 +42,33 @@ def search_plans(
     **stated
         Fields of a plan that are kept, such as ``seq=8192``; all others are varied.
 
+    Returns
+    -------
+    Search
+        ``finalists`` with their simulated ``iteration_s`` [s], best first; ``frame()`` is a table.
+
     Raises
     ------
     InputError
-        When no plan divides model, batch and cluster, or none fits in memory.
+        For an unknown name, and when no plan divides model, batch and cluster or none fits in
+        memory.
+
+    Examples
+    --------
+    >>> best = search_plans("gpt2", "trn2.48xlarge", 16, finalists=1, pp=1, tp=2, quiet=True)
+    >>> best.finalists[0].plan.dp
+    8
     """
 
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
         return progress(items, what, quiet=quiet)
 
     return search(
-        model, cluster, global_batch, stated=stated, finalists=finalists, each=each, watch=watch
+        as_model(model),
+        as_cluster(cluster),
+        global_batch,
+        stated=stated,
+        finalists=finalists,
+        each=each,
+        watch=watch,
     )

@@ -6,21 +6,32 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from topologies import display
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import as_cluster
+from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.serving.capacity import Slo
 from workloads.serving.metrics import parse_slo, serving_summary
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import BUCKETS, Batching, Served
 from workloads.serving.replica import serve as run
-from workloads.serving.requests import Requests
+from workloads.serving.requests import (
+    Requests,
+    azure_lengths,
+    drawn_rate,
+    poisson,
+    read_requests,
+)
 
 CHUNK_TOKENS = 512
 """Tokens of an iteration with chunked prefill, unless the user says."""
 USUAL_SLO = "ttft=6s,tpot=175ms"
+DRAWN = 2000
+"""Requests of a Poisson process."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,25 +106,29 @@ class ServingResult:
 
 
 def serve(
-    model: Model,
-    cluster: Cluster,
-    requests: Requests,
+    model: Model | str,
+    cluster: Cluster | str,
+    requests: Requests | str = "poisson:0.1",
     *,
     tp: int | None = None,
     precision: str = "bf16",
     batching: Batching | None = None,
     slo: Slo | str = USUAL_SLO,
+    seed: int = 0,
 ) -> ServingResult:
     """Serve requests on one replica, iteration by iteration.
 
     Parameters
     ----------
-    model : Model
-    cluster : Cluster
-        The replica runs on its first chips.
-    requests : Requests
-        Such as :func:`workloads.serving.poisson` draws or :func:`workloads.serving.read_requests`
-        reads.
+    model : Model or str
+        A model or its name, as :func:`cluster_sim.model` takes it.
+    cluster : Cluster or str
+        A cluster or its name, as :func:`cluster_sim.cluster` takes it; the replica runs on its
+        first chips.
+    requests : Requests or str
+        ``"poisson:RATE"`` draws 2,000 requests at RATE [1/s], as long as those of
+        Azure's conversations; any other text is the path of a log. Requests of your own are drawn
+        by :func:`workloads.serving.poisson` or read by :func:`workloads.serving.read_requests`.
     tp : int, optional
         Tensor-parallel degree; by default the chips of one server.
     precision : str
@@ -122,15 +137,41 @@ def serve(
         By default that of the chip's serving library, :func:`usual_batching`.
     slo : Slo or str
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
+    seed : int, default 0
+        Of drawn requests.
+
+    Returns
+    -------
+    ServingResult
+        Percentiles of ``ttft_s`` and ``tpot_s`` [s], ``tokens_per_s`` [1/s], and ``frame()``,
+        request by request.
 
     Raises
     ------
     InputError
         For a model that does not fit, and a request that can never fit into the cache.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from workloads.serving import fixed_lengths, poisson
+    >>> requests = poisson(1.0, 20, fixed_lengths(256, 32), np.random.default_rng(0))
+    >>> serve("llama-3.1-8b", "trn2.48xlarge", requests, tp=8).summary["requests"]
+    20
     """
-    replica = profile(model, cluster, tp=tp, precision=precision)
-    served = run(replica, requests, batching or usual_batching(cluster))
+    machine = as_cluster(cluster)
+    replica = profile(as_model(model), machine, tp=tp, precision=precision)
+    arrivals = _requests(requests, seed) if isinstance(requests, str) else requests
+    served = run(replica, arrivals, batching or usual_batching(machine))
     return ServingResult(replica, served, parse_slo(slo) if isinstance(slo, str) else slo)
+
+
+def _requests(text: str, seed: int) -> Requests:
+    """Requests that a text names: drawn, or read from a log."""
+    rate_per_s = drawn_rate(text)
+    if rate_per_s is None:
+        return read_requests(text, seed=seed)
+    return poisson(rate_per_s, DRAWN, azure_lengths(), np.random.default_rng(seed))
 
 
 def usual_batching(cluster: Cluster, slots: int = 64) -> Batching:

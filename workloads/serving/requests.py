@@ -23,6 +23,8 @@ MAX_REQUESTS = 5_000_000
 MAX_SPAN_S = 1e9
 MOST_TOKENS = 10**8
 """Longest time that drawn requests may take; beyond, a float loses the microseconds [s]."""
+MOST_PER_S = 1e9
+"""Bound of a drawn rate [1/s]."""
 AZURE_SERVICES = ("conv", "code")
 
 
@@ -102,6 +104,33 @@ def azure_lengths(service: str = "conv") -> Lengths:
         )
     made = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
     return Lengths(made.prompt, made.output)
+
+
+def drawn_rate(text: str) -> float | None:
+    """Rate of ``poisson:RATE`` [1/s]; None for any other text, such as the path of a log.
+
+    Raises
+    ------
+    InputError
+        For a rate that is no number, or outside its limits.
+
+    Examples
+    --------
+    >>> drawn_rate("poisson:0.5"), drawn_rate("requests.csv")
+    (0.5, None)
+    """
+    kind, colon, rate = text.partition(":")
+    if kind != "poisson" or not colon:
+        return None
+    try:
+        per_s = float(rate)
+    except ValueError:
+        raise InputError(f"--requests {text!r} has no rate; write poisson:0.5.") from None
+    if not 0 < per_s < MOST_PER_S:
+        raise InputError(
+            f"--requests {text}: the rate must be above 0 and below {MOST_PER_S:g} requests/s."
+        )
+    return per_s
 
 
 def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Generator) -> Requests:

@@ -30,14 +30,16 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.clos_flows import exchange_ps
 from cluster_sim.collectives.duration.nccl.judged import NAME as NCCL
 from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
-from cluster_sim.collectives.group import Group
+from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import run
+from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
+from topologies.units import as_bytes, format_seconds
 
 FLOWS_FROM = 512
 """Ranks from which an all-to-all between domains is run as flows, not message by message."""
@@ -67,23 +69,47 @@ class CollectiveTime:
         """Time [s]."""
         return self.time_ps / PS_PER_S
 
+    @property
+    def _facts(self) -> dict[str, object]:
+        seconds = format_seconds(self.time_s)
+        return {"time": seconds, "algorithm": self.algorithm, "method": self.method}
+
+    def __repr__(self) -> str:
+        return display.line("CollectiveTime", self._facts)
+
+    def _repr_html_(self) -> str:
+        return display.table("Collective", self._facts)
+
 
 def collective_time(
-    kind: str, group: Group, *, size_bytes: int, algorithm: str = AUTO, ideal: bool = False
+    kind: str,
+    group: Group | Cluster | str,
+    *,
+    size_bytes: int | str,
+    algorithm: str = AUTO,
+    ideal: bool = False,
 ) -> CollectiveTime:
     """Time of a collective operation on one group, and the method that answers.
 
     Parameters
     ----------
     kind : str
-    group : Group
-        Also across scale-up domains.
-    size_bytes : int
-        As in nccl-tests; see :class:`~cluster_sim.collectives.call.CollectiveCall` [B].
-    algorithm : str
-        ``auto`` or a name of an algorithm.
-    ideal : bool
-        Link rates and latencies only.
+        ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``broadcast`` or
+        ``permute``.
+    group : Group, Cluster or str
+        Also across scale-up domains; a cluster or its name stands for all its chips.
+    size_bytes : int or str
+        Size of the buffer as nccl-tests counts it, such as ``2**30`` or ``"1GiB"`` [B]; see
+        :class:`~cluster_sim.collectives.call.CollectiveCall`.
+    algorithm : str, default "auto"
+        A name that ``cluster-sim list algorithms`` shows; ``auto`` takes what the runtime would.
+    ideal : bool, default False
+        Count link rates and latencies only, without efficiencies, launches and memory.
+
+    Returns
+    -------
+    CollectiveTime
+        ``time_s`` [s], the ``algorithm`` that runs, and the ``method`` that gave the time.
 
     Raises
     ------
@@ -99,7 +125,8 @@ def collective_time(
     >>> collective_time("all-reduce", eight, size_bytes=2**30, algorithm="ring").method
     'simulated'
     """
-    return time_of(CollectiveCall(kind, group, size_bytes), algorithm, ideal=ideal)
+    call = CollectiveCall(kind, as_group(group), as_bytes(size_bytes))
+    return time_of(call, algorithm, ideal=ideal)
 
 
 def duration_ps(

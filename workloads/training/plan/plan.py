@@ -59,8 +59,8 @@ class ParallelPlan:
     recompute : {"none", "selective", "full"}
         ``selective``: the attention core; ``full``: whole layers.
     recompute_every : int
-        Under full recomputation, every how many-th layer is computed again: 2 is what frameworks of
-        FSDP call selective.
+        Under full recomputation one layer in so many is computed again: 1 for each, 2 for every
+        second one, which FSDP calls selective.
     precision : {"bf16", "fp8", "mxfp8", "mxfp4"}
         Of the inputs of the layers' matrix products, and of what is gathered for them.
     overlap : {"none", "dp", "all"}
@@ -90,6 +90,17 @@ class ParallelPlan:
     runtime : {"compiled", "eager", "xla"}
         How the host issues work to Trainium: programs of a whole microbatch, one operation at a
         time, or programs that torch-xla starts one by one.
+
+    Raises
+    ------
+    InputError
+        For a value that its field cannot have, and for fields that contradict one another.
+
+    Examples
+    --------
+    >>> plan = ParallelPlan(tp=8, pp=2, dp=4, global_batch=64)
+    >>> plan, plan.ranks
+    (Plan(tp=8, pp=2, dp=4, global_batch=64), 64)
     """
 
     tp: int = field(default=1, metadata=option("Tensor-parallel degree"))
@@ -196,6 +207,10 @@ class ParallelPlan:
         default="compiled",
         metadata=option("How work is issued to Trainium", choices=CHOICES["runtime"]),
     )
+
+    def __repr__(self) -> str:
+        stated = display.stated_fields(self).items()
+        return f"Plan({', '.join(f'{name}={value!r}' for name, value in stated)})"
 
     def _repr_html_(self) -> str:
         return display.table("Plan", {"ranks": f"{self.ranks:,}", **display.stated_fields(self)})
