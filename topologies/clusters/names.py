@@ -64,9 +64,7 @@ def cluster(
     """
     numbers = shipped() if catalogue is None else catalogue
     if text.endswith(GRAPHS):
-        from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
-
-        return cluster_from_graph(text, numbers, bandwidth=bandwidth, latency=latency)
+        return _graph(text, numbers, bandwidth, latency)
     is_file = text.endswith(FILES)
     kind, colon, count = text.partition(":")
     if kind in PLAIN and not is_file:
@@ -77,15 +75,23 @@ def cluster(
     if bandwidth is not None or latency is not None:
         raise InputError(_has_rates(text))
     if is_file:
-        from topologies.clusters.yaml_file import (
-            cluster_from_file,  # pydantic takes its time to load
-        )
-
-        return cluster_from_file(text, numbers)
+        return _described(text, numbers)
     if kind == RAINIER:
         return _rainier(text, count if colon else None, numbers)
     domains = _whole(text, count, f"{kind}:16") if colon else 1
     return _machines(text, kind, domains, numbers)
+
+
+def _graph(text: str, numbers: Catalogue, bandwidth: str | None, latency: str | None) -> Cluster:
+    from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
+
+    return cluster_from_graph(text, numbers, bandwidth=bandwidth, latency=latency)
+
+
+def _described(path: str, numbers: Catalogue) -> Cluster:
+    from topologies.clusters.yaml_file import cluster_from_file  # pydantic takes its time to load
+
+    return cluster_from_file(path, numbers)
 
 
 def as_cluster(given: Cluster | str) -> Cluster:

@@ -15,6 +15,7 @@ from cluster_sim.analysis.intervals import Intervals, attribute_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import as_cluster
 from topologies.errors import InputError
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.chakra import read_chakra
@@ -171,7 +172,7 @@ def _kind(path: Path) -> str:
 
 def replay(
     paths: Sequence[str | Path],
-    cluster: Cluster,
+    cluster: Cluster | str,
     *,
     recorded_on: str = "",
     compute: str = "auto",
@@ -184,21 +185,49 @@ def replay(
     ----------
     paths : sequence of paths
         Chakra ``.et`` files, one a rank; JSON of the PyTorch profiler or of neuron-profile; GOAL.
-    cluster : Cluster
-    recorded_on : str
+    cluster : Cluster or str
+        A cluster or its name, as :func:`cluster_sim.cluster` takes it.
+    recorded_on : str, optional
         Chip that the trace was recorded on, where it does not say.
-    compute : {"auto", "recorded", "scaled"}
+    compute : {"auto", "recorded", "scaled"}, default "auto"
         Whether kernels keep their time or are scaled by the roofline; ``auto`` scales where both
         chips are known and differ.
-    communication : {"simulated", "recorded"}
-    engine : {"fast", "reference"}
+    communication : {"simulated", "recorded"}, default "simulated"
+        Whether collectives run by our algorithms on the cluster, or keep their recorded time.
+    engine : {"fast", "reference"}, default "fast"
+
+    Returns
+    -------
+    Replay
+        ``iteration_s`` and its ``breakdown_s`` [s], between ``low_s`` and ``high_s``; ``trace``.
 
     Raises
     ------
     InputError
         For a trace that contradicts itself, or does not fit the cluster.
+
+    Examples
+    --------
+    Two ranks, of which one computes for 1 µs and sends 5 MB to the other:
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> send = "rank 0 {\\nl1: calc 1000\\nl2: send 5000000b to 1 tag 3\\nl2 requires l1\\n}\\n"
+    >>> text = "num_ranks 2\\n" + send + "rank 1 {\\nl1: recv 5000000b from 0 tag 3\\n}\\n"
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "two.goal"
+    ...     _ = path.write_text(text)
+    ...     played = replay([path], "trn2.48xlarge")
+    >>> played.iteration_s > 1e-6
+    True
     """
-    times = scaled(read_traces(paths), cluster, recorded_on=recorded_on, compute=compute)
+    machine = as_cluster(cluster)
+    times = scaled(read_traces(paths), machine, recorded_on=recorded_on, compute=compute)
+    return _replayed(times, machine, communication, engine)
+
+
+def _replayed(times: Scaled, cluster: Cluster, communication: str, engine: str) -> Replay:
+    """Run a recording whose kernels have their times on this cluster."""
     lowered = lower(times.recording, cluster, communication=communication)
     begun = time.perf_counter()
     trace = run(lowered.schedule, engine=engine)
