@@ -25,8 +25,9 @@ from experiments.validation.kernels import predict as predict_kernel
 from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import Measured
 from experiments.validation.outcome import Outcome
-from experiments.validation.training import predict
+from experiments.validation.training import predict as predict_step
 from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.families import chip_family
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
@@ -46,6 +47,8 @@ UNFITTED = ("layer",)
 TRAINING_CONSTANTS = ("scheduling", "scheduling_sharded")
 HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 SMALLEST = 1e-30
+NONE: Array = np.zeros(0)
+"""Errors of no row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +60,14 @@ class Group:
     name : str
         ``kernels``, ``collectives`` or ``training``.
     fit : ConstantsFit
-    apart : Array
-        Errors of rows that took no part, with the fitted constants.
+    apart, apart_before : Array
+        Errors of rows that took no part, with the fitted constants and with those in force.
     """
 
     name: str
     fit: ConstantsFit
     apart: Array
+    apart_before: Array
 
 
 def fit_all(
@@ -86,7 +90,7 @@ def fit_all(
     InputError
         When the machine of collectives is not known, and for rows that cannot be predicted.
     """
-    groups = []
+    groups, shipped = [], numbers
     if measured.kernels:
         groups.append(_kernels(measured, numbers, machine))
         numbers = _with(numbers, groups[-1].fit)
@@ -94,7 +98,7 @@ def fit_all(
         groups.append(_collectives(measured, numbers, machine, chips))
         numbers = _with(numbers, groups[-1].fit)
     if measured.training:
-        groups.append(_training(measured.training, numbers))
+        groups.append(_training(measured.training, numbers, shipped))
     return groups
 
 
@@ -119,9 +123,19 @@ def _kernels(measured: Measurements, numbers: Catalogue, machine: str | None) ->
         numbers,
         note=f"fitted to {len(fitted)} kernels of {fitted[0]['chip']}",
     )
-    after = _with(numbers, fit)
-    error = _kernel_times(apart, after) / _column(apart, "kernel_s") - 1 if apart else np.zeros(0)
-    return Group("kernels", fit, error)
+    return Group(
+        "kernels",
+        fit,
+        _kernel_errors(apart, _with(numbers, fit)),
+        _kernel_errors(apart, numbers),
+    )
+
+
+def _kernel_errors(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> Array:
+    """Relative errors of rows, none of none."""
+    if not rows:
+        return NONE
+    return _kernel_times(rows, numbers) / _column(rows, "kernel_s") - 1
 
 
 def _kernel_row(
@@ -173,7 +187,8 @@ def kernel_constants(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> l
         if numbers.has(part, quantity) and numbers.value(part, quantity) > SMALLEST:
             most = 1.0 if "efficiency" in name or name == "gemm_sustained" else np.inf
             found.append(Constant(part, quantity, most))
-    runtimes = sorted({str(row["runtime"]) for row in rows if row.get("runtime")})
+    neuron = chip_family(chip, numbers).is_neuron
+    runtimes = sorted({str(row["runtime"]) for row in rows if row.get("runtime") and neuron})
     return found + [
         Constant(RUNTIME, f"{runtime}_{name}")
         for runtime in runtimes
@@ -220,7 +235,7 @@ def _collectives(
         numbers,
         note=f"fitted to {len(seconds)} collectives on {name}",
     )
-    return Group("collectives", fit, np.zeros(0))
+    return Group("collectives", fit, NONE, NONE)
 
 
 def _series(file: str, one: Measured, per_chip: int, chips: int | None) -> Series:
@@ -270,27 +285,43 @@ def collective_constants(
     ]
 
 
-def _training(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> Group:
+def _training(rows: Sequence[Mapping[str, Any]], numbers: Catalogue, shipped: Catalogue) -> Group:
+    """Constants of steps, from rows that are not held out; where all are, none is fitted."""
 
-    def times(book: Catalogue) -> Array:
-        return np.array([_seconds(predict(row, book), "iteration_s") for row in rows])
+    def times(of: Sequence[Mapping[str, Any]], book: Catalogue) -> Array:
+        return np.array([_seconds(predict_step(row, book), "iteration_s") for row in of])
 
-    chips = {str(row["cluster"]): machines_for(str(row["cluster"]), 1).chip for row in rows}
-    chip = next(iter(chips.values()))
+    def errors(of: Sequence[Mapping[str, Any]], book: Catalogue) -> Array:
+        return times(of, book) / _column(of, "iteration_s") - 1 if of else NONE
+
+    apart = [row for row in rows if _held_out(row)]
+    fitted = [row for row in rows if not _held_out(row)]
+    fit = ConstantsFit((), {}, NONE, NONE)
+    if fitted:
+        chip = machines_for(str(fitted[0]["cluster"]), 1).chip
+        fit = fit_constants(
+            lambda book: times(fitted, book),
+            _column(fitted, "iteration_s"),
+            training_constants(chip, numbers),
+            numbers,
+            note=f"fitted to {len(fitted)} training steps on {chip}",
+        )
+    return Group("training", fit, errors(apart, _with(numbers, fit)), errors(apart, shipped))
+
+
+def _held_out(row: Mapping[str, Any]) -> bool:
+    """Whether a row says that it is a test of the fit, as the steps of a kit do."""
+    return bool(row.get("held_out"))
+
+
+def training_constants(chip: str, numbers: Catalogue) -> list[Constant]:
+    """Constants of training steps on a chip, in the order in which they are worth knowing."""
     part = f"kernels.{family(chip).name}"
     names = [("training", f"{name}_{chip}") for name in TRAINING_CONSTANTS]
     names += [(part, name) for name in HOST_CONSTANTS]
     names += [(part, "gemm_sustained"), (part, "host_dispatch")]
-    constants = [
+    return [
         Constant(where, quantity, 1.0 if quantity == "gemm_sustained" else np.inf)
         for where, quantity in names
         if numbers.has(where, quantity) and numbers.value(where, quantity) > SMALLEST
     ]
-    fit = fit_constants(
-        times,
-        _column(rows, "iteration_s"),
-        constants,
-        numbers,
-        note=f"fitted to {len(rows)} training steps on {chip}",
-    )
-    return Group("training", fit, np.zeros(0))

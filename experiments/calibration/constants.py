@@ -206,7 +206,8 @@ def _spread(slopes: Array, cost: float, rows: int) -> Array:
 
 def _entry(one: Constant, value: float, spread: float, numbers: Catalogue, note: str) -> Entry:
     old = numbers.entry(one.part, one.quantity)
-    low, high = value * np.exp(-2 * spread), value * np.exp(2 * spread)
+    wide = np.exp(min(2 * spread, np.log(FURTHEST)))
+    low, high = value / wide, value * wide
     return replace(
         old,
         variant="",

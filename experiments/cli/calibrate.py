@@ -141,14 +141,16 @@ def _print_groups(groups: Sequence[Group], text: str) -> None:
     sys.stdout.write(text)
     for group in groups:
         before, after = group.fit.before, group.fit.after
-        sys.stderr.write(
-            f"{group.name}: {len(after)} measurements; median error {_median(before):.1%} before, "
-            f"{_median(after):.1%} with the fitted rows.\n"
-        )
+        if len(after):
+            sys.stderr.write(
+                f"{group.name}: {len(after)} measurements; median error {_median(before):.1%} "
+                f"before, {_median(after):.1%} with the fitted rows.\n"
+            )
         if len(group.apart):
             sys.stderr.write(
-                f"  {len(group.apart)} of them took no part in the fit: median error "
-                f"{_median(group.apart):.1%}.\n"
+                f"{group.name}: {len(group.apart)} more took no part in a fit; median error "
+                f"{_median(group.apart_before):.1%} before, {_median(group.apart):.1%} with the "
+                "fitted rows.\n"
             )
         for reason in dict.fromkeys(group.fit.kept.values()):
             names = [name for name, why in group.fit.kept.items() if why == reason]
@@ -162,10 +164,11 @@ def _write(run: Run, document: dict[str, Any]) -> None:
     run.json("summary", document, title="Errors before and after")
 
 
-def _median(errors: Any) -> float:
+def _median(errors: Any) -> float | None:
+    """Median of absolute errors, none of none."""
     import numpy as np
 
-    return float(np.median(np.abs(errors)))
+    return float(np.median(np.abs(errors))) if len(errors) else None
 
 
 ROW = ("part", "quantity", "value", "unit", "low", "high")
@@ -192,7 +195,9 @@ def _groups_document(groups: Sequence[Group], count: int) -> dict[str, Any]:
                 "measurements": len(group.fit.after),
                 "median_abs_error_before": _median(group.fit.before),
                 "median_abs_error": _median(group.fit.after),
-                "median_abs_error_apart": _median(group.apart) if len(group.apart) else None,
+                "apart": len(group.apart),
+                "median_abs_error_apart_before": _median(group.apart_before),
+                "median_abs_error_apart": _median(group.apart),
                 "kept": [
                     {"constant": name, "reason": reason} for name, reason in group.fit.kept.items()
                 ],

@@ -43,5 +43,5 @@ def measure_kit(asked: KitInputs, call: Invocation) -> None:
 
 def _print(manifest: Manifest, folder: Path) -> None:
     print(f"{len(manifest.files)} files for {manifest.chip} in {folder}.")
-    print(f"On the machine: bash {folder}/run_all.sh")
+    print(f"On the machine: sh {folder}/run_all.sh (KIT_QUICK=1 tries it in a minute)")
     print(f"Then, anywhere: cluster-sim calibrate {folder} --overlay mine.csv")

@@ -11,7 +11,7 @@ from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.errors import InputError
 from workloads.kernels import times
 from workloads.kernels.chip_share import family
-from workloads.kernels.runtime import seen_by_host
+from workloads.kernels.runtime import NEURON, seen_by_host
 from workloads.kernels.times import Timing, worst
 
 NEEDS = {
@@ -38,6 +38,8 @@ def predict(values: Mapping[str, Value], numbers: Catalogue | None = None) -> Ou
     empty = [name for name in NEEDS[kernel] if values.get(name) is None]
     if empty:
         return unsupported(f"a row of kernel {kernel} needs {', '.join(empty)}. State it.")
+    if kernel == "launch" and values.get("work") == "one-by-one" and not chip.startswith(NEURON):
+        return unsupported("what a GPU's host takes for one kernel is not modelled.")
     if kernel == "copy" and values.get("work") not in (None, "device"):
         return unsupported("copies to and from the host are not modelled.")
     used = _loaded(values, numbers or catalogue())

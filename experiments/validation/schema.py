@@ -141,6 +141,7 @@ TRAINING = Kind(
     "training",
     columns=(
         *PLAN,
+        Column("held_out", "flag"),
         Column("iteration_s", "number", least=0),
         *_sizes("memory_bytes", "reserved_bytes"),
     ),

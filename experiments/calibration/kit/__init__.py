@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -112,6 +112,7 @@ def _words(manifest: Manifest) -> Mapping[str, str]:
         "SERVER": str(16 * ranks),
         "NEEDS": "torch-neuronx and aws-neuronx-tools" if neuron else "PyTorch and nccl-tests",
         "TOOL": "nccom-test" if neuron else "nccl-tests",
+        "GRAPHS": "" if neuron else "A batch of calls is one CUDA graph where it can be. ",
         "LOADED": ", alone and (`loaded.sh`) with the chip loaded" if neuron else "",
     }
 
@@ -128,14 +129,14 @@ def write_kit(folder: Path, chip: str) -> Manifest:
     InputError
         For an unknown chip, and a folder that holds anything.
     """
-    manifest = manifest_for(chip)
+    described = manifest_for(chip)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not an empty folder. Name a new one.")
-    texts = kit_files(manifest)
+    texts = kit_files(described)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return manifest
+    return replace(described, files=tuple(sorted(texts)))
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -6,6 +6,7 @@ import ast
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from experiments.cli.main import run
 from experiments.validation.collectives import time_s
 from experiments.validation.kernels import predict
 from experiments.validation.machines import machines_for
+from experiments.validation.rows import read_text as read_rows
+from experiments.validation.training import predict as predict_step
 from topologies.catalogue.catalogue import Catalogue, catalogue, choose
 from topologies.errors import InputError
 
@@ -73,13 +76,14 @@ def fitted(group: Group) -> dict[str, float]:
 def test_scripts_of_a_kit_are_whole(tmp_path: Path, chip: str) -> None:
     folder = tmp_path / "kit"
     manifest = write_kit(folder, chip)
-    assert manifest == read_manifest(folder) or manifest.files == ()
+    assert replace(manifest, files=()) == read_manifest(folder)
     texts = {path.name: path.read_text() for path in folder.iterdir()}
     for name, text in texts.items():
         assert not any(f"@{word}@" in text for word in ("CHIP", "RANKS", "CLUSTER", "TOOL")), name
         if name.endswith(".py"):
             ast.parse(text)
     assert set(json.loads(texts["manifest.json"])["files"]) == set(texts) - {"manifest.json"}
+    assert set(manifest.files) == set(texts)
     assert ("nccom-test" in texts["collectives.sh"]) == chip.startswith("trn")
 
 
@@ -183,3 +187,70 @@ def test_the_commands_write_a_kit_and_calibrate_from_it(
     captured = capsys.readouterr()
     assert captured.out.startswith("part,quantity")
     assert "no row depends on it" in captured.err
+
+
+STEP = {
+    "cluster": "trn2.48xlarge", "chips": 4, "layers": 2, "hidden": 2048, "ffn": 5632, "heads": 16,
+    "kv_heads": 16, "vocab": 32000, "seq": 2048, "gated_mlp": 1, "tp": 4, "pp": 1, "dp": 4,
+    "microbatch": 1, "global_batch": 8, "precision": "bf16", "recompute": "none", "overlap": "dp",
+}  # fmt: skip
+OF_STEPS = {
+    Constant("training", "scheduling_trn2"): 0.5,
+    Constant("training", "scheduling_sharded_trn2"): 1.1,
+}
+
+
+def timed_steps(numbers: Catalogue, **more: object) -> list[dict[str, Any]]:
+    """A step with and one without sharded parameters, timed with these constants."""
+    rows = [{**STEP, "name": f"zero {zero}", "zero": zero, **more} for zero in (1, 3)]
+    texts = [{name: str(value) for name, value in row.items()} for row in rows]
+    return [
+        {**row, "iteration_s": predict_step(read_row(text), numbers).predicted["iteration_s"]}
+        for row, text in zip(rows, texts, strict=True)
+    ]
+
+
+def read_row(cells: Mapping[str, str]) -> Mapping[str, Any]:
+    """Values of one training row."""
+    text = ",".join(cells) + "\n" + ",".join(cells.values()) + "\n"
+    (row,) = read_rows(text, "mine").rows
+    return row.values
+
+
+def test_known_constants_of_training_steps_come_back(tmp_path: Path) -> None:
+    book, path = catalogue(), tmp_path / "steps.csv"
+    write_rows(path, timed_steps(with_values(book, OF_STEPS)))
+    (group,) = fit_all(read_measurements([path]), book, None)
+    found = fitted(group)
+    for constant, value in OF_STEPS.items():
+        assert found[constant.quantity] == pytest.approx(value, rel=0.02)
+    assert np.abs(group.fit.after).max() < 0.001 < np.abs(group.fit.before).max()
+    assert len(group.apart) == 0
+
+
+def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path: Path) -> None:
+    kit, book = tmp_path / "kit", catalogue()
+    write_kit(kit, "trn2")
+    true = {Constant("kernels.trainium", "gemm_sustained"): 0.7}
+    write_rows(kit / "results.csv", measured(with_values(book, true)))
+    write_rows(kit / "training_rows.csv", timed_steps(with_values(book, true), held_out=1))
+    kernels, steps = fit_all(read_measurements([kit]), book, None)
+    assert fitted(kernels)["gemm_sustained"] == pytest.approx(0.7, rel=0.02)
+    assert (len(steps.fit.entries), len(steps.fit.after)) == (0, 0)
+    assert np.abs(steps.apart).max() < 0.01 < np.abs(steps.apart_before).max()
+
+
+def test_a_gpu_is_not_fitted_to_what_its_host_or_neuron_s_runtime_takes(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    shared = {
+        "kernel": "launch",
+        "chip": "h200",
+        "runtime": "eager",
+        "rows": 4,
+        "size_bytes": 2**18,
+    }
+    rows = [{**shared, "work": work, "kernel_s": 3e-5} for work in ("graph", "one-by-one")]
+    write_rows(path, rows)
+    (group,) = fit_all(read_measurements([path]), catalogue(), None)
+    assert len(group.fit.after) == 1
+    assert not any("runtime.neuron" in name for name in group.fit.kept)
