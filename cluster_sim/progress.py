@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,6 +91,8 @@ class _Cell:
     def update(self, what: str, done: int, whole: int) -> None:
         """Move the bar, at most five times a second."""
         if self.handle is not None and time.monotonic() - self.shown > 0.2:
+            from html import escape
+
             bar = f'<progress value="{done}" max="{whole}"></progress>'
             self.handle.update(self.html(f"{bar} {escape(what)} {done:,}/{whole:,}"))
             self.shown = time.monotonic()

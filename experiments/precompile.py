@@ -1,4 +1,4 @@
-"""``python -m experiments.precompile``: make the machine code that commands need, once.
+"""``python -m experiments.precompile``: make the byte code and machine code of commands, once.
 
 ``make setup`` runs it, so that the first command does not have to compile. Each line below is the
 smallest command that comes to some of the compiled functions; commands run in processes of their
@@ -7,14 +7,20 @@ own, two at a time.
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import io
-import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 
+from experiments.cli.invocation import QUIET
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
 PLAIN = ("ring:4", "--bandwidth", "1GB/s", "--latency", "1us")
 TRAIN = ("train", "--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--tp", "4")
 RINGS = ("collective", "all-reduce", "torus:20x20x20", "--algorithm", "per-axis")
@@ -35,6 +41,8 @@ def main() -> int:
     """Run every command once; returns how many failed."""
     begun = time.perf_counter()
     failed = 0
+    for package in PACKAGES:  # Python would keep byte code itself, unless it is told not to
+        compileall.compile_dir(ROOT / package, quiet=2)
     with ProcessPoolExecutor(2) as pool:
         works = {pool.submit(run_quietly, command): what for what, command in COMMANDS}
         for done, work in enumerate(as_completed(works), 1):
@@ -49,7 +57,7 @@ def run_quietly(command: Sequence[str]) -> int:
     """Run a command of ``cluster-sim`` without its output; returns the exit status."""
     from experiments.cli.main import run
 
-    logging.getLogger("cluster_sim").setLevel(logging.ERROR)
+    os.environ[QUIET] = "1"
     with contextlib.redirect_stdout(io.StringIO()):
         return run([*command, "--json"])
 

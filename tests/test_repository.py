@@ -120,13 +120,15 @@ LATE_ROOMS = ("experiments/cli", "experiments/scripts")
 """Rooms whose functions import what they use: no command waits for the libraries of another."""
 LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/algorithms/torus.py": {"scipy"},
-    "cluster_sim/collectives/results.py": {"pandas"},
+    "cluster_sim/collectives/duration/duration.py": {"cluster_sim.collectives.duration.nccl"},
+    "cluster_sim/collectives/duration/nccl/__init__.py": {"cluster_sim.collectives.duration.nccl"},
+    "cluster_sim/collectives/results.py": {"cluster_sim.collectives.duration.nccl", "pandas"},
     "cluster_sim/collectives/verify/stacked_switches.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
     "cluster_sim/engine/copies.py": {"concurrent"},
     "cluster_sim/engine/jit.py": {"llvmlite", "numba"},
     "cluster_sim/engine/machine_code.py": {"llvmlite", "logging"},
-    "cluster_sim/progress.py": {"IPython", "rich"},
+    "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
     "experiments/precompile.py": {"experiments.cli.main"},
     "experiments/reports/formatting.py": {"pandas"},

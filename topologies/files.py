@@ -14,11 +14,14 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from topologies.errors import InputError, shown
 from topologies.units import format_bytes
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 STANDARD_INPUT = "-"
 KINDS = {

@@ -14,9 +14,8 @@ from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import AUTO, BEST, chosen, fits_by, fitting
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.nccl import judged
-from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.timed import one_op_a_rank
@@ -149,7 +148,7 @@ def measure(
     bounds = (lower_bound(call, ideal=ideal, sbuf=sbuf) for call in many)
     bound = max(bounds, key=lambda one: one.time_ps)
     frame = Frame(first.group, first.size_bytes, bound, bus_factor(first.kind, first.ranks), engine)
-    if algorithm == AUTO and not (ideal or sbuf) and covers(first.group.cluster):
+    if algorithm == AUTO and not (ideal or sbuf) and nccl.covers(first.group.cluster):
         _refuse_faults(faults, "NCCL's time is a closed form without links")
         return _measure_nccl(frame, many)
 
@@ -234,9 +233,12 @@ def _refuse_faults(faults: Sequence[Fault], why: str) -> None:
 
 def _measure_nccl(frame: Frame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
     """NCCL's time; groups at once share no port, so that each takes as long as by itself."""
+    from cluster_sim.collectives.duration.nccl import judged
+    from cluster_sim.collectives.duration.nccl.times import nccl_ps
+
     bound = judged.bound_with_switch(calls[0], frame.bound)
     frame = replace(frame, bound=bound)
-    return _measure_timed(frame, calls, judged.NAME, judged.steps(calls[0]), nccl_ps)
+    return _measure_timed(frame, calls, nccl.NAME, judged.steps(calls[0]), nccl_ps)
 
 
 def _is_streamed(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:

@@ -1,24 +1,31 @@
-"""Machine code on disk: found by what it was made of, checked, and loaded by LLVM alone.
+"""Machine code on disk: found by what it was made of, checked, and loaded without numba.
 
 The name of a file has a digest of the byte code of the function and of all that it calls, of the
 values that these name, of the types of the arguments, of Python, LLVM and the processor. So an
 edit makes anew what it touches and nothing else, a comment touches nothing, and a file never has
-to be asked whether it is still right. One that was cut short or damaged is made again.
+to be asked whether it is still right. One that was cut short or damaged is made again. LLVM loads
+what :mod:`cluster_sim.engine.object_file` cannot.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cluster_sim.engine.object_file import Unsuited, place
 from topologies import kept_files
 from topologies.kept_files import digest
+
+KINDS = ("vendor_id", "cpu family", "model", "flags", "CPU", "Features")
+"""Beginnings of the lines of /proc/cpuinfo that tell one kind of processor from another."""
 
 
 class Source:
@@ -74,12 +81,22 @@ def load(source: Source, types: str, make: Callable[[], tuple[str, str, bytes]])
 
 def address(code: Code) -> int:
     """Load machine code into this process; returns the address of the function."""
+    try:
+        placed = place(code.binary, code.symbol)
+    except Unsuited:
+        return address_by_llvm(code)
+    _in_use().append(placed)
+    return placed.address
+
+
+def address_by_llvm(code: Code) -> int:
+    """Load machine code into this process with LLVM; returns the address of the function."""
     llvm = _llvm()
     # An engine of its own for each: symbols of others cannot get in its way.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code.binary))
     engine.finalize_object()
-    _engines().append(engine)
+    _in_use().append(engine)
     return int(engine.get_function_address(code.symbol))
 
 
@@ -141,17 +158,25 @@ def _described(value: Any) -> str:
 @cache
 def _surroundings() -> tuple[str, ...]:
     """Python, LLVM and the processor that machine code is for."""
-    llvm = _llvm()
     from llvmlite import __version__
 
-    features = llvm.get_host_cpu_features().flatten()
-    return (
-        ".".join(map(str, sys.version_info[:2])),
-        __version__,
-        llvm.get_default_triple(),
-        llvm.get_host_cpu_name(),
-        features,
-    )
+    python = ".".join(map(str, sys.version_info[:2]))
+    return python, __version__, sys.platform, os.uname().machine, _processor()
+
+
+def _processor() -> str:
+    """Model and abilities of the processor, from the system where it says so at once."""
+    told: list[str] = []
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if not line.strip():
+                break
+            if line.startswith(KINDS):
+                told.append(line)
+    if told:
+        return "".join(told)
+    llvm = _llvm()
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
 def _parsed(content: bytes) -> Code:
@@ -161,6 +186,8 @@ def _parsed(content: bytes) -> Code:
 
 
 def _tell(text: str, *values: object) -> None:
+    if os.environ.get("CLUSTER_SIM_QUIET"):
+        return
     import logging  # only the first run ever has something to tell
 
     logging.getLogger("cluster_sim").warning("cluster-sim: " + text, *values)
@@ -183,6 +210,6 @@ def _machine() -> Any:
 
 
 @cache
-def _engines() -> list[Any]:
-    """Engines whose code is in use: it goes with them."""
+def _in_use() -> list[Any]:
+    """Owners of the code that is in use: it goes with them."""
     return []

@@ -19,6 +19,7 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import KINDS, Codes, IntArray, Label, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain
 from topologies import display
+from topologies.arrays import distinct
 from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
             close = suggestion(text, [*resources.kinds, *names])
             raise InputError(f"no resource is called {text}.{close}")
         numbers.append(meant)
-    return np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
+    return distinct(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
 
 
 def _ranks(schedule: Schedule) -> IntArray:
@@ -302,7 +303,7 @@ def _op_numbers(ops: npt.ArrayLike, count: int) -> IntArray:
         if picked.shape != (count,):
             raise InputError(f"a mask of {len(picked)} ops; the trace has {count}")
         return np.flatnonzero(picked)
-    picked = np.unique(picked.astype(np.int64))
+    picked = distinct(picked.astype(np.int64))
     if len(picked) and (picked[0] < 0 or picked[-1] >= count):
         raise InputError(f"op {picked[0] if picked[0] < 0 else picked[-1]}: there are {count}")
     return picked

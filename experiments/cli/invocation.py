@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
 
 ENGINES = ("fast", "reference")
+QUIET = "CLUSTER_SIM_QUIET"
+"""Environment variable under which nothing is told of functions that are compiled."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,7 @@ class Invocation:
     def hush(self) -> None:
         """Let nothing be told of functions that are compiled, if nothing is to be told."""
         if self.quiet:
-            import logging
-
-            logging.getLogger("cluster_sim").setLevel(logging.ERROR)
+            os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
 
     def check_out(self) -> None:
         """Refuse a directory that holds something else, before the work begins.

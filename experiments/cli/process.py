@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -16,6 +17,7 @@ MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2
 """Numbers of glibc's ``mallopt`` parameters, see mallopt(3)."""
 NEVER = 2**31 - 1
 GROWTH_BYTES = 64 * 2**20
+OBJECTS_BETWEEN_SEARCHES = 100_000
 
 
 def prepare() -> None:
@@ -24,8 +26,10 @@ def prepare() -> None:
     A schedule of a million ops passes through dozens of arrays of a few megabytes. glibc would ask
     the system for each and give it back, and the system would clear every page again: up to half
     of the time of a large run. No command multiplies matrices, so that threads for it, which take
-    a tenth of a second to start, would only wait.
+    a tenth of a second to start, would only wait. Python looks for circles of forgotten objects
+    whenever 700 are new; what a command imports makes a hundred thousand, none of them forgotten.
     """
+    gc.set_threshold(OBJECTS_BETWEEN_SEARCHES)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.platform != "linux":
         return

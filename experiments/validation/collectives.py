@@ -11,7 +11,8 @@ from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.algorithms.ring import RING
 from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
+from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import operation
 from experiments.validation.outcome import Outcome, unsupported

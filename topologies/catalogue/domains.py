@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import resources
+from pathlib import Path
 
 from topologies.catalogue.reader import NAME, Entry
 from topologies.errors import InputError
@@ -116,7 +116,7 @@ def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
 
 @functools.cache
 def _domains() -> dict[tuple[str, str], Domain]:
-    file = resources.files("topologies.catalogue") / FILE
+    file = Path(__file__).parent / FILE
     _, rows = csv_rows(read_text(file, limit_bytes=10**6, name=FILE), FILE)
     return {
         (row["quantity"], row["unit"]): Domain(

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from topologies.errors import InputError, shown, suggestion
 from topologies.files import csv_rows, read_text
 from topologies.units import si
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 GRADES = ("stated", "measured", "derived", "assumed")
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")

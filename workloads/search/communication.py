@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cluster_sim.collectives.algorithms.domains import radices
 from cluster_sim.collectives.algorithms.slices import MOST_SLICES
-from cluster_sim.collectives.duration.nccl.times import covers
+from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import IntArray
 from topologies.clusters.cluster import Cluster

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -170,7 +169,7 @@ def snake(sizes: tuple[int, ...]) -> IntArray:
 
 @functools.cache
 def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]], Found]:
-    table = files("cluster_sim.collectives.algorithms").joinpath("data/cycles.csv")
+    table = Path(__file__).parent / "data/cycles.csv"
     orders: dict[tuple[str, str, str, str], list[list[int]]] = {}
     _, rows = csv_rows(table.read_text("utf-8"), "data/cycles.csv")
     for _, row in rows:

@@ -28,8 +28,8 @@ from cluster_sim.collectives.algorithms.registry import AUTO, chosen
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.clos_flows import exchange_ps
-from cluster_sim.collectives.duration.nccl.judged import NAME as NCCL
-from cluster_sim.collectives.duration.nccl.times import covers, nccl_ps
+from cluster_sim.collectives.duration.nccl import NAME as NCCL
+from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
@@ -151,6 +151,8 @@ def time_of(
 ) -> CollectiveTime:
     """Time of a call, and the method that answers; see :func:`collective_time`."""
     if algorithm == AUTO and not ideal and covers(call.group.cluster):
+        from cluster_sim.collectives.duration.nccl.times import nccl_ps
+
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
     picked = chosen(call, algorithm)
     geometry = canonical(call.group).tobytes()

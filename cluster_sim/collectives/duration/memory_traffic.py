@@ -6,7 +6,7 @@ from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.registry import AUTO, chosen
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.nccl.times import covers
+from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
 

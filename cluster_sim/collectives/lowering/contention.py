@@ -17,6 +17,7 @@ from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import Fabric, Paths
 from cluster_sim.schedule.table import BoolArray, Flows, IntArray
+from topologies.arrays import distinct
 
 Rows = tuple[IntArray, IntArray, IntArray, IntArray]
 """Of some shares: channel, resource, and the weights of a copy and of a sum."""
@@ -147,11 +148,11 @@ def _memory(
 def _arriving(chips: _Ends, fabric: Fabric, paths: Paths) -> IntArray:
     """Most that can arrive at the chip of each memory at once, by resource of the memory [B/s]."""
     last = paths.resource[paths.ptr[1:] - 1]
-    links = np.unique(last[chips.sends & (last >= 0)])
+    links = distinct(last[chips.sends & (last >= 0)])
     peer, owner = fabric.resources.peer[links], fabric.resources.owner[links]
     rate = np.zeros(len(fabric.resources), np.int64)
     np.add.at(rate, fabric.hbm(np.where(peer >= 0, peer, owner)), fabric.rate[links])
-    rate[fabric.hbm(np.unique(chips.dst[chips.inside]))] += fabric.wire.dma_bytes_per_s
+    rate[fabric.hbm(distinct(chips.dst[chips.inside]))] += fabric.wire.dma_bytes_per_s
     return rate
 
 

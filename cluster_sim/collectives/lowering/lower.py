@@ -33,6 +33,7 @@ from cluster_sim.schedule.table import (
     Label,
     Schedule,
 )
+from topologies.arrays import distinct
 
 WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
 """Label of an op: a CC-Core's step; a hop to a chip on the way; the last hop, whose message
@@ -244,7 +245,7 @@ def _set_durations(
     """Time of each op [ps]: on the wire by size and rate, of an issue as it is; 0 for a join."""
     used = np.zeros(len(fabric.rate) + 1, np.bool_)
     used[resource] = True
-    rates = np.unique(fabric.rate[used[:-1]])
+    rates = distinct(fabric.rate[used[:-1]])
     rates = rates[rates > 0] if rates.any() else np.full(1, NO_RATE, np.int64)
     least, most = (int(size.min()), int(size.max())) if len(size) else (0, 0)
     span = most - least + 1

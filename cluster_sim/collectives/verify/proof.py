@@ -17,6 +17,7 @@ from cluster_sim.collectives.chunks import EVERY, Chunks
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
 from cluster_sim.schedule.table import BoolArray, Codes, IntArray, Schedule
+from topologies.arrays import distinct
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
 LARGEST_RANKS = 256
@@ -153,7 +154,7 @@ def _levels(schedule: Schedule) -> IntArray:
         begin = np.repeat(edges.ptr[front] - (np.cumsum(counts) - counts), counts)
         reached = edges.dst[begin + np.arange(counts.sum())]
         np.subtract.at(waiting, reached, 1)
-        front = np.unique(reached[waiting[reached] == 0])
+        front = distinct(reached[waiting[reached] == 0])
     if done < ops:
         raise ProofError(f"{ops - done:,} of {ops:,} ops wait for one another in a cycle")
     return level

@@ -154,7 +154,9 @@ def _most_attempts(schedule: Schedule, faults: Faults) -> int:
 
 def _streams(schedule: Schedule, faults: Faults) -> tuple[IntArray, Streams]:
     """Class of each flow, and room for those in flight."""
-    number, slot, paths, seats, filling = share_tables(schedule, np.unique(faults.resource))
+    # np.unique loads numpy's masked arrays, which takes longer than many a run
+    struck = np.unique(faults.resource) if len(faults) else faults.resource
+    number, slot, paths, seats, filling = share_tables(schedule, struck)
     berths = _most_in_flight(schedule)
     streams = empty_streams(len(slot), berths, _column(slot, np.int64), paths, seats, filling)
     return number, streams

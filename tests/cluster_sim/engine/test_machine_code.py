@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -12,15 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from cluster_sim.engine import machine_code
 from cluster_sim.engine.jit import (
     Entry,
+    _flatten,
     compiled,
     internal,
     leading_zeros,
     trailing_zeros,
     wide,
 )
-from cluster_sim.engine.machine_code import ingredients
+from cluster_sim.engine.machine_code import Code, ingredients
+from cluster_sim.engine.object_file import Unsuited, place
 from topologies import kept_files
 
 ROOT = Path(__file__).parents[3]
@@ -66,6 +70,37 @@ def test_numbers_arrays_and_tuples_are_passed() -> None:
     out = np.zeros((1, 2), np.int64)
     assert bits(40, out) is True
     assert out.tolist() == [[58, 3]]
+
+
+def made(function: Callable[..., Any], *arguments: Any) -> Code:
+    """Machine code of a function for these arguments, made anew."""
+    assert isinstance(function, Entry)
+    words: list[Any] = []
+    _flatten(arguments, [], words)
+    return Code(*function._made(arguments, len(words)))
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="LLVM loads")
+def test_code_is_laid_out_without_llvm_and_computes_the_same() -> None:
+    values = np.arange(5.0)
+    code = made(total, Pair(values, 0.5), (1, 4))
+    words: list[Any] = []
+    _flatten((Pair(values, 0.5), (1, 4)), [], words)
+    passed = [ctypes.c_double if isinstance(word, float) else ctypes.c_int64 for word in words]
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *passed)
+    placed = place(code.binary, code.symbol)
+    for address in (placed.address, machine_code.address_by_llvm(code)):
+        result, unused = ctypes.c_double(), ctypes.c_void_p()
+        assert kind(address)(ctypes.byref(result), ctypes.byref(unused), *words) == 0
+        assert result.value == 3.0
+
+
+def test_what_needs_a_linker_is_left_to_llvm() -> None:
+    code = made(total, Pair(np.arange(5.0), 0.5), (1, 4))
+    for_another_processor = code.binary[:18] + b"\xb7\0" + code.binary[20:]
+    for binary in (b"", b"\x7fELF", code.binary[:100], for_another_processor):
+        with pytest.raises(Unsuited):
+            place(binary, code.symbol)
 
 
 def parts(function: Callable[..., Any]) -> list[str]:

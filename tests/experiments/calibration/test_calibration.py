@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from cluster_sim.collectives import KINDS
 from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.judged import bound_with_switch
 from cluster_sim.collectives.duration.nccl.load import load_of
 from cluster_sim.collectives.duration.nccl.times import (
     CHIP,
     constants,
-    covers,
     nccl_ps,
     ring_s,
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, build
-from cluster_sim.collectives.duration.nccl.times import covers
+from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import (
     JOIN,

@@ -1,1 +1,20 @@
 """NVIDIA's machines: what NCCL asks of ports, which protocol it picks, and how long that takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
+
+NAME = "nccl"
+"""What ``auto`` is called on machines whose collectives are NCCL's, as it was measured."""
+
+
+def covers(cluster: Cluster) -> bool:
+    """Whether the time of a cluster's collectives is NCCL's, as it was measured."""
+    if cluster.plain or cluster.catalogue is None or not cluster.chip:
+        return False
+    from cluster_sim.collectives.duration.nccl.times import has_constants
+
+    return has_constants(cluster)

@@ -9,9 +9,6 @@ from cluster_sim.collectives.duration.nccl.load import load_of
 from cluster_sim.collectives.duration.nccl.times import SWITCH, constants
 from cluster_sim.collectives.verify.bounds import AROUND, Bound
 
-NAME = "nccl"
-"""What ``auto`` is called on machines whose collectives are NCCL's, as it was measured."""
-
 
 def steps(call: CollectiveCall) -> int:
     """Steps one after the other, inside and between domains."""

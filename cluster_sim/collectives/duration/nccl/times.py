@@ -88,7 +88,7 @@ class Nccl:
         return far
 
 
-def covers(cluster: Cluster) -> bool:
+def has_constants(cluster: Cluster) -> bool:
     """Whether the cluster's catalogue has constants of NCCL for its chip and fabric."""
     numbers = cluster.catalogue
     if cluster.plain or numbers is None or not cluster.chip:

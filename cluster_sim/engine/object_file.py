@@ -1,0 +1,161 @@
+"""Object files laid out in memory and bound by hand, where that takes no linker.
+
+LLVM takes a tenth of a second to load itself, four times as long as numpy's arrays, only to copy a
+few sections and to write some addresses into them. Code for x86-64 that may lie anywhere holds
+nothing but whole 64-bit addresses, so this is done here; whatever else an object file may hold is
+left to LLVM. Names and numbers are those of the System V ABI for x86-64, chapters 4 and 5.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import struct
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+HEADER = struct.Struct("<16xHH20xQ10xHHH")
+"""Of the file: type, machine; where section headers begin; their size, number, names."""
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+ADDRESS = struct.Struct("<QQq")
+"""An address to be written: where, symbol and kind, and what is added."""
+MAGIC = b"\x7fELF\x02\x01\x01"
+RELOCATABLE, X86_64 = 1, 62
+SYMBOLS, ADDRESSES, EMPTY = 2, 4, 8
+IN_MEMORY = 2
+WHOLE_ADDRESS = 1
+UNDEFINED, FIRST_RESERVED = 0, 0xFF00
+
+
+class Unsuited(Exception):  # noqa: N818
+    """An object file, or a system, that needs a linker."""
+
+
+class Section(NamedTuple):
+    """Header of a section, as the file has it."""
+
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    item: int
+
+
+class Placed(NamedTuple):
+    """Code in memory, which is there as long as this is.
+
+    Attributes
+    ----------
+    address : int
+        Where the function begins.
+    memory : mmap
+    """
+
+    address: int
+    memory: mmap.mmap
+
+
+def place(binary: bytes, name: str) -> Placed:
+    """Lay an object file out in memory and find a function of it.
+
+    Raises
+    ------
+    Unsuited
+        Where the file is not for x86-64, holds more than whole addresses, or names what neither it
+        nor the C library has; and where the system forbids code in such memory.
+    """
+    if sys.platform != "linux" or not binary.startswith(MAGIC):
+        raise Unsuited
+    try:
+        return _placed(binary, name.encode())
+    except (struct.error, IndexError, ValueError, OSError) as fault:
+        raise Unsuited from fault
+
+
+def _placed(binary: bytes, name: bytes) -> Placed:
+    kind, machine, start, size, number, _ = HEADER.unpack_from(binary)
+    if (kind, machine, size) != (RELOCATABLE, X86_64, SECTION.size):
+        raise Unsuited
+    sections = [Section(*SECTION.unpack_from(binary, start + at * size)) for at in range(number)]
+    offsets, end = _layout(sections)
+    memory = mmap.mmap(-1, max(end, 1))
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for at, offset in offsets.items():
+        one = sections[at]
+        if one.kind != EMPTY:
+            memory[offset : offset + one.size] = binary[one.offset : one.offset + one.size]
+    places = {at: base + offset for at, offset in offsets.items()}
+    (table,) = (one for one in sections if one.kind == SYMBOLS)
+    symbols = list(_symbols(binary, table, sections[table.link], places))
+    for where, address in _addresses(binary, sections, offsets, symbols):
+        memory[where : where + 8] = struct.pack("<Q", address % 2**64)
+    _make_executable(base, end)
+    return Placed(next(address for called, address in symbols if called == name), memory)
+
+
+def _layout(sections: list[Section]) -> tuple[dict[int, int], int]:
+    """Give the sections that are in memory when code runs a place, and say where the last ends."""
+    offsets, end = {}, 0
+    for at, one in enumerate(sections):
+        if one.flags & IN_MEMORY and one.kind in (1, EMPTY):
+            end += -end % max(one.alignment, 1)
+            offsets[at] = end
+            end += one.size
+    return offsets, end
+
+
+def _symbols(
+    binary: bytes, table: Section, names: Section, places: dict[int, int]
+) -> Iterator[tuple[bytes, int]]:
+    """Name and address of each symbol; 0 for those that stand for nothing in memory."""
+    for at in range(table.offset, table.offset + table.size, SYMBOL.size):
+        called, _, _, section, value, _ = SYMBOL.unpack_from(binary, at)
+        begin = names.offset + called
+        name = binary[begin : binary.index(b"\0", begin)]
+        if section == UNDEFINED and name:
+            yield name, _of_the_c_library(name)
+        elif section >= FIRST_RESERVED or section not in places:
+            yield name, 0
+        else:
+            yield name, places[section] + value
+
+
+def _of_the_c_library(name: bytes) -> int:
+    try:
+        function = ctypes.CDLL(None)[name.decode()]
+    except AttributeError:
+        raise Unsuited from None
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _addresses(
+    binary: bytes,
+    sections: list[Section],
+    offsets: dict[int, int],
+    symbols: list[tuple[bytes, int]],
+) -> Iterator[tuple[int, int]]:
+    """Addresses that are to be written into the sections, and where."""
+    for one in sections:
+        if one.kind != ADDRESSES or one.info not in offsets:
+            continue
+        for at in range(one.offset, one.offset + one.size, ADDRESS.size):
+            where, what, added = ADDRESS.unpack_from(binary, at)
+            address = symbols[what >> 32][1]
+            if what & 0xFFFFFFFF != WHOLE_ADDRESS or not address:
+                raise Unsuited
+            yield offsets[one.info] + where, address + added
+
+
+def _make_executable(base: int, size: int) -> None:
+    """Let the processor run what was written, and nobody write any more."""
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    if protect(base, size, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "mprotect")
