@@ -75,6 +75,7 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
         "version": version,
         "world": 0 if alone else len(by_rank),
         "iterations": 1,
+        # ASTRA-sim's Ring.cc (commit 518bd51) gathers comm_size bytes from every rank.
         "all_gather_size": "of one rank",
     }
     return columns.finish(files, facts)
