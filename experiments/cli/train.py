@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
-LEVELS = ("auto", "chunk", "collective", "rank-vector")
+LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
 @dataclass(frozen=True)

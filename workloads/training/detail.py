@@ -12,7 +12,7 @@ from topologies.errors import InputError, suggestion
 from workloads.training.execution.faults import Fault
 from workloads.training.execution.jitter import Disturbance
 
-LEVELS = ("auto", "chunk", "collective", "rank-vector")
+LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class Detail:
 
     Attributes
     ----------
-    level : {"auto", "chunk", "collective", "rank-vector"}
+    level : {"auto", "chunk", "flow", "collective", "rank-vector"}
         ``auto`` takes the rank vector when more than 1,024 different ranks are run and no
         fault strikes, else whole collectives; ``chunk`` writes these out, for all ranks.
     engine : {"fast", "reference"}

@@ -22,7 +22,13 @@ from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.faults import affected_ranks
-from workloads.training.execution.levels import LARGEST_ENGINE_RANKS, Ready, automatic, ready
+from workloads.training.execution.levels import (
+    LARGEST_ENGINE_RANKS,
+    WRITTEN_OUT,
+    Ready,
+    automatic,
+    ready,
+)
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.execution.size import check_size, estimated_size
 from workloads.training.layers.adapters import trained_flops
@@ -62,7 +68,7 @@ class Iteration:
         Optimizer steps that were run in a row; results are of one, in the mean.
     undisturbed : Trace or None
         The same run without its faults.
-    level : {"chunk", "collective", "rank-vector"}
+    level : {"chunk", "flow", "collective", "rank-vector"}
         Level of detail at which it was run.
     ops : int
         Of the run; a trace of chunks is told on fewer.
@@ -262,7 +268,7 @@ def iteration(
 def _built(shapes: RankShapes, cluster: Cluster, how: Detail) -> tuple[str, Program, Ready]:
     """The level that is run, the program, folded where it may be, and what is run of it."""
     made = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations)
-    if how.folded and not how.disturbed and how.level != "chunk":
+    if how.folded and not how.disturbed and how.level not in WRITTEN_OUT:
         made = fold(made, affected_ranks(made, how.faults))
     level = automatic(made, how.faults) if how.level == "auto" else how.level
     return level, made, ready(made, cluster, level, how.faults, how.disturbed)
@@ -299,7 +305,7 @@ def _checked(shapes: RankShapes, cluster: Cluster, how: Detail) -> Memory:
 def _check_room(shapes: RankShapes, how: Detail) -> None:
     """Refuse a run of more ops than this process has room for."""
     ranks = shapes.plan.ranks
-    every = not how.folded or bool(how.disturbed) or how.level == "chunk"
+    every = not how.folded or bool(how.disturbed) or how.level in WRITTEN_OUT
     level = how.level
     if level == "auto":
         level = "rank-vector" if every and ranks > LARGEST_ENGINE_RANKS else "collective"

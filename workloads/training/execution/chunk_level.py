@@ -27,6 +27,7 @@ from cluster_sim.schedule.table import (
 from cluster_sim.trace.trace import Trace
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.training.execution.flow_level import as_flow
 from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.program import Exchange, Program, group_of
@@ -74,7 +75,9 @@ class _Copies:
         return len(self.made) * len(self.join)
 
 
-def expand(program: Program, told: Schedule, cluster: Cluster) -> Expanded:
+def expand(
+    program: Program, told: Schedule, cluster: Cluster, *, as_flows: bool = False
+) -> Expanded:
     """Write out the collectives of an iteration.
 
     Parameters
@@ -84,6 +87,8 @@ def expand(program: Program, told: Schedule, cluster: Cluster) -> Expanded:
     told : Schedule
         The program at the collective level, without flows on memory.
     cluster : Cluster
+    as_flows : bool
+        Write each collective as one flow on the links that it uses, instead of its chunks.
 
     Raises
     ------
@@ -97,11 +102,12 @@ def expand(program: Program, told: Schedule, cluster: Cluster) -> Expanded:
             "chunks. Use --level collective."
         )
     layout = lay_out(program)
-    copies = list(_collectives(program, layout, cluster))
+    copies = list(_collectives(program, layout, cluster, as_flows=as_flows))
     ops = len(told) + sum(map(len, copies))
     if ops > MOST_OPS:
+        level = "flow" if as_flows else "chunk"
         raise InputError(
-            f"--level chunk makes {ops:,} ops of this iteration; at most {MOST_OPS:,} are run. "
+            f"--level {level} makes {ops:,} ops of this iteration; at most {MOST_OPS:,} are run. "
             "Use fewer chips, layers or microbatches, or --level collective."
         )
     op, end = _ends(program, layout)
@@ -120,18 +126,22 @@ def project(trace: Trace, expanded: Expanded) -> Trace:
     return Trace(expanded.told, told)
 
 
-def _collectives(program: Program, layout: Layout, cluster: Cluster) -> Iterator[_Copies]:
+def _collectives(
+    program: Program, layout: Layout, cluster: Cluster, *, as_flows: bool
+) -> Iterator[_Copies]:
     """Calls of each group, once for each kind of call; not those that stay on one chip."""
-    known: dict[tuple[bytes, str, int], Schedule] = {}
+    known: dict[tuple[bytes, str, int, int], Schedule] = {}
     for number, exchange in enumerate(program.exchanges, start=1):
-        for members in exchange.members:
+        for members, kind in zip(exchange.members, exchange.kind.tolist(), strict=True):
             chips = program.chip[members]
             if _on_one_chip(chips):
                 continue
             for step, calls in _calls(program, exchange):
-                key = (chips.tobytes(), step.collective, step.size_bytes)
+                alone_ps = int(exchange.duration_ps[kind, calls[0]]) if as_flows else 0
+                key = (chips.tobytes(), step.collective, step.size_bytes, alone_ps)
                 if key not in known:
-                    known[key] = _schedule(cluster, chips, step)
+                    chunks = _schedule(cluster, chips, step)
+                    known[key] = as_flow(chunks, alone_ps) if as_flows else chunks
                 yield _Copies(known[key], layout.offset[members[0], number] + 2 * calls)
 
 

@@ -17,6 +17,8 @@ from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
 from workloads.training.program.program import Program
 
+WRITTEN_OUT = ("chunk", "flow")
+"""Levels at which collectives stand on links, so that no rank may be folded away."""
 LARGEST_ENGINE_RANKS = 1024
 """Ranks up to which the engine follows every op; beyond, the rank vector sums them up."""
 
@@ -74,7 +76,7 @@ def ready(
     if level == "rank-vector" and faults:
         raise InputError(
             "--level rank-vector follows no faults. Use --level collective for engines and "
-            "streams of ranks, --level chunk for links and adapters."
+            "streams of ranks, --level flow or chunk for links and adapters."
         )
     if level == "rank-vector":
         return Ready(program, disturbed)
@@ -84,9 +86,10 @@ def ready(
     if level == "collective":
         strikes = table(schedule, faults) if faults else None
         return Ready(program, disturbed, schedule, strikes, beside)
-    expanded = expand(program, schedule, cluster)
+    as_flows = level == "flow"
+    expanded = expand(program, schedule, cluster, as_flows=as_flows)
     strikes = table(expanded.schedule, faults) if faults else None
-    calm = expand(program, undisturbed, cluster) if disturbed else expanded
+    calm = expand(program, undisturbed, cluster, as_flows=as_flows) if disturbed else expanded
     return Ready(program, disturbed, expanded, strikes, calm if beside else None)
 
 

@@ -1,0 +1,110 @@
+"""Collectives as flows on links: alone as fast as ever, together as fast as their links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster_sim.analysis.conservation import violations
+from cluster_sim.collectives import CollectiveCall as Call
+from cluster_sim.collectives import compose, whole
+from cluster_sim.schedule.table import FLOW
+from cluster_sim.trace.trace import run
+from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.execution.chunk_level import expand
+from workloads.training.execution.faults import parse_fault
+from workloads.training.execution.flow_level import LEAST, PACE, PARTS, as_flow, busy_ps
+from workloads.training.execution.lower import lower
+from workloads.training.iteration import iteration
+
+SHORT = Model("short", 2, 1024, 16, 4, 64, 4096, 32_000)
+APART: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("trn2.48xlarge", {"tp": 16}),
+    ("trn2.48xlarge", {"tp": 4, "dp": 4}),
+    ("trn2.48xlarge", {"pp": 2, "dp": 8, "schedule": "gpipe"}),
+    ("trn2.48xlarge:2", {"tp": 16, "dp": 2, "overlap": "dp"}),
+    ("trn2.48xlarge", {"tp": 4, "cp": 4}),
+)
+
+
+@pytest.mark.parametrize(("machine", "asked"), APART, ids=str)
+def test_alone_a_flow_takes_the_time_of_its_collective(machine: str, asked: dict[str, Any]) -> None:
+    how, fabric = plan(**asked), cluster(machine)
+    flows, usual = (iteration(SHORT, fabric, how, level=lv) for lv in ("flow", "collective"))
+    assert flows.level == "flow"
+    assert flows.trace.total_ps == usual.trace.total_ps
+    assert flows.breakdown_s == pytest.approx(usual.breakdown_s, abs=1e-12)
+
+
+def test_contention_lies_between_the_levels_of_collectives_and_of_chunks() -> None:
+    """Eight stages of two ranks lie next to each other, and so do what they send on and back."""
+    usual, flows, chunks = (
+        iteration(TOY, sixteen(), plan(pp=8, dp=2), level=level)
+        for level in ("collective", "flow", "chunk")
+    )
+    assert usual.trace.total_ps < flows.trace.total_ps <= chunks.trace.total_ps
+    parts = flows.ranks.drop(columns="count")
+    assert (parts.sum(axis=1) == flows.trace.total_ps).all()
+    assert flows.ops < chunks.ops
+
+
+def test_experts_are_equal_where_nothing_overlaps() -> None:
+    how = plan(tp=2, dp=8, ep=8, etp=2, global_batch=8)
+    flows, usual = (iteration(SPARSE, sixteen(), how, level=lv) for lv in ("flow", "collective"))
+    assert flows.trace.total_ps == usual.trace.total_ps
+
+
+def test_the_shares_are_those_of_the_links() -> None:
+    """A ring of eight keeps every link of its direction busy all the time but for latencies."""
+    chunks = compose(
+        Call(
+            "all-reduce",
+            whole(cluster("ring:8", bandwidth="100GB/s", latency="0us")),
+            2**26,
+        ),
+        "ring",
+    ).schedule
+    total_ps = run(chunks).total_ps
+    assert set(busy_ps(chunks).tolist()) <= {0, total_ps}
+    flow = as_flow(chunks, total_ps)
+    assert run(flow).total_ps == total_ps
+    assert set(flow.flows.weight.tolist()) == {PARTS}
+    assert len(flow.resources) == int((busy_ps(chunks) > 0).sum())
+    twice = as_flow(chunks, 2 * total_ps)
+    assert set(twice.flows.weight.tolist()) == {PARTS // 2}
+    barely = as_flow(chunks, 2 * PARTS // LEAST * total_ps)
+    assert len(barely.flows.op) == 0
+    assert run(barely).total_ps == 2 * PARTS // LEAST * total_ps
+    assert run(as_flow(chunks, 0)).total_ps == 0
+    assert flow.flows.cap_bytes_per_s.tolist() == [PACE]
+
+
+def test_both_engines_run_the_flows_alike_and_nothing_is_lost() -> None:
+    program, fabric = toy_program(plan(pp=4, dp=4, global_batch=8), sixteen(), SHORT), sixteen()
+    expanded = expand(program, lower(program), fabric, as_flows=True)
+    assert (expanded.schedule.kind == FLOW).any()
+    trace, reference = run(expanded.schedule), run(expanded.schedule, engine="reference")
+    assert np.array_equal(trace.times.end_ps, reference.times.end_ps)
+    assert not violations(trace)
+
+
+def test_a_slow_link_reaches_what_crosses_it() -> None:
+    fabric, how = sixteen(), plan(tp=16, global_batch=2)
+    calm = iteration(SHORT, fabric, how, level="flow")
+    faults = [parse_fault("link:0-1@0s:slow=1/4")]
+    slow = iteration(SHORT, fabric, how, level="flow", faults=faults)
+    assert slow.trace.total_ps > calm.trace.total_ps
+    assert slow.undisturbed_s == pytest.approx(calm.iteration_s)
+
+
+def test_machines_without_chunks_and_long_collectives_are_refused() -> None:
+    with pytest.raises(InputError, match="by the times that NCCL takes"):
+        iteration(TOY, cluster("dgx-h100"), plan(dp=8), level="flow")
+    chunks = compose(Call("all-reduce", whole(sixteen()), 2**20)).schedule
+    with pytest.raises(InputError, match=r"up to 9\.2 s; one here takes 10\.0 s"):
+        as_flow(chunks, 10**13)

@@ -1,0 +1,111 @@
+"""The flow level: a collective as one flow on all the links and adapters that it uses.
+
+At the collective level every collective runs as if it were alone; at the chunk level every message
+is an op. Between the two, a collective is one flow: its work is the time that it takes alone, and
+on each link it draws the share of that time for which the link was busy in a chunk-level run.
+Alone, its time is that of the collective level to the picosecond; collectives that together ask
+more of a link than it has slow each other by max-min fairness, and a fault of a link or adapter
+reaches all that cross it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import (
+    FIXED,
+    FLOW,
+    JOIN,
+    LARGEST_FLOW_BYTES,
+    NO_RESOURCE,
+    Edges,
+    Flows,
+    IntArray,
+    Resources,
+    Schedule,
+)
+from cluster_sim.trace.trace import run
+from topologies.errors import InputError
+
+PACE = 10**12
+"""Rate of an undisturbed flow [B/s], so that a byte of its work is a picosecond of its time."""
+PARTS = 1000
+"""Steps in which the share of a link is counted."""
+LEAST = 10
+"""Smallest share that is kept, in those steps: 1 % of a link slows nobody by more than that."""
+
+
+def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
+    """Return a collective as a single op that loads what its chunks load.
+
+    Parameters
+    ----------
+    chunks : Schedule
+        The collective at the chunk level.
+    duration_ps : int
+        Time that it takes alone [ps], as the collective level knows it.
+
+    Raises
+    ------
+    InputError
+        For a collective of over nine seconds, whose work does not fit a flow.
+    """
+    if duration_ps > LARGEST_FLOW_BYTES:
+        raise InputError(
+            f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
+            f"here takes {duration_ps / PS_PER_S:.1f} s. Use --level collective."
+        )
+    no_edges = Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64))
+    if duration_ps == 0:
+        columns = OpColumns(kind=[JOIN], resource=NO_RESOURCE, duration_ps=0)
+        return schedule(columns, edges=no_edges, resources=_shared(chunks.resources, []))
+    busy = busy_ps(chunks)
+    parts = np.minimum(PARTS, -(-PARTS * busy // duration_ps))
+    used = np.flatnonzero(parts >= LEAST)
+    resources = _shared(chunks.resources, used)
+    if not len(used):
+        columns = OpColumns(kind=[FIXED], resource=NO_RESOURCE, duration_ps=duration_ps)
+        return schedule(columns, edges=no_edges, resources=resources)
+    flows = Flows(
+        np.zeros(1, np.int32),
+        np.array([PACE]),
+        np.array([0, len(used)]),
+        np.arange(len(used), dtype=np.int32),
+        parts[used].astype(np.int32),
+    )
+    columns = OpColumns(kind=[FLOW], resource=NO_RESOURCE, duration_ps=0, size_bytes=[duration_ps])
+    return schedule(columns, edges=no_edges, resources=resources, flows=flows)
+
+
+def busy_ps(chunks: Schedule) -> IntArray:
+    """Time for which each resource of a schedule is busy [ps], counted at its full rate."""
+    busy = np.zeros(len(chunks.resources), np.int64)
+    held = chunks.resource != NO_RESOURCE
+    times = run(chunks).times
+    lasts = (times.end_ps - times.start_ps)[held]
+    np.add.at(busy, chunks.resource[held], lasts)
+    busy //= np.maximum(1, chunks.resources.slots)
+    flows = chunks.flows
+    if len(flows.op):
+        whose = np.repeat(np.arange(len(flows.op)), np.diff(flows.ptr))
+        drawn = chunks.size_bytes[flows.op[whose]].astype(float) * flows.weight
+        capacity = chunks.resources.capacity[flows.resource]
+        spent_ps = np.ceil(drawn / capacity * PS_PER_S).astype(np.int64)
+        np.add.at(busy, flows.resource, spent_ps)
+    return busy
+
+
+def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:
+    """Some of the resources, each divided among the flows on it instead of held."""
+    rows = np.asarray(kept, np.int64)
+    columns = {name: getattr(resources, name)[rows] for name in ("kind", "owner", "peer", "lane")}
+    return replace(
+        resources,
+        **columns,
+        slots=np.zeros(len(rows), np.int32),
+        capacity=np.full(len(rows), PARTS * PACE, np.int64),
+    )
