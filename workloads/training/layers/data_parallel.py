@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from workloads.kernels.chip_share import family
 from workloads.kernels.times import step_overhead_s
-from workloads.training.layers.adapters import trained_share, trains
+from workloads.training.layers.adapters import trains
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, LayerOp, collective, kernel
 from workloads.training.plan.parameters import (
@@ -70,13 +70,13 @@ def buckets(sizes: Sequence[int], least: int) -> list[range]:
     >>> buckets([3, 3, 3, 3, 3], 5)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
-    found, begin, held = [], 0, 0
+    runs, begin, held = [], 0, 0
     for number, size in enumerate(sizes, start=1):
         held += size
         if held >= least or number == len(sizes):
-            found.append(range(begin, number))
+            runs.append(range(begin, number))
             begin, held = number, 0
-    return found
+    return runs
 
 
 def reduce_gradients(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
@@ -107,25 +107,25 @@ def _talk(
     ]
 
 
-def update(shapes: RankShapes, stage: int) -> LayerOp:
+def update(shapes: RankShapes, owned: Share) -> LayerOp:
     """Adam: gradient, master copy, mean and variance read, all but the gradient written."""
-    plan, owned = shapes.plan, trained_share(shapes.model, shapes.plan, stage)
+    plan = shapes.plan
     updated = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
     touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, updated)
-    made = shapes.stream(touched)
+    timing = shapes.stream(touched)
     if plan.sharding:
         overhead_s = step_overhead_s(shapes.chip, parts=shapes.parts)
-        made = replace(made, seconds=made.seconds + overhead_s)
-    return kernel("optimizer.step", made, "optimizer")
+        timing = replace(timing, seconds=timing.seconds + overhead_s)
+    return kernel("optimizer.step", timing, "optimizer")
 
 
-def clip(shapes: RankShapes, stage: int) -> list[LayerOp]:
+def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
     """The norm of all gradients, which are clipped by it: each rank's own, then the sum.
 
     It is known before any parameter changes (a norm of 1.0 at most: arXiv 1909.08053, section 4.2).
     Gradients are taken to be scaled within the update.
     """
-    plan, owned = shapes.plan, trained_share(shapes.model, shapes.plan, stage)
+    plan = shapes.plan
     held = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
     own = kernel("norm.squares", shapes.stream(GRADIENT_BYTES * max(1, held)), "optimizer")
     if plan.norm_ranks == 1:

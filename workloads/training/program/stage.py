@@ -11,12 +11,10 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import IntArray
 from workloads.kernels.chip_share import Timing
-from workloads.training.layers.adapters import trained_share, whole, without_frozen
+from workloads.training.layers.adapters import whole, without_frozen
 from workloads.training.layers.data_parallel import (
-    bucket_parameters,
     buckets,
     clip,
-    edges_of,
     gather_parameters,
     reduce_gradients,
     tie,
@@ -31,6 +29,7 @@ from workloads.training.layers.embedding import (
 from workloads.training.layers.host import host_s, scheduling_share
 from workloads.training.layers.layer import RankShapes, data_half, forward, weight_half
 from workloads.training.layers.layer import backward as layer_backward
+from workloads.training.layers.stage_parameters import StageParameters
 from workloads.training.layers.steps import (
     CC,
     CC_DP,
@@ -44,11 +43,10 @@ from workloads.training.layers.steps import (
     collective,
     kernel,
 )
-from workloads.training.plan.parameters import Share, kind_shares, total
+from workloads.training.plan.parameters import Share, total
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import FORWARD, WEIGHT
 from workloads.training.plan.schedules.held import passes
-from workloads.training.plan.stage_layers import chunk_layers, is_kept, layer_kinds
 from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, repeat, sequence
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
@@ -111,6 +109,8 @@ class Builder:
         Blocks that stages with the same chunks share.
     job : ParallelPlan
         Plan of the whole job, of which ``shapes`` may show a part.
+    parameters : StageParameters
+        What a rank of the stage holds and trains.
     chunks : list of int64 array
         Layers of each of the stage's chunks.
     """
@@ -128,14 +128,15 @@ class Builder:
         self.job = job or shapes.plan
         self.stage = stage
         self.catalog = catalog
-        self.chunks = chunk_layers(shapes.model, shapes.plan, stage)
+        self.parameters = StageParameters(shapes, stage)
+        self.chunks = self.parameters.chunks
         self.splits = shapes.plan.pipeline.splits_weights
 
     def one(self, phase: int, chunk: int, last: bool) -> Ops:
         """One microbatch through a chunk in a phase; ``last`` is the last microbatch."""
         layers = self.chunks[chunk]
-        kinds = layer_kinds(self.shapes.model, layers).tobytes()
-        kept = is_kept(self.shapes.plan, layers).tobytes()
+        kinds = self.parameters.kinds[layers].tobytes()
+        kept = self.parameters.kept[layers].tobytes()
         key = (phase, last, self._first(chunk), self._last(chunk), kinds, kept)
         begin = int(layers[0]) if len(layers) else 0
         if key not in self.known:
@@ -173,7 +174,7 @@ class Builder:
         layers = self.chunks[chunk][::-1]
         worked, left = self._layers(blocks, layers, reduces)
         end = embedding_backward(s) if first and whole(s.plan) else []
-        edges = self._trained_edges() if first or last else Share(0, 0)
+        edges = self.parameters.trained_edges if first or last else Share(0, 0)
         if reduces:
             end = [*end, *self._reduced(total([left, edges]))]
         if not first:
@@ -187,7 +188,8 @@ class Builder:
         begin = weight_half(without_frozen(s, output_backward(s))) if last else []
         blocks = [[weight_half(block) for block in kind] for kind in self._backwards()]
         worked, left = self._layers(blocks, self.chunks[chunk][::-1], reduces)
-        rest = total([left, self._trained_edges() if first or last else Share(0, 0)])
+        edges = self.parameters.trained_edges if first or last else Share(0, 0)
+        rest = total([left, edges])
         end = self._reduced(rest) if reduces else []
         return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
 
@@ -255,21 +257,21 @@ class Builder:
 
         Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
         """
-        plan, shares = self.shapes.plan, self._trained(layers)
-        least = 1 if plan.sharding >= 2 else bucket_parameters(self.shapes)
+        plan, shares = self.shapes.plan, self.parameters.trained(layers)
+        least = 1 if plan.sharding >= 2 else self.parameters.bucket
         runs = [range(len(layers))]
         if reduces or plan.sharding == 3:
             runs = buckets([share.total for share in shares], least)
-        made, left = [], Share(0, 0)
+        stretches, left = [], Share(0, 0)
         for run in runs:
-            made.append(self._repeated(blocks, layers[run.start : run.stop]))
+            stretches.append(self._repeated(blocks, layers[run.start : run.stop]))
             own = total(shares[run.start : run.stop])
             if reduces and own.total >= least:
                 leave = self.catalog.ops(reduce_gradients(self.shapes, "bucket", own))
-                made[-1] = join([made[-1], leave])
+                stretches[-1] = join([stretches[-1], leave])
             else:
                 left = own
-        return made, left
+        return stretches, left
 
     def _backwards(self) -> Blocks:
         """Steps of a layer's backward pass, by its kind and whether it is kept."""
@@ -283,42 +285,19 @@ class Builder:
 
     def _repeated(self, blocks: Blocks, layers: IntArray) -> Ops:
         """The block of each layer, by its kind and whether it is kept."""
-        made = [[self.catalog.ops(block) for block in kind] for kind in blocks]
-        kind, kept = layer_kinds(self.shapes.model, layers), is_kept(self.shapes.plan, layers)
+        ops = [[self.catalog.ops(block) for block in kind] for kind in blocks]
+        kind, kept = self.parameters.kinds[layers], self.parameters.kept[layers]
         runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * kind + kept)) + 1)
         worked = [run for run in runs if len(run)]
-        return join([repeat(made[kind[run[0]]][kept[run[0]]], layers[run]) for run in worked])
-
-    def _shares(self, layers: IntArray) -> list[Share]:
-        """Parameters of each of these layers on a rank."""
-        model, plan = self.shapes.model, self.shapes.plan
-        kinds = kind_shares(model, plan)
-        return [kinds[kind] for kind in layer_kinds(model, layers).tolist()]
-
-    def _trained(self, layers: IntArray) -> list[Share]:
-        """Parameters of each of these layers on a rank that are trained."""
-        plan = self.shapes.plan
-        if whole(plan):
-            return self._shares(layers)
-        trained = trained_share(self.shapes.model, plan, self.stage)
-        held = max(1, sum(len(chunk) for chunk in self.chunks))
-        if plan.train_only == "output":
-            trained = Share(0, 0)
-        return [Share(trained.dense // held, trained.experts // held)] * len(layers)
-
-    def _trained_edges(self) -> Share:
-        """Parameters of the embedding, the final norm and the output layer that are trained."""
-        plan = self.shapes.plan
-        if plan.train_only == "output":
-            return trained_share(self.shapes.model, plan, self.stage)
-        return edges_of(self.shapes, self.stage) if whole(plan) else Share(0, 0)
+        return join([repeat(ops[kind[run[0]]][kept[run[0]]], layers[run]) for run in worked])
 
     def _gathered(self, runs: Sequence[IntArray]) -> list[Ops]:
         """Gather the parameters of each of these stretches of layers, before the first of them.
 
         Where only the update was divided, what is frozen stays as it was on every rank.
         """
-        shares = self._shares if self.shapes.plan.sharding == 3 else self._trained
+        own = self.parameters
+        shares = own.held if self.shapes.plan.sharding == 3 else own.trained
         return [
             repeat(
                 self.catalog.ops(gather_parameters(self.shapes, "bucket", total(shares(layers)))),
@@ -328,7 +307,7 @@ class Builder:
         ]
 
     def _gather_rest(self) -> list[LayerOp]:
-        return gather_parameters(self.shapes, "rest", edges_of(self.shapes, self.stage))
+        return gather_parameters(self.shapes, "rest", self.parameters.edges)
 
     def _issued(self, layers: Ops, traced: int) -> Ops:
         """Let a pass over the layers end no sooner than the host has issued its kernels.
@@ -354,22 +333,21 @@ class Builder:
 
     def start(self) -> Ops:
         """With overlap and ZeRO-1 or 2: gather what the step before has updated, by buckets."""
-        plan, least = self.shapes.plan, bucket_parameters(self.shapes)
+        plan, own = self.shapes.plan, self.parameters
         if plan.overlap == "none" or plan.sharding not in (1, 2):
             return self.catalog.ops([])
         runs = [
             layers[run.start : run.stop]
             for layers in self.chunks
-            for run in buckets([one.total for one in self._shares(layers)], least)
+            for run in buckets([one.total for one in own.held(layers)], own.bucket)
         ]
         return join([self.catalog.ops(self._gather_rest()), *self._gathered(runs)])
 
     def finish(self) -> Ops:
         """Reduce gradients, update parameters, gather them where the update was sharded."""
-        plan = self.shapes.plan
-        owned = trained_share(self.shapes.model, plan, self.stage)
+        plan, owned = self.shapes.plan, self.parameters.owned
         tied = tie(self.shapes, self.stage)
-        updated = [*clip(self.shapes, self.stage), update(self.shapes, self.stage)]
+        updated = [*clip(self.shapes, owned), update(self.shapes, owned)]
         reduced, gathered = [], []
         if plan.overlap == "none" and plan.sharding < 2:
             reduced = reduce_gradients(self.shapes, "all", owned)
