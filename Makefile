@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup demo test test-slow check fuzz golden golden-record docs docs-rerun bench clean
+.PHONY: help setup demo test test-slow check fuzz lock audit golden golden-record docs docs-rerun bench clean
 
 help:
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
@@ -16,6 +16,8 @@ help:
 	@echo "make test-slow  the long tests as well"
 	@echo "make check      lint, types, import contracts, tests, doctests, notebooks"
 	@echo "make fuzz       mutate inputs and options for an hour, or SECONDS=600; what fails is saved in out/fuzz"
+	@echo "make lock       pin the newest releases of all dependencies with their digests (needs the network)"
+	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
 	@echo "make golden     compare the recorded answers of 47 commands"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
 	@echo "make docs-rerun run the code of the documents again and say what moved"
@@ -25,7 +27,8 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cluster-sim needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dask,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/python -m experiments.precompile || true
 	@touch $(READY)
 
@@ -49,6 +52,20 @@ check: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+# Both need the network: the first asks the package index for the files of every release, the second
+# a database of known vulnerabilities, of which there is no copy to carry along.
+lock:
+	$(PYTHON) -m venv out/lock
+	out/lock/bin/python -m pip install --quiet pip-tools
+	out/lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
+		--no-annotate --no-emit-options --all-extras --output-file=constraints.txt setup.cfg
+
+audit:
+	$(PYTHON) -m venv out/audit
+	out/audit/bin/python -m pip install --quiet pip-audit
+	out/audit/bin/pip-audit --disable-pip --require-hashes -r constraints.txt || \
+		{ echo "make audit: see above; without a network nothing was audited" >&2; exit 1; }
 
 golden: $(READY)
 	$(BIN)/python -m tests.golden.record

@@ -1,13 +1,49 @@
-"""Files that appear whole or not at all."""
+"""Files and directories that appear whole or not at all.
+
+What is being written stands beside its target under a hidden name with the host and the process
+that writes it. A process that is killed leaves that behind; whoever writes to the same target
+next takes it away.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from topologies.errors import InputError
+
+PART = ".part"
+OLD = ".old"
+"""Ending of an earlier directory while a new one takes its place."""
+
+
+def unfinished(path: Path) -> Path:
+    """Return the name under which this process writes what becomes ``path``."""
+    return path.with_name(f".{path.name}.{_host()}-{os.getpid()}{PART}")
+
+
+def remove_orphans(path: Path) -> None:
+    """Remove what processes of this host that live no more left of writing ``path``."""
+    begin = f".{path.name}.{_host()}-"
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return
+    for name in names:
+        number, ending = os.path.splitext(name.removeprefix(begin))
+        if not name.startswith(begin) or ending not in (PART, OLD) or not number.isdecimal():
+            continue
+        left = path.with_name(name)
+        if _lives(int(number)):
+            continue
+        if ending == OLD and not path.exists():  # killed between two renames: nothing is lost
+            left.rename(path)
+        else:
+            _remove(left)
 
 
 @contextmanager
@@ -19,13 +55,60 @@ def whole_file(path: Path) -> Iterator[Path]:
     Raises
     ------
     InputError
-        When the directory of ``path`` does not exist.
+        When the directory of ``path`` does not exist, or ``path`` is a pipe, a device or a folder.
     """
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no directory {path.parent}. Create it.")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is no file. Choose another name.")
+    remove_orphans(path)
+    part = unfinished(path)
     try:
-        yield part
-        os.replace(part, path)
+        with named_in_faults(path):
+            yield part
+            os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def named_in_faults(path: Path) -> Iterator[None]:
+    """Name a target, not its hidden name, in the system's fault about it.
+
+    A disk that is full gives no name by itself.
+
+    Raises
+    ------
+    OSError
+        With ``path``, or a file below it, as its file name.
+    """
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno is None:
+            raise
+        named = str(path) if fault.filename is None else str(fault.filename)
+        told = named.replace(str(unfinished(path)), str(path))
+        raise OSError(fault.errno, fault.strerror, told) from None
+
+
+def _host() -> str:
+    return "".join(one if one.isalnum() else "_" for one in socket.gethostname())[:40]
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()

@@ -57,7 +57,7 @@ def read_bytes(
     if not isinstance(file, Path):
         return file.read_bytes()  # a resource of this program
     try:
-        with open(file, "rb", opener=_open_regular) as stream:
+        with open(file, "rb", opener=open_regular) as stream:
             content = stream.read(limit_bytes + 1)
     except (OSError, ValueError) as fault:
         raise InputError(_unreadable(named, fault)) from None
@@ -79,7 +79,7 @@ def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None =
     """
     path, named = Path(file), shown(name or str(file))
     try:
-        with open(path, "rb", opener=_open_regular) as stream:
+        with open(path, "rb", opener=open_regular) as stream:
             size_bytes = os.fstat(stream.fileno()).st_size
     except (OSError, ValueError) as fault:
         raise InputError(_unreadable(named, fault)) from None
@@ -91,8 +91,16 @@ def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None =
     return path
 
 
-def _open_regular(path: str, flags: int) -> int:
-    """Open without waiting for a writer, and keep only what is a regular file."""
+def open_regular(path: str, flags: int) -> int:
+    """Open without waiting for a writer, and keep only what is a regular file.
+
+    An ``opener`` for :func:`open`.
+
+    Raises
+    ------
+    OSError
+        Also for a pipe, a device or a socket, which it names.
+    """
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     kind = KINDS.get(stat.S_IFMT(os.fstat(descriptor).st_mode))
     if kind is None:

@@ -20,10 +20,12 @@ from topologies.errors import InputError
 from topologies.units import parse_seconds
 from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.demand.what_if_text import check_texts
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.policies.kind import Settings
+from workloads.fleet.policies.registry import check_name
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
 from workloads.fleet.setup.mixture import Share
@@ -44,6 +46,8 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
     fleet, demand = asked.fleet, asked.demand
     if fleet.failures not in ("on", "off"):
         raise InputError(f"--failures {fleet.failures!r}; write on or off.")
+    check_name(asked.policy.policy)
+    check_texts(demand.what_if)
     cluster = machine(fleet.cluster, catalogue=catalogue)
     return scenario(
         cluster,

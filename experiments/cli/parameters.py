@@ -106,12 +106,22 @@ class Text(click.ParamType):  # type: ignore[type-arg]
         return f"<{self.name}>"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the word, as a path where it names one."""
+        """Return the word, as a path where it names one; refuse no word, and the next option."""
+        if isinstance(value, str):
+            if not value.strip():
+                self.fail(f"{value!r} is empty; give it a value, or leave it out", param, ctx)
+            if value.startswith("-") and ctx is not None and value in _flags(ctx.command):
+                self.fail(f"has no value: {value} is an option of its own", param, ctx)
         return self.kind(value)
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Let the shell complete a path."""
         return [CompletionItem(incomplete, type="file")] if self.kind is Path else []
+
+
+def _flags(command: click.Command) -> set[str]:
+    """Spellings of all options of a command."""
+    return {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
 
 
 class DescribedOption(click.Option):

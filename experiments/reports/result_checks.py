@@ -16,7 +16,7 @@ from topologies.errors import InputError, shown
 SHARES = ("mfu", "hfu", "slo_attainment", "coverage")
 MEASURES = ("_s", "_ps", "_bytes", "_usd", "_joules", "_w", "_kg", "_hours", "_hops")
 """Ends of names whose numbers are finite and not below zero; rates end in ``_s``, too."""
-SIGNED = ("error", "change", "bias", "saved", "difference", "net", "delta", "margin", "profit")
+SIGNED = ("error", "change", "bias", "saved", "difference", "net", "delta", "margin", "regret")
 """Words in names of numbers that may be below zero."""
 ROUNDING = 1e-9
 REMEDY = (

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cluster_sim.files import OLD, named_in_faults, remove_orphans, unfinished
 from experiments.reports.hover import description, headline, hover
 from experiments.reports.html import REPORT, write_report
 from experiments.reports.run_record import (
@@ -183,8 +184,9 @@ def run_directory(
     target = _resolved(path)
     check_foreign(target)
     record = new_record(command, inputs, seed)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    with _termination_as_exit(), _parents(target):
+    part = unfinished(target)
+    with _termination_as_exit(), named_in_faults(target), _parents(target):
+        remove_orphans(target)
         _make(part, path)
         try:
             run = Run(part, record)
@@ -246,8 +248,20 @@ def check_writable(path: Path) -> None:
     if not nearest.is_dir():
         what = "is" if nearest == path else f"is below {nearest}, which is"
         raise InputError(f"--out {path} {what} a file. Choose a new directory.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"--out {path} cannot be written: no permission to write in {nearest}.")
+    if nearest != path or not any(path.iterdir()):
+        _try_to_write(nearest, path)
+
+
+def _try_to_write(folder: Path, asked: Path) -> None:
+    """Make a directory and take it away again: permissions alone do not tell of every system."""
+    probe = folder / f".{os.getpid()}.probe"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as fault:
+        raise InputError(
+            f"--out {asked} cannot be written: nothing can be made in {folder} ({fault.strerror})."
+        ) from None
 
 
 def _make(folder: Path, asked: str | Path) -> None:
@@ -278,7 +292,7 @@ def _put_in_place(part: Path, target: Path) -> None:
     if not target.exists():
         part.rename(target)
         return
-    old = part.with_suffix(".old")
+    old = part.with_suffix(OLD)
     target.rename(old)
     try:
         part.rename(target)

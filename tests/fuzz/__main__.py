@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fuzz.cases import draw
+from tests.fuzz.worker import every_option
 
 LONGEST_S = 60.0
 ROOT = Path(__file__).parents[2]
@@ -73,14 +74,12 @@ def failures(seconds: float, first_seed: int) -> Iterator[tuple[int, str]]:
 
 def main() -> int:
     """Fuzz for a while; exit status 1 when something failed."""
-    from experiments.cli.program import PROGRAM
-
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) * 10_000)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "fuzz")
     given = parser.parse_args()
-    options = {name: PROGRAM.parameters(name) for name in PROGRAM.commands}
+    options = every_option()
     kinds: collections.Counter[str] = collections.Counter()
     cases = 0
     for seed, fault in failures(given.seconds, given.seed):

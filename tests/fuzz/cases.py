@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.seeds import COMMANDS, FILES
+from tests.fuzz.seeds import COMMANDS, files
 
 NASTY_TEXTS = (
     "", " ", "-1", "0", "1", "2", "3", "7", "16", "1000000000", "1" + "0" * 30, "1" * 400, "-0",
@@ -21,7 +21,8 @@ NASTY_TEXTS = (
     "[/x]", "[x]", "\x1b[31mred\x1b[0m", "a\nb", "a\x00b", "\u202eabc", "$x_{", "<b>", "é" * 60,
     "x" * 300, "..", "/", "/dev/zero", "/dev/stdin", "pipe", "folder", "nowhere.csv", "loop",
     "config.json", "cluster.yaml", "plan.yaml", "demand.csv", "log.txt", "auto", "best", "none",
-    "all", "ring:8", "torus:4x4", "clos:64:16", "rainier", "trn2-ultraserver:16", "trn1.32xlarge",
+    "all", "traces", "kit", "run", "profile.json", "launch.sh",
+    "ring:8", "torus:4x4", "clos:64:16", "rainier", "trn2-ultraserver:16", "trn1.32xlarge",
     "gb200-nvl72", "tpu-v6e-pod", "{}", "[]", "null", "~", "&a [*a]", "@order.txt", "=", ",", ";",
 )  # fmt: skip
 """Values that programs get wrong."""
@@ -56,7 +57,9 @@ class Case:
     def write(self, folder: Path) -> None:
         """Lay the files out, with a pipe, a folder and a link to itself beside them."""
         for name, content in self.files.items():
-            (folder / name).write_bytes(content)
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         os.mkfifo(folder / "pipe")
         (folder / "folder").mkdir()
         (folder / "loop").symlink_to("loop")
@@ -85,11 +88,11 @@ def draw(seed: int, options: Mapping[str, Mapping[str, Any]]) -> Case:
     """
     rng = random.Random(seed)
     base = rng.choice(COMMANDS)
-    used = [name for name in FILES if name in base]
-    files = {name: FILES[name] for name in FILES}
+    seeds = dict(files())
+    used = [name for name in seeds if _is_used(name, base)]
     if used and rng.random() < 0.6:
         name = rng.choice(used)
-        files[name] = _mutated(files[name], rng)
+        seeds[name] = _mutated(seeds[name], rng)
     words = list(base)
     for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
         words = _with_option(words, options[base[0]], rng)
@@ -104,13 +107,20 @@ def draw(seed: int, options: Mapping[str, Mapping[str, Any]]) -> Case:
     if rng.random() < 0.15 and base[0] not in ("report", "list"):
         words += [
             "--out",
-            rng.choice(("out", "folder", "loop", "loop/x", "pipe", "a/b", "log.txt")),
+            rng.choice(PLACES),
         ]
-    return Case(seed, (*words, "--quiet"), files)
+    return Case(seed, (*words, "--quiet"), seeds)
+
+
+def _is_used(name: str, words: tuple[str, ...]) -> bool:
+    """Whether a command line names a file, or the folder that it stands in."""
+    return name in words or name.partition("/")[0] in words
 
 
 def _with_option(words: list[str], options: Mapping[str, Any], rng: random.Random) -> list[str]:
     named = [one for name, one in options.items() if one.flags and name not in ("help", "out")]
+    if not named:  # a group, whose commands have the options
+        return words
     one = rng.choice(named)
     flag = rng.choice((*one.flags, *one.off_flags))
     return [*words, flag] if one.is_flag else [*words, f"{flag}={rng.choice(NASTY_TEXTS)}"]

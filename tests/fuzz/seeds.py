@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from tests.fuzz.foreign_seeds import foreign_files
+
 CLUSTER = b"""name: pod
 chip: {like: trn2, hbm_bandwidth: 3TB/s}
 scale_up:
@@ -40,6 +42,11 @@ DEMAND = b"time,requests,prompt_tokens_sum,output_tokens_sum\n" + b"".join(
     b"2024-05-%02dT%02d:00,%d,90000,9000\n" % (10 + hour // 24, hour % 24, 1000 + 600 * (hour % 24))
     for hour in range(48)
 )
+HISTORY = b"time,requests,prompt_tokens_sum,output_tokens_sum\n" + b"".join(
+    b"2024-05-%02dT%02d:00,%d,90000,9000\n" % (6 + day, hour, 900 + 600 * (hour % 12) + 7 * day)
+    for day in range(8)
+    for hour in range(24)
+)
 REQUESTS = b"time_s,prompt_tokens,output_tokens\n" + b"".join(
     f"{second},{200 + second},{20 + second}\n".encode() for second in range(12)
 )
@@ -72,13 +79,14 @@ LOG = b"""# nThread 1 nGpus 1 minBytes 8 maxBytes 134217728
 ORDER = b"0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15\n"
 MATRIX = b"\n".join(b",".join(b"65536" for _ in range(16)) for _ in range(16)) + b"\n"
 
-FILES: Mapping[str, bytes] = {
+OWN_FILES: Mapping[str, bytes] = {
     "cluster.yaml": CLUSTER,
     "clos.yaml": CLOS,
     "plan.yaml": PLAN,
     "study.yaml": STUDY,
     "overlay.csv": OVERLAY,
     "demand.csv": DEMAND,
+    "history.csv": HISTORY,
     "requests.csv": REQUESTS,
     "jobs.csv": JOBS,
     "prices.csv": PRICES,
@@ -89,8 +97,16 @@ FILES: Mapping[str, bytes] = {
     "order.txt": ORDER,
     "matrix.csv": MATRIX,
 }
-"""Every input format by the name under which a case finds it."""
+"""Formats of cluster-sim's own by the name under which a case finds them."""
 
+
+def files() -> Mapping[str, bytes]:
+    """Return every input format by the name under which a case finds it."""
+    return {**OWN_FILES, **foreign_files()}
+
+
+ON_SEVERAL = ("--model", "config.json", "--cluster", "trn2.48xlarge:2", "--pp", "2")
+ON_TRN2 = ("--model", "config.json", "--cluster", "trn2.48xlarge")
 PLAIN_LINKS = ("--bandwidth", "100GB/s", "--latency", "1us")
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("topology", "trn2.48xlarge"),
@@ -118,7 +134,40 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("validate", "--file", "rows.csv", "--workers", "1"),
     ("validate", "--file", "collective_rows.csv", "--workers", "1"),
     ("calibrate", "log.txt", "--cluster", "dgx-h100"),
-    ("report", "."),
+    ("report", "run"),
     ("list", "variants"),
+    ("train", *ON_SEVERAL, "--plan", "launch.sh", "--vpp", "2"),
+    ("train", *ON_SEVERAL, "--plan", "job.toml"),
+    ("train", *ON_TRN2, "--plan", "nemo.yaml"),
+    ("train", *ON_SEVERAL, "--plan", "nxd.yaml", "--tp", "4"),
+    ("train", *ON_TRN2, "--plan", "deepspeed.json"),
+    ("topology", "astra.yml"),
+    ("topology", "graph.json", "--latency", "1us"),
+    ("topology", "ring.graphml", "--latency", "1us"),
+    ("serve", *ON_TRN2, "--requests", "mooncake.jsonl"),
+    ("serve", *ON_TRN2, "--requests", "chat.json", "--rate", "2"),
+    ("replay", "traces", "--cluster", "ring:2", *PLAIN_LINKS),
+    ("replay", "traces/job.0.et", "traces/job.1.et", "--cluster", "dgx-h100"),
+    ("replay", "profile.json", "--cluster", "dgx-h100"),
+    ("replay", "summary.json", "--cluster", "trn2.48xlarge"),
+    ("replay", "schedule.goal", "--cluster", "ring:2", *PLAIN_LINKS),
+    (
+        *("lend", "--demand", "history.csv", "--cluster", "trn2-ultraserver:8"),
+        *("--unit-rate", "4", "--model", "config.json"),
+    ),
+    (
+        *("fleet", "--cluster", "trn2-ultraserver:8", "--demand", "demand.csv", "--days", "0.2"),
+        *("--unit-rate", "4", "--policy", "policy.py"),
+    ),
+    (
+        *("run-job", "--model", "config.json", "--cluster", "trn2.48xlarge:4", "--tp", "4"),
+        *("--global-batch", "64", "--days", "3", "--runs", "2", "--failures", "causes.csv"),
+    ),
+    ("calibrate", "kit"),
+    ("calibrate", "kernels.csv", "report.json", "--cluster", "trn2.48xlarge"),
+    ("measure-kit", "new-kit", "--chip", "trn2"),
+    ("sweep", "study.yaml", "--workers", "1"),
+    ("experiment", "algorithm_switch_points", "--clusters", "trn1.32xlarge"),
+    ("doctor",),
 )
 """Command lines that are valid beside the files; each is mutated."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,10 @@ from hypothesis import strategies as st
 from experiments.cli.main import run
 from experiments.sweeps.outcome import run_row
 from tests.fuzz.__main__ import ROOT, failures
-from tests.fuzz.cases import draw, from_json
+from tests.fuzz.cases import Case, draw, from_json
+from tests.fuzz.seeds import COMMANDS, files
+from tests.fuzz.worker import answer as answer_of
+from tests.fuzz.worker import every_option, in_threads
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "120"))
 SEED = int(os.environ.get("FUZZ_SEED", str(random.SystemRandom().randrange(2**31))))
@@ -40,11 +44,80 @@ def test_no_mutated_input_leads_to_a_wrong_outcome() -> None:
 
 
 def test_a_case_is_made_again_from_its_seed_and_from_its_file() -> None:
-    from experiments.cli.program import PROGRAM
-
-    options = {name: PROGRAM.parameters(name) for name in PROGRAM.commands}
+    options = every_option()
     assert draw(7, options) == draw(7, options)
     assert from_json(draw(7, options).as_json()) == draw(7, options)
+
+
+READERS = {
+    "cluster_sim/collectives/group_parsing.py": "order.txt",
+    "cluster_sim/collectives/measure_all_to_all_v.py": "matrix.csv",
+    "experiments/calibration/kit/__init__.py": "kit/manifest.json",
+    "experiments/calibration/measurements.py": "report.json",
+    "experiments/reports/run_record.py": "run/run.json",
+    "experiments/sweeps/study.py": "study.yaml",
+    "experiments/validation/nccl_tests.py": "log.txt",
+    "experiments/validation/rows.py": "rows.csv",
+    "topologies/catalogue/reader.py": "overlay.csv",
+    "topologies/clusters/astra_file.py": "astra.yml",
+    "topologies/clusters/graph_file.py": "graph.json",
+    "topologies/clusters/yaml_file.py": "cluster.yaml",
+    "workloads/demand/read.py": "demand.csv",
+    "workloads/demand/request_logs.py": "mooncake.jsonl",
+    "workloads/fleet/inputs/job_file.py": "jobs.csv",
+    "workloads/fleet/inputs/prices.py": "prices.csv",
+    "workloads/fleet/policy_by_name.py": "policy.py",
+    "workloads/job/causes.py": "causes.csv",
+    "workloads/models/huggingface.py": "config.json",
+    "workloads/serving/requests.py": "requests.csv",
+    "workloads/traces/chakra.py": "traces/job.0.et",
+    "workloads/traces/goal.py": "schedule.goal",
+    "workloads/traces/kineto.py": "profile.json",
+    "workloads/traces/neuron_profile.py": "summary.json",
+    "workloads/traces/replay.py": "profile.json",
+    "workloads/training/plan/other_tools.py": "launch.sh",
+    "workloads/training/plan/plan_file.py": "plan.yaml",
+}
+"""Modules that read files from outside, each with a file that the fuzzer mutates for it."""
+OWN_DATA = {
+    "cluster_sim/collectives/algorithms/cycles.py", "topologies/catalogue/domains.py",
+    "experiments/validation/tables.py", "experiments/validation/recipes.py",
+    "workloads/confidence/residuals.py", "workloads/kernels/gemm_table.py",
+}  # fmt: skip
+"""Modules that read data of this program alone."""
+NO_COMMAND = {"cluster_sim/trace/file.py", "cluster_sim/schedule/file.py"}
+"""Modules that read what the library wrote, for Python only; they have tests of their own."""
+DOORS = re.compile(
+    r"(topologies\.files|topologies\.yaml_documents|workloads\.table_file|bounded_files) import "
+)
+
+
+def test_every_command_is_mutated() -> None:
+    assert {words[0] for words in COMMANDS} == set(every_option())
+
+
+def test_every_format_is_mutated() -> None:
+    doors = {"topologies/files.py", "topologies/yaml_documents.py", "workloads/table_file.py"}
+    doors |= {"workloads/traces/bounded_files.py", "experiments/reports/values.py"}
+    packages = ("topologies", "cluster_sim", "workloads", "experiments")
+    paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    readers = {str(one.relative_to(ROOT)) for one in paths if DOORS.search(one.read_text())}
+    assert readers - doors - OWN_DATA - NO_COMMAND <= READERS.keys(), "add a seed file for it"
+    named = {word for words in COMMANDS for word in words}
+    for file in READERS.values():
+        assert file in files()
+        assert named & {file, file.partition("/")[0]}, f"no command reads {file}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_seeds_are_valid_as_they_stand(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mutation of what is refused anyway finds little."""
+    monkeypatch.setattr("experiments.sweeps.runner.process_pool", in_threads)
+    given = answer_of(Case(0, (*words, "--quiet"), files()), tmp_path)
+    assert (given.status, given.escaped) == (0, ""), given.errors
 
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")

@@ -11,8 +11,13 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from experiments.cli.main import app
+from experiments.cli.program import parameters
 from tests.fuzz.cases import Case, draw
 from tests.fuzz.judge import Answer, faults
 
@@ -56,14 +61,27 @@ def examine(case: Case) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def every_option() -> dict[str, Mapping[str, Any]]:
+    """Parameters of every command by name, those that no study may name, too."""
+    return {name: parameters(app.get_command(None, name)) for name in app.list_commands(None)}
+
+
+@contextlib.contextmanager
+def in_threads(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Run the rows of a sweep in this process."""
+    with ThreadPoolExecutor(workers) as pool:
+        yield pool
+
+
 def main() -> None:
     """Run cases by the seeds that stand on standard input, one a line; answer each in one line."""
-    from experiments.cli.program import PROGRAM
+    from experiments.sweeps import runner
 
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, hard))
-    options = {name: PROGRAM.parameters(name) for name in PROGRAM.commands}
+    options = every_option()
+    runner.process_pool = in_threads  # a sweep's rows share this process's limits
     told = os.fdopen(os.dup(1), "w", buffering=1)
     told.write(f"ready {used}\n")
     for line in sys.stdin:

@@ -53,6 +53,18 @@ def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]
     return rows
 
 
+def check_texts(what_ifs: Sequence[str]) -> None:
+    """Refuse what-ifs that cannot be read, before there is a demand to change.
+
+    Raises
+    ------
+    InputError
+    """
+    for text in what_ifs:
+        for part in text.split(","):
+            _change(part.strip())
+
+
 def changed(base: Horizon, text: str) -> Horizon:
     """Apply every change of one what-if, in the order in which they stand."""
     horizon = base
@@ -76,7 +88,8 @@ def _change(text: str) -> Change:
 
 def _growth(text: str, rest: str) -> Change:
     """More demand at all times, before the run as well."""
-    factor = 1.0 + share_from(rest.lstrip("=-"), f"what-if {text!r}", "growth=30%")
+    size = rest.removeprefix("=") if text.startswith("growth") else rest.lstrip("=-")
+    factor = 1.0 + share_from(size, f"what-if {text!r}", "growth=30%")
 
     def change(horizon: Horizon) -> Horizon:
         history = horizon.history
@@ -178,7 +191,7 @@ def share_from(text: str, where: str, example: str) -> float:
         value = float(plain.removesuffix("%"))
     except ValueError:
         raise InputError(f"{where}: {text!r} is not a share; write {example}.") from None
-    if plain.endswith("%") or value >= 1:
+    if plain.endswith("%") or abs(value) >= 1:
         value /= 100.0
     if not -1 < value < 100:
         raise InputError(f"{where}: a share of {value:g} is not in (-1, 100); write {example}.")

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from topologies.errors import InputError, file_fault
+from topologies.files import open_regular
 
 LARGEST_BYTES = 2**28
 """Most that is read of one trace, after decompression [B]."""
@@ -23,7 +24,7 @@ def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
         found out by inflating no more than the bound.
     """
     try:
-        with path.open("rb") as raw:
+        with open(path, "rb", opener=open_regular) as raw:
             zipped = raw.read(2) == GZIP
             raw.seek(0)
             stream = gzip.GzipFile(fileobj=raw) if zipped else raw

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.errors import InputError, suggestion
+from topologies.files import read_text
 
 SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies", "layer", "step")
 """Python scripts of either flavour; ``backend`` comes from the flavour."""
 MANIFEST = "manifest.json"
+LARGEST_MANIFEST_BYTES = 1_000_000
 FAMILIES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
 """Trainium chips, and the machine that their collectives are taken to be measured on."""
 GPU_MACHINES = {
@@ -149,7 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_text(path, limit_bytes=LARGEST_MANIFEST_BYTES))
         return manifest_for(str(document["chip"]))
     except (OSError, ValueError, KeyError, TypeError) as mistake:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
 from workloads.fleet.policies import (
     clock,
     forecasting,
@@ -33,6 +33,20 @@ KINDS: dict[str, PolicyKind] = {
 """Built-in policies by name."""
 
 
+def check_name(name: str) -> None:
+    """Refuse a policy that is neither built in nor a Python file.
+
+    Raises
+    ------
+    InputError
+    """
+    if not name.endswith(".py") and name not in KINDS:
+        raise InputError(
+            f"unknown policy {shown(name)!r}; choose {', '.join(KINDS)} or a file such as mine.py."
+            + suggestion(name, KINDS)
+        )
+
+
 def policy_named(name: str, settings: Settings, situation: Situation) -> Policy:
     """Return a built-in policy by its name, or a user's from a file such as ``mine.py``.
 
@@ -43,9 +57,5 @@ def policy_named(name: str, settings: Settings, situation: Situation) -> Policy:
     """
     if name.endswith(".py"):
         return load_policy(name)
-    if name not in KINDS:
-        raise InputError(
-            f"unknown policy {name!r}; choose {', '.join(KINDS)} or a file such as mine.py."
-            + suggestion(name, KINDS)
-        )
+    check_name(name)
     return KINDS[name].build(settings, situation)

@@ -50,6 +50,7 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
     models = tuple(each.model for each in shares)
     given = [each.share for each in shares if each.share is not None]
     if len(models) == 1:
+        _shares([each.share for each in shares])
         return demand, models * len(demand.services)
     if len(models) == len(demand.services) and not given:
         return demand, models

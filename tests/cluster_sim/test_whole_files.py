@@ -1,0 +1,77 @@
+"""Files that appear whole or not at all, also where a writer is killed or the disk is full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster_sim.files import OLD, PART, remove_orphans, unfinished, whole_file
+from experiments.reports.run_directory import run_directory
+
+
+def killed_while(code: str, folder: Path) -> None:
+    """Run code that kills its own process."""
+    code = f"import os, signal\n{code}\n    os.kill(os.getpid(), signal.SIGKILL)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=folder, check=False).returncode == -9
+
+
+def test_a_killed_writer_leaves_nothing_once_another_writes(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\nfrom cluster_sim.files import whole_file\n"
+        "with whole_file(Path('x.csv')) as part:\n    part.write_text('half')"
+    )
+    killed_while(code, tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [PART]
+    with whole_file(tmp_path / "x.csv") as part:
+        part.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_a_killed_run_leaves_nothing_once_another_writes(tmp_path: Path) -> None:
+    code = (
+        "from experiments.reports.run_directory import run_directory\n"
+        "with run_directory('out', command='list', inputs={}) as run:\n    run.json('a', {})"
+    )
+    killed_while(code, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    with run_directory(tmp_path / "out", command="list", inputs={}) as run:
+        run.json("a", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_earlier_run_comes_back_where_a_writer_was_killed_between_two_names(
+    tmp_path: Path,
+) -> None:
+    mine = unfinished(tmp_path / "out").name
+    dead = mine.replace(str(os.getpid()), "999999999").replace(PART, OLD)
+    (tmp_path / dead).mkdir()
+    (tmp_path / dead / "run.json").write_text("earlier")
+    remove_orphans(tmp_path / "out")
+    assert (tmp_path / "out" / "run.json").read_text() == "earlier"
+
+
+def test_what_a_living_process_or_another_host_writes_is_let_be(tmp_path: Path) -> None:
+    mine = unfinished(tmp_path / "out")
+    other = tmp_path / f".out.elsewhere-999999999{PART}"
+    for path in (mine, other):
+        path.write_text("half")
+    remove_orphans(tmp_path / "out")
+    assert mine.exists()
+    assert other.exists()
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as told, whole_file(tmp_path / "x.csv"):
+        raise OSError(28, "No space left on device")
+    assert told.value.filename == str(tmp_path / "x.csv")
+    with (
+        pytest.raises(OSError, match="No space left") as told,
+        run_directory(tmp_path / "out", command="list", inputs={}) as run,
+    ):
+        raise OSError(28, "No space left on device", str(run.folder / "a.csv"))
+    assert told.value.filename == str(tmp_path / "out" / "a.csv")
+    assert list(tmp_path.iterdir()) == []

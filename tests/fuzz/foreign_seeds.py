@@ -1,0 +1,81 @@
+"""Small valid files of other tools, of a measurement kit and of a run directory."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+
+from tests.workloads.demand.test_request_logs import CHAT, MOONCAKE
+from tests.workloads.traces.test_replay import GOAL, job, profile
+from tests.workloads.training.test_other_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
+
+ASTRA = b"""topology: [Ring, Switch]
+npus_count: [8, 2]
+bandwidth: [50.0, 25.0]
+latency: [500.0, 1000.0]
+"""
+SUMMARY = {"total_time": 2e-3, "tensor_engine_active_time": 1e-3, "dma_active_time": 1.5e-3}
+NCCOM = {"op": "allr", "nworkers": 4, "results": [{"size": 1024, "time_us": 12.0}]}
+KERNELS = b"""kernel,chip,cores,load,runtime,precision,m,n,k,kernel_s,source
+gemm,trn2,2,alone,compiled,bf16,4096,4096,4096,0.00145,me
+gemm,trn2,2,alone,compiled,bf16,1024,1024,1024,0.00009,me
+"""
+POLICY = b"def policy(view):\n    return view.serving\n"
+CAUSES = b"""cause,per,mtbf,replaces
+chip,chip,50000h,1
+software,job,400h,0
+"""
+
+
+@cache
+def foreign_files() -> dict[str, bytes]:
+    """Content by name; traces, kit and run directory are written once by what writes them."""
+    ring = nx.cycle_graph(4)
+    nx.set_edge_attributes(ring, {edge: {"bandwidth": "50GB/s"} for edge in ring.edges})
+    texts = {
+        "launch.sh": MEGATRON, "job.toml": TITAN, "nemo.yaml": NEMO, "nxd.yaml": NXD,
+        "deepspeed.json": DEEPSPEED, "schedule.goal": GOAL,
+        "profile.json": json.dumps(profile()), "summary.json": json.dumps({"n1": SUMMARY}),
+        "report.json": json.dumps(NCCOM), "graph.json": json.dumps(nx.node_link_data(ring)),
+        "ring.graphml": "\n".join(nx.generate_graphml(ring)),
+        "mooncake.jsonl": "\n".join(map(json.dumps, MOONCAKE)), "chat.json": json.dumps(CHAT),
+    }  # fmt: skip
+    given = {name: text.encode() for name, text in texts.items()}
+    given |= {"astra.yml": ASTRA, "kernels.csv": KERNELS, "policy.py": POLICY}
+    given |= {"causes.csv": CAUSES}
+    return given | _written()
+
+
+def _written() -> dict[str, bytes]:
+    """Files of folders: execution traces, a kit with results, a run, each under its folder."""
+    from experiments.calibration.kit import write_kit
+    from experiments.cli.main import run
+    from tests.fuzz.seeds import LOG
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "traces").mkdir()
+        job(folder / "traces", 2)
+        write_kit(folder / "kit", "trn2")
+        for path in (folder / "kit").rglob("*"):
+            if path.is_file() and path.name != "manifest.json":
+                path.unlink()
+        (folder / "kit" / "results.csv").write_bytes(KERNELS)
+        (folder / "kit" / "collectives").mkdir(exist_ok=True)
+        (folder / "kit" / "collectives" / "allr_4.log").write_bytes(LOG)
+        words = ("list", "schedules", "--json", "--quiet", "--out", str(folder / "run"))
+        with redirect_stdout(io.StringIO()):
+            status = run([*words])
+        if status != 0:
+            raise RuntimeError("the run directory of the seeds cannot be written")
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
