@@ -13,6 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from scipy.ndimage import uniform_filter1d
 
 from cluster_sim.analysis.metrics import end_of_run_ps, groups_of, stretches
 from cluster_sim.plot.palette import colors
@@ -25,10 +26,12 @@ MOST_BARS = 3_000
 """Ops that are drawn as bars; more are shown as the share of each pixel's time."""
 MOST_NAMED_LANES = 48
 MOST_LANES = 480
-FAINTEST = 0.35
-"""Strength of colour of what is hardly ever busy, so that it can be seen at all."""
 RESIDUE = 1e-7
 """Share of a pixel's time that is nothing but rounding of sums over a lane."""
+RESOLVED = 8
+"""Pixels from one op of a lane to the next from which on each can be seen by itself."""
+TURNS = 3
+"""Ops over which shares are averaged where they cannot."""
 PIXELS = 1_400
 """Across the window, about as many as a printed figure has."""
 Floats = npt.NDArray[np.float64]
@@ -86,8 +89,9 @@ def timeline(
 
     A flow that holds nothing is drawn in the lane of the first resource that it shares.
 
-    Up to a few thousand ops are drawn as bars. Beyond that each pixel shows how much of its time
-    went to which category: white is idle, full colour is busy. More lanes than fit are averaged.
+    Up to a few thousand ops are drawn as bars. Beyond that the height of a colour in a lane is its
+    share of the time of a pixel: white is idle. More lanes than fit are averaged, and so are ops
+    that take turns too fast to be seen.
 
     Parameters
     ----------
@@ -258,17 +262,28 @@ def _draw_shares(
             for on in (bars.category == k for k in range(len(bars.categories)))
         ]
     )
-    share /= members[None, :, None]
-    busy = share.sum(0)
-    strength = np.where(busy > 0, FAINTEST + (1 - FAINTEST) * busy.clip(max=1), 0)
-    share *= strength / np.where(busy > 0, busy, 1)
-    tint = np.array([to_rgb(shade[name]) for name in bars.categories])
-    image = np.einsum("klp,kc->lpc", share, tint) + (1.0 - share.sum(0))[:, :, None]
+    share = smoothed(share / members[None, :, None], bars, window_s)
+    # A lane is filled from above by each category's share: no colour is a blend of two.
+    rows = 1 + 2 * MOST_LANES // lanes
+    filled = np.cumsum(share / np.maximum(share.sum(0), 1), axis=0)
+    level = (np.arange(rows) + 0.5) / rows
+    which = (filled[:, :, None] <= level[None, None, :, None]).sum(0)
+    tint = np.array([*(to_rgb(shade[name]) for name in bars.categories), (1.0, 1.0, 1.0)])
+    image = np.round(255 * tint).astype(np.uint8)[which.reshape(lanes * rows, PIXELS)]
     extent = (*window_s, len(bars.lanes) - 0.5, -0.5)
-    pixels = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8)
-    # Lanes repeated, so that a figure only ever scales down and they keep their edges.
-    axes.imshow(pixels.repeat(1 + 2 * MOST_LANES // lanes, axis=0), aspect="auto", extent=extent)
-    axes.set_xlabel("full colour: busy · faint: partly busy · white: idle · mixed: several")
+    axes.imshow(image, aspect="auto", extent=extent)
+    axes.set_xlabel("height of a colour in a lane: its share of the time · white: idle")
+
+
+def smoothed(share: Floats, bars: Bars, window_s: tuple[float, float]) -> Floats:
+    """Shares without the beat between ops that take turns in a few pixels and the pixels."""
+    order = np.lexsort((bars.start_s, bars.lane))
+    gaps = np.diff(bars.start_s[order])[np.diff(bars.lane[order]) == 0]
+    turn = float(np.median(gaps)) / ((window_s[1] - window_s[0]) / PIXELS) if len(gaps) else 0.0
+    if not 0 < turn < RESOLVED:
+        return share
+    size = int(np.ceil(TURNS * turn))
+    return np.asarray(uniform_filter1d(uniform_filter1d(share, size, axis=-1), size, axis=-1))
 
 
 def busy_share(

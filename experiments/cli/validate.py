@@ -117,11 +117,11 @@ def _documents(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
-    if len(results) == 1:
-        _print_rows(results[0])
     _print_summaries(results)
     for one in chosen if len(chosen) == 1 else ():
         click.echo(f"Source: {one.credit} ({one.licence}). {one.note}.")
+    if len(results) == 1:
+        _print_rows(results[0])
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -133,7 +133,20 @@ def document(result: Result) -> dict[str, Any]:
     }
 
 
+MOST_PRINTED = 40
+"""Rows of a table that are printed: all of a short one, else the furthest off."""
+
+
 def _print_rows(result: Result) -> None:
+    rows = list(enumerate(result.rows, start=1))
+    title = f"{result.name}: predicted beside published"
+    if len(rows) > MOST_PRINTED:
+        rows.sort(key=lambda item: -abs(item[1]["error"] or 0.0))
+        rows = rows[:MOST_PRINTED]
+        title += (
+            f", the {MOST_PRINTED} of {len(result.rows):,} rows that are furthest off "
+            "(--json prints all)"
+        )
     cells = [
         (
             str(position),
@@ -145,10 +158,10 @@ def _print_rows(result: Result) -> None:
             _percent(row["error"]),
             row["status"] if row["status"] == "ok" else f"{row['status']}: {row['why']}",
         )
-        for position, row in enumerate(result.rows, start=1)
+        for position, row in rows
     ]
     columns = ("row", "what", "cluster", "chips", "published", "predicted", "error", "status")
-    print_table(f"{result.name}: predicted beside published", columns, cells, left=3)
+    print_table(title, columns, cells, left=3)
 
 
 def _print_summaries(results: Sequence[Result]) -> None:

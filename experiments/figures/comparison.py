@@ -12,20 +12,6 @@ from cluster_sim.plot.palette import colors
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PARTS = {
-    "compute": "compute",
-    "exposed_tp": "exposed tensor parallel",
-    "exposed_cp": "exposed context parallel",
-    "exposed_ep": "exposed experts",
-    "exposed_pp": "exposed pipeline",
-    "exposed_dp": "exposed data parallel",
-    "bubble": "pipeline bubble",
-    "straggler": "waiting for stragglers",
-    "optimizer": "optimizer",
-    "other": "other",
-}
-SMALL = 1e-3
-
 
 def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
     """Draw where the time of each row goes, one bar a row.
@@ -38,31 +24,15 @@ def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
         Name of each row.
     title : str
     """
-    from matplotlib.figure import Figure
+    from experiments.figures.training import stacked as bars
+    from topologies.units import format_seconds
+    from workloads.training.program.breakdown import PARTS
 
-    shown = [
-        part
-        for part in PARTS
-        if f"{part}_s" in frame and (frame[f"{part}_s"] > SMALL * frame["iteration_s"]).any()
+    parts = [
+        {part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in frame.to_dict("records")
     ]
-    shades = colors(shown)
-    figure = Figure(figsize=(10, 1.6 + 0.42 * len(frame)), layout="constrained")
-    axes = figure.subplots()
-    left = pd.Series(0.0, index=range(len(frame)))
-    for part in shown:
-        width = frame[f"{part}_s"].reset_index(drop=True)
-        axes.barh(range(len(frame)), width, left=left, color=shades[part], label=PARTS[part])
-        left = left + width
-    for row, total in enumerate(frame["iteration_s"]):
-        axes.annotate(f" {total:.3g} s", (total, row), va="center", fontsize=8)
-    axes.set_yticks(range(len(frame)), labels, fontsize=9)
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel("time of one step [s], mean over ranks")
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize=11)
-    return figure
+    notes = [format_seconds(seconds) for seconds in frame["iteration_s"]]
+    return bars(labels, parts, notes, title=title)
 
 
 def lines(
@@ -103,6 +73,6 @@ def lines(
     axes.set_ylabel(labels[1])
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9)
-    figure.suptitle(title, fontsize=11)
+    axes.legend(frameon=False, fontsize=9, title=by if len(names) == 1 else None)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     return figure

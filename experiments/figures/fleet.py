@@ -65,7 +65,7 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
     )
     top.set_ylabel("chips [thousand]")
     top.set_ylim(0, fleet * thousands)
-    top.set_title(title, loc="left")
+    top.set_title(f"{title}\n{_finding(frame)}", loc="left", fontsize=11)
     handles, names = top.get_legend_handles_labels()
     top.legend(
         handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
@@ -75,6 +75,15 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
     bottom.set_ylim(min(95.0, 100 * coarse["slo_attainment"].min()) - 0.5, 100.5)
     _days(bottom, frame)
     return figure
+
+
+def _finding(frame: pd.DataFrame) -> str:
+    """Share of chip-hours that train, and of requests in time."""
+    units = frame[[f"{role}_units" for role, _, _ in STACK]].to_numpy().sum()
+    trains = frame[["training_units", "evaluation_units"]].to_numpy().sum() / units
+    offered = frame["offered_requests"]
+    kept = (frame["slo_attainment"] * offered).sum() / max(float(offered.sum()), 1e-300)
+    return f"{trains:.0%} of the chip-hours train, {kept:.2%} of the requests are in time"
 
 
 def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:

@@ -49,8 +49,14 @@ FINER = (
     "sequence_parallel", "order",
 )  # fmt: skip
 """Fields that tell plans of the same degrees from one another, the most telling first."""
-OF_PIPELINES = ("vpp", "schedule", "order")
+OF_PIPELINES = ("vpp", "schedule", "stage_layers", "order")
 """Those that say nothing of a plan without a pipeline."""
+SAID_AS = {"stage_layers": "layers", "sequence_parallel": "sequence parallel"}
+"""Fields that a label calls otherwise."""
+SHORT = 8
+"""Ratio of the ends of a logarithmic axis up to which more of its ticks are named."""
+NEAREST = 11
+"""Pixels between two numerals that can both be read."""
 
 
 def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
@@ -67,7 +73,9 @@ def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
         whole_as_all = name == "etp" and one["etp"] == one["tp"]
         if whole_as_all or (one["pp"] == 1 and name in OF_PIPELINES):
             continue
-        text, value = name.replace("_", " "), one[name]
+        text, value = SAID_AS.get(name, name.replace("_", " ")), one[name]
+        if name == "stage_layers" and not value:
+            value = "even"
         rest.append(
             ("" if value else "no ") + text if isinstance(value, bool) else f"{text} {value}"
         )
@@ -106,17 +114,13 @@ def pareto(found: Search, top: int) -> Figure:
         lw=1.2,
         label="fastest so far",
     )
-    for place, one in enumerate(found.finalists[:top], start=1):
-        at = (one.memory.total / 1e9, one.iteration_s)
-        axes.plot(*at, "o", ms=4, mfc="none", mec="black")
-        axes.annotate(str(place), at, (4, -3), textcoords="offset points", fontsize=8)
+    marked = [(one.memory.total / 1e9, one.iteration_s) for one in found.finalists[:top]]
     capacity = found.finalists[0].memory.capacity / 1e9
     axes.axvline(capacity, color="grey", ls="--", lw=1)
     axes.text(capacity, 1.0, " memory\n of a rank", transform=axes.get_xaxis_transform(), va="top",
               fontsize=8, color="grey")  # fmt: skip
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
+    _ticks(axes)
     axes.set_xlabel("memory of the rank that needs most [GB]")
     axes.set_ylabel("time of one iteration [s]")
     axes.spines[["top", "right"]].set_visible(False)
@@ -127,8 +131,32 @@ def pareto(found: Search, top: int) -> Figure:
         loc="left",
         fontsize=10,
     )
-    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    _numerals(figure, axes, marked)
     return figure
+
+
+def _ticks(axes: Axes) -> None:
+    """Name 1, 2 and 5 of every power of ten on a logarithmic axis, more on a short one."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    subs = (1, 2, 3, 4, 5, 7) if high < SHORT * low else (1, 2, 5)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _numerals(figure: Figure, axes: Axes, places: Sequence[tuple[float, float]]) -> None:
+    """Number points in order; the numeral of a point too close to an earlier one is left out."""
+    figure.draw_without_rendering()
+    written: list[FloatArray] = []
+    for number, at in enumerate(places, start=1):
+        axes.plot(*at, "o", ms=4, mfc="none", mec="black")
+        pixels = np.asarray(axes.transData.transform(at))
+        if all(np.hypot(*(pixels - other)) > NEAREST for other in written):
+            written.append(pixels)
+            axes.annotate(str(number), at, (4, -3), textcoords="offset points", fontsize=8)
 
 
 def worth(found: Search, top: int) -> Figure:
@@ -155,9 +183,6 @@ def worth(found: Search, top: int) -> Figure:
             times = [one.iteration_s for one in some]
             spent = [one.worth(found.objective) / scale for one in some]
             axes.plot(times, spent, "o", color=HUES[number % len(HUES)], label=name)
-    for place, one in enumerate(found.finalists[:top], start=1):
-        at = (one.iteration_s, one.worth(found.objective) / scale)
-        axes.annotate(str(place), at, (5, -3), textcoords="offset points", fontsize=8)
     seconds = np.array([one.iteration_s for one in found.finalists])
     values = np.array([one.worth(found.objective) / scale for one in found.finalists])
     order = np.lexsort((values, seconds))
@@ -167,8 +192,16 @@ def worth(found: Search, top: int) -> Figure:
     axes.set_xlabel("time of one iteration [s]")
     axes.set_ylabel(unit)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{found.model.name} on {found.cluster.name}", loc="left", fontsize=10)
+    cheap, quick = values.argmin(), seconds.argmin()
+    less, longer = 1 - values[cheap] / values[quick], seconds[cheap] / seconds[quick] - 1
+    told = f"the plan of least {found.objective} takes {less:.0%} less than the fastest"
+    axes.set_title(
+        f"{found.model.name} on {found.cluster.name}: {told}, and {longer:.0%} longer",
+        loc="left",
+        fontsize=10,
+    )
     axes.legend(frameon=False, fontsize=8)
+    _numerals(figure, axes, list(zip(seconds.tolist(), values.tolist(), strict=True))[:top])
     return figure
 
 
@@ -242,7 +275,7 @@ def scaling(frame: pd.DataFrame, title: str) -> Figure:
     highest = float(frame["tokens_per_s_per_chip"].max())
     grid[1, 0].set_ylim(0, 1.25 * highest)
     grid[0, 0].set_ylim(0, 1.1 * float(frame["iteration_s"].max()))
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     drawn = dict(zip(*grid[0, 0].get_legend_handles_labels()[::-1], strict=True))
     figure.legend(
         drawn.values(), drawn.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=9

@@ -33,8 +33,8 @@ NAMES: Mapping[str, str] = {
 }
 """What each part of the breakdown is called in a legend."""
 
-SMALLEST_LABEL = 0.06
-"""Share of the longest bar from which a part is wide enough for its number."""
+INCHES_A_LETTER = 0.068
+"""Width of a letter in a bar."""
 AT_PEAK = "the model's FLOPs at peak rate"
 """What a mark at MFU times the iteration is called."""
 
@@ -114,28 +114,39 @@ def stacked(
     axes.set_xlim(0, longest * (1.2 if notes else 1.02))
     _label(axes, labels, "time of one iteration [s]" if whole_s is None else f"share of {whole}")
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
+    sums = np.array([sum(one.values()) for one in parts])
+    _write_in(figure, axes, scale, sums if whole_s is None else 1 / scale)
     return figure
 
 
+def _write_in(figure: Figure, axes: Axes, scale: Floats, totals: Floats) -> None:
+    """Write the time of a part and its share of the total where its bar is wide enough."""
+    from matplotlib.colors import to_hex
+
+    figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    inches = axes.get_window_extent().width / figure.dpi / (high - low)
+    for bars in axes.containers:
+        for row, bar in enumerate(getattr(bars, "patches", ())):
+            seconds, width = bar.get_width() / scale[row], bar.get_width()
+            lines = [format_seconds(seconds), f"{seconds / totals[row]:.0%}"]
+            fits = [line for line in lines if len(line) * INCHES_A_LETTER < width * inches]
+            if seconds and fits:
+                axes.text(bar.get_x() + width / 2, row, "\n".join(fits), ha="center", va="center",
+                          fontsize=8, color=ink(to_hex(bar.get_facecolor())))  # fmt: skip
+
+
 def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: Floats) -> Floats:
-    """Draw the parts of each bar, wide ones with their time; returns where the bars end."""
+    """Draw the parts of each bar; returns where the bars end."""
     shade, rows = colors(PARTS), np.arange(len(parts))
-    totals = np.array([sum(one.values()) for one in parts])
-    longest = float((totals * scale).max())
     left = np.zeros(len(parts))
     for part in PARTS:
-        seconds = np.array([one.get(part, 0.0) for one in parts])
-        width = seconds * scale
-        if not width.any():
-            continue
-        axes.barh(rows, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
-        for row in np.flatnonzero(width > SMALLEST_LABEL * longest).tolist():
-            text = f"{format_seconds(seconds[row])}\n{seconds[row] / totals[row]:.0%}"
-            middle, black_or_white = left[row] + width[row] / 2, ink(shade[part])
-            axes.text(middle, row, text, ha="center", va="center", fontsize=8, color=black_or_white)
-        left += width
+        width = np.array([one.get(part, 0.0) for one in parts]) * scale
+        if width.any():
+            axes.barh(rows, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
+            left += width
     return left
 
 

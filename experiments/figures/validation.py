@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from topologies.units import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAND = 0.2
 """Half width of the shaded band around the diagonal."""
-MOST_LABELLED = 1000
-"""Largest over smallest value up to which more than powers of ten are labelled."""
+MOST_DECADES = 1.7
+"""Powers of ten up to which 2 and 5 are labelled as well."""
+MOST_TICKS = 7
 STEP = 5.0
 """Width of a bar of the histogram, in per cent."""
 
@@ -70,11 +73,20 @@ def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
     plane.plot(line, line, color="0.5", linewidth=1)
     plane.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="0.9", zorder=0)
     plane.set(xscale="log", yscale="log")
-    many = max(values) > MOST_LABELLED * min(values)
+    decades = np.log10(max(values) / min(values))
+    subs = (1, 2, 5) if decades < MOST_DECADES else (1,)
     for axis in (plane.xaxis, plane.yaxis):
-        axis.set_major_locator(LogLocator() if many else LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_major_locator(LogLocator(subs=subs, numticks=MOST_TICKS))
+        axis.set_major_formatter(_tick(good))
         axis.set_minor_formatter("")
+    plane.set(xlim=line[[0, -1]], ylim=line[[0, -1]], aspect="equal")
+
+
+def _tick(good: Sequence[Mapping[str, Any]]) -> Callable[[float, object], str]:
+    """Names of ticks: times with the unit that suits them, other numbers as they are."""
+    if str(good[0]["quantity"]).endswith("_s"):
+        return lambda value, _: format_seconds(value)
+    return lambda value, _: f"{value:g}"
 
 
 def _quantity(good: Sequence[Mapping[str, Any]]) -> str:

@@ -148,7 +148,8 @@ def _text(axis: Axis, value: float) -> str:
     elif "date" in type(formatter).__name__.lower() or isinstance(formatter, FuncFormatter):
         text = str(formatter(value, None)).strip()
         if text:
-            return f"{_named(label)}{text}" + (f" {unit[1]}" if unit and "%" not in text else "")
+            bare = re.fullmatch(r"[\d.,e+-]+", text)
+            return f"{_named(label)}{text}" + (f" {unit[1]}" if unit and bare else "")
     return f"{_named(label)}{value:,.4g}" + (f" {unit[1]}" if unit else "")
 
 

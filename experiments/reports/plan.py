@@ -330,7 +330,7 @@ def write(run: Run, found: Search, top: int, model: str) -> None:
     from experiments.figures.plan import bars, pareto, worth
 
     rows, every = frame(found, top), estimates(found)
-    run.figure("plans", bars(rows, headline(found)), title="The best plans")
+    run.figure("plans", bars(rows, _titled(found, top)), title="The best plans")
     run.figure("pareto", pareto(found, top), title="Memory and time of all plans", note=PARETO)
     if found.objective != "time":
         title = f"Time and {found.objective} of the simulated plans"
@@ -343,6 +343,17 @@ def write(run: Run, found: Search, top: int, model: str) -> None:
     first = found.finalists[0].plan
     run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
     run.json("results", document(found, top, model), title="Results")
+
+
+def _titled(found: Search, top: int) -> str:
+    """The fastest plan and how far the others are, then the question."""
+    best, last = found.finalists[0], found.finalists[:top][-1]
+    slower = last.iteration_s / best.iteration_s - 1
+    return (
+        f"tp {best.plan.tp}, pp {best.plan.pp}, dp {best.plan.dp:,} takes "
+        f"{format_seconds(best.iteration_s)}; the last of {min(top, len(found.finalists))} plans "
+        f"{slower:.0%} more\n{headline(found)}"
+    )
 
 
 PARETO = (

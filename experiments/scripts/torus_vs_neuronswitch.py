@@ -67,7 +67,8 @@ def plot(frame: pd.DataFrame) -> Figure:
         _panel(axes, frame[frame.collective == op], op)
     panels[0].set_ylabel("bus bandwidth of a chip [GB/s]")
     panels[0].legend(frameon=False, fontsize=9)
-    figure.suptitle(f"{_finding(frame)}\nThe fastest algorithm each; dashed: limit of the links")
+    note = "The fastest algorithm each; dashed: links at their full rate, no losses"
+    figure.suptitle(f"{_finding(frame)}\n{note}", x=0.01, ha="left", fontsize=10.5)
     return figure
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from experiments.cli.main import run
+from experiments.cli.validate import MOST_PRINTED
 
 ROWS = (
     "collective,cluster,chips,size_bytes,time_s,table\n"
@@ -130,3 +131,13 @@ def test_calibrate_refuses_what_it_cannot_use(tmp_path, capsys):
     log.write_text("nothing here")
     assert run(["calibrate", str(log), "--cluster", "dgx-h100"]) == 2
     assert "no table" in capsys.readouterr().err
+
+
+def test_the_summary_comes_first_and_long_tables_show_their_furthest_rows(capsys):
+    assert run(["validate", "--table", "attention"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Absolute errors")
+    before, _, rows = shown.partition("attention: predicted beside published")
+    assert "rows that are furthest off" in " ".join(rows.split())
+    assert "Source:" in before
+    assert rows.count(" ok\n") == MOST_PRINTED

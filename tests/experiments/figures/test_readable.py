@@ -1,0 +1,65 @@
+"""Figures that were hard to read stay readable."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cluster_sim.plot.bars import Bars, busy_share, smoothed
+from experiments.figures.collective import bandwidth
+from experiments.figures.plan import plan_label
+from experiments.figures.training import stacked
+from experiments.figures.validation import scatter
+
+PLAN = {"tp": 1, "pp": 2, "dp": 8, "stage_layers": "", "zero": 2, "schedule": "1f1b", "order": "x"}
+
+
+def test_a_plan_without_stage_layers_is_even_and_without_a_pipeline_has_none() -> None:
+    telling = ["schedule", "stage_layers", "zero"]
+    assert plan_label(PLAN, telling) == "tp 1, pp 2, dp 8\nschedule 1f1b, layers even, zero 2"
+    assert plan_label({**PLAN, "pp": 1}, telling) == "tp 1, pp 1, dp 8\nzero 2"
+
+
+def test_what_is_written_in_a_bar_fits_and_its_shares_are_those_of_the_axis() -> None:
+    parts = [{"compute": 9.9, "exposed_tp": 0.1}, {"compute": 5.0}]
+    axes = stacked(["a", "b"], parts, whole_s=[10.0, 10.0]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["9.9 s\n99%", "5 s\n50%"]
+
+
+def test_ticks_of_a_scatter_have_room() -> None:
+    rows = [
+        {"published": at, "predicted": at, "error": 0.0, "quantity": "time_s"}
+        for at in np.geomspace(1e-5, 0.1, 40)
+    ]
+    figure = scatter(rows, "nccl_aic")
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    boxes = [tick.label1.get_window_extent() for tick in axes.xaxis.get_major_ticks()]
+    shown = sorted((box.x0, box.x1) for box in boxes if box.width)
+    assert len(shown) > 3
+    assert all(left[1] < right[0] for left, right in itertools.pairwise(shown))
+
+
+def test_ops_that_take_turns_within_a_few_pixels_are_drawn_evenly() -> None:
+    begin = np.arange(500) / 500
+    lane = np.zeros(500, np.int64)
+    shown = Bars(lane, lane, begin, begin + 1e-3, np.arange(500), ["link"], ["copy"])
+    share = busy_share(lane, shown.start_s, shown.end_s, 1, (0.0, 1.0))[None]
+    assert np.ptp(share[0, 0, 10:-10]) > 0.5
+    even = smoothed(share, shown, (0.0, 1.0))
+    assert np.ptp(even[0, 0, 10:-10]) < 0.05
+    assert even.mean() == pytest.approx(share.mean(), rel=0.01)
+
+
+@pytest.mark.parametrize(("second", "told"), [(50e9, "2 times"), (99e9, "hardly more than")])
+def test_bandwidth_is_compared_with_other_algorithms(second: float, told: str) -> None:
+    frame = pd.DataFrame({
+        "collective": "all-reduce", "cluster": "c", "ranks": 8, "algorithm": ["ring", "rdh"],
+        "size_bytes": 2**20, "time_s": 1.0, "lower_bound_s": 0.5, "bound": "links",
+        "busbw_bytes_per_s": [100e9, second],
+    })  # fmt: skip
+    title = bandwidth(frame).axes[0].get_title(loc="left")
+    assert title.endswith(f"at 1 MiB ring reaches 100 GB/s, {told} rdh, the next best")
