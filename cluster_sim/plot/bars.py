@@ -90,8 +90,7 @@ def timeline(
     A flow that holds nothing is drawn in the lane of the first resource that it shares.
 
     Up to a few thousand ops are drawn as bars. Beyond that the height of a colour in a lane is its
-    share of the time of a pixel: white is idle. More lanes than fit are averaged, and so are ops
-    that take turns too fast to be seen.
+    share of a pixel's time, averaged over lanes and turns too many to be seen. White is idle.
 
     Parameters
     ----------

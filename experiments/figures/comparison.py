@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.plot.palette import colors
+from experiments.figures.training import stacked as bars
+from topologies.units import format_seconds
+from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,10 +27,6 @@ def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
         Name of each row.
     title : str
     """
-    from experiments.figures.training import stacked as bars
-    from topologies.units import format_seconds
-    from workloads.training.program.breakdown import PARTS
-
     parts = [
         {part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in frame.to_dict("records")
     ]
