@@ -30,6 +30,8 @@ RELEASES: tuple[tuple[str, str, str], ...] = (
 """Constant of the H100's kernels, and its variant, of software before each month."""
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 """A year, a month or a day."""
+ARXIV = r"arXiv[: ]*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}"
+"""An article's number, which begins with its year and month."""
 LIMITED_BELOW_W = 600
 """Power limit of an H100, of 700 W, below which it runs at the rates of 500 W."""
 SEPARATE = ("norm_efficiency", "activation_efficiency")
@@ -54,9 +56,9 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
         found |= {f"{kernels}.{name}": "" if row["compiled"] else "eager" for name in SEPARATE}
     if kernels != "kernels.h100":
         return found
-    date = row.get("date") or _round(str(row.get("source") or ""))
+    date = month(row)
     if date:
-        name, variant = _release(str(date))
+        name, variant = _release(date)
         found |= {f"{kernels}.{name}": variant} if name else {}
     limit = row.get("power_limit_w")
     if limit is not None:
@@ -67,13 +69,24 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
     return found
 
 
+def month(row: Mapping[str, Any]) -> str:
+    """Month of a row's software: stated, of a round of MLPerf, or of an arXiv number; else empty.
+
+    Examples
+    --------
+    >>> month({"source": "arXiv 2504.14960; Table 3"}), month({"date": "2024-06-12"}), month({})
+    ('2025-04', '2024-06-12', '')
+    """
+    date, source = str(row.get("date") or ""), str(row.get("source") or "")
+    if date and not re.fullmatch(DATE, date):
+        raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")
+    if date:
+        return date
+    known = next((when for name, when in ROUNDS.items() if name in source), "")
+    number = re.search(ARXIV, source)
+    return known or (f"20{number[1]}-{number[2]}" if number else "")
+
+
 def _release(date: str) -> tuple[str, str]:
     """Constant and variant of the software of a month; empty where the catalogue's own holds."""
-    if not re.fullmatch(DATE, date):
-        raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")
     return next((name, variant) for until, name, variant in RELEASES if date < until)
-
-
-def _round(source: str) -> str:
-    """Month of the round of MLPerf that a source names; empty for any other source."""
-    return next((date for name, date in ROUNDS.items() if name in source), "")

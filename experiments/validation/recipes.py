@@ -12,12 +12,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from experiments.validation.conditions import chosen
+from experiments.validation.conditions import chosen, month
 from experiments.validation.machines import machines_for
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.files import csv_rows
 
-CONDITIONS = ("zero", "gated_mlp", "overlap", "chip")
+CONDITIONS = ("zero", "gated_mlp", "overlap", "tp", "chip")
 """Columns of a recipe that a row must agree with, cheapest first."""
 
 
@@ -30,7 +30,9 @@ class Recipe:
     match : str
         Text in a source by which it is recognised; empty for a recipe of any source.
     conditions : tuple of (str, tuple of str)
-        Beginnings of a chip's name, or values of a column, of which a row must have one.
+        Names of chips, or values of a column, of which a row must have one.
+    until : str
+        Year or month before which the row's software must be, where that is known; empty for any.
     attention : str
         ``fused`` or ``unfused``.
     selective : str
@@ -48,6 +50,7 @@ class Recipe:
 
     match: str
     conditions: tuple[tuple[str, tuple[str, ...]], ...]
+    until: str
     attention: str
     selective: str
     usual_overlap: str
@@ -70,6 +73,8 @@ class Recipe:
     def suits(self, row: Mapping[str, Any]) -> bool:
         """Whether a row is of the recipe's source and meets its conditions."""
         if self.match.lower() not in str(row.get("source") or "").lower():
+            return False
+        if self.until and month(row) >= self.until:
             return False
         return all(_meets(row, name, allowed) for name, allowed in self.conditions)
 
@@ -100,6 +105,7 @@ def _recipe(row: Mapping[str, str]) -> Recipe:
     return Recipe(
         match=row["match"],
         conditions=tuple((name, tuple(row[name].split())) for name in CONDITIONS if row[name]),
+        until=row["until"],
         attention=row["attention"],
         selective=row["selective"],
         usual_overlap=row["usual_overlap"],

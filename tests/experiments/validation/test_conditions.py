@@ -53,3 +53,18 @@ def test_what_a_row_states_counts_before_its_recipe() -> None:
 def test_a_date_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match=r"date 'soon' is no month"):
         chosen({"date": "soon"}, "h100")
+
+
+def test_software_of_later_years_has_fused_attention() -> None:
+    """A GPT of unknown framework on A100 is Megatron-LM before 2023, unless its source is later."""
+    row = {"cluster": "dgx-a100", "gated_mlp": 0, "zero": 1, "overlap": "none"}
+    sources = ("", "arXiv 2104.04473", "arXiv 2402.15627; Table 2")
+    assert [recipe({**row, "source": source}).attention for source in sources] == [
+        "unfused", "unfused", "fused",
+    ]  # fmt: skip
+    assert recipe({**row, "date": "2024"}).attention == "fused"
+
+
+def test_gpt_over_a_whole_server_of_trn1_has_separate_attention() -> None:
+    row = {"cluster": "trn1.32xlarge", "gated_mlp": 0}
+    assert [recipe({**row, "tp": tp}).attention for tp in (8, 32)] == ["fused", "unfused"]

@@ -367,3 +367,15 @@ def test_sharded_layers_are_handled_three_times_a_microbatch() -> None:
     assert handled(zero=3, recompute="full") == kept
     usual = RankShapes(TOY, plan(dp=8, zero=3), "h100", catalogue())
     assert not [s for s in forward(usual) if s.name == "layer.unshard"]
+
+
+def test_the_host_issues_the_ends_of_a_model_too() -> None:
+    """Where the host is what holds a step up, embedding and loss take it as long as any kernel."""
+    small = replace(TOY, layers=2, hidden=128, ffn=512, vocab=512)
+    made, parts = cluster("dgx-h100"), catalogue()
+    how = plan(tp=1, dp=8, global_batch=8, seq=128)
+    shapes = RankShapes(small, how, "h100", parts)
+    steps = [*forward(shapes) * 2, *backward(shapes) * 2, *output(shapes), *output_backward(shapes)]
+    issued = sum(step.issued for step in steps) * parts.value("kernels.h100", "host_dispatch")
+    step = iteration(small, made, how)
+    assert step.iteration_s > issued

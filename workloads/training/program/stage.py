@@ -234,7 +234,7 @@ class Builder:
             worked = [part for pair in pairs for part in pair]
         begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
         unexplained = self.catalog.ops(self._scheduling(join(worked)))
-        issued = self._issued(join(worked), traced)
+        issued = self._issued(join(worked), traced, join([begun, ended]))
         return join([*before, begun, issued, unexplained, ended])
 
     def _scheduling(self, layers: Ops) -> list[LayerOp]:
@@ -309,12 +309,12 @@ class Builder:
     def _gather_rest(self) -> list[LayerOp]:
         return gather_parameters(self.shapes, "rest", self.parameters.edges)
 
-    def _issued(self, layers: Ops, traced: int) -> Ops:
-        """Let a pass over the layers end no sooner than the host has issued its kernels.
+    def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
+        """Let a pass over the layers end no sooner than the host has issued it, its ends included.
 
         The host runs ahead of the chip within a pass and waits for what the pass begins with.
         """
-        issued_s = self._host_s(layers, traced) if len(layers) else 0.0
+        issued_s = self._host_s(layers, traced, ends) if len(layers) else 0.0
         if issued_s < LEAST_HOST_S:
             return layers
         issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, issued_s)])
@@ -324,10 +324,11 @@ class Builder:
         back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=beside), replace(taken_up, back=back)])
 
-    def _host_s(self, layers: Ops, traced: int) -> float:
+    def _host_s(self, layers: Ops, traced: int, ends: Ops) -> float:
         """Time in which the host issues a pass over the layers, each traced so often [s]."""
         stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
-        kernels = int((np.isin(stream, (ENGINE, CC)) & (issued > 0))[layers.step].sum())
+        counted = np.isin(stream, (ENGINE, CC)) & (issued > 0)
+        kernels = int(counted[layers.step].sum() + counted[ends.step].sum())
         numbers = np.unique(layers.layer)
         return host_s(self.shapes, self.job, kernels, int((numbers >= 0).sum()), traced)
 
