@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from experiments.cli.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
-    from workloads.serving import Batching, Profile, Requests, Served
+    from workloads.serving import Batching, Deployed, Deployment, Profile, Requests, Served
     from workloads.serving import Slo as Limits
 
 PREFILLS = ("auto", "separate", "chunked")
@@ -109,45 +109,120 @@ class ReplicaInputs:
     slots: int = field(default=64, metadata=option("Requests that decode at once", least=1))
 
 
+@dataclass(frozen=True)
+class DeploymentInputs:
+    """Ways to serve faster."""
+
+    prefix_cache: str | None = field(
+        default=None,
+        metadata=option(
+            "Share of prompts' tokens that a cache holds already, such as 50% (50%:cold: it is "
+            "empty at first); trace: by the blocks or columns of the log",
+            metavar="SHARE[:cold]|trace",
+        ),
+    )
+    speculate: str | None = field(
+        default=None,
+        metadata=option(
+            "Tokens that a draft proposes for one pass to verify, the probability that one is "
+            "accepted, and the draft: a model, or its share of the model's time (0: a look-up)",
+            metavar="TOKENS:ACCEPTANCE[:DRAFT]",
+        ),
+    )
+    disaggregate: str | None = field(
+        default=None,
+        metadata=option(
+            "Replicas that process prompts, and replicas that decode; keys and values go over",
+            metavar="P:D",
+        ),
+    )
+
+
 def serve(
     asked: ModelOnCluster,
     load: RequestInputs,
     replica: ReplicaInputs,
+    faster: DeploymentInputs,
     sure: SensitivityInputs,
     catalogue: CatalogueInputs,
     call: Invocation,
 ) -> None:
-    """Serve requests on one replica, token by token."""
-    from topologies.catalogue.families import chip_family
-    from workloads.confidence.answers import serving_interval
-    from workloads.serving import parse_slo, profile, serving_summary
-    from workloads.serving import serve as run
+    """Serve requests on one replica, token by token.
 
-    limits, model, numbers = parse_slo(replica.slo), asked.read_model(), catalogue.read()
+    With --disaggregate prompts and decoding have replicas of their own.
+    """
+    from workloads.confidence.answers import serving_interval
+    from workloads.economics import Economics
+    from workloads.serving import parse_slo
+
+    limits, numbers = parse_slo(replica.slo), catalogue.read()
     requests = _requests(load, call.seed)
 
-    def simulate(numbers: Catalogue) -> tuple[Served, Profile]:
-        cluster = asked.read_cluster(numbers)
-        served_by = profile(model, cluster, tp=replica.tp, precision=replica.precision)
-        trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
-        batching = _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium)
-        return run(served_by, requests, batching), served_by
+    def simulate(numbers: Catalogue) -> Deployed:
+        made = _deployment(asked, replica, faster, numbers)
+        return made.run(_cached(requests, load, faster, made.profile.kv_tokens), call.seed)
 
-    served, served_by = simulate(numbers)
-    ranking = sure.rank(lambda moved: _first_token_s(simulate(moved)[0]), numbers, call)
+    deployed = simulate(numbers)
+    ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), numbers, call)
+    deployment, cluster = deployed.deployment, asked.read_cluster(numbers)
     document = {
         "model": asked.model,
         "cluster": asked.cluster,
-        "chips": served_by.chips,
-        **serving_summary(served, served_by, limits),
+        "chips": deployment.chips,
+        **deployed.summary(limits),
+        **deployed.cost(Economics.of(cluster)),
     }
-    chip, first_s = asked.read_cluster(numbers).chip, document["ttft_s"]["p50"]
-    document["interval"] = serving_interval(model, chip, served_by.chips, first_s).document()
+    model, first_s = asked.read_model(), document["ttft_s"]["p50"]
+    ends = serving_interval(model, cluster.chip, deployment.profile.chips, first_s)
+    document["interval"] = ends.document()
     call.answer(
         lambda: {**document, **(ranking.document() if ranking else {})},
         lambda: _print(document, ranking),
-        lambda run: _write(run, document, served, limits, ranking),
+        lambda run: _write(run, document, deployed.served, limits, ranking),
     )
+
+
+def _deployment(
+    asked: ModelOnCluster, replica: ReplicaInputs, faster: DeploymentInputs, numbers: Catalogue
+) -> Deployment:
+    """Replicas that the options name."""
+    from topologies.catalogue.families import chip_family
+    from workloads.models.huggingface import model
+    from workloads.serving import Deployment, parse_pools, parse_speculation, pools, profile
+
+    cluster = asked.read_cluster(numbers)
+    served_by = profile(asked.read_model(), cluster, tp=replica.tp, precision=replica.precision)
+
+    def draft(name: str) -> Profile:
+        return profile(model(name), cluster, tp=replica.tp)
+
+    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    return Deployment(
+        served_by,
+        _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium),
+        parse_speculation(faster.speculate, draft) if faster.speculate else None,
+        pools(cluster, served_by, *parse_pools(faster.disaggregate))
+        if faster.disaggregate
+        else None,
+    )
+
+
+def _cached(
+    requests: Requests, load: RequestInputs, faster: DeploymentInputs, kv_tokens: int
+) -> Requests:
+    """Requests with what the prefix cache holds of their prompts."""
+    from pathlib import Path
+
+    from topologies.errors import InputError
+    from workloads.serving import with_prefix_cache
+
+    if faster.prefix_cache is None:
+        return requests
+    if load.service is not None and faster.prefix_cache.strip() == "trace":
+        raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
+    drawn = load.requests.startswith("poisson:")
+    path = None if drawn else Path(load.requests)
+    return with_prefix_cache(requests, faster.prefix_cache, kv_tokens=kv_tokens, path=path)
 
 
 def _first_token_s(served: Served) -> float:
@@ -235,6 +310,7 @@ def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
         ["mean decode batch", f"{document['batch_mean']:.2f}"],
         ["KV cache, peak", format_bytes(int(document["kv_peak_bytes"]))],
         ["KV cache, room", format_bytes(int(document["kv_budget_bytes"]))],
+        *_faster(document),
     ]
     print_table("", ["", ""], facts)
     ends = document["interval"]
@@ -242,6 +318,29 @@ def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
     click.echo(f"80 % of measured median TTFTs would lie between {low} and {high}.")
     if ranking:
         ranking.show()
+
+
+def _faster(document: Mapping[str, Any]) -> list[list[str]]:
+    """Facts of a prefix cache, of speculation, of pools, and of the price, where there are any."""
+    from topologies.units import format_rate, format_seconds
+
+    facts = []
+    if "prefix_hit_share" in document:
+        facts.append(["prompt tokens in the prefix cache", f"{document['prefix_hit_share']:.1%}"])
+    if "speculation" in document:
+        expected = document["speculation"]["expected_tokens_per_pass"]
+        facts.append(["tokens of a pass, expected", f"{expected:.2f}"])
+    if "prefill_replicas" in document:
+        moved, rate = document["kv_transfer_s"]["p50"], document["kv_transfer_bytes_per_s"]
+        facts += [
+            [f"{kind} replicas", f"{document[f'{kind}_replicas']:,}, "
+             f"{document[f'{kind}_utilisation']:.0%} busy"] for kind in ("prefill", "decode")
+        ]  # fmt: skip
+        facts.append(["KV transfer, median", f"{format_seconds(moved)} at {format_rate(rate)}"])
+    if document["usd_per_million_tokens"] is not None:
+        each = document["usd_per_million_tokens"]
+        facts.append(["price", f"{each:,.3g} USD a million output tokens"])
+    return facts
 
 
 def _write(

@@ -11,9 +11,9 @@ from experiments.validation.outcome import Outcome
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
+from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.predict import GPU_CHUNK, Steady, continuous, static_batch
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import BUCKETS, Batching
 
 
 def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:

@@ -1,10 +1,14 @@
 """Serving: one replica at token level, and what a unit of the fleet can serve."""
 
+from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.capacity import Capacity, Slo, fixed_rate
+from workloads.serving.deployment import Deployed, Deployment, parse_pools
+from workloads.serving.disaggregated import Pools, pools, serve_apart
 from workloads.serving.metrics import attained, parse_share, parse_slo, serving_summary
 from workloads.serving.predict import Steady, steady
+from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import BUCKETS, Batching, Served, closed_loop, serve
+from workloads.serving.replica import Served, closed_loop, serve
 from workloads.serving.requests import (
     Lengths,
     Requests,
@@ -14,17 +18,22 @@ from workloads.serving.requests import (
     poisson,
     read_requests,
 )
+from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.serving.table import capacity_table, saturated_rate
 
 __all__ = [
     "BUCKETS",
     "Batching",
     "Capacity",
+    "Deployed",
+    "Deployment",
     "Lengths",
+    "Pools",
     "Profile",
     "Requests",
     "Served",
     "Slo",
+    "Speculation",
     "Steady",
     "attained",
     "azure_lengths",
@@ -33,13 +42,18 @@ __all__ = [
     "drawn_rate",
     "fixed_lengths",
     "fixed_rate",
+    "parse_pools",
     "parse_share",
     "parse_slo",
+    "parse_speculation",
     "poisson",
+    "pools",
     "profile",
     "read_requests",
     "saturated_rate",
     "serve",
+    "serve_apart",
     "serving_summary",
     "steady",
+    "with_prefix_cache",
 ]

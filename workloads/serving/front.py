@@ -14,10 +14,11 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
+from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.capacity import Slo
 from workloads.serving.metrics import parse_slo, serving_summary
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import BUCKETS, Batching, Served
+from workloads.serving.replica import Served
 from workloads.serving.replica import serve as run
 from workloads.serving.requests import (
     Requests,

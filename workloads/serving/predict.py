@@ -14,8 +14,9 @@ import numpy as np
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
+from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import BUCKETS, Batching, closed_loop
+from workloads.serving.replica import closed_loop
 from workloads.serving.requests import fixed_lengths, poisson
 
 ROUNDS = 4

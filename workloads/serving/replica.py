@@ -7,59 +7,22 @@ one step, and the times are those of the single iterations.
 
 from __future__ import annotations
 
-import heapq
 import math
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError
+from workloads.serving.batch import Batch, Lockstep, Speculating
+from workloads.serving.batching import Batching
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
+from workloads.serving.speculation import Speculation
 
 FloatArray = npt.NDArray[np.float64]
-
-BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
-"""Lengths that a Neuron replica is compiled for: shorter prompts and caches are padded."""
-
-
-@dataclass(frozen=True)
-class Batching:
-    """Batching of a replica.
-
-    Attributes
-    ----------
-    slots : int
-        Requests that decode at once.
-    chunk_tokens : int
-        Tokens of an iteration when prompts are cut into pieces that ride along with decode; 0 for
-        separate prefill, which runs one whole prompt while decode stands still.
-    buckets : tuple of int
-        Lengths, ascending, that separate prompts and what decode reads are padded to; empty: none.
-    """
-
-    slots: int = 64
-    chunk_tokens: int = 0
-    buckets: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.slots < 1 or self.chunk_tokens < 0 or any(size < 1 for size in self.buckets):
-            raise InputError(
-                f"batching with {self.slots} slots and pieces of {self.chunk_tokens} tokens; slots "
-                "and buckets are at least 1, pieces at least 0."
-            )
-        if 0 < self.chunk_tokens <= self.slots:
-            raise InputError(
-                f"pieces of {self.chunk_tokens} tokens leave no room beside {self.slots} decoding "
-                "requests; use more tokens or fewer slots."
-            )
-
-    def padded(self, tokens: int) -> int:
-        """Length that a prompt is run at, or a cache read at."""
-        return next((size for size in self.buckets if size >= tokens), tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,16 +72,16 @@ class Served:
 
 @dataclass
 class _State:
-    """A replica in the middle of a run. Decoding requests all advance by one token at a time."""
+    """A replica in the middle of a run."""
 
     profile: Profile
     batching: Batching
     requests: Requests
+    batch: Batch
+    speculation: Speculation | None = None
     now: float = 0.0
     next_arrival: int = 0
     waiting: deque[int] = field(default_factory=deque)
-    step: int = 0
-    ends: list[tuple[int, int]] = field(default_factory=list)
     cached: int = 0
     reserved: int = 0
     pieces: list[list[int]] = field(default_factory=list)
@@ -133,26 +96,64 @@ class _State:
     iterations: int = 0
 
 
-def serve(profile: Profile, requests: Requests, batching: Batching | None = None) -> Served:
+def serve(
+    profile: Profile,
+    requests: Requests,
+    batching: Batching | None = None,
+    *,
+    speculation: Speculation | None = None,
+    seed: int = 0,
+) -> Served:
     """Serve all requests on one replica, first come, first served.
 
     A request is admitted when a slot is free and the cache has room for its prompt and its whole
-    output. Waiting prompts go before decoding.
+    output. Waiting prompts go before decoding. Of a prompt only what no cache holds is processed.
+
+    Parameters
+    ----------
+    profile : Profile
+    requests : Requests
+    batching : Batching, optional
+    speculation : Speculation, optional
+        Tokens that a draft proposes and one pass verifies.
+    seed : int
+        Of the proposals that are accepted.
 
     Raises
     ------
     InputError
         For a request that can never fit into the cache.
     """
-    return _serve(_State(profile, batching or Batching(), requests))
+    return _serve(_state(profile, requests, batching, speculation, seed))
+
+
+def _state(
+    profile: Profile,
+    requests: Requests,
+    batching: Batching | None,
+    speculation: Speculation | None,
+    seed: int,
+) -> _State:
+    if speculation is None:
+        return _State(profile, batching or Batching(), requests, Lockstep())
+    ahead = Speculating(speculation, np.random.default_rng(seed))
+    held = speculation.beside(profile)
+    return _State(held, batching or Batching(), requests, ahead, speculation)
 
 
 def closed_loop(
-    profile: Profile, requests: Requests, concurrency: int, batching: Batching | None = None
+    profile: Profile,
+    requests: Requests,
+    concurrency: int,
+    batching: Batching | None = None,
+    *,
+    speculation: Speculation | None = None,
+    seed: int = 0,
 ) -> Served:
     """Serve requests of which so many are always there: each end brings the next arrival.
 
-    The arrival times of the requests are replaced by those that come about.
+    The arrival times of the requests are replaced by those that come about; other parameters as of
+    :func:`serve`.
 
     Raises
     ------
@@ -163,9 +164,10 @@ def closed_loop(
         raise InputError(f"a concurrency of {concurrency} requests; it must be at least 1.")
     arrival = np.full(len(requests), np.inf)
     arrival[:concurrency] = 0.0
-    asked = Requests(arrival, requests.prompt, requests.output)
-    first = min(concurrency, len(requests))
-    return _serve(_State(profile, batching or Batching(), asked, closed=True, asked=first))
+    asked = replace(requests, arrival_s=arrival)
+    state = _state(profile, asked, batching, speculation, seed)
+    state.closed, state.asked = True, min(concurrency, len(requests))
+    return _serve(state)
 
 
 def _serve(state: _State) -> Served:
@@ -205,7 +207,7 @@ def _step(state: _State, first: FloatArray, end: FloatArray) -> bool:
     if state.pieces or (state.batching.chunk_tokens and _admissible(state)):
         _mixed(state, first, end)
         return True
-    if state.ends:
+    if len(state.batch):
         _decode(state, end)
         return True
     if state.next_arrival < len(state.requests):
@@ -222,7 +224,7 @@ def _arrivals(state: _State) -> None:
 
 
 def _admissible(state: _State) -> bool:
-    if not state.waiting or len(state.ends) + len(state.pieces) >= state.batching.slots:
+    if not state.waiting or len(state.batch) + len(state.pieces) >= state.batching.slots:
         return False
     request = state.waiting[0]
     tokens = int(state.requests.prompt[request] + state.requests.output[request])
@@ -237,7 +239,14 @@ def _admit(state: _State) -> int:
 
 def _prefill(state: _State, request: int, first: FloatArray, end: FloatArray) -> None:
     """Run one whole prompt while decode stands still."""
-    took = state.profile.prefill_s(state.batching.padded(int(state.requests.prompt[request])))
+    if state.batching.arrived:
+        _started(state, request, first, end)
+        return
+    held = state.requests.held(request)
+    size = state.batching.padded(int(state.requests.prompt[request]) - held)
+    took = state.profile.prefill_s(size, held)
+    if state.speculation is not None:
+        took += state.speculation.prefill_s(size, held)
     state.now += took
     state.busy += took
     state.owed += took
@@ -253,24 +262,28 @@ def _started(state: _State, request: int, first: FloatArray, end: FloatArray) ->
         state.peak = max(state.peak, state.cached + prompt)
         _ended(state, request, end)
         return
-    heapq.heappush(state.ends, (state.step + output - 1, request))
+    state.batch.add(request, output - 1)
     state.cached += prompt
     state.peak = max(state.peak, state.cached)
 
 
 def _mixed(state: _State, first: FloatArray, end: FloatArray) -> None:
     """One iteration of the decoding requests and pieces of as many prompts as there is room for."""
-    batch, profile = len(state.ends), state.profile
-    room = state.batching.chunk_tokens - batch
+    batch, profile = len(state.batch), state.profile
+    verified = batch * state.batch.width
+    room = max(1, state.batching.chunk_tokens - verified)
     taken, extra = 0, 0.0
     for piece in state.pieces:
         taken, extra = _take(state, piece, room, taken, extra)
     while taken < room and _admissible(state):
-        state.pieces.append([_admit(state), 0])
+        request = _admit(state)
+        state.pieces.append([request, state.requests.held(request)])
         taken, extra = _take(state, state.pieces[-1], room, taken, extra)
-    attention = profile.attention_s(batch, state.cached)
-    _advance(state, profile.linear(batch + taken) + extra + attention, 1)
-    _finished(state, end)
+    took = profile.linear(verified + taken) + extra + profile.attention_s(batch, state.cached)
+    if state.speculation is not None:
+        took += state.speculation.draft_s(profile, batch, state.cached)
+        took += state.speculation.prefill_s(taken, 0) if taken else 0.0
+    _finished(state, _advance(state, took, 1), end)
     done = [piece for piece in state.pieces if piece[1] >= state.requests.prompt[piece[0]]]
     state.pieces = [piece for piece in state.pieces if piece[1] < state.requests.prompt[piece[0]]]
     for request, _ in done:
@@ -289,17 +302,21 @@ def _take(
 
 def _decode(state: _State, end: FloatArray) -> None:
     """Decode until a request ends, one arrives that could be admitted, or the bucket is full."""
-    batch, profile = len(state.ends), state.profile
+    batch, profile = len(state.batch), state.profile
     cached, growing, steps = _read_by_decode(state)
-    steps = min(steps, state.ends[0][0] - state.step)
+    if state.speculation is not None:
+        took = state.speculation.step_s(profile, batch, cached)
+        _finished(state, _advance(state, took, 1), end)
+        return
+    steps = min(steps, state.batch.steps())
     once = profile.decode_s(batch, cached)
     growth = profile.decode_kv_s * growing
     if batch < state.batching.slots and state.next_arrival < len(state.requests):
         until = float(state.requests.arrival_s[state.next_arrival]) - state.now
         if until < float("inf"):
             steps = min(steps, _steps_until(until, once, growth))
-    _advance(state, steps * once + growth * steps * (steps - 1) / 2, steps)
-    _finished(state, end)
+    took = steps * once + growth * steps * (steps - 1) / 2
+    _finished(state, _advance(state, took, steps), end)
 
 
 def _read_by_decode(state: _State) -> tuple[int, int, int]:
@@ -307,13 +324,13 @@ def _read_by_decode(state: _State) -> tuple[int, int, int]:
 
     A program compiled for buckets reads the bucket of the longest request for every one.
     """
-    batch, sizes = len(state.ends), state.batching.buckets
+    batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
         return state.cached, batch, sys.maxsize
     asked = state.requests
     longest = max(
-        int(asked.prompt[request] + asked.output[request]) - 1 - (last - state.step)
-        for last, request in state.ends
+        int(asked.prompt[request] + asked.output[request]) - 1 - left
+        for request, left in state.batch.left()
     )
     size = state.batching.padded(longest)
     if size > sizes[-1]:
@@ -330,30 +347,31 @@ def _steps_until(seconds: float, once: float, growth: float) -> int:
     return max(1, math.ceil(steps - 1e-9))
 
 
-def _advance(state: _State, took: float, steps: int) -> None:
-    batch = len(state.ends)
+def _advance(state: _State, took: float, steps: int) -> list[int]:
+    """Let time pass and every decoding request go on; those that are done."""
+    batch = len(state.batch)
+    tokens, done = state.batch.advance(steps)
     state.now += took
     state.busy += took
-    state.step += steps
-    state.cached += batch * steps
+    state.cached += tokens
     state.peak = max(state.peak, state.cached)
     state.iterations += steps
     if not batch:
-        return
+        return done
     state.batch_sum += batch * steps
     state.decode_steps += steps
-    once = took / steps
+    once = took / (tokens / batch)
     if state.owed:
         state.gaps.append((once + state.owed, batch))
-        steps -= 1
+        tokens -= batch
         state.owed = 0.0
-    if steps:
-        state.gaps.append((once, batch * steps))
+    if tokens:
+        state.gaps.append((once, tokens))
+    return done
 
 
-def _finished(state: _State, end: FloatArray) -> None:
-    while state.ends and state.ends[0][0] <= state.step:
-        _, request = heapq.heappop(state.ends)
+def _finished(state: _State, done: list[int], end: FloatArray) -> None:
+    for request in done:
         tokens = int(state.requests.prompt[request] + state.requests.output[request])
         state.cached -= tokens - 1
         _ended(state, request, end)

@@ -38,24 +38,36 @@ class Requests:
         Ascending [s].
     prompt, output : int array (requests,)
         Tokens, at least 1 each.
+    cached : int array (requests,), optional
+        Tokens at the beginning of each prompt whose keys and values are in a cache already; none
+        where it is not given. At least one token of a prompt is processed.
     """
 
     arrival_s: FloatArray
     prompt: IntArray
     output: IntArray
+    cached: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def held(self, request: int) -> int:
+        """Tokens of a request's prompt that need not be processed."""
+        if self.cached is None:
+            return 0
+        return min(int(self.cached[request]), int(self.prompt[request]) - 1)
+
+    def _kept(self, which: slice) -> Requests:
+        cached = None if self.cached is None else self.cached[which]
+        return Requests(self.arrival_s[which], self.prompt[which], self.output[which], cached)
+
     def first(self, count: int) -> Requests:
         """Keep the first ``count`` requests."""
-        return Requests(self.arrival_s[:count], self.prompt[:count], self.output[:count])
+        return self._kept(slice(count))
 
     def every(self, step: int, first: int = 0) -> Requests:
         """Keep every ``step``-th request: one replica's part under round robin."""
-        return Requests(
-            self.arrival_s[first::step], self.prompt[first::step], self.output[first::step]
-        )
+        return self._kept(slice(first, None, step))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.errors import InputError
+from workloads.serving.batching import Batching
 from workloads.serving.capacity import Capacity, Slo
 from workloads.serving.metrics import attained
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Batching, serve
+from workloads.serving.replica import serve
 from workloads.serving.requests import IntArray, Lengths, Requests, poisson
 
 FloatArray = npt.NDArray[np.float64]

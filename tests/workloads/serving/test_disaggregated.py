@@ -1,0 +1,156 @@
+"""Prefill and decode apart: exact times of single requests, a queue in closed form, all tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.huggingface import named
+from workloads.serving import (
+    Batching,
+    Deployment,
+    Pools,
+    Profile,
+    Requests,
+    Speculation,
+    parse_pools,
+    pools,
+    profile,
+    serve,
+    serve_apart,
+)
+
+
+def replica() -> Profile:
+    """A millisecond a prompt token; a pass of decoding takes one, whatever it holds."""
+    return Profile(
+        name="plain",
+        chips=2,
+        tokens=np.array([1.0, 2.0, 1e6]),
+        linear_s=np.array([0.001, 0.002, 1000.0]),
+        decode_kv_s=0.0,
+        prefill_token_s=0.0,
+        prefill_square_s=0.0,
+        weights_bytes=1e9,
+        kv_bytes_per_token=1000.0,
+        kv_budget_bytes=1e9,
+    )
+
+
+def asked(arrivals: list[float], prompt: int = 100, output: int = 11) -> Requests:
+    many = len(arrivals)
+    return Requests(np.array(arrivals), np.full(many, prompt), np.full(many, output))
+
+
+def test_a_lone_request_is_processed_moved_and_decoded() -> None:
+    # 100 tokens take 0.1 s; 100 kB at 1 MB/s take 0.1 s and 5 ms; ten tokens 10 ms.
+    apart = serve_apart(replica(), asked([0.0]), Pools(1, 1, 1e6, 0.005))
+    assert apart.served.first_token_s[0] == pytest.approx(0.1)
+    assert apart.transfer_s[0] == pytest.approx(0.105)
+    assert apart.served.end_s[0] == pytest.approx(0.1 + 0.105 + 0.010)
+    assert (apart.prefill_busy_s, apart.decode_busy_s) == pytest.approx((0.1, 0.01))
+
+
+def test_prompts_queue_and_transfers_do_too() -> None:
+    apart = serve_apart(replica(), asked([0.0, 0.0]), Pools(1, 2, 2e5))
+    assert apart.served.first_token_s.tolist() == pytest.approx([0.1, 0.2])
+    # Each transfer takes 0.5 s, and the replica sends one at a time.
+    assert apart.arrived_s.tolist() == pytest.approx([0.6, 1.1])
+
+
+def test_a_single_token_needs_no_decoding() -> None:
+    apart = serve_apart(replica(), asked([0.0], output=1), Pools(1, 1, 1e6))
+    assert apart.served.end_s[0] == apart.served.first_token_s[0]
+    assert apart.decode_busy_s == 0
+
+
+def test_decoding_does_not_stand_still_for_prompts() -> None:
+    """With one replica for both, the prompts of others stop the first request's tokens."""
+    load = asked([0.0, 0.15, 0.25], output=200)
+    together = serve(replica(), load, Batching(8))
+    apart = serve_apart(replica(), load, Pools(1, 1, 1e12))
+    assert together.tpot_s[0] > 1.5 * apart.served.tpot_s[0]
+
+
+def test_waiting_for_a_prompt_is_that_of_a_queue_with_fixed_service() -> None:
+    """M/D/1: mean wait = rho s / (2 (1 - rho)) (Pollaczek and Khinchine)."""
+    load, service = 0.7, 0.1
+    rng = np.random.default_rng(0)
+    arrivals = np.cumsum(rng.exponential(service / load, 40_000))
+    apart = serve_apart(replica(), asked(arrivals.tolist(), output=1), Pools(1, 1, 1e12))
+    wait = float((apart.prefill_end_s - arrivals - service).mean())
+    assert wait == pytest.approx(load * service / (2 * (1 - load)), rel=0.08)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    prompts=st.lists(st.integers(1, 300), min_size=1, max_size=15),
+    prefill=st.integers(1, 3),
+    decode=st.integers(1, 3),
+    accepted=st.none() | st.floats(0, 1),
+)
+def test_every_request_ends_and_every_token_is_made(
+    prompts: list[int], prefill: int, decode: int, accepted: float | None
+) -> None:
+    many = len(prompts)
+    output = np.arange(many) % 7 + 1
+    load = Requests(np.linspace(0, 0.3, many), np.array(prompts), output)
+    how = None if accepted is None else Speculation(3, accepted)
+    apart = serve_apart(replica(), load, Pools(prefill, decode, 1e6), speculation=how)
+    assert apart.served.gap_count.sum() == output.sum() - many
+    assert np.all(apart.prefill_end_s > load.arrival_s)
+    assert np.all(apart.arrived_s > apart.prefill_end_s)
+    later = output > 1
+    assert np.all(apart.served.end_s[later] >= apart.arrived_s[later])
+    assert apart.prefill_busy_s == pytest.approx(sum(replica().prefill_s(p) for p in prompts))
+
+
+def test_more_replicas_wait_no_longer() -> None:
+    load = asked(np.linspace(0, 1, 40).tolist())
+    means = [
+        serve_apart(replica(), load, Pools(number, 4, 1e9)).served.ttft_s.mean()
+        for number in (1, 2, 4, 8)
+    ]
+    assert means == sorted(means, reverse=True)
+
+
+def test_caches_go_over_what_joins_the_replicas() -> None:
+    model = named("llama-3.1-70b")
+    for name, tp, kind in (("trn2-ultraserver", 16, "up"), ("trn2.48xlarge:4", 16, "out")):
+        machine = cluster(name)
+        made = pools(machine, profile(model, machine, tp=tp), 1, 3)
+        fabric = machine.scale_out
+        rate = fabric.bandwidth_bytes_per_s * 16 if fabric else 0.0
+        # EFA v3 gives a chip 25 GB/s; NeuronLink many times that.
+        assert (made.transfer_bytes_per_s == rate) == (kind == "out")
+        assert made.transfer_bytes_per_s >= rate
+
+
+def test_a_deployment_tells_its_pools() -> None:
+    machine = cluster("trn2.48xlarge:4")
+    held = profile(named("llama-3.1-70b"), machine)
+    made = Deployment(held, Batching(8), pools=pools(machine, held, 1, 3))
+    assert made.chips == 64
+    with pytest.raises(InputError, match="take 80 chips"):
+        pools(machine, held, 2, 3)
+
+
+@pytest.mark.parametrize("text", ["1", "1:2:3", "a:b", "1:-2", "1.5:2", ""])
+def test_mistakes_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="write 1:3"):
+        parse_pools(text)
+
+
+def test_pools_without_replicas_or_links_are_refused() -> None:
+    with pytest.raises(InputError, match="use 1 to"):
+        Pools(0, 1, 1.0)
+    with pytest.raises(InputError, match="cannot move"):
+        Pools(1, 1, 0.0)
+    machine = replace(cluster("trn2.48xlarge:4"))
+    assert pools(machine, profile(named("llama-3.1-8b"), machine, tp=8), 1, 1).prefill == 1

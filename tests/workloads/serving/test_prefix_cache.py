@@ -1,0 +1,146 @@
+"""Prefix cache: hits of least recent use, shares, traces, and what is left of a prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.errors import InputError
+from workloads.serving import Batching, Profile, Requests, serve, with_prefix_cache
+from workloads.serving.prefix_cache import BLOCK_TOKENS, lru_hits, share_hits
+
+
+def replica() -> Profile:
+    """A millisecond for a prompt token, whatever stands before it."""
+    return Profile(
+        name="plain",
+        chips=1,
+        tokens=np.array([1.0, 1e6]),
+        linear_s=np.array([0.001, 1000.0]),
+        decode_kv_s=0.0,
+        prefill_token_s=0.0,
+        prefill_square_s=0.0,
+        weights_bytes=1e9,
+        kv_bytes_per_token=1.0,
+        kv_budget_bytes=1e5,
+    )
+
+
+def asked(prompts: list[int]) -> Requests:
+    many = len(prompts)
+    return Requests(np.arange(many) * 100.0, np.array(prompts), np.full(many, 2))
+
+
+def unlimited(blocks: list[list[int]]) -> list[int]:
+    """Leading blocks that stood in any prompt before: what a cache without limit gives."""
+    seen: set[int] = set()
+    hits = []
+    for prompt in blocks:
+        leading = next((n for n, block in enumerate(prompt) if block not in seen), len(prompt))
+        hits.append(leading)
+        seen |= set(prompt)
+    return hits
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=8, unique=True), max_size=30))
+def test_a_large_cache_hits_what_was_ever_seen(blocks: list[list[int]]) -> None:
+    assert lru_hits(blocks, 1000) == unlimited(blocks)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 12), max_size=6, unique=True), max_size=20), st.integers(1, 8)
+)
+def test_a_larger_cache_hits_no_less_in_all(blocks: list[list[int]], capacity: int) -> None:
+    small, large = lru_hits(blocks, capacity), lru_hits(blocks, 1000)
+    assert all(a <= b for a, b in zip(small, large, strict=True))
+
+
+def test_the_end_of_a_prompt_is_dropped_first() -> None:
+    assert lru_hits([[1, 2, 3], [9], [1, 2, 3]], capacity=3) == [0, 0, 2]
+
+
+def test_a_share_grows_from_a_cold_cache() -> None:
+    prompt = np.full(5, 1000)
+    assert share_hits(prompt, 0.4).tolist() == [400] * 5
+    assert share_hits(prompt, 0.4, cold_tokens=2000).tolist() == [0, 200, 400, 400, 400]
+
+
+def test_only_the_rest_of_a_prompt_takes_time() -> None:
+    plain = serve(replica(), asked([1000]))
+    half = serve(replica(), with_prefix_cache(asked([1000]), "50%", kv_tokens=10**5))
+    assert plain.ttft_s[0] == pytest.approx(1.0, rel=1e-3)
+    assert half.ttft_s[0] == pytest.approx(0.5, rel=1e-3)
+    # The keys and values of the whole prompt are read all the same.
+    assert half.kv_peak_tokens == plain.kv_peak_tokens
+
+
+def test_pieces_begin_where_the_cache_ends() -> None:
+    many = Batching(4, chunk_tokens=100)
+    plain = serve(replica(), asked([1000]), many)
+    half = serve(replica(), with_prefix_cache(asked([1000]), "50%", kv_tokens=10**5), many)
+    assert (plain.iterations, half.iterations) == (10 + 1, 5 + 1)
+
+
+def test_one_token_is_always_processed() -> None:
+    whole = Requests(np.zeros(1), np.array([10]), np.array([2]), np.array([10]))
+    assert whole.held(0) == 9
+    assert serve(replica(), whole).ttft_s[0] == pytest.approx(0.001)
+
+
+def mooncake(path: Path, blocks: list[list[int]]) -> Requests:
+    lines = [
+        json.dumps({
+            "timestamp": 1000 * n, "input_length": BLOCK_TOKENS * len(one), "output_length": 5,
+            "hash_ids": one,
+        })
+        for n, one in enumerate(blocks)
+    ]  # fmt: skip
+    path.write_text("\n".join(lines) + "\n")
+    return asked([BLOCK_TOKENS * len(one) for one in blocks])
+
+
+def test_blocks_of_a_mooncake_trace_hit(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    requests = mooncake(path, [[1, 2], [1, 2, 3], [4], [1, 2, 3]])
+    large = with_prefix_cache(requests, "trace", kv_tokens=10**6, path=path)
+    small = with_prefix_cache(requests, "trace", kv_tokens=3 * BLOCK_TOKENS, path=path)
+    assert large.cached is not None
+    assert small.cached is not None
+    assert (large.cached // BLOCK_TOKENS).tolist() == [0, 2, 0, 3]
+    assert (small.cached // BLOCK_TOKENS).tolist() == [0, 2, 0, 2]
+
+
+def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(
+        "timestamp_ms,prompt_tokens,output_tokens,reused_prefix_blocks\n"
+        "2000,1200,5,2\n1000,900,5,1\n"
+    )
+    requests = Requests(np.array([0.0, 1.0]), np.array([900, 1200]), np.array([5, 5]))
+    told = with_prefix_cache(requests, "trace", kv_tokens=10**5, path=path)
+    assert told.cached is not None
+    assert told.cached.tolist() == [512, 1024]
+
+
+@pytest.mark.parametrize("text", ["half", "1.0", "-5%", "150%", "50%:warm", "nan", ""])
+def test_mistakes_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--prefix-cache"):
+        with_prefix_cache(asked([10]), text, kv_tokens=100)
+
+
+def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
+    with pytest.raises(InputError, match="none of the columns"):
+        with_prefix_cache(asked([10]), "trace", kv_tokens=100, path=path)
+    lines = tmp_path / "log.jsonl"
+    lines.write_text('{"timestamp": 0, "input_length": 10, "output_length": 2}\n')
+    with pytest.raises(InputError, match="no hash_ids"):
+        with_prefix_cache(asked([10]), "trace", kv_tokens=100, path=lines)
+    with pytest.raises(InputError, match="drawn requests share nothing"):
+        with_prefix_cache(asked([10]), "trace", kv_tokens=100)

@@ -1,0 +1,148 @@
+"""A deployment: one replica or pools of them, with or without speculation, and its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from topologies.errors import InputError
+from workloads.economics import Economics
+from workloads.serving.batching import Batching
+from workloads.serving.capacity import Slo
+from workloads.serving.disaggregated import Apart, Pools, serve_apart
+from workloads.serving.metrics import latency, serving_summary
+from workloads.serving.profile import Profile
+from workloads.serving.replica import Served, serve
+from workloads.serving.requests import Requests
+from workloads.serving.speculation import Speculation
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """Replicas that serve requests.
+
+    Attributes
+    ----------
+    profile : Profile
+        Of one replica.
+    batching : Batching
+    speculation : Speculation, optional
+        Proposals that one pass verifies.
+    pools : Pools, optional
+        Prefill and decode replicas; one replica does both where it is not given.
+    """
+
+    profile: Profile
+    batching: Batching
+    speculation: Speculation | None = None
+    pools: Pools | None = None
+
+    @property
+    def chips(self) -> int:
+        """Chips of all replicas."""
+        replicas = self.pools.prefill + self.pools.decode if self.pools else 1
+        return replicas * self.profile.chips
+
+    def run(self, requests: Requests, seed: int = 0) -> Deployed:
+        """Serve requests; ``seed`` is that of the proposals that are accepted."""
+        how: dict[str, Any] = {"speculation": self.speculation, "seed": seed}
+        if self.pools is None:
+            return Deployed(self, serve(self.profile, requests, self.batching, **how), None)
+        apart = serve_apart(self.profile, requests, self.pools, self.batching, **how)
+        return Deployed(self, apart.served, apart)
+
+
+@dataclass(frozen=True, eq=False)
+class Deployed:
+    """Outcome of a deployment.
+
+    Attributes
+    ----------
+    deployment : Deployment
+    served : Served
+    apart : Apart or None
+        Where prefill and decode were apart.
+    """
+
+    deployment: Deployment
+    served: Served
+    apart: Apart | None
+
+    def summary(self, slo: Slo) -> dict[str, Any]:
+        """Headline numbers by their key in ``cluster-sim serve --json``."""
+        told = serving_summary(self.served, self.deployment.profile, slo)
+        if self.served.requests.cached is not None:
+            told["prefix_hit_share"] = self._hit_share()
+        speculation, apart = self.deployment.speculation, self.apart
+        if speculation is not None:
+            told["speculation"] = {
+                "tokens": speculation.tokens,
+                "acceptance": speculation.acceptance,
+                "expected_tokens_per_pass": speculation.expected_tokens,
+            }
+        if apart is not None and self.deployment.pools is not None:
+            told |= self._pools(apart, self.deployment.pools)
+        return told
+
+    def cost(self, each: Economics) -> dict[str, float | None]:
+        """Price and energy of the run, of a million output tokens, by their keys.
+
+        A chip draws its full power while its replica works, and else what is left of it idle.
+        """
+        start = float(self.served.requests.arrival_s[0])
+        span, chips = self._span_s(start), self.deployment.chips
+        busy = self.apart.prefill_busy_s + self.apart.decode_busy_s if self.apart else 0.0
+        busy = (busy or self.served.busy_s) * self.deployment.profile.chips
+        joules = each.pue * (busy * each.busy_w + (chips * span - busy) * each.idle_w)
+        usd = chips * span * each.usd_per_chip_s if each.usd_per_chip_s else None
+        tokens = int(self.served.requests.output.sum())
+        return {
+            "cost_usd": usd,
+            "energy_joules": joules if each.busy_w else None,
+            "usd_per_million_tokens": None if usd is None else usd * 1e6 / tokens,
+        }
+
+    def _span_s(self, start: float) -> float:
+        last = float(self.apart.arrived_s.max()) if self.apart else 0.0
+        return max(self.served.end_of_run_s, last) - start
+
+    def _hit_share(self) -> float:
+        asked = self.served.requests
+        held = sum(asked.held(request) for request in range(len(asked)))
+        return held / int(asked.prompt.sum())
+
+    def _pools(self, apart: Apart, pools: Pools) -> dict[str, Any]:
+        span = self._span_s(float(self.served.requests.arrival_s[0]))
+        prefill = apart.prefill_busy_s / span / pools.prefill
+        decode = apart.decode_busy_s / span / pools.decode
+        both = pools.prefill + pools.decode
+        return {
+            "utilisation": (prefill * pools.prefill + decode * pools.decode) / both,
+            "prefill_replicas": pools.prefill,
+            "decode_replicas": pools.decode,
+            "prefill_utilisation": prefill,
+            "decode_utilisation": decode,
+            "kv_transfer_s": latency(apart.transfer_s),
+            "kv_transfer_bytes_per_s": pools.transfer_bytes_per_s,
+        }
+
+
+def parse_pools(text: str) -> tuple[int, int]:
+    """Read ``P:D``, prefill and decode replicas.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+
+    Examples
+    --------
+    >>> parse_pools("2:6")
+    (2, 6)
+    """
+    parts = [part.strip() for part in text.split(":")]
+    if len(parts) != 2 or not all(part.isdecimal() and len(part) < 9 for part in parts):
+        raise InputError(
+            f"--disaggregate {text[:80]!r} is not prefill and decode replicas; write 1:3."
+        )
+    return int(parts[0]), int(parts[1])

@@ -1,0 +1,220 @@
+"""Prefill and decode apart: replicas that process prompts, and replicas that go on from there.
+
+A prompt waits for the first free prefill replica, is processed whole, and its keys and values go to
+a decode replica over the links or adapters of its chips; each prefill replica sends one prompt at a
+time. Decode replicas take turns, and each is the replica of :mod:`workloads.serving.replica`, whose
+prompts are all in its cache already. The first token comes from the prefill replica.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.shapes.measures import scale_up_bytes_per_s
+from workloads.serving.batching import Batching
+from workloads.serving.profile import Profile
+from workloads.serving.replica import Served, serve
+from workloads.serving.requests import Requests
+from workloads.serving.speculation import Speculation
+
+FloatArray = npt.NDArray[np.float64]
+MOST = 10_000
+PS_PER_S = 1e12
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Replicas of both kinds, and the way between them.
+
+    Attributes
+    ----------
+    prefill, decode : int
+        Replicas.
+    transfer_bytes_per_s : float
+        Rate at which one prompt's keys and values leave a prefill replica [B/s].
+    transfer_latency_s : float
+        Of each such transfer [s].
+    """
+
+    prefill: int
+    decode: int
+    transfer_bytes_per_s: float
+    transfer_latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.prefill <= MOST and 1 <= self.decode <= MOST):
+            raise InputError(
+                f"{self.prefill} prefill and {self.decode} decode replicas; use 1 to {MOST:,} each."
+            )
+        if not self.transfer_bytes_per_s > 0:
+            raise InputError(
+                "keys and values cannot move: the cluster has no link between replicas."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """Outcome of a run with both kinds of replicas.
+
+    Attributes
+    ----------
+    served : Served
+        Outcome of every request.
+    prefill_end_s, arrived_s : float array (requests,)
+        When a prompt was processed, and when its keys and values had arrived [s].
+    prefill_busy_s : float
+        Time in which prefill replicas worked, all together [s].
+    decode_busy_s : float
+        The same of decode replicas [s].
+    """
+
+    served: Served
+    prefill_end_s: FloatArray
+    arrived_s: FloatArray
+    prefill_busy_s: float
+    decode_busy_s: float
+
+    @property
+    def transfer_s(self) -> FloatArray:
+        """Time from a prompt's end to the arrival of its cache, waiting included [s]."""
+        return self.arrived_s - self.prefill_end_s
+
+
+def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pools:
+    """Return pools of a cluster: over scale-up links where both fit a domain, else the fabric.
+
+    All chips of a replica send at once, each over its own links or adapter.
+
+    Raises
+    ------
+    InputError
+        For more replicas than the cluster has chips for.
+    """
+    asked = Pools(prefill, decode, 1.0)
+    chips = (prefill + decode) * profile.chips
+    if chips > cluster.chips:
+        raise InputError(
+            f"{prefill} prefill and {decode} decode replicas of {profile.chips} chips take "
+            f"{chips:,} chips, and {cluster.name} has {cluster.chips:,}. Use fewer replicas, or a "
+            "larger cluster."
+        )
+    if chips <= cluster.chips_per_domain:
+        rate = float(scale_up_bytes_per_s(cluster.shape))
+        book = cluster.catalogue or catalogue()
+        known = book.has(cluster.chip, "link_latency")
+        latency_s = book.value(cluster.chip, "link_latency") if known else 0.0
+    elif cluster.scale_out is None:
+        raise InputError(f"{cluster.name} has no fabric between its domains. Use fewer replicas.")
+    else:
+        rate = float(cluster.scale_out.bandwidth_bytes_per_s)
+        latency_s = cluster.scale_out.latency_ps / PS_PER_S
+    return replace(asked, transfer_bytes_per_s=rate * profile.chips, transfer_latency_s=latency_s)
+
+
+def serve_apart(
+    profile: Profile,
+    requests: Requests,
+    pools: Pools,
+    batching: Batching | None = None,
+    *,
+    speculation: Speculation | None = None,
+    seed: int = 0,
+) -> Apart:
+    """Serve requests with prefill and decode on replicas of their own.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of a replica of either kind.
+    requests : Requests
+    pools : Pools
+    batching : Batching, optional
+        Of decode replicas; prompts are padded to its buckets.
+    speculation, seed
+        As of :func:`workloads.serving.replica.serve`.
+    """
+    how = batching or Batching()
+    ends, arrived, busy = _prefilled(profile, requests, pools, how)
+    decoded = _decoded(profile, requests, arrived, pools, (how, speculation, seed))
+    return Apart(
+        served=replace(
+            decoded,
+            requests=requests,
+            first_token_s=ends,
+            end_s=np.where(requests.output > 1, decoded.end_s, ends),
+            request_s=profile.request_s,
+        ),
+        prefill_end_s=ends,
+        arrived_s=arrived,
+        prefill_busy_s=busy,
+        decode_busy_s=decoded.busy_s,
+    )
+
+
+def _prefilled(
+    profile: Profile, requests: Requests, pools: Pools, batching: Batching
+) -> tuple[FloatArray, FloatArray, float]:
+    """Ends of all prompts, arrivals of their caches, and the replicas' time of work [s]."""
+    free = [(0.0, replica) for replica in range(pools.prefill)]
+    sends = np.zeros(pools.prefill)
+    ends, arrived, busy = np.zeros(len(requests)), np.zeros(len(requests)), 0.0
+    for request in range(len(requests)):
+        prompt, held = int(requests.prompt[request]), requests.held(request)
+        took = profile.prefill_s(batching.padded(prompt - held), held)
+        ready, replica = heapq.heappop(free)
+        ends[request] = max(ready, float(requests.arrival_s[request])) + took
+        heapq.heappush(free, (ends[request], replica))
+        moved = prompt * profile.kv_bytes_per_token / pools.transfer_bytes_per_s
+        sends[replica] = max(sends[replica], ends[request]) + moved
+        arrived[request] = sends[replica] + pools.transfer_latency_s
+        busy += took
+    return ends, arrived, busy
+
+
+def _decoded(
+    profile: Profile,
+    requests: Requests,
+    arrived: FloatArray,
+    pools: Pools,
+    how: tuple[Batching, Speculation | None, int],
+) -> Served:
+    """Run the decode replicas, which take turns in the order in which caches arrive."""
+    batching, speculation, seed = how
+    order = np.argsort(arrived, kind="stable")
+    runs: list[Served] = []
+    places: list[npt.NDArray[np.int64]] = []
+    for replica in range(pools.decode):
+        mine = order[replica :: pools.decode]
+        if not len(mine):
+            continue
+        part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
+        whole = replace(batching, chunk_tokens=0, arrived=True)
+        runs.append(serve(profile, part, whole, speculation=speculation, seed=seed + replica))
+        places.append(mine)
+    return _joined(requests, runs, places)
+
+
+def _joined(requests: Requests, runs: list[Served], places: list[npt.NDArray[np.int64]]) -> Served:
+    """Outcome of all replicas as one."""
+    first, end = np.zeros(len(requests)), np.zeros(len(requests))
+    for run, mine in zip(runs, places, strict=True):
+        first[mine], end[mine] = run.first_token_s, run.end_s
+    passes = sum(run.iterations for run in runs)
+    told: dict[str, Any] = {
+        "gap_s": np.concatenate([run.gap_s for run in runs]),
+        "gap_count": np.concatenate([run.gap_count for run in runs]),
+        "busy_s": sum(run.busy_s for run in runs),
+        "end_of_run_s": max(run.end_of_run_s for run in runs),
+        "kv_peak_tokens": max(run.kv_peak_tokens for run in runs),
+        "batch_mean": sum(run.batch_mean * run.iterations for run in runs) / max(passes, 1),
+        "iterations": passes,
+    }
+    return Served(requests, first, end, **told)

@@ -1,0 +1,189 @@
+"""Prefix cache: how much of each prompt is there already, from a share or from a trace's blocks.
+
+A trace that names the blocks of its prompts (Mooncake's ``hash_ids``, 512 tokens each) is run
+through a cache of least recent use, cold at its start. A trace that counts them
+(``prefix_blocks`` and ``reused_prefix_blocks``), or states ``cached_tokens``, is taken at its word:
+those are hits of a cache without limit. A share holds for every prompt alike, once the cache has
+been filled.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from topologies.errors import InputError
+from workloads.demand.read import MAX_BYTES
+from workloads.demand.request_logs import is_json_log
+from workloads.serving.requests import Requests
+from workloads.table_file import read_table
+
+IntArray = npt.NDArray[np.integer[Any]]
+BLOCK_TOKENS = 512
+"""Tokens of one block of Mooncake's traces (FAST 2025)."""
+HASHES = "hash_ids"
+COUNTS = ("cached_tokens", "prefix_tokens")
+BLOCKS = "reused_prefix_blocks"
+TRACE, COLD = "trace", "cold"
+
+
+def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
+    """Count leading blocks of each prompt that a cache of least recent use holds, cold at first.
+
+    A block hits only if all before it do, because its keys and values depend on them.
+
+    Parameters
+    ----------
+    blocks : iterable of sequence of int
+        Names of each prompt's blocks, in the order of arrival.
+    capacity : int
+        Blocks that are kept.
+
+    Examples
+    --------
+    >>> lru_hits([[1, 2, 3], [1, 2, 4], [9], [1, 2, 3]], capacity=4)
+    [0, 2, 0, 2]
+    """
+    kept: OrderedDict[int, None] = OrderedDict()
+    hits = []
+    for prompt in blocks:
+        leading = 0
+        for block in prompt:
+            if block not in kept:
+                break
+            leading += 1
+        hits.append(leading)
+        # The first block is used last: the end of a prompt is what is dropped first.
+        for block in reversed(prompt):
+            kept[block] = None
+            kept.move_to_end(block)
+        while len(kept) > capacity:
+            kept.popitem(last=False)
+    return hits
+
+
+def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
+    """Tokens of each prompt that hit when a share of all do, int64 (requests,).
+
+    Parameters
+    ----------
+    prompt : int array (requests,)
+        In the order of arrival.
+    share : float
+    cold_tokens : int
+        Tokens until the cache is full: hits grow in proportion to what has come before, as after a
+        change of role; 0 for a cache that is full from the start.
+
+    Examples
+    --------
+    >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
+    [0, 25, 50]
+    """
+    filled = np.ones(len(prompt))
+    if cold_tokens:
+        before = np.cumsum(prompt) - prompt
+        filled = np.minimum(1.0, before / cold_tokens)
+    return np.floor(prompt * share * filled).astype(np.int64)
+
+
+def with_prefix_cache(
+    requests: Requests, text: str, *, kv_tokens: int, path: Path | None = None
+) -> Requests:
+    """Return the requests with the tokens that a prefix cache holds of each prompt.
+
+    Parameters
+    ----------
+    requests : Requests
+    text : str
+        ``50%`` or ``0.5``, ``50%:cold``, or ``trace``.
+    kv_tokens : int
+        Tokens that the replica's cache holds.
+    path : Path, optional
+        Log that the requests were read from.
+
+    Raises
+    ------
+    InputError
+        For anything else, and for a log that says nothing of prefixes.
+    """
+    if text.strip() == TRACE:
+        return replace(requests, cached=_of_trace(requests, path, kv_tokens))
+    value, _, state = text.strip().partition(":")
+    whole = value.endswith("%")
+    try:
+        share = float(value.removesuffix("%")) / (100 if whole else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1 or state not in ("", COLD):
+        raise InputError(
+            f"--prefix-cache {text[:80]!r} must be a share of prompts' tokens below 1, such as 50% "
+            "or 50%:cold, or trace."
+        )
+    cold = kv_tokens if state == COLD else 0
+    return replace(requests, cached=share_hits(requests.prompt, share, cold_tokens=cold))
+
+
+def _of_trace(requests: Requests, path: Path | None, kv_tokens: int) -> IntArray:
+    """Tokens in the cache by what a log says of its prompts."""
+    if path is None:
+        raise InputError(
+            "--prefix-cache trace needs --requests FILE; drawn requests share nothing."
+        )
+    times, hits = _json_hits(path, kv_tokens) if is_json_log(path) else _csv_hits(path)
+    order = np.argsort(times, kind="stable")[: len(requests)]  # --count keeps the first
+    return np.minimum(hits[order], requests.prompt)
+
+
+def _json_hits(path: Path, kv_tokens: int) -> tuple[npt.NDArray[np.float64], IntArray]:
+    """Times and hits of Mooncake's JSON lines, whose blocks go through a cache of that size."""
+    try:
+        table = pd.read_json(path, lines=True)
+    except ValueError:
+        table = pd.DataFrame()
+    if HASHES not in table or "timestamp" not in table:
+        raise InputError(
+            f"{path} has no {HASHES}, so it does not say which prompts begin alike. "
+            "Give a share, such as --prefix-cache 50%."
+        )
+    times = table["timestamp"].to_numpy(float)
+    order = np.argsort(times, kind="stable")
+    blocks = [list(table[HASHES].iloc[row]) for row in order]
+    capacity = max(1, kv_tokens // BLOCK_TOKENS)
+    hits = np.zeros(len(table), np.int64)
+    hits[order] = np.array(lru_hits(blocks, capacity), np.int64) * BLOCK_TOKENS
+    return times, hits
+
+
+def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:
+    """Times and hits as a CSV log counts them."""
+    table = read_table(
+        path, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
+    )
+    column = next((name for name in (*COUNTS, BLOCKS) if name in table), None)
+    if column is None:
+        raise InputError(
+            f"{path} has none of the columns {', '.join((*COUNTS, BLOCKS))}. "
+            "Give a share, such as --prefix-cache 50%."
+        )
+    values = pd.to_numeric(table[column], errors="coerce").to_numpy(float)
+    if not np.all(values >= 0):
+        raise InputError(f"{path}: {column} holds what is no number of at least 0. Correct it.")
+    hits = (values * (BLOCK_TOKENS if column == BLOCKS else 1)).astype(np.int64)
+    clock = next((name for name in table if str(name).startswith("time")), None)
+    times = np.arange(len(table), dtype=float) if clock is None else _moments(table[clock])
+    return times, hits
+
+
+def _moments(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
+    """Times of a column as numbers that have their order."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    if numbers.isna().any():
+        numbers = pd.to_datetime(column, utc=True, format="ISO8601").astype("int64")
+    return numbers.to_numpy(float)

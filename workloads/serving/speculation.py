@@ -1,0 +1,167 @@
+"""Speculative decoding: a draft proposes tokens, and one pass of the model verifies them all.
+
+A proposal is accepted if all before it are and, by itself, with a fixed probability a; after the
+last one that is accepted the model adds a token of its own. Of k proposals a pass thus gives
+``(1 - a^(k+1)) / (1 - a)`` tokens in the mean (arXiv 2211.17192, equation 1). Each passes weights
+once and reads the cache once, so decoding gains while it is bound by memory and loses while it is
+bound by arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.errors import InputError
+from workloads.serving.profile import Profile
+
+IntArray = npt.NDArray[np.int64]
+MOST = 64
+"""Proposals of a pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class Speculation:
+    """Proposals of a draft.
+
+    Attributes
+    ----------
+    tokens : int
+        Proposals of a pass.
+    acceptance : float
+        Probability that one is accepted when all before it are.
+    draft : Profile or float
+        Model that proposes, on the same chips; or the time of one proposal over that of a token of
+        the model, 0 for a look-up in the prompt.
+
+    Raises
+    ------
+    InputError
+    """
+
+    tokens: int
+    acceptance: float
+    draft: Profile | float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tokens <= MOST:
+            raise InputError(f"{self.tokens} proposals of a pass; use 1 to {MOST}.")
+        if not 0 <= self.acceptance <= 1:
+            raise InputError(
+                f"an acceptance of {self.acceptance}; it is a share between 0 and 1, such as 0.8."
+            )
+        if isinstance(self.draft, int | float) and not 0 <= self.draft < 1:
+            raise InputError(
+                f"a draft that takes {self.draft} of the model's time; it must be at least 0 and "
+                "below 1, or the name of a model."
+            )
+
+    @property
+    def expected_tokens(self) -> float:
+        """Tokens of a pass and request, mean.
+
+        Examples
+        --------
+        >>> [round(Speculation(k, a).expected_tokens, 2) for k, a in ((2, 0.6), (3, 0.7), (5, 0.8))]
+        [1.96, 2.53, 3.69]
+        """
+        if self.acceptance == 1:
+            return self.tokens + 1.0
+        return (1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance)
+
+    def draw(self, requests: int, rng: np.random.Generator) -> IntArray:
+        """Tokens of one pass for each of so many requests, int64 (requests,)."""
+        if self.acceptance == 1:
+            return np.full(requests, self.tokens + 1)
+        refused = rng.geometric(1 - self.acceptance, requests) if self.acceptance else 1
+        return np.minimum(np.full(requests, refused), self.tokens + 1).astype(np.int64)
+
+    def beside(self, profile: Profile) -> Profile:
+        """Return the replica with the draft's weights and cache in its memory.
+
+        Raises
+        ------
+        InputError
+            When there is no room for them.
+        """
+        if not isinstance(self.draft, Profile):
+            return profile
+        left = profile.kv_budget_bytes - self.draft.weights_bytes
+        if left <= 0:
+            raise InputError(
+                f"{self.draft.name} has {self.draft.weights_bytes / 1e9:,.1f} GB of weights, and "
+                f"{profile.name} leaves {profile.kv_budget_bytes / 1e9:,.1f} GB. Use a smaller "
+                "draft or more chips."
+            )
+        each = profile.kv_bytes_per_token + self.draft.kv_bytes_per_token
+        weights = profile.weights_bytes + self.draft.weights_bytes
+        return replace(
+            profile, weights_bytes=weights, kv_budget_bytes=left, kv_bytes_per_token=each
+        )
+
+    def draft_s(self, profile: Profile, requests: int, cached_tokens: float) -> float:
+        """Time in which the draft proposes for so many requests, one token after the other [s]."""
+        by = self.draft if isinstance(self.draft, Profile) else profile
+        share = 1.0 if isinstance(self.draft, Profile) else self.draft
+        return self.tokens * share * by.decode_s(requests, cached_tokens) if requests else 0.0
+
+    def prefill_s(self, tokens: int, before: int) -> float:
+        """Time in which a draft of its own reads a prompt [s]."""
+        return self.draft.prefill_s(tokens, before) if isinstance(self.draft, Profile) else 0.0
+
+    def step_s(self, profile: Profile, requests: int, cached_tokens: float) -> float:
+        """Time of a pass: proposals of all requests, and their verification [s]."""
+        verified = profile.linear(requests * (self.tokens + 1))
+        attention = profile.attention_s(requests, cached_tokens)
+        return self.draft_s(profile, requests, cached_tokens) + verified + attention
+
+    def speedup(self, profile: Profile, requests: int, cached_tokens: float) -> float:
+        """Rate of decoding over that without proposals, at a fixed batch: a fluid term.
+
+        With verification as fast as one token and a draft of share c this is
+        ``(1 - a^(k+1)) / ((1 - a) (k c + 1))`` (arXiv 2211.17192, theorem 3.8).
+        """
+        held = self.beside(profile)
+        plain = held.decode_s(requests, cached_tokens)
+        return plain * self.expected_tokens / self.step_s(held, requests, cached_tokens)
+
+
+def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation:
+    """Read ``TOKENS:ACCEPTANCE[:DRAFT]``, such as ``4:0.8`` or ``7:80%:llama-3.2-1b``.
+
+    Parameters
+    ----------
+    text : str
+        ``DRAFT`` is a model, or the share of the model's time that one proposal takes.
+    draft : function of str
+        Gives the profile of a model on the same chips.
+
+    Raises
+    ------
+    InputError
+        For anything else.
+
+    Examples
+    --------
+    >>> parse_speculation("4:80%:0.05", lambda name: None)
+    Speculation(tokens=4, acceptance=0.8, draft=0.05)
+    """
+    parts = [part.strip() for part in text.split(":", 2)]
+    remedy = "write TOKENS:ACCEPTANCE[:DRAFT], such as 4:0.8 or 7:0.9:llama-3.2-1b."
+    if len(parts) < 2 or not parts[0].isdecimal() or len(parts[0]) > 9:
+        raise InputError(f"--speculate {text[:80]!r} does not begin with two numbers; {remedy}")
+    whole = parts[1].endswith("%")
+    try:
+        acceptance = float(parts[1].removesuffix("%")) / (100 if whole else 1)
+    except ValueError:
+        raise InputError(f"--speculate {text[:80]!r} has no acceptance; {remedy}") from None
+    by: Profile | float = 0.0
+    if len(parts) > 2:
+        try:
+            by = float(parts[2])
+        except ValueError:
+            by = draft(parts[2])
+    return Speculation(int(parts[0]), acceptance, by)
