@@ -99,7 +99,6 @@ LEFT: dict[str, dict[str, int]] = {
     "functions of more than 8 parameters": {
         "workloads/fleet": 1,
         "workloads/kernels": 1,
-        "workloads/serving": 1,
         "workloads/traces": 1,
     },
     "docstrings that begin without a subject": {},

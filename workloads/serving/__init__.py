@@ -19,7 +19,7 @@ from workloads.serving.requests import (
     read_requests,
 )
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.serving.table import capacity_table, saturated_rate
+from workloads.serving.table import TableRuns, capacity_table, saturated_rate
 
 __all__ = [
     "BUCKETS",
@@ -35,6 +35,7 @@ __all__ = [
     "Slo",
     "Speculation",
     "Steady",
+    "TableRuns",
     "attained",
     "azure_lengths",
     "capacity_table",

@@ -74,10 +74,11 @@ class Speculation:
 
     def draw(self, requests: int, rng: np.random.Generator) -> IntArray:
         """Tokens of one pass for each of so many requests, int64 (requests,)."""
+        most = np.full(requests, self.tokens + 1, np.int64)
         if self.acceptance == 1:
-            return np.full(requests, self.tokens + 1)
-        refused = rng.geometric(1 - self.acceptance, requests) if self.acceptance else 1
-        return np.minimum(np.full(requests, refused), self.tokens + 1).astype(np.int64)
+            return most
+        drawn: IntArray = np.minimum(rng.geometric(1 - self.acceptance, requests), most)
+        return drawn
 
     def beside(self, profile: Profile) -> Profile:
         """Return the replica with the draft's weights and cache in its memory.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,11 @@ from topologies.errors import InputError
 from workloads.serving.batching import Batching
 from workloads.serving.capacity import Capacity, Slo
 from workloads.serving.metrics import attained
+from workloads.serving.prefix_cache import share_hits
 from workloads.serving.profile import Profile
-from workloads.serving.replica import serve
+from workloads.serving.replica import Served, serve
 from workloads.serving.requests import IntArray, Lengths, Requests, poisson
+from workloads.serving.speculation import Speculation
 
 FloatArray = npt.NDArray[np.float64]
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -28,30 +30,87 @@ VERSION = 2
 """Of what a run does with its inputs: raise it when the same ones give other tables."""
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """Inputs of a table, beside the profile and the lengths."""
+class RunFields(TypedDict, total=False):
+    """Fields of :class:`TableRuns` as keywords."""
 
-    slo: Slo
     batching: Batching
-    prompts: tuple[float, ...]
-    outputs: tuple[float, ...]
+    prompt_means: FloatArray | None
+    output_means: FloatArray | None
     requests: int
     seed: int
+    prefix_share: float
+    speculation: Speculation | None
+
+
+@dataclass(frozen=True, eq=False)
+class TableRuns:
+    """Runs from which a capacity table is made.
+
+    Attributes
+    ----------
+    batching : Batching
+    prompt_means, output_means : float array, optional
+        Mean lengths at which the work of a request is measured as well, ascending.
+    requests : int
+        Of each run.
+    seed : int
+    prefix_share : float
+        Share of every prompt that a prefix cache holds, see
+        :func:`workloads.serving.prefix_cache.share_hits`.
+    speculation : Speculation, optional
+        Proposals that one pass verifies.
+    """
+
+    batching: Batching = field(default_factory=Batching)
+    prompt_means: FloatArray | None = None
+    output_means: FloatArray | None = None
+    requests: int = 3000
+    seed: int = 0
+    prefix_share: float = 0.0
+    speculation: Speculation | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prefix_share < 1:
+            raise InputError(
+                f"a prefix cache that holds {self.prefix_share} of each prompt; use 0 to below 1."
+            )
+
+    def serve(self, profile: Profile, requests: Requests) -> Served:
+        """Serve requests of a run, of which the cache holds its share."""
+        if self.prefix_share:
+            held = share_hits(requests.prompt, self.prefix_share)
+            requests = replace(requests, cached=held)
+        how = self.speculation
+        return serve(profile, requests, self.batching, speculation=how, seed=self.seed)
+
+    def digest(self) -> str:
+        """Text of every field, a draft by its own digest."""
+        told = self.speculation
+        draft = told.draft if told else None
+        by = draft.digest() if isinstance(draft, Profile) else draft
+        guess = (told.tokens, told.acceptance, by) if told else None
+        means = [None if m is None else m.tolist() for m in (self.prompt_means, self.output_means)]
+        return f"{self.batching} {means} {self.requests} {self.seed} {self.prefix_share} {guess}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Inputs of a table beside the profile."""
+
+    lengths: Lengths
+    slo: Slo
+    runs: TableRuns
 
 
 def capacity_table(
     profile: Profile,
     lengths: Lengths,
     slo: Slo,
+    runs: TableRuns | None = None,
     *,
     replicas: int = 1,
-    batching: Batching | None = None,
-    prompt_means: FloatArray | None = None,
-    output_means: FloatArray | None = None,
-    requests: int = 3000,
-    seed: int = 0,
     cache: Path | None = None,
+    **changes: Unpack[RunFields],
 ) -> Capacity:
     """Run one replica at many loads and mixes, and say what ``replicas`` of them can serve.
 
@@ -64,31 +123,21 @@ def capacity_table(
     lengths : Lengths
         Of the reference mix.
     slo : Slo
+    runs : TableRuns, optional
     replicas : int
         Of one unit.
-    batching : Batching, optional
-    prompt_means, output_means : float array, optional
-        Mean lengths at which the work of a request is measured as well, ascending.
-    requests : int
-        Of each run.
-    seed : int
     cache : Path, optional
         Folder in which tables are kept, by a digest of everything that they depend on.
+    **changes
+        Fields of the runs, such as ``requests=500``.
 
     Raises
     ------
     InputError
         When the SLO cannot be kept even by a lone request.
     """
-    runs = _Runs(
-        slo,
-        batching or Batching(),
-        _means(lengths.prompt, prompt_means),
-        _means(lengths.output, output_means),
-        requests,
-        seed,
-    )
-    one = _kept_or_run(profile, lengths, runs, cache)
+    asked = _Asked(lengths, slo, replace(runs or TableRuns(), **changes))
+    one = _kept_or_run(profile, asked, cache)
     return replace(
         one,
         rate_slo_per_s=one.rate_slo_per_s * replicas,
@@ -102,39 +151,37 @@ def _means(lengths: IntArray, asked: FloatArray | None) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def _kept_or_run(profile: Profile, lengths: Lengths, runs: _Runs, cache: Path | None) -> Capacity:
-    digest = _digest(profile, lengths, runs)
-    found = _load(cache, digest, runs.slo)
-    if found is not None:
-        return found
-    made = _run(profile, lengths, runs)
+def _kept_or_run(profile: Profile, asked: _Asked, cache: Path | None) -> Capacity:
+    digest = _digest(profile, asked)
+    kept = _load(cache, digest, asked.slo)
+    if kept is not None:
+        return kept
+    table = _run(profile, asked)
     if cache is not None:
-        _save(cache, digest, made)
-    return made
+        _save(cache, digest, table)
+    return table
 
 
-def saturated_rate(
-    profile: Profile, lengths: Lengths, batching: Batching, count: int, seed: int
-) -> float:
+def saturated_rate(profile: Profile, lengths: Lengths, runs: TableRuns) -> float:
     """Requests per second that a replica finishes when some always wait [1/s].
 
     The first and last fifth of the completions are left out: the batch fills and empties there.
     """
-    rng = np.random.default_rng(seed)
-    prompt, output = lengths.draw(count, rng)
-    served = serve(profile, Requests(np.zeros(count), prompt, output), batching)
+    count = runs.requests
+    prompt, output = lengths.draw(count, np.random.default_rng(runs.seed))
+    served = runs.serve(profile, Requests(np.zeros(count), prompt, output))
     ends = np.sort(served.end_s)
     first, last = count // 5, count - count // 5 - 1
     return float((last - first) / (ends[last] - ends[first]))
 
 
-def _run(profile: Profile, lengths: Lengths, runs: _Runs) -> Capacity:
-    slo, batching, count = runs.slo, runs.batching, runs.requests
-    most = saturated_rate(profile, lengths, batching, count, runs.seed)
+def _run(profile: Profile, asked: _Asked) -> Capacity:
+    slo, runs, lengths = asked.slo, asked.runs, asked.lengths
+    most = saturated_rate(profile, lengths, runs)
     ttft, tpot, kept = [], [], []
     for load in LOADS:
         rng = np.random.default_rng(runs.seed)
-        served = serve(profile, poisson(load * most, count, lengths, rng), batching)
+        served = runs.serve(profile, poisson(load * most, runs.requests, lengths, rng))
         ttft.append(np.quantile(served.ttft_s, LEVELS))
         finite = served.tpot_s[np.isfinite(served.tpot_s)]
         tpot.append(np.quantile(finite, LEVELS) if len(finite) else np.zeros(len(LEVELS)))
@@ -145,6 +192,8 @@ def _run(profile: Profile, lengths: Lengths, runs: _Runs) -> Capacity:
             f"{profile.name} keeps {slo} for only {attainment[0]:.1%} of the requests of an idle "
             f"replica, under {slo.share:.0%}; use more chips, shorter requests or a looser SLO."
         )
+    prompts = _means(lengths.prompt, runs.prompt_means)
+    outputs = _means(lengths.output, runs.output_means)
     return Capacity(
         rate_slo_per_s=float(np.interp(-slo.share, -attainment, LOADS)) * most,
         rate_max_per_s=most,
@@ -154,35 +203,31 @@ def _run(profile: Profile, lengths: Lengths, runs: _Runs) -> Capacity:
         ttft_s=np.array(ttft),
         tpot_s=np.array(tpot),
         attainment=attainment,
-        prompt_tokens=np.array(runs.prompts),
-        output_tokens=np.array(runs.outputs),
-        cost=_costs(profile, lengths, runs, most),
+        prompt_tokens=np.array(prompts),
+        output_tokens=np.array(outputs),
+        cost=_costs(profile, asked, most, [(p, o) for p in prompts for o in outputs]).reshape(
+            len(prompts), len(outputs)
+        ),
     )
 
 
-def _costs(profile: Profile, lengths: Lengths, runs: _Runs, most: float) -> FloatArray:
-    """Work of a request of each mix relative to the reference mix; (prompts, outputs)."""
+def _costs(
+    profile: Profile, asked: _Asked, most: float, means: list[tuple[float, float]]
+) -> FloatArray:
+    """Work of a request of each mix relative to the reference mix; (mixes,)."""
     rates = [
-        [
-            saturated_rate(
-                profile,
-                lengths.with_means(prompt, output),
-                runs.batching,
-                runs.requests,
-                runs.seed,
-            )
-            for output in runs.outputs
-        ]
-        for prompt in runs.prompts
+        saturated_rate(profile, asked.lengths.with_means(prompt, output), asked.runs)
+        for prompt, output in means
     ]
     return np.asarray(most / np.array(rates))
 
 
-def _digest(profile: Profile, lengths: Lengths, runs: _Runs) -> str:
+def _digest(profile: Profile, asked: _Asked) -> str:
     state = hashlib.sha256(profile.digest().encode())
-    state.update(np.ascontiguousarray(lengths.prompt).tobytes())
-    state.update(np.ascontiguousarray(lengths.output).tobytes())
-    state.update(f"{runs} {LOADS} {LEVELS} {VERSION}".encode())
+    state.update(np.ascontiguousarray(asked.lengths.prompt).tobytes())
+    state.update(np.ascontiguousarray(asked.lengths.output).tobytes())
+    told = f"{asked.slo} {asked.runs.digest()} {LOADS} {LEVELS} {VERSION}"
+    state.update(told.encode())
     return state.hexdigest()
 
 

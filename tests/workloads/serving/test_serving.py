@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from workloads.serving import (
     Profile,
     Requests,
     Slo,
+    Speculation,
+    TableRuns,
     attained,
     azure_lengths,
     capacity_table,
@@ -330,7 +333,7 @@ def test_fluid_fleet_against_token_level_replicas(served_70b: Profile, load: flo
 
 def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b: Profile) -> None:
     batching, lengths = Batching(chunk_tokens=512), azure_lengths("conv")
-    most = saturated_rate(served_70b, lengths, batching, 3000, 0)
+    most = saturated_rate(served_70b, lengths, TableRuns(batching=batching))
     table = capacity_table(served_70b, lengths, Slo(5.0, 0.2), batching=batching, requests=3000)
     assert table.rate_max_per_s == pytest.approx(most)
     rng = np.random.default_rng(1)
@@ -515,3 +518,19 @@ def test_a_prompt_has_a_block_an_expert_however_short_it_is() -> None:
     assert made.prefill_extra_s(0, 0) == 0
     dense = profile(named("llama-3.1-8b"), TRN2)
     assert dense.prefill_program_s == 0
+
+
+def test_a_table_counts_on_prefixes_and_proposals(served_70b: Profile, tmp_path: Path) -> None:
+    lengths, slo = fixed_lengths(4000, 100), Slo(20.0, 0.5)
+    how: dict[str, Any] = {"requests": 300, "cache": tmp_path}
+    plain = capacity_table(served_70b, lengths, slo, **how)
+    cached = capacity_table(served_70b, lengths, slo, prefix_share=0.75, **how)
+    guessed = capacity_table(served_70b, lengths, slo, speculation=Speculation(4, 0.8), **how)
+    assert cached.rate_max_per_s > 1.3 * plain.rate_max_per_s
+    assert guessed.rate_max_per_s > 1.1 * plain.rate_max_per_s
+    assert len(list(tmp_path.iterdir())) == 3
+    # The fluid term at the batch that decodes.
+    told = Speculation(4, 0.8).speedup(served_70b, 64, 64 * 4050.0)
+    assert guessed.rate_max_per_s / plain.rate_max_per_s < told
+    with pytest.raises(InputError, match="prefix cache"):
+        capacity_table(served_70b, lengths, slo, prefix_share=1.0)
