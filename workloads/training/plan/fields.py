@@ -96,7 +96,7 @@ def _positive(name: str, value: object, most: int = 2**31) -> None:
 
 def _choice(name: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
-        texts = [str(one) for one in known]
+        texts = [str(one) for one in known if one != ""]
         near = suggestion(str(value), texts)
         raise InputError(f"{name} is {shown(value)}; it must be one of {', '.join(texts)}.{near}")
 
