@@ -12,7 +12,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
 from workloads.serving.batching import BUCKETS, Batching
-from workloads.serving.predict import GPU_CHUNK, Steady, continuous, static_batch
+from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
 
 
@@ -49,6 +49,9 @@ def _found(made: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
     if static:
         return static_batch(made, prompt, output, users, buckets)
     batching = Batching(users, 0 if neuron else max(GPU_CHUNK, users + 1), buckets)
+    if values.get("rounds") is not None:
+        shortest = values.get("shortest_lengths") or 1.0
+        return benchmark(made, (prompt, output), shortest, values["rounds"], batching)
     return continuous(made, prompt, output, users, batching)
 
 

@@ -2,7 +2,8 @@
 
 Neuron's tables are of static batches: a program runs all prompts of a batch, another decodes one
 token for each, and no request comes in between. Tables of GPUs are of continuous batching: each
-request that ends makes room for the next one.
+request that ends makes room for the next one. Equal requests go through that in lockstep and wait
+for each other's prompts; where a benchmark draws their lengths, they do not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from workloads.models.model import Model
 from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop
-from workloads.serving.requests import fixed_lengths, poisson
+from workloads.serving.requests import Requests, fixed_lengths, poisson
 
 ROUNDS = 4
 """Requests of each user; the first round fills the batch and is left out."""
@@ -82,6 +83,39 @@ def continuous(
         ttft_s=float(np.median(served.ttft_s[late])),
         tpot_s=float(np.nanmedian(tpot)) if output_tokens > 1 else 0.0,
         tokens_per_s=float(finished * output_tokens / span),
+    )
+
+
+def benchmark(
+    made: Profile, longest: tuple[int, int], shortest: float, rounds: int, batching: Batching
+) -> Steady:
+    """Return means of a benchmark that draws lengths and counts its first burst.
+
+    Parameters
+    ----------
+    made : Profile
+    longest : (int, int)
+        Prompt and output tokens of the longest requests.
+    shortest : float
+        Shortest lengths over these; lengths are drawn evenly in between.
+    rounds : int
+        Requests of each user, which all count.
+    batching : Batching
+        Its slots are the users.
+    """
+    users, rng = batching.slots, np.random.default_rng(0)
+    count = rounds * users
+    prompt, output = (
+        np.maximum(1, np.rint(most * rng.uniform(shortest, 1, count))).astype(np.int64)
+        for most in longest
+    )
+    asked = Requests(np.zeros(count), prompt, output)
+    served = closed_loop(made, asked, users, batching)
+    later = served.tpot_s[np.isfinite(served.tpot_s)]
+    return Steady(
+        ttft_s=float(served.ttft_s.mean()),
+        tpot_s=float(later.mean()) if len(later) else 0.0,
+        tokens_per_s=float(output.sum() / served.end_of_run_s),
     )
 
 

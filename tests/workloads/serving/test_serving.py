@@ -44,7 +44,7 @@ from workloads.serving import (
     steady,
 )
 from workloads.serving.calibration import Point, fit
-from workloads.serving.predict import static_batch
+from workloads.serving.predict import benchmark, static_batch
 from workloads.serving.rank_share import RankShare
 
 TRN2 = cluster("trn2.48xlarge")
@@ -534,3 +534,20 @@ def test_a_table_counts_on_prefixes_and_proposals(served_70b: Profile, tmp_path:
     assert guessed.rate_max_per_s / plain.rate_max_per_s < told
     with pytest.raises(InputError, match="prefix cache"):
         capacity_table(served_70b, lengths, slo, prefix_share=1.0)
+
+
+def test_a_benchmark_counts_its_first_burst() -> None:
+    """Four users at once: the last prompt of the burst has waited for the three before it."""
+    made, batching = _toy(), Batching(4)
+    alone = made.prefill_s(50)
+    told = benchmark(made, (50, 1), 1.0, 1, batching)
+    assert told.ttft_s == pytest.approx(alone * (1 + 2 + 3 + 4) / 4)
+
+
+def test_drawn_lengths_leave_lockstep(served_70b: Profile) -> None:
+    batching = Batching(16, 8192)
+    equal = benchmark(served_70b, (4000, 200), 1.0, 10, batching)
+    drawn = benchmark(served_70b, (4000, 200), 0.8, 10, batching)
+    assert drawn.ttft_s < 0.7 * equal.ttft_s
+    assert drawn.tpot_s == pytest.approx(equal.tpot_s, rel=0.25)
+    assert drawn == benchmark(served_70b, (4000, 200), 0.8, 10, batching)

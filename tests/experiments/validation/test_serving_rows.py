@@ -1,0 +1,47 @@
+"""Serving rows that state how their requests were drawn and counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments.validation.rows import read_text
+from experiments.validation.serving import predict
+from experiments.validation.tables import table
+
+ROW: dict[str, Any] = {
+    "model": "llama-3.1-70b", "cluster": "dgx-h200", "chips": 8, "tp": 8, "pp": None,
+    "precision": "fp8", "prompt_tokens": 8192, "output_tokens": 1024, "concurrency": 16,
+}  # fmt: skip
+
+
+def test_a_row_that_states_its_rounds_is_run_so() -> None:
+    equal = predict(ROW).predicted
+    drawn = predict({**ROW, "rounds": 10, "shortest_lengths": 0.8}).predicted
+    burst = predict({**ROW, "rounds": 1}).predicted
+    assert drawn["ttft_s"] < equal["ttft_s"] < burst["ttft_s"]
+    assert drawn["tpot_s"] == pytest.approx(equal["tpot_s"], rel=0.2)
+
+
+def test_long_prompts_of_inferencemax_begin_when_measured() -> None:
+    """Nothing was fitted to them: half of the rows are within a tenth."""
+    rows = [
+        row.values
+        for row in table("silicon_serving").rows().rows
+        if row.values["rounds"] == 10 and row.values["prompt_tokens"] == 8192
+    ]
+    assert len(rows) == 21
+    errors = sorted(
+        abs(predict(values).predicted["ttft_s"] / float(str(values["ttft_s"])) - 1)
+        for values in rows
+    )
+    assert errors[len(errors) // 2] < 0.1
+
+
+def test_columns_are_read_and_checked() -> None:
+    header = "model,cluster,chips,prompt_tokens,output_tokens,rounds,shortest_lengths,ttft_s\n"
+    read = read_text(header + "llama-3.1-8b,dgx-h100,8,100,10,10,0.8,0.1\n", "mine.csv").rows[0]
+    assert (read.values["rounds"], read.values["shortest_lengths"]) == (10, 0.8)
+    wrong = read_text(header + "llama-3.1-8b,dgx-h100,8,100,10,often,-1,0.1\n", "mine.csv").rows[0]
+    assert len(wrong.mistakes) == 2
