@@ -70,6 +70,10 @@ TWINS = {"dgx-h100": ("p5.48xlarge",)}
 B200_PRIOR = 1.0
 """Weight of the H100's reduction in the switch for the B200: its rows from 4 to 64 MiB scatter by
 10 to 40 us, as PyTorch measured them."""
+LIKE = {"efa-v4": "efa-v2"}
+"""Fabrics with few rows, which fits start from another that is like them."""
+LIKE_PRIOR = 0.15
+"""Weight of that start."""
 SOFT = 0.1
 """Residual from which a row counts less than its square."""
 MOST = 0.98
@@ -273,11 +277,16 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
     fabrics: dict[str, Fitted] = {}
     for fabric, (machine, chip) in FABRICS.items():
         rows = measured(of(others, [machine], far=True))
-        known = with_fitted(start_of(machine), chips[chip].value)
+        inherited = {**chips["h100"].value, **chips["gb200"].value} if chip == "b200" else {}
+        known = with_fitted(start_of(machine), {**inherited, **chips[chip].value})
         rings = any(load.way == "ring" for load in rows.loads)
         trees = TREE if known.tuner.tree_bytes else ()
         names = [name for name in (*FABRIC, *trees) if rings or name != "ll128_step"]
-        fabrics[fabric] = one = fit(rows, names, known, fabric=True)
+        weight = PRIOR
+        if fabric in LIKE:
+            known = with_fitted(known, fabrics[LIKE[fabric]].value, fabric=True)
+            names, weight = [*FABRIC, *trees], LIKE_PRIOR
+        fabrics[fabric] = one = fit(rows, names, known, fabric=True, prior=weight)
         _say(fabric, one, modelled(with_fitted(known, one.value, fabric=True), rows), rows)
     seen = fabrics["efa-v2"]
     longer = seen.value["ll128_step"] / seen.value["step"]

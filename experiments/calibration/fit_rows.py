@@ -15,6 +15,7 @@ MACHINES = {"a100-80gb": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
 FABRICS = {
     "efa-v1": ("p4de.24xlarge", "a100-80gb"),
     "efa-v2": ("p5.48xlarge", "h100"),
+    "efa-v4": ("p6-b200.48xlarge", "b200"),
     "infiniband-ndr": ("dgx-h100", "h100"),
 }
 """Fabrics that were measured, on which machine, with which chip."""
@@ -29,7 +30,6 @@ HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("a100-40gb", "a100-80gb", CHIP, "the same NVLinks"),
     ("h200", "h100", (*CHIP, *SWITCH), "the same NVLinks"),
     ("efa-v3", "efa-v2", (*FABRIC, *TREE), "no measurement of its own"),
-    ("efa-v4", "efa-v2", (*FABRIC, *TREE), "no measurement of its own"),
     ("infiniband-hdr", "infiniband-ndr", FABRIC, "no measurement of its own"),
 )
 """Who takes which constants from whom, and why."""

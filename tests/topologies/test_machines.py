@@ -24,6 +24,7 @@ from topologies.shapes.tiered import Tiered
         ("p4de.24xlarge", "a100-80gb", 8, 1, 50, 4),
         ("p5.48xlarge", "h100", 8, 1, 400, 32),
         ("p5en.48xlarge", "h200", 8, 1, 400, 16),
+        ("p6-b200.48xlarge", "b200", 8, 1, 400, 8),
         ("dgx-a100", "a100-80gb", 8, 1, 200, 8),
         ("dgx-a100-40gb", "a100-40gb", 8, 1, 200, 8),
         ("dgx-h100", "h100", 8, 1, 400, 8),
@@ -60,7 +61,7 @@ def test_named_machines(
 
 
 def test_no_named_machine_is_left_out_above() -> None:
-    assert len(machines(catalogue())) == 22
+    assert len(machines(catalogue())) == 23
 
 
 def test_the_trn2_ultraserver_has_thinner_z_links() -> None:
