@@ -189,3 +189,11 @@ def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
     plan = ParallelPlan(tp=8, dp=8, global_batch=64)
     known, unknown = (training_interval(model, plan, chip, 1.0) for chip in ("h100", "mi300x"))
     assert unknown.factor > known.factor
+
+
+def test_more_mixed_nodes_are_less_sure() -> None:
+    """The chance of a slow node grows with their number, and the interval with it."""
+    few, many = (Prediction("training.research", "h100", ranks=ranks) for ranks in (8, 64))
+    known = shipped_residuals()
+    assert widening(few, known) < widening(many, known)
+    assert "slow in 18% of runs" in interval(1.0, many, known).basis
