@@ -92,9 +92,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cluster_sim' has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")
     loaded = importlib.import_module(module)
-    found = getattr(loaded, attribute) if attribute else loaded
-    globals()[name] = found
-    return found
+    value = getattr(loaded, attribute) if attribute else loaded
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -30,7 +30,7 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-"""What a path may lead to besides a regular file."""
+"""Kinds of file that a path may lead to besides a regular one."""
 
 
 def read_bytes(

@@ -146,12 +146,12 @@ def _parse(text: str, what: str, base: str, example: str) -> Fraction:
     if not spelled:
         raise InputError(f"{what} {shown} has no unit. Write it as {example}.")
     try:
-        factor, found = unit(spelled)
+        factor, dimension = unit(spelled)
         value = _exact(digits) * factor
     except InputError as mistake:
         raise InputError(f"{what} {shown}: {mistake}") from None
-    if found != base:
-        raise InputError(f"{what} {shown} is in {found}, not in {base}. Write it as {example}.")
+    if dimension != base:
+        raise InputError(f"{what} {shown} is in {dimension}, not in {base}. Write it as {example}.")
     if value < 0:
         raise InputError(f"{what} {shown} is negative, the least is 0.")
     return value
@@ -186,7 +186,7 @@ def parse_bytes(text: str, what: str = "size") -> int:
     text : str
         A number and a unit: ``7B``, ``256MiB``, ``1GB``, ``1.5 KiB``, ``8Gbit``.
     what : str
-        What the size is of, for the message.
+        Name of the quantity, for the message.
 
     Raises
     ------

@@ -36,7 +36,7 @@ def read_yaml(
     limit_bytes : int
         Size of the largest file that is read [B].
     content : str
-        What such a file holds and how it is written, for the message about an empty one.
+        Content of such a file and how it is written, for the message about an empty one.
     what : str
         Kind of document for messages, such as ``study``.
     all_text : bool

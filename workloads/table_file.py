@@ -20,9 +20,9 @@ def read_table(
     ----------
     path : str or Path
     what : str
-        What the file holds, such as ``demand``, for the message.
+        Content of the file, such as ``demand``, for the message.
     remedy : str
-        What to give instead of a file that is not there.
+        Advice for a file that is not there.
     limit_bytes : int
         Largest file that is read [B].
     **how

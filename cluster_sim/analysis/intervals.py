@@ -140,7 +140,7 @@ class _Unions(NamedTuple):
     Attributes
     ----------
     reach : int64 array (2, categories)
-        How far categories 0 … k together have come in the present group, and category k alone [ps].
+        Latest end of categories 0 … k together in the present group, and of category k alone [ps].
     together : int64 array (groups, categories or more)
         Time covered by categories 0 … k together [ps].
     alone : int64 array (groups, categories)

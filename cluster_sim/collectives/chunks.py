@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cluster_sim.schedule.table import IntArray
 
 EVERY = -1
-"""In ``source``: every rank of the group contributes; in ``target``: every rank gets it."""
+"""As a ``source``, every rank of the group contributes; as a ``target``, every rank gets it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,9 +59,9 @@ class Group:
             raise InputError(
                 f"chip {wrong} is not one of the {self.cluster.chips:,} of {self.cluster.name}"
             )
-        found, times = np.unique(chips, return_counts=True)
+        distinct_chips, times = np.unique(chips, return_counts=True)
         if times.max() > 1:
-            twice = int(found[times > 1][0])
+            twice = int(distinct_chips[times > 1][0])
             raise InputError(f"chip {twice} is named twice in a group; each chip may stand once")
         if self.ranks_per_chip < 1:
             raise InputError(f"ranks per chip of {self.ranks_per_chip}; at least 1")

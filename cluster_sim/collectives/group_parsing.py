@@ -40,24 +40,24 @@ def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[G
     >>> [group.chips.tolist() for group in parse_groups("0-2,9;4-7", cluster("trn2.48xlarge"))]
     [[0, 1, 2, 9], [4, 5, 6, 7]]
     """
-    found = [
+    groups = [
         Group(cluster, parse_chips(part, cluster, f"--group {text[:SHOWN]!r}"), ranks_per_chip)
         for part in text.split(";")
     ]
-    sizes = sorted({len(group.chips) for group in found})
+    sizes = sorted({len(group.chips) for group in groups})
     if len(sizes) > 1:
         raise InputError(
             f"--group {text[:SHOWN]!r} has groups of {sizes[0]} and of {sizes[-1]} chips; groups "
             "that run one collective at once are of one size. Run each size by itself."
         )
-    chips = np.concatenate([group.chips for group in found])
+    chips = np.concatenate([group.chips for group in groups])
     names, times = np.unique(chips, return_counts=True)
     if times.max() > 1:
         raise InputError(
             f"chip {names[times > 1][0]} is in two groups; replica groups must be disjoint. "
             "Name each chip once."
         )
-    return found
+    return groups
 
 
 def parse_chips(text: str, cluster: Cluster, thing: str) -> IntArray:

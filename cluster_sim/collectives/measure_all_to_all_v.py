@@ -49,7 +49,7 @@ def compose_v(
     ----------
     group : Group
     sent_bytes : int64 array (ranks, ranks)
-        What rank i has for rank j; the diagonal stays where it is [B].
+        Bytes that rank i has for rank j; the diagonal stays where it is [B].
     algorithm : str
         ``direct``, ``dimension-ordered`` on a box of a torus, or ``auto``.
     ideal : bool

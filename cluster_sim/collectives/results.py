@@ -131,7 +131,7 @@ def measure(
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a call; the row of :func:`rows`, and the trace.
 
-    Of several calls at once, which are of one size, ``ranks`` and busbw are those of one group
+    Where several calls of one size run at once, ``ranks`` and busbw are those of one group
     and the time is that of the last to end. ``auto`` on NVIDIA's machines is NCCL's measured
     behaviour, as in :func:`cluster_sim.collectives.duration_ps`; so is the time of a group whose
     ops this machine could not hold. ``faults`` slow or stop links, adapters, CC-Cores and memories

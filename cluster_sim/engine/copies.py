@@ -44,7 +44,7 @@ def simulate_copies(
     kind : int array (copies, links)
         Which kind each link of each copy is of.
     rate_bytes_per_s, latency_ps : sequence of int
-        Of each kind of link [B/s, ps].
+        Rate and latency of each kind of link [B/s, ps].
     threads : int, optional
         By default as many as there are processors.
 

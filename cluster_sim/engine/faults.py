@@ -30,8 +30,8 @@ class Faults:
     numerator, denominator : int64 array (faults,)
         Speed from then on as a fraction P/Q of nominal, in lowest terms; 0/1 is dead, 1/1 healthy.
     fails : bool array (faults,)
-        What happens to ops in flight on a resource that dies: True, they fail and all that they
-        lead to never runs; False, they restart when the resource revives.
+        Whether ops in flight on a resource that dies fail, and all that they lead to never runs;
+        otherwise they restart when the resource revives.
     """
 
     time_ps: IntArray

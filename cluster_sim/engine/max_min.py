@@ -29,7 +29,7 @@ def max_min_rates(
     Parameters
     ----------
     capacity_bytes_per_s : int array (resources,)
-        What each resource divides among its flows [B/s].
+        Rate that each resource divides among its flows [B/s].
     ptr : int array (flows + 1,)
         Flow f crosses ``resource[ptr[f]:ptr[f + 1]]``, each once.
     resource : int array (shares,)

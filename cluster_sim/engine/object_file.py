@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 HEADER = struct.Struct("<16xHH20xQ10xHHH")
-"""Of the file: type, machine; where section headers begin; their size, number, names."""
+"""Header of the file: type, machine; where section headers begin; their size, number, names."""
 SECTION = struct.Struct("<IIQQQQIIQQ")
 SYMBOL = struct.Struct("<IBBHQQ")
 ADDRESS = struct.Struct("<QQq")

@@ -29,7 +29,7 @@ class Paths(NamedTuple):
     ptr : int64 array (classes + 1,)
         Shares of class c are ``ptr[c]:ptr[c + 1]``.
     resource, weight, owner : int32 array (shares,)
-        Of each share: what it is of, how much one unit of rate takes, the class it belongs to.
+        For each share its resource, how much one unit of rate takes, and the class it belongs to.
     cap : int64 array (classes,)
         Rate cap of each flow [B/s].
     capacity : int64 array (resources,)

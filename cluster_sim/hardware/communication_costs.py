@@ -40,13 +40,13 @@ class CommunicationCosts:
     packet_bytes : int
         Smallest piece worth sending by itself [B].
     hbm_bytes_per_s : int
-        What collectives can draw from the memory of a chip [B/s]; 0 where it is not known, and
-        neither are the next ones.
+        Rate at which collectives can draw from the memory of a chip [B/s]; 0 where it is not known,
+        and neither are the next ones.
     hbm_peak_bytes_per_s : int
         Nominal rate of that memory [B/s].
     copy_bytes_per_s, dma_bytes_per_s : int
-        What a rank can receive from another rank of its chip, moved by DMA engines; what all ranks
-        of the chip can [B/s].
+        Rate at which a rank can receive from another one of its chip, by DMA engines; that of all
+        ranks of the chip together [B/s].
     copy_accesses, reduce_accesses : int
         Times that a byte of a message is read or written in memory.
     fused_copy_accesses, fused_reduce_accesses : int
@@ -77,9 +77,9 @@ class CommunicationCosts:
 
     def scale_up(self, rate_bytes_per_s: IntArray) -> IntArray:
         """Usable rates of scale-up links, rounded down to whole bytes a second."""
-        found, where = np.unique(rate_bytes_per_s, return_inverse=True)
+        rates, where = np.unique(rate_bytes_per_s, return_inverse=True)
         part, whole = self.efficiency.numerator, self.efficiency.denominator
-        usable = [max(1, int(rate) * part // whole) for rate in found.tolist()]
+        usable = [max(1, int(rate) * part // whole) for rate in rates.tolist()]
         return np.array(usable, np.int64)[where]
 
 
@@ -104,7 +104,7 @@ def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Commun
 
     step = known_ps("collective_step")
     outside = scale_out.name if scale_out else ""
-    made = CommunicationCosts(
+    costs = CommunicationCosts(
         efficiency=_efficiency(numbers, chip, "collective_efficiency"),
         scale_out_bytes_per_s=max(1, int(rate * _efficiency(numbers, outside, "efficiency"))),
         issue_ps=min(step, known_ps("collective_issue", step)),
@@ -115,8 +115,8 @@ def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Commun
         slices=numbers.integer(RUNTIME, "ring_slices"),
         stores=False,
     )
-    made = _with_memory(made, numbers, chip)
-    return _without_accesses(made) if sbuf else made
+    costs = _with_memory(costs, numbers, chip)
+    return _without_accesses(costs) if sbuf else costs
 
 
 def within_chip(
@@ -130,7 +130,7 @@ def within_chip(
     Parameters
     ----------
     costs : CommunicationCosts
-        Of any group on this cluster.
+        Costs of any group on this cluster.
     cluster : Cluster
     op : str
         Operation.

@@ -64,7 +64,7 @@ class Paths:
         own : bool array (pairs,)
             The other pairs have empty paths here.
         other : Paths
-            Of the other pairs, in order.
+            Paths of the other pairs, in order.
         """
         hops = np.diff(self.ptr)
         hops[~own] = np.diff(other.ptr)
@@ -87,13 +87,13 @@ class Fabric:
     domains : int64 array (domains,)
         Global numbers of the domains covered, ascending.
     links : Links
-        Of one domain.
+        Links of one domain.
     wire : CommunicationCosts
         Efficiencies and the costs of a step.
     rate : int64 array (resources,)
         Usable rate of links and adapters [B/s]; 0 of the others.
     latency_ps : int64 array (resources,)
-        Of one hop over a link [ps]; 0 of the others.
+        Latency of one hop over a link [ps]; 0 for the others.
     forwards : bool array (resources,)
         Whether what it leads to passes a message on while receiving it.
     resources : Resources

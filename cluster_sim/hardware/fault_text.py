@@ -29,7 +29,7 @@ class Fault:
         That owns it.
     time_ps : int
     numerator, denominator : int
-        Of the speed; 0/1 is dead.
+        Speed as a fraction of the nominal one; 0/1 is dead.
     """
 
     resource: str
@@ -51,12 +51,12 @@ def parse_fault(text: str) -> Fault:
     >>> parse_fault("engine:5@1us:slow=1/2")
     Fault(resource='engine:5', chip=5, time_ps=1000000, numerator=1, denominator=2)
     """
-    found = FORM.fullmatch(text.strip())
-    if found is None:
+    parts = FORM.fullmatch(text.strip())
+    if parts is None:
         raise InputError(
             f"fault {text[:60]!r} is not RESOURCE@TIME:dead|slow=P/Q. Write {EXAMPLE}."
         )
-    resource, chip, instant, what, top, bottom = found.groups()
+    resource, chip, instant, what, top, bottom = parts.groups()
     time_ps = parse_ps(instant, "fault time")
     if what == "dead":
         return Fault(resource, int(chip), time_ps, 0, 1)

@@ -67,7 +67,7 @@ class Legend:
     colors : mapping of str to colour
         By category, such as ``{"compute": "#ff0000"}``.
     words : mapping of str to str
-        What the legend says of a category instead of its name.
+        Text of the legend by category, in place of its name.
     """
 
     colors: Mapping[str, str] = field(default_factory=dict)

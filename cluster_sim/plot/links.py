@@ -19,12 +19,12 @@ from topologies.shapes.basic import Torus
 from topologies.shapes.links import Links, coordinates, domain_links
 
 MOST_CHIPS = 1024
-"""Of one domain; more would be dots."""
+"""Most chips of a domain that are drawn; more would be dots."""
 BOW = 0.055
-"""How far a line keeps to the right of the way between two chips one apart."""
+"""Distance that a line keeps to the right of the way between two chips one apart."""
 STUB = 0.42
 WIDTH = 3.2
-"""Of a line of the fastest links; slower ones are thinner."""
+"""Width of a line of the fastest links; slower ones are thinner."""
 GAP = 1.3
 """Between layers."""
 DIRECTIONS = ((1.0, 0.0), (0.0, -1.0), (0.7, 0.7), (-0.7, 0.7))
@@ -43,7 +43,7 @@ def link_map(trace: Trace, cluster: Cluster, *, domain: int = 0, title: str = ""
     Parameters
     ----------
     trace : Trace
-        Of a schedule on the links of ``cluster``.
+        Trace of a schedule on the links of ``cluster``.
     cluster : Cluster
         Its shape is a torus, a grid or a ring.
     domain : int

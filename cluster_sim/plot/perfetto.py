@@ -92,20 +92,20 @@ def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]
 
 def _process(trace: Trace, rows: IntArray) -> IntArray:
     """Rank of each op, or, without that label, owner of its resource."""
-    made = trace.schedule
-    rank = made.labels.get("rank")
+    schedule = trace.schedule
+    rank = schedule.labels.get("rank")
     if rank is not None and not isinstance(rank, Codes):
         return np.maximum(rank[rows], 0)
     thread = _thread(trace, rows)
-    owner = np.concatenate([[0], made.resources.owner])
+    owner = np.concatenate([[0], schedule.resources.owner])
     return np.asarray(np.maximum(owner[thread], 0))
 
 
 def _thread(trace: Trace, rows: IntArray) -> IntArray:
     """Resource number + 1 that an op is drawn on: its slot, else its first share, else 0."""
-    made = trace.schedule
-    thread = made.resource.astype(np.int64) + 1
-    flows = made.flows
+    schedule = trace.schedule
+    thread = schedule.resource.astype(np.int64) + 1
+    flows = schedule.flows
     if len(flows):
         bare = thread[flows.op] == NO_THREAD
         thread[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]] + 1
@@ -139,9 +139,9 @@ def _meta(name: str, process: int, thread: int, told: dict[str, Any]) -> str:
 
 def _slices(trace: Trace, rows: IntArray) -> bytes:
     """Ops: complete events where only one can run at a time, else begin and end pairs."""
-    made, times = trace.schedule, trace.times
-    slots = np.concatenate([[0], made.resources.slots])
-    alone = (made.kind[rows] == FIXED) & (slots[_thread(trace, rows)] == 1)
+    schedule, times = trace.schedule, trace.times
+    slots = np.concatenate([[0], schedule.resources.slots])
+    alone = (schedule.kind[rows] == FIXED) & (slots[_thread(trace, rows)] == 1)
     events = b""
     for picked, overlapping in ((rows[alone], False), (rows[~alone], True)):
         start, end = times.start_ps[picked], times.end_ps[picked]
@@ -191,11 +191,13 @@ def _arrows(trace: Trace, rows: IntArray) -> bytes:
 
 def _head(trace: Trace, rows: IntArray) -> Any:
     """Start of an event: name, category, process and thread."""
-    made = trace.schedule
-    label = made.labels.get("what")
+    schedule = trace.schedule
+    label = schedule.labels.get("what")
     if not isinstance(label, Codes):
-        kind = np.concatenate([[0], made.resources.kind.astype(np.int64) + 1])
-        label = Codes(kind[_thread(trace, np.arange(len(trace)))], ("op", *made.resources.kinds))
+        kind = np.concatenate([[0], schedule.resources.kind.astype(np.int64) + 1])
+        label = Codes(
+            kind[_thread(trace, np.arange(len(trace)))], ("op", *schedule.resources.kinds)
+        )
     name = quoted(label[rows])
     return joined('{"name":', name, ',"cat":', name, ",", _place(trace, rows))
 
@@ -207,11 +209,11 @@ def _place(trace: Trace, rows: IntArray) -> Any:
 
 def _args(trace: Trace, rows: IntArray) -> Any:
     """Details that the page shows of a slice: op, bytes, waiting time and the labels."""
-    made, times = trace.schedule, trace.times
+    schedule, times = trace.schedule, trace.times
     waited = microseconds(times.start_ps[rows] - times.ready_ps[rows])
-    size = digits(made.size_bytes[rows])
+    size = digits(schedule.size_bytes[rows])
     parts: list[Any] = ['"op":', digits(rows), ',"size_bytes":', size, ',"waited_us":', waited]
-    for key, label in made.labels.items():
+    for key, label in schedule.labels.items():
         picked = label[rows]
         text = quoted(picked) if isinstance(picked, Codes) else digits(picked)
         parts += [f",{json.dumps(key)}:", text]

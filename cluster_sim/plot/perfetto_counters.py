@@ -16,23 +16,23 @@ Counter = tuple[str, str, IntArray, IntArray]
 
 def counters(trace: Trace, rows: IntArray) -> list[Counter]:
     """Return the counters of these ops: busy links, and bytes a second of memory."""
-    made, found = trace.schedule, []
-    kinds = made.resources.kinds
+    schedule, counted = trace.schedule, []
+    kinds = schedule.resources.kinds
     start, end = trace.times.start_ps[rows], trace.times.end_ps[rows]
     ran = (start >= 0) & (end > start)
     rows, start, end = rows[ran], start[ran], end[ran]
-    held = np.concatenate([made.resources.kind, [0]])[made.resource[rows]]
-    on_link = (made.resource[rows] >= 0) & (held == _number(kinds, "link"))
+    held = np.concatenate([schedule.resources.kind, [0]])[schedule.resource[rows]]
+    on_link = (schedule.resource[rows] >= 0) & (held == _number(kinds, "link"))
     if on_link.any():
-        found.append(_counter("links busy", "links", start[on_link], end[on_link], 1))
-    flows = made.flows
+        counted.append(_counter("links busy", "links", start[on_link], end[on_link], 1))
+    flows = schedule.flows
     if len(flows) and "hbm" in kinds:
-        first = made.resources.kind[flows.resource[flows.ptr[:-1]]] == _number(kinds, "hbm")
+        first = schedule.resources.kind[flows.resource[flows.ptr[:-1]]] == _number(kinds, "hbm")
         reads = np.isin(rows, flows.op[first])
-        size = made.size_bytes[rows[reads]].astype(np.float64)
+        size = schedule.size_bytes[rows[reads]].astype(np.float64)
         rate = size * PS_PER_S / (end[reads] - start[reads])
-        found.append(_counter("memory", "B/s", start[reads], end[reads], rate.astype(np.int64)))
-    return found
+        counted.append(_counter("memory", "B/s", start[reads], end[reads], rate.astype(np.int64)))
+    return counted
 
 
 def _number(kinds: tuple[str, ...], name: str) -> int:

@@ -110,9 +110,9 @@ def write_perfetto(
 
 def slices(trace: Trace, rows: IntArray) -> Slices:
     """Return the slices of these ops; what overlaps on a resource lies on tracks of its own."""
-    made = trace.schedule
-    resource = made.resource.astype(np.int64)
-    flows = made.flows
+    schedule = trace.schedule
+    resource = schedule.resource.astype(np.int64)
+    flows = schedule.flows
     if len(flows):
         bare = resource[flows.op] < 0
         resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
@@ -157,7 +157,7 @@ def _packet(*parts: tuple[int, int | bytes | str]) -> bytes:
 
 def _head(trace: Trace, drawn: Slices) -> bytes:
     """Names of tracks, slices, categories and annotations."""
-    made = trace.schedule
+    schedule = trace.schedule
     name, category = _names(trace), _categories(trace)
     interned = b"".join(
         [
@@ -170,13 +170,13 @@ def _head(trace: Trace, drawn: Slices) -> bytes:
     tracks = np.unique(drawn.track)
     number = (tracks - RESOURCES) // LANES - 1
     held = number[number >= 0]
-    printed = dict(zip(held.tolist(), made.resources.names(held), strict=True))
+    printed = dict(zip(held.tolist(), schedule.resources.names(held), strict=True))
     parents: dict[int, str] = {}
     for track, resource in zip(tracks.tolist(), number.tolist(), strict=True):
         parent, title = LINKS, "links"
         if resource >= 0:
-            kind = made.resources.kinds[int(made.resources.kind[resource])]
-            owner = int(made.resources.owner[resource])
+            kind = schedule.resources.kinds[int(schedule.resources.kind[resource])]
+            owner = int(schedule.resources.owner[resource])
             if kind not in LINK_KINDS:
                 parent, title = CHIPS + max(0, owner), f"chip {owner}"
         parents[parent] = title
@@ -220,17 +220,17 @@ def _names(trace: Trace) -> Codes:
 
 def _categories(trace: Trace) -> Codes:
     """Category of every op: the label ``what``, else the kind of its resource."""
-    made = trace.schedule
-    label = made.labels.get("what")
+    schedule = trace.schedule
+    label = schedule.labels.get("what")
     if isinstance(label, Codes):
         return label
-    kind = np.concatenate([made.resources.kind.astype(np.int64) + 1, [0]])
-    return Codes(kind[made.resource], ("op", *made.resources.kinds))
+    kind = np.concatenate([schedule.resources.kind.astype(np.int64) + 1, [0]])
+    return Codes(kind[schedule.resource], ("op", *schedule.resources.kinds))
 
 
 def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes:
     """Begin and end of every slice, one after the other."""
-    made, count = trace.schedule, len(drawn.op)
+    schedule, count = trace.schedule, len(drawn.op)
     if not count:
         return b""
     begin = [
@@ -238,7 +238,7 @@ def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes:
         varint(3, _categories(trace).code[drawn.op].astype(np.int64) + 1),
         varint(10, _names(trace).code[drawn.op].astype(np.int64) + 1),
         *_note(OP, drawn.op),
-        *_note(BYTES, made.size_bytes[drawn.op]),
+        *_note(BYTES, schedule.size_bytes[drawn.op]),
         *_note(WAITED, np.maximum(0, _waited(trace, drawn)) // PS_PER_NS),
         *_note(START, drawn.start_ps),
         *(_arrows(trace, drawn) if arrows else []),
@@ -269,10 +269,10 @@ def _waited(trace: Trace, drawn: Slices) -> IntArray:
 
 def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
     """Where a slice sends one arrow, and where it takes one up: edges between tracks."""
-    made, count = trace.schedule, len(drawn.op)
+    schedule, count = trace.schedule, len(drawn.op)
     place = np.full(len(trace) + 1, -1, np.int64)
     place[drawn.op] = np.arange(count)
-    source, target = _across_joins(trace, made.edges.sources(), made.edges.dst)
+    source, target = _across_joins(trace, schedule.edges.sources(), schedule.edges.dst)
     leaves, arrives = place[source], place[target]
     shown = (leaves >= 0) & (arrives >= 0)
     shown[shown] = drawn.track[leaves[shown]] != drawn.track[arrives[shown]]

@@ -28,7 +28,7 @@ class Column:
     ----------
     content : uint8 array (rows, widest)
     length : int64 array (rows,)
-        How many bytes of each row count.
+        Number of bytes of each row that count.
     """
 
     content: Bytes

@@ -19,7 +19,7 @@ def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> I
     Parameters
     ----------
     size_bytes, rate_bytes_per_s : int array
-        Of any shapes that broadcast; rates of at least 1 B/s.
+        Arrays of any shapes that broadcast; rates of at least 1 B/s.
 
     Examples
     --------

@@ -277,7 +277,7 @@ class Schedule:
     resource : int32 array (ops,)
         Resource of which one slot is held; ``NO_RESOURCE`` for none.
     duration_ps : int64 array (ops,)
-        Of fixed ops, at least 1 [ps]; 0 for flows and joins.
+        Time of fixed ops, at least 1 [ps]; 0 for flows and joins.
     size_bytes : int64 array (ops,)
         Bytes moved or reduced, 0 where that means nothing; of a flow its work [B].
     priority : int32 array (ops,)
@@ -286,9 +286,9 @@ class Schedule:
     resources : Resources
     flows : Flows
     labels : mapping of str to int array or Codes, each (ops,)
-        What a reader groups by, such as ``rank``, ``step``, ``what``, ``count``.
+        Columns that a reader groups by, such as ``rank``, ``step``, ``what``, ``count``.
     facts : mapping of str to plain values
-        What the schedule is: collective, algorithm, size and the like. Ends in ``run.json``.
+        Description of the schedule: collective, algorithm, size; it ends up in ``run.json``.
 
     Examples
     --------

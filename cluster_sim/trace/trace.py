@@ -108,7 +108,7 @@ class Trace:
         Parameters
         ----------
         ranks : int or list of int, optional
-            Of the ``rank`` label.
+            Values of the ``rank`` label.
         resources : number, name, pattern or kind, or a list of them, optional
             ``5``, ``"link:0-1"``, ``"link:0-*"`` or ``"link"``.
         ops : op numbers, slice of them as an array, or mask (ops,), optional
@@ -191,7 +191,7 @@ def run(
     until_ops : op numbers, optional
         Stop as soon as one of them has ended.
     on_blocked : {"raise", "report"}, default "raise"
-        What to do about ops that can never run: raise, or leave it to the reader of the trace
+        Answer to ops that can never run: raise, or leave it to the reader of the trace
         (their times are -1, and :func:`cluster_sim.trace.blocked.explain` says why).
 
     Returns

@@ -104,14 +104,14 @@ class Measured:
 
 def measured(rows: Sequence[Row]) -> Measured:
     """Sort rows of a collective table by the way that they go."""
-    found = sorted(((_load(row), row) for row in rows), key=lambda pair: pair[0].way)
+    by_way = sorted(((_load(row), row) for row in rows), key=lambda pair: pair[0].way)
     loads = []
-    for way, same in itertools.groupby((load for load, _ in found), key=lambda load: load.way):
+    for way, same in itertools.groupby((load for load, _ in by_way), key=lambda load: load.way):
         listed = list(same)
         columns = [np.array([getattr(load, name) for load in listed], float) for name in SIDES]
         loads.append(Load(way, *columns))
     size = np.concatenate([np.asarray(load.size) for load in loads])
-    return Measured(tuple(loads), size, np.array([_nccl_s(row) for _, row in found], float))
+    return Measured(tuple(loads), size, np.array([_nccl_s(row) for _, row in by_way], float))
 
 
 def _nccl_s(row: Row) -> float:
@@ -215,8 +215,8 @@ def held_out(rows: Sequence[Row], names: Sequence[str], known: Nccl) -> list[str
 
 def rows_of(*names: str) -> list[Row]:
     """Rows of NCCL itself from shipped tables; other libraries are left out."""
-    found = [row for name in names for row in table(name).rows().rows]
-    return [row for row in found if "nvshmem" not in row.cells.get("source", "").lower()]
+    listed = [row for name in names for row in table(name).rows().rows]
+    return [row for row in listed if "nvshmem" not in row.cells.get("source", "").lower()]
 
 
 def of(rows: Sequence[Row], machines: Sequence[str], *, far: bool) -> list[Row]:
@@ -305,8 +305,8 @@ def main(path: str | None) -> None:
         rows = of(aic, [machine], far=False)
         print("\n".join([f"{chip}, held out", *held_out(rows, shown(chip), start_of(machine))]))
     if path:
-        made: list[FitRow] = write(path, chips, fabrics)
-        print(f"{len(made)} rows written to {path}")
+        written: list[FitRow] = write(path, chips, fabrics)
+        print(f"{len(written)} rows written to {path}")
 
 
 def _say(name: str, fitted: Fitted, time_s: Array, rows: Measured) -> None:

@@ -79,7 +79,7 @@ def fit_all(
     ----------
     measured : Measurements
     numbers : Catalogue
-        Whose constants are the start.
+        Catalogue whose constants are the start.
     machine : str or None
         Machine of the collectives, without a count; the kit's where none is given.
     chips : int, optional
@@ -180,16 +180,16 @@ def kernel_constants(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> l
     """Constants of the kernels of the rows' chip, in the order in which they are worth knowing."""
     chip = str(rows[0]["chip"])
     part = f"kernels.{family(chip).name}"
-    found = []
+    constants = []
     for name in KERNEL_CONSTANTS:
         own = f"{name}_{chip}"
         quantity = own if numbers.has(part, own) else name
         if numbers.has(part, quantity) and numbers.value(part, quantity) > SMALLEST:
             most = 1.0 if "efficiency" in name or name == "gemm_sustained" else np.inf
-            found.append(Constant(part, quantity, most))
+            constants.append(Constant(part, quantity, most))
     neuron = chip_family(chip, numbers).is_neuron
     runtimes = sorted({str(row["runtime"]) for row in rows if row.get("runtime") and neuron})
-    return found + [
+    return constants + [
         Constant(RUNTIME, f"{runtime}_{name}")
         for runtime in runtimes
         for name in ("added", "least")

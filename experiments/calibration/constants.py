@@ -91,12 +91,12 @@ def fit_constants(
         Times of all rows with its constants [s].
     measured_s : float array (rows,)
     constants : sequence of Constant
-        Those most worth knowing first: a later one that the data cannot tell from earlier ones
-        keeps its value.
+        Constants, those most worth knowing first: a later one that the data cannot tell from
+        earlier ones keeps its value.
     numbers : Catalogue
-        Whose constants are the start.
+        Catalogue whose constants are the start.
     note : str
-        Of the fitted rows.
+        Note of the fitted rows.
     """
     first = predict(numbers)
     slopes = {one: _effect(predict, first, one, numbers) for one in constants}

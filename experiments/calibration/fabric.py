@@ -80,7 +80,7 @@ def fit(
     machine : str
         A named machine without count.
     numbers : Catalogue
-        Whose constants are the start.
+        Catalogue whose constants are the start.
     collective, ranks, chips : optional
         Where the text does not say; chips as many as ranks by default.
 

@@ -53,7 +53,7 @@ def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, Array
         Catalogue part that the grid was measured on.
     precision : str
     seed : int
-        Of the choice of pairs.
+        Seed of the choice of pairs.
 
     Returns
     -------

@@ -42,7 +42,7 @@ class Measurements:
     collectives : tuple of (str, Measured)
         Name of each file with its series.
     manifest : Manifest or None
-        Of the kit, where a folder had one.
+        Manifest of the kit, where a folder had one.
     """
 
     kernels: tuple[Mapping[str, Any], ...]
@@ -214,14 +214,14 @@ def _not_median(name: str) -> bool:
 
 def _named(document: Any) -> tuple[str | None, int | None]:
     """Operation and ranks that a report states."""
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for one in _objects(document):
         for name, value in one.items():
-            found.setdefault(str(name).lower(), value)
+            named.setdefault(str(name).lower(), value)
     names = ("operation", "op", "collective", "cc_op", "cc_operation")
-    op = next((found[name] for name in names if isinstance(found.get(name), str)), None)
+    op = next((named[name] for name in names if isinstance(named.get(name), str)), None)
     counts = ("nworkers", "ranks", "num_workers", "world_size", "nranks")
-    ranks = next((found[name] for name in counts if isinstance(found.get(name), int)), None)
+    ranks = next((named[name] for name in counts if isinstance(named.get(name), int)), None)
     return (operation(op) if op else None), ranks
 
 

@@ -34,7 +34,7 @@ class Step:
     usual_s : float
         Time above which it counts as slow [s].
     remedy : str
-        What helps where it is slow.
+        Advice for where it is slow.
     """
 
     name: str

@@ -159,8 +159,9 @@ def serve(
     requests = _requests(load, call.seed)
 
     def simulate(numbers: Catalogue) -> Deployed:
-        made = _deployment(asked, replica, faster, numbers)
-        return made.run(_cached(requests, load, faster, made.profile.kv_tokens), call.seed)
+        served_by = _deployment(asked, replica, faster, numbers)
+        cached = _cached(requests, load, faster, served_by.profile.kv_tokens)
+        return served_by.run(cached, call.seed)
 
     deployed = simulate(numbers)
     ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), numbers, call)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
 
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
-"""What a plain shape's links get here when the user does not say: hops and counts need neither."""
+"""Rates of a plain shape's links where the user states none: hops and counts need neither."""
 
 SHOWN = (
     ("chips", "chips"),
@@ -53,7 +53,7 @@ SHOWN = (
     ("build_s", "building the graph took"),
     ("peak_rss_bytes", "most memory held"),
 )
-"""What people are shown, in this order."""
+"""Rows of the printed table, in this order."""
 
 LARGEST_GRAPH = 10**7
 """Edges up to which the graph is built without being asked for: a million chips, 6 GB."""

@@ -25,7 +25,7 @@ WORDS = {
     "copy": "copy: it arrives and replaces\nwhat the receiver holds",
     "reduce": "reduce: it arrives and is added\nto what the receiver holds",
 }
-"""What the timeline's colours mean."""
+"""Meaning of the timeline's colours."""
 LANES = (
     "A lane for each link, CC-Core and adapter; and for each memory (hbm) between the ranks of its "
     "chip, where messages share it."
@@ -48,7 +48,7 @@ def figures(
     frame : DataFrame
         Rows of all sizes, as :func:`cluster_sim.collectives.rows` returns them.
     trace : Trace
-        Of the last of them.
+        Trace of the last of them.
     cluster : Cluster
 
     Returns

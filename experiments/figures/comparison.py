@@ -47,7 +47,7 @@ def lines(
         Columns across, up, and of the lines.
     title : str
     labels : (str, str)
-        Of both axes.
+        Labels of both axes.
     log : bool
         Whether the scale across is logarithmic, with a tick at every value.
     """

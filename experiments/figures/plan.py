@@ -50,7 +50,7 @@ FINER = (
 )  # fmt: skip
 """Fields that tell plans of the same degrees from one another, the most telling first."""
 OF_PIPELINES = ("vpp", "schedule", "stage_layers", "order")
-"""Those that say nothing of a plan without a pipeline."""
+"""Fields that say nothing of a plan without a pipeline."""
 SAID_AS = {"stage_layers": "layers", "sequence_parallel": "sequence parallel"}
 """Fields that a label calls otherwise."""
 SHORT = 8
@@ -246,7 +246,7 @@ SCHEDULES = {
     "dp": "gradients in buckets, beside the backward pass",
     "all": "gradients in buckets, beside the backward pass",
 }
-"""What an overlap means for what replicas exchange."""
+"""Meaning of each overlap for the exchange between replicas."""
 
 
 def scaling(frame: pd.DataFrame, title: str) -> Figure:

@@ -31,12 +31,12 @@ NAMES: Mapping[str, str] = {
     "scheduling": "scheduling (unexplained)",
     "other": "other",
 }
-"""What each part of the breakdown is called in a legend."""
+"""Name of each part of the breakdown in a legend."""
 
 INCHES_A_LETTER = 0.068
 """Width of a letter in a bar."""
 AT_PEAK = "the model's FLOPs at peak rate"
-"""What a mark at MFU times the iteration is called."""
+"""Name of a mark at MFU times the iteration."""
 
 
 def one_step(headline: str, parts: Mapping[str, float], mfu: float) -> Figure:
@@ -45,7 +45,7 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float) -> Figure:
     Parameters
     ----------
     headline : str
-        What was run.
+        Text that names the run.
     parts : mapping of part to seconds
     mfu : float
         Share of the iteration that the model's FLOPs take at peak rate, which is marked.
@@ -91,7 +91,7 @@ def stacked(
     whole_s : list of float, optional
         Draw shares of these times, one a bar, so that long and short ones can be compared [s].
     whole : str
-        What they are the times of.
+        Name of what takes these times.
     marks : list of float, optional
         A time to be marked on each bar [s], and what the legend calls it.
     mark, title : str

@@ -96,7 +96,7 @@ def _quantity(good: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _groups(good: Sequence[Mapping[str, Any]], group: str) -> dict[str, list[Mapping[str, Any]]]:
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in good:
-        found.setdefault(str(row.get(group, "")), []).append(row)
-    return found
+        groups.setdefault(str(row.get(group, "")), []).append(row)
+    return groups

@@ -13,7 +13,7 @@ from topologies.units import format_bytes, format_rate, format_seconds
 
 Document = Mapping[str, Any]
 FAULTS = (KeyError, ValueError, TypeError, ArithmeticError, IndexError, AttributeError)
-"""What the results of a stranger's run may lead to."""
+"""Faults that the results of a stranger's run may lead to."""
 LONGEST = 240
 """Characters of a title."""
 

@@ -57,7 +57,7 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
     "_ps": lambda value: f"{value:,} ps",
     "_s": format_seconds,
 }
-"""How a value is written by the end of its name; the first that fits, so longer ends first."""
+"""Formats of a value by the end of its name; the first that fits, so longer ends first."""
 
 
 RATIOS = {
@@ -194,6 +194,6 @@ def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     if len(frame) < 2:
         return "", frame
     texts = {name: {value_text(name, value) for value in frame[name]} for name in frame.columns}
-    same = {name: found.pop() for name, found in texts.items() if len(found) == 1}
+    same = {name: distinct.pop() for name, distinct in texts.items() if len(distinct) == 1}
     words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
     return " · ".join(words), frame.drop(columns=list(same))

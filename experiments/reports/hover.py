@@ -21,7 +21,7 @@ MOST_POINTS = 3_000
 MOST_NAMES = 12
 DIGITS = 4
 INCHES_OF_PAD = 0.1
-"""What ``savefig`` leaves around the tight box of a figure."""
+"""Margin that ``savefig`` leaves around the tight box of a figure."""
 
 
 def description(figure: Figure) -> str:

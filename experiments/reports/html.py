@@ -91,14 +91,14 @@ def report_html(folder: Path) -> str:
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    made = Environment(
+    templates = Environment(
         loader=FunctionLoader(_part),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return made.get_template("report.html.j2").render(page)
+    return templates.get_template("report.html.j2").render(page)
 
 
 def _part(name: str) -> str:

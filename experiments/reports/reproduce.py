@@ -59,15 +59,15 @@ def _parameters(words: list[str]) -> list[Any] | None:
     """Parameters of a command, None for one that this version does not have."""
     from experiments.cli.main import app
 
-    found: Any = app
+    command: Any = app
     for word in words:
-        if not hasattr(found, "list_commands") or word not in found.list_commands(None):
+        if not hasattr(command, "list_commands") or word not in command.list_commands(None):
             return None
         try:
-            found = found.get_command(None, word)
+            command = command.get_command(None, word)
         except InputError:
             return None
-    return list(found.params) if words else None
+    return list(command.params) if words else None
 
 
 def _plain(value: Any) -> Any:

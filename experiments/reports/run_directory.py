@@ -171,7 +171,7 @@ def run_directory(
     path : path
         A new directory, an empty one, or an earlier run directory, which is replaced.
     command : str
-        What was run, such as ``train``.
+        Name of the command, such as ``train``.
     inputs : mapping
         All that the results depend on. A path of a file is recorded with the file's digest.
     seed : int, optional
@@ -218,14 +218,14 @@ def check_foreign(path: Path) -> None:
     check_writable(path)
     if not path.exists():
         return
-    found = sorted(entry.name for entry in path.iterdir())
-    if not found:
+    names = sorted(entry.name for entry in path.iterdir())
+    if not names:
         return
     try:
         ours = {*read_record(path)["files"], RECORD, REPORT}
     except InputError:
         ours = set()
-    foreign = [name for name in found if name not in ours]
+    foreign = [name for name in names if name not in ours]
     if foreign:
         raise InputError(
             f"--out {path} holds {foreign[0]}, which no run of cluster-sim wrote. "

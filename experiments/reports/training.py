@@ -177,7 +177,7 @@ def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
 
 
 FIGURE = "step_time_breakdown"
-"""What the picture of the breakdown is called in a run directory."""
+"""Name of the picture of the breakdown in a run directory."""
 
 
 def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:

@@ -93,8 +93,8 @@ def _panel(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
     from topologies.units import format_bytes
 
     shades = colors(algorithms)
-    for name, found in frame.groupby("algorithm", sort=False):
-        line = found.sort_values("size_bytes")
+    for name, rows in frame.groupby("algorithm", sort=False):
+        line = rows.sort_values("size_bytes")
         axes.plot(
             line.size_bytes, line.slowdown, "o-", ms=2.5, color=shades[str(name)], label=str(name)
         )

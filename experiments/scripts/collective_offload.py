@@ -30,7 +30,7 @@ def run(
     model, cluster : str
     tp : tuple of int
     shares : tuple of float
-        Of the compute engines that a collective takes while it runs; 0 for cores of its own.
+        Shares of the compute engines that a collective takes while it runs; 0 for cores of its own.
     global_batch, seq : int
 
     Returns

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 FIGURE = "step_time_breakdown"
-"""What the picture is called, as in a run directory of ``cluster-sim train``."""
+"""Name of the picture, as in a run directory of ``cluster-sim train``."""
 
 
 def run(
@@ -64,9 +64,9 @@ def simulate(
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 
-    shape, made = read_model(model), machine(cluster)
+    shape, fabric = read_model(model), machine(cluster)
     asked = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": overlap}
-    return iteration(shape, made, complete(asked, shape, made))
+    return iteration(shape, fabric, complete(asked, shape, fabric))
 
 
 def plot(frame: pd.DataFrame) -> Figure:

@@ -34,7 +34,7 @@ def run(
         Built-in name or file.
     days : float
     seed : int
-        Of failures and repairs.
+        Seed of failures and repairs.
 
     Returns
     -------
@@ -51,13 +51,13 @@ def run(
     from workloads.models.huggingface import model as read_model
 
     machine = named_cluster(cluster)
-    made = scenario(machine, demand_from([demand]), model=read_model(model), period=Period(days))
-    result = run_scenario(made, policy_of(policy, made), seed=seed)
-    frame = timeline(result, made.economics)
+    week = scenario(machine, demand_from([demand]), model=read_model(model), period=Period(days))
+    result = run_scenario(week, policy_of(policy, week), seed=seed)
+    frame = timeline(result, week.economics)
     frame.attrs = {
         "title": f"{machine.chips:,} chips of {cluster}, {demand}, {policy} policy",
         "chips_per_unit": machine.chips_per_domain,
-        "summary": summary(result, made.economics),
+        "summary": summary(result, week.economics),
     }
     return frame
 

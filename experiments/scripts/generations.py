@@ -56,7 +56,7 @@ class Claim:
     source : str
         Where it was read; ``memory:`` marks a claim that was not found in a document.
     apart : str
-        What makes ours differ.
+        Reason why ours differs.
     """
 
     text: str

@@ -26,7 +26,7 @@ def run(
     model : str
         One with experts.
     clusters : tuple of str
-        Of equal numbers of chips, so that ranks are equal.
+        Clusters of equal numbers of chips, so that ranks are equal.
     tp, pp : int
     ep : tuple of int
         Ranks among which experts are divided; those that do not divide the replicas are left out.

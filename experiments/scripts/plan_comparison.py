@@ -42,7 +42,7 @@ def run(
     from workloads.models.huggingface import model as read_model
     from workloads.search import search
 
-    found = search(
+    searched = search(
         read_model(model),
         machine(cluster),
         global_batch,
@@ -50,7 +50,7 @@ def run(
         finalists=most,
         each=("tp", "pp"),
     )
-    return brief(found, most)
+    return brief(searched, most)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

@@ -43,15 +43,15 @@ def run(
     from workloads.fleet.scenario import run as run_scenario
     from workloads.models.huggingface import model as read_model
 
-    made = scenario(
+    scene = scenario(
         named(cluster),
         demand_from([demand]),
         model=read_model(model),
         period=Period(days, scale_to_peak=peak_share),
     )
     rows = []
-    for name, setting, policy in _policies(made, headrooms):
-        done = summary(run_scenario(made, policy, seed=seed), made.economics)
+    for name, setting, policy in _policies(scene, headrooms):
+        done = summary(run_scenario(scene, policy, seed=seed), scene.economics)
         rows.append(
             {
                 "policy": name,

@@ -19,7 +19,7 @@ METHODS = {
     "study, with yesterday": "study of the load alone: also looks at yesterday",
     FLEET: "whole simulation of the fleet, threshold policy",
 }
-"""What the picture calls each answer."""
+"""Name of each answer in the picture."""
 
 
 def run(
@@ -59,19 +59,19 @@ def run(
 
     machine = named(cluster)
     asked = demand_from([demand])
-    made = scenario(
+    built = scenario(
         machine,
         asked,
         serving=Serving(unit_rate_per_s=10.0),
         period=Period(days, scale_to_peak=0.9),
         operation=Operation(failing=False),
     )
-    study = lendable(made.need.sum(axis=0), lead_minutes=minutes)
+    study = lendable(built.need.sum(axis=0), lead_minutes=minutes)
     rows = [
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)
         for row in study.itertuples()
     ]
-    rows += [(lead, FLEET, *_least(made, lead, target)) for lead in minutes]
+    rows += [(lead, FLEET, *_least(built, lead, target)) for lead in minutes]
     frame = pd.DataFrame(
         rows, columns=["minutes", "method", "headroom", "freed_share", "slo_attainment"]
     )

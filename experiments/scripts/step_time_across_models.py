@@ -46,12 +46,12 @@ def run(
     from workloads.models.huggingface import model as read_model
     from workloads.search import search
 
-    made, stated = machine(cluster), {"seq": seq, "overlap": overlap}
+    fabric, stated = machine(cluster), {"seq": seq, "overlap": overlap}
     rows = []
     for text in models:
         model = read_model(text)
-        found = search(model, made, global_batch, stated=stated, finalists=finalists)
-        rows.append(brief(found, 1).assign(tokens_per_s=found.finalists[0].tokens_per_s))
+        searched = search(model, fabric, global_batch, stated=stated, finalists=finalists)
+        rows.append(brief(searched, 1).assign(tokens_per_s=searched.finalists[0].tokens_per_s))
     return pd.concat(rows, ignore_index=True)
 
 

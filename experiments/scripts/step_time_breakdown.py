@@ -27,9 +27,9 @@ def run(
         Names, or paths of ``config.json`` files.
     cluster : str
     tp, pp : tuple of int
-        Of each model; the last holds for all that follow.
+        Degrees of each model; the last holds for all that follow.
     overlap : tuple of str
-        Of ``none``, ``dp``, ``all``.
+        Some of ``none``, ``dp`` and ``all``.
     global_batch, seq : int
 
     Returns
@@ -43,16 +43,16 @@ def run(
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 
-    made, rows = machine(cluster), []
+    fabric, rows = machine(cluster), []
     for number, text in enumerate(models):
         model = read_model(text)
         degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
         for kind in overlap:
             asked = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
-            step = iteration(model, made, complete(asked, model, made))
-            found = {
+            step = iteration(model, fabric, complete(asked, model, fabric))
+            row = {
                 "model": model.name,
-                "cluster": made.name,
+                "cluster": fabric.name,
                 **degrees,
                 "dp": step.plan.dp,
                 "overlap": kind,
@@ -61,7 +61,7 @@ def run(
                 "mfu": step.mfu,
             }
             parts = {f"{part}_s": value for part, value in step.breakdown_s.items()}
-            rows.append(found | parts)
+            rows.append(row | parts)
     return pd.DataFrame(rows)
 
 

@@ -33,7 +33,7 @@ def run(
     jitter : float
         Standard deviation of kernel times over their mean.
     straggler : float
-        How many times as long the slow rank takes.
+        Time of the slow rank over that of the others.
     replica : Replica
     seed : int
 

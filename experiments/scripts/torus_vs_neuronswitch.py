@@ -93,8 +93,8 @@ def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
     from topologies.units import format_bytes
 
     shades = colors(list(dict.fromkeys(frame.cluster)))
-    for name, found in frame.groupby("cluster", sort=False):
-        lines = found.sort_values("size_bytes")
+    for name, rows in frame.groupby("cluster", sort=False):
+        lines = rows.sort_values("size_bytes")
         shade = shades[str(name)]
         rate = lines.busbw_bytes_per_s / 1e9
         label = f"{name}, {int(lines.ranks.iloc[0])} chips"

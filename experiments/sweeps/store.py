@@ -119,9 +119,9 @@ def _refuse_foreign(folder: Path) -> None:
     check_writable(folder)
     if not folder.exists():
         return
-    found = {entry.name for entry in folder.iterdir() if entry.suffix != ".part"}
-    if not found or MARK in found:
+    names = {entry.name for entry in folder.iterdir() if entry.suffix != ".part"}
+    if not names or MARK in names:
         return
     raise InputError(
-        f"--out {folder} holds {sorted(found)[0]}, and no sweep. Choose a new directory."
+        f"--out {folder} holds {sorted(names)[0]}, and no sweep. Choose a new directory."
     )

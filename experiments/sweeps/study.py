@@ -74,11 +74,11 @@ class Row:
     Attributes
     ----------
     parameters : dict
-        What distinguishes it from the others.
+        Values that distinguish it from the others.
     arguments : tuple of str
         Its command line.
     digest : str
-        Of command line, version and the content of the files that it names.
+        Digest of command line, version and the content of the files that it names.
     """
 
     parameters: Mapping[str, str]

@@ -37,7 +37,7 @@ def sweep(
     ----------
     study : Study
     program : Program
-        What runs the command lines, such as ``experiments.cli.program.PROGRAM``.
+        Program that runs the command lines, such as ``experiments.cli.program.PROGRAM``.
     out : path, optional
         Directory of the sweep. Each finished run is written there at once; the same sweep started
         again takes it from there. Without it nothing is written.
@@ -78,8 +78,8 @@ def sweep(
 def _stored(table: Sequence[Row], store: RowStore | None) -> Outcomes:
     if store is None:
         return {}
-    found = ((row.digest, store.finished(row)) for row in table)
-    return {digest: outcome for digest, outcome in found if outcome is not None}
+    finished = ((row.digest, store.finished(row)) for row in table)
+    return {digest: outcome for digest, outcome in finished if outcome is not None}
 
 
 def _outcomes(

@@ -15,7 +15,7 @@ from experiments.validation.schema import Kind, Value
 from topologies.errors import InputError
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
-"""Of the model in one row: they must not hide the result of the others."""
+"""Faults of the model in one row, which must not hide the result of the others."""
 Predict = Callable[[Mapping[str, Value]], Outcome]
 Errors = npt.NDArray[np.float64]
 

@@ -49,9 +49,9 @@ def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     frame : DataFrame
         As :func:`cluster_sim.collectives.rows` returns it.
     measured : Measured
-        Of a size that was measured several times the median counts.
+        Measurements; where a size was measured several times, the median counts.
     name : str
-        Of the file, for messages.
+        Name of the file, for messages.
 
     Returns
     -------

@@ -51,22 +51,22 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
     ''
     """
     kernels = f"kernels.{family(chip).name}"
-    found: dict[str, str] = {}
+    variants: dict[str, str] = {}
     if row.get("compiled") is not None and kernels in ("kernels.a100", "kernels.h100"):
-        found |= {f"{kernels}.{name}": "" if row["compiled"] else "eager" for name in SEPARATE}
+        variants |= {f"{kernels}.{name}": "" if row["compiled"] else "eager" for name in SEPARATE}
     if kernels != "kernels.h100":
-        return found
+        return variants
     date = month(row)
     if date:
         name, variant = _release(date)
-        found |= {f"{kernels}.{name}": variant} if name else {}
+        variants |= {f"{kernels}.{name}": variant} if name else {}
     limit = row.get("power_limit_w")
     if limit is not None:
         slow = "500-watt" if limit < LIMITED_BELOW_W else ""
         for name in ("gemm_sustained_fp8", "gemm_sustained"):
             path = f"{kernels}.{name}"
-            found[path] = slow or found.get(path, "")
-    return found
+            variants[path] = slow or variants.get(path, "")
+    return variants
 
 
 def month(row: Mapping[str, Any]) -> str:

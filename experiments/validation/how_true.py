@@ -81,7 +81,7 @@ class Line:
 
 def lines(residuals: pd.DataFrame) -> list[Line]:
     """Errors by kind of answer and chip; no rows where there are none."""
-    found = []
+    table_lines = []
     for kind in KINDS:
         of_kind = residuals[residuals.kind.str.startswith(kind)]
         of_kind = of_kind[of_kind.kind != "training.research"]
@@ -90,29 +90,29 @@ def lines(residuals: pd.DataFrame) -> list[Line]:
             error = np.expm1(-rows.log_residual.to_numpy(float))
             size = np.abs(error)
             if not len(rows):
-                found.append(Line(kind, chip, 0, 0, np.nan, np.nan, np.nan))
+                table_lines.append(Line(kind, chip, 0, 0, np.nan, np.nan, np.nan))
                 continue
             p90 = float(np.quantile(size, 0.9)) if len(rows) >= FEWEST else np.nan
             numbers = float(np.median(size)), p90, float(error.mean())
-            found.append(Line(kind, chip, len(rows), rows.table.nunique(), *numbers))
-    return found
+            table_lines.append(Line(kind, chip, len(rows), rows.table.nunique(), *numbers))
+    return table_lines
 
 
 def grades(numbers: Catalogue) -> dict[str, Counter[str]]:
     """Number of kernel constants of each chip's family by grade."""
-    found = {}
+    grades_of = {}
     for chip in CHIPS:
         try:
             part = f"kernels.{family(chip).name}"
             others = tuple(f"_{other}" for other in CHIPS if other != chip)
-            found[chip] = Counter(
+            grades_of[chip] = Counter(
                 entry.grade
                 for entry in numbers.rows
                 if entry.part == part and not entry.variant and not entry.quantity.endswith(others)
             )
         except InputError:
             continue
-    return found
+    return grades_of
 
 
 def page(found: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
@@ -167,9 +167,9 @@ def draw(found: Sequence[Line], path: Path) -> None:
 def main(folder: Path) -> None:
     """Write ``how-true.md`` and its picture into the folder of the documentation."""
     residuals = pd.read_csv(str(files("workloads.confidence") / "residuals.csv"))
-    found = lines(residuals)
-    (folder / "how-true.md").write_text(page(found, grades(catalogue())), encoding="utf-8")
-    draw(found, folder / "figures" / "how_true.png")
+    rows = lines(residuals)
+    (folder / "how-true.md").write_text(page(rows, grades(catalogue())), encoding="utf-8")
+    draw(rows, folder / "figures" / "how_true.png")
 
 
 if __name__ == "__main__":

@@ -26,17 +26,17 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     # What runs separate attention kernels is of a time in which training used dropout.
     model = replace(model_of(row.values), dropout=plan.attention == "unfused")
     parts = used.numbers(numbers)
-    found = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
+    needed = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
     known = {"framework": f"assumed: {used.told}"}
     if row.assumed:
         known["columns"] = f"assumed: {', '.join(row.assumed)}"
     return Outcome(
         {
-            "memory_bytes": float(found.allocated),
-            "reserved_bytes": float(found.reserved),
-            "activation_bytes": float(found.activations),
-            "states_bytes": float(found.weights + found.gradients + found.optimizer),
-            "fits": float(found.total <= found.capacity),
+            "memory_bytes": float(needed.allocated),
+            "reserved_bytes": float(needed.reserved),
+            "activation_bytes": float(needed.activations),
+            "states_bytes": float(needed.weights + needed.gradients + needed.optimizer),
+            "fits": float(needed.total <= needed.capacity),
         },
         provenance=known,
     )

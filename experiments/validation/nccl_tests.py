@@ -108,7 +108,7 @@ def parse_measured(text: str, name: str = "the text", wanted: str | None = None)
     ----------
     text : str
     name : str
-        Of the text, in messages.
+        Name of the text in messages.
     wanted : str, optional
         Operation whose table to take where there are several; else, or if none is its, the first.
 
@@ -163,14 +163,14 @@ PREFIX = re.compile(
     r"\s*(?:\[[\d,]+\]<std\w+>:?"
     r"|(?:\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|\[[\w.:-]+\]:?|[\w.-]+:)(?=\s|#|$))"
 )
-"""What launchers and collectors of logs put before a line: rank, host, time."""
+"""Text that launchers and collectors of logs put before a line: rank, host, time."""
 
 
 def _plain(line: str) -> str:
     """Drop colours, prefixes such as ``[1,0]<stdout>:`` or ``node-7:``, and the comment sign."""
     line = re.sub(r"\x1b\[[0-9;]*m", "", line)
-    while (found := PREFIX.match(line)) and found.end():
-        line = line[found.end() :]
+    while (prefix := PREFIX.match(line)) and prefix.end():
+        line = line[prefix.end() :]
     return line.strip().lstrip("#").strip()
 
 
@@ -203,14 +203,16 @@ def _columns(header: str, units: str) -> _Columns:
     at = median if median is not None else time
     if size is None or at is None:
         raise InputError(f"the header {header[:60]!r} names no size or no time.")
-    found = re.search(r"\((us|ms|s)\)", words[at]) or re.search(r"\((us|ms|s)\)", units.lower())
-    unit = TIMES[found[1]] if found else TIMES["us"]
+    named_unit = re.search(r"\((us|ms|s)\)", words[at]) or re.search(
+        r"\((us|ms|s)\)", units.lower()
+    )
+    unit = TIMES[named_unit[1]] if named_unit else TIMES["us"]
     return _Columns(size, at, first("algbw"), first("busbw"), unit)
 
 
 def _rows(lines: Sequence[str], columns: _Columns) -> tuple[FloatArray, int]:
     """Sizes, times and bandwidths of the rows under the header, and how many had no result."""
-    found, failed = [], 0
+    measured, failed = [], 0
     for line in lines:
         words = line.split()
         if not words or not words[0].isdigit():
@@ -219,10 +221,10 @@ def _rows(lines: Sequence[str], columns: _Columns) -> tuple[FloatArray, int]:
             _number(words, at) for at in (columns.size, columns.time, columns.algbw, columns.busbw)
         ]
         if row[0] > 0 and row[1] > 0:
-            found.append([row[0], row[1] * columns.time_unit, row[2], row[3]])
+            measured.append([row[0], row[1] * columns.time_unit, row[2], row[3]])
         else:
             failed += 1
-    return np.array(found, float).reshape(-1, 4), failed
+    return np.array(measured, float).reshape(-1, 4), failed
 
 
 def _number(words: Sequence[str], at: int | None) -> float:
@@ -250,11 +252,11 @@ def _betrayed(ratio: float | None) -> str | None:
 
 def _stated_ranks(lines: Sequence[str]) -> int | None:
     """Ranks that nccl-tests lists one a line, or that nccom-test was given."""
-    listed = {found[1] for line in lines if (found := re.match(r"Rank\s+(\d+)\b", line))}
+    listed = {match[1] for line in lines if (match := re.match(r"Rank\s+(\d+)\b", line))}
     if listed:
         return len(listed)
     pattern = r"nccom-test\b.*?(?:-r|--nworkers)[ =]+(\d+)"
-    given = next((found for line in lines if (found := re.search(pattern, line))), None)
+    given = next((match for line in lines if (match := re.search(pattern, line))), None)
     return int(given[1]) if given else None
 
 

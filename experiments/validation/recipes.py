@@ -36,7 +36,7 @@ class Recipe:
     attention : str
         ``fused`` or ``unfused``.
     selective : str
-        What *selective* recomputation means: the core of ``attention`` (Megatron), or every other
+        Meaning of *selective* recomputation: the core of ``attention`` (Megatron), or every other
         of the ``layers`` (frameworks of FSDP).
     usual_overlap : str
         Which communication runs beside compute where a row does not say.
@@ -128,10 +128,10 @@ def recipe(row: Mapping[str, Any]) -> Recipe:
     >>> recipe(mine).attention, recipe(mine | {"overlap": "all"}).attention
     ('unfused', 'fused')
     """
-    found = next(one for one in recipes() if one.suits(row))
+    suited = next(one for one in recipes() if one.suits(row))
     stated = chosen(row, machines_for(row["cluster"], 1).chip) if row.get("cluster") else {}
     if not stated and not row.get("attention"):
-        return found
-    merged = {**dict(found.variants), **stated}
+        return suited
+    merged = {**dict(suited.variants), **stated}
     kept = tuple((path, name) for path, name in merged.items() if name)
-    return replace(found, variants=kept, attention=row.get("attention") or found.attention)
+    return replace(suited, variants=kept, attention=row.get("attention") or suited.attention)

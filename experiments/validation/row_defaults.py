@@ -36,7 +36,7 @@ USUAL: Mapping[str, int | str] = {
     "shared_experts": 0,
     "dense_layers": 0,
 }
-"""What an empty cell is taken to be: the usual default of Megatron-like frameworks."""
+"""Values of empty cells: the usual defaults of Megatron-like frameworks."""
 SAME_RATE = {
     "fp8": ("fp8", "float8", "e4m3", "hybrid"),
     "bf16": ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"),
@@ -44,10 +44,10 @@ SAME_RATE = {
 """Precisions that run at one rate, by what their spellings have in common; fp8 comes first, as
 what is mixed with it is bf16."""
 MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
-"""Of one row: twice the largest machine there is, thirty times the deepest and the widest model,
-and longer sequences than any are trained on."""
+"""Limits of one row: twice the largest machine there is, thirty times the deepest and the widest
+model, and longer sequences than any are trained on."""
 LAYERS_OF_A_CHUNK = 2
-"""Of an interleaved schedule that does not say; large models are trained with one to four."""
+"""Layers of a chunk where an interleaved schedule states none; large models have one to four."""
 MOST_BUBBLE = 0.25
 """Bubble of 1F1B beyond which a row that states no schedule is taken to interleave. Published plans
 of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falcon 22 %)."""
@@ -57,7 +57,7 @@ WIDE = {False: 8 / 3, True: 7 / 2}
 """Feed-forward over hidden width of gated models, without and with shared key-value heads: Llama
 and Llama 2, and Llama 3, Mistral."""
 WHOLE_COLUMNS = 256
-"""Of which such a width is a multiple."""
+"""Number of which such a width is a multiple."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def _degrees(row: Cells) -> Cells:
     fills, dp = _replicas(row), row.get("dp")
     if dp is None or dp * row["ep"] == fills or dp == fills * row["cp"]:
         dp = fills or dp
-    found = {"dp": dp}
+    degrees = {"dp": dp}
     if row.get("etp") is None and row["ep"] > 1 and row["tp"] > 1:
         ranks = row["tp"] * row["cp"] * dp
-        found["etp"] = 1 if ranks % (row["ep"] * row["tp"]) else row["tp"]
-    return found
+        degrees["etp"] = 1 if ranks % (row["ep"] * row["tp"]) else row["tp"]
+    return degrees
 
 
 def _replicas(row: Cells) -> int:
@@ -190,13 +190,13 @@ def _padded(row: Cells) -> Cells:
         fitting = [count for count in range(tp, heads + 1, tp) if heads % count == 0]
         kv_heads = min(fitting, key=lambda count: abs(count - kv_heads))
     seq = _multiple(row["seq"], 2 * cp) if cp > 1 else row["seq"]
-    found = {"heads": heads, "kv_heads": kv_heads, "ffn": _multiple(row["ffn"], tp), "seq": seq}
-    found["sequence_parallel"] = int(row["sequence_parallel"] and seq // cp % tp == 0)
+    sizes = {"heads": heads, "kv_heads": kv_heads, "ffn": _multiple(row["ffn"], tp), "seq": seq}
+    sizes["sequence_parallel"] = int(row["sequence_parallel"] and seq // cp % tp == 0)
     if row["experts"]:
         width = row.get("moe_ffn") or row["ffn"]
-        found["moe_ffn"] = _multiple(width, max(tp, etp) if row["shared_experts"] else etp)
-        found["experts"] = _multiple(row["experts"], row["ep"])
-    return found
+        sizes["moe_ffn"] = _multiple(width, max(tp, etp) if row["shared_experts"] else etp)
+        sizes["experts"] = _multiple(row["experts"], row["ep"])
+    return sizes
 
 
 def _multiple(size: int, of: int) -> int:

@@ -27,9 +27,9 @@ class Row:
     cells : mapping of str to str
         As read, columns that are not ours included.
     values : mapping of str to value
-        Of our columns; None where a cell is empty or the file has no such column.
+        Values of our columns; None where a cell is empty or the file has no such column.
     mistakes : tuple of str
-        What is wrong with it: column, value, remedy.
+        Mistakes of the row: column, value, remedy.
     """
 
     line: int

@@ -15,7 +15,7 @@ Holds = Literal["text", "count", "number", "flag"]
 LARGEST_COUNT = 2**62
 LONGEST_CELL = 1000
 FLAGS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "yes": 1}
-"""What a flag may be, as people and table programs write it."""
+"""Values of a flag as people and table programs write them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Column:
     least : float
         Smallest value of a count or a number; numbers must be above 0 where it is 0.
     choices : tuple of str
-        What a text may be; anything where empty.
+        Texts that are allowed; any where empty.
     also : mapping of str to str
         Other spellings of these, in small letters with hyphens.
     """
@@ -287,10 +287,10 @@ def read_cell(column: Column, text: str) -> Value:
 
 
 def _flag(column: Column, text: str, shown: str) -> int:
-    found = FLAGS.get(text.lower())
-    if found is None:
+    flag = FLAGS.get(text.lower())
+    if flag is None:
         raise InputError(f"{column.name} {shown} is neither 0 nor 1. Write 0 or 1.")
-    return found
+    return flag
 
 
 def _count(column: Column, number: float, shown: str) -> int | None:

@@ -28,15 +28,19 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
         raise InputError(f"pp {values['pp']} of a served model is not supported. Use pp 1.")
     tp, chips = values["tp"] or values["chips"], values["chips"]
     whole = machines_for(values["cluster"], chips or tp or 1, numbers)
-    made = profile(
+    replica = profile(
         model_for(str(values["model"])),
         whole,
         tp=tp,
         precision=(values["precision"] or "bf16").lower(),
         chips=chips if chips and tp > chips else None,
     )
-    found = _found(made, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
-    predicted = {"ttft_s": found.ttft_s, "tpot_s": found.tpot_s, "tokens_per_s": found.tokens_per_s}
+    answer = _found(replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
+    predicted = {
+        "ttft_s": answer.ttft_s,
+        "tpot_s": answer.tpot_s,
+        "tokens_per_s": answer.tokens_per_s,
+    }
     return Outcome(predicted, provenance=_provenance(values))
 
 

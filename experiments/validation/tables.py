@@ -28,7 +28,7 @@ class Table:
     median_tolerance, p90_tolerance : float
         Largest median and 90th percentile of the absolute error at which validation succeeds.
     licence, credit, note : str
-        Of the origin; what a reader must know of the measurements.
+        Licence and credit of the origin; what a reader must know of the measurements.
     """
 
     name: str
@@ -81,11 +81,11 @@ def table(name: str) -> Table:
     InputError
         For an unknown name.
     """
-    found = tables().get(name)
-    if found is None:
+    known_table = tables().get(name)
+    if known_table is None:
         known = ", ".join(tables())
         raise InputError(f"no table {name!r}; there are {known}.{suggestion(name, tables())}")
-    return found
+    return known_table
 
 
 def misses(table: Table, summary: dict[str, float | None]) -> str:

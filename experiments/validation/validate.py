@@ -25,7 +25,7 @@ Watch = Callable[[Sequence[Row], str], Any]
 LONG = ("training", "memory")
 """Kinds of rows that are iterations; all others take a millisecond or two."""
 ROWS_OF_A_WORKER = 100
-"""Of such from which a further process saves more than it takes to begin."""
+"""Rows from which a further process saves more time than it takes to begin."""
 AT_ONCE = 16
 """Rows that a process is given: neighbours in a file share collectives, which are remembered."""
 
@@ -37,9 +37,9 @@ class Result:
     Attributes
     ----------
     name : str
-        Of the table or file.
+        Name of the table or file.
     kind : str
-        Of its rows.
+        Kind of its rows.
     rows : list of dict
         As :func:`experiments.validation.compare.compare`.
     summary : dict
@@ -97,7 +97,7 @@ def validate(
     ----------
     rows : Rows
     name : str
-        Of the table or file.
+        Name of the table or file.
     watch : function of (rows, name)
         Returns the rows one by one; for progress on a terminal.
     workers : int

@@ -96,11 +96,11 @@ class Catalogue:
         InputError
             For an unknown part or quantity, with the nearest name.
         """
-        found = self._in_force.get((part, quantity))
-        if found is None:
+        row = self._in_force.get((part, quantity))
+        if row is None:
             near = suggestion(quantity, self.quantities(part))
             raise InputError(f"the catalogue has no {quantity[:80]!r} of {part}.{near}")
-        return found
+        return row
 
     def value(self, part: str, quantity: str) -> float:
         """Value in SI units.

@@ -95,7 +95,7 @@ def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
     entries : mapping of str to Entry
         Quantities of one part.
     where : str
-        What stands before a quantity's name in messages.
+        Text before a quantity's name in messages.
 
     Raises
     ------

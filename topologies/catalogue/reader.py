@@ -45,7 +45,7 @@ class Entry:
     source : str
         Keys of ``sources.csv``, each with a path after a colon where it has one, divided by ``; ``.
     note : str
-        What a reader should know: the end points, the reason for a default.
+        Remark for a reader: the end points, the reason for a default.
     low, high : float or None
         Range within which the value may lie [``unit``]; None where nobody gives one.
     written : str
@@ -76,7 +76,7 @@ def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]
     file : path or package resource
         CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` may lack.
     name : str
-        What messages call it.
+        Its name in messages.
 
     Raises
     ------

@@ -30,7 +30,7 @@ class Cluster:
     domains : int
         Scale-up domains.
     scale_out : ScaleOut or None
-        What joins the servers; None where there is no such fabric.
+        Fabric that joins the servers; None where there is none.
     chips_per_server : int
         Chips of one server, which share its network adapters and its host.
     plain : bool

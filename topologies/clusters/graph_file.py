@@ -47,7 +47,7 @@ def cluster_from_graph(
     catalogue : Catalogue
         Kept with the cluster; the graph's own rates are used.
     bandwidth, latency : str, optional
-        Of each directed link that does not state its own.
+        Rate and latency of each directed link that does not state its own.
 
     Raises
     ------

@@ -152,7 +152,7 @@ def fabric_from(
     fabric : str
         Part, such as ``efa-v3``.
     bandwidth_bytes_per_s : int
-        What one chip can send into it [B/s].
+        Rate at which one chip can send into it [B/s].
     adapters_per_server : int
     """
     nearer = ("same_tor", "same_pod", "same_building", "same_campus")

@@ -40,8 +40,8 @@ def cluster(
         ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or the path of a YAML file or
         of a graph in GraphML or node-link JSON.
     bandwidth, latency : str, optional
-        Of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of a graph's links
-        that state none; refused for others.
+        Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of
+        a graph's links that state none; refused for others.
     catalogue : Catalogue, optional
         Where all other numbers come from, by default the shipped one.
 

@@ -33,7 +33,7 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
         ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``, or
         ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION`` of individual switches.
     bandwidth, latency : str
-        Of each directed link, such as ``100GB/s`` and ``1us``.
+        Rate and latency of each directed link, such as ``100GB/s`` and ``1us``.
 
     Raises
     ------

@@ -15,16 +15,16 @@ _WIDTH = 8.0
 
 def draw_scale_out(axes: Axes, cluster: Cluster) -> None:
     """Draw how many groups each layer has, and what one group can send upwards."""
-    fabric, made = clos(cluster)
+    fabric, layers = clos(cluster)
     each = f"{cluster.chips_per_server} chip{'s' * (cluster.chips_per_server > 1)}"
     servers = f"{_count(cluster.servers, 'server')} of {each}, {_adapters(fabric)}"
     _row(axes, 0, cluster.servers, servers, "white")
-    for number, layer in enumerate(made):
+    for number, layer in enumerate(layers):
         _row(axes, number + 1, layer.groups, _layer_text(fabric, layer, number, cluster), SWITCH)
-        _arrow(axes, number, _rise_text(fabric, made, number, cluster))
+        _arrow(axes, number, _rise_text(fabric, layers, number, cluster))
     axes.set_title(f"Scale-out fabric: {fabric.name}", loc="left", fontsize=12)
-    middle = len(made) * _STEP / 2 - 0.5
-    half = max(5.2, len(made) * _STEP / 2 + 1.6)
+    middle = len(layers) * _STEP / 2 - 0.5
+    half = max(5.2, len(layers) * _STEP / 2 + 1.6)
     axes.set_xlim(-0.2, _WIDTH + 0.2)
     axes.set_ylim(middle - half, middle + half)
     note(

@@ -92,10 +92,10 @@ def shared_links(cluster: Cluster) -> SharedLinks:
     InputError
         When the cluster has no scale-out fabric.
     """
-    fabric, made = clos(cluster)
+    fabric, layers = clos(cluster)
     parts = [("adapter", cluster.chips, fabric.bandwidth_bytes_per_s)]
-    parts += [(layer.name, layer.groups, layer.up_bytes_per_s) for layer in made[:-1]]
-    ways = [("-out", "-in"), *[("-up", "-down")] * (len(made) - 1)]
+    parts += [(layer.name, layer.groups, layer.up_bytes_per_s) for layer in layers[:-1]]
+    ways = [("-out", "-in"), *[("-up", "-down")] * (len(layers) - 1)]
     counts = np.repeat([count for _, count, _ in parts], 2)
     return SharedLinks(
         capacity_bytes_per_s=np.repeat(np.repeat([rate for *_, rate in parts], 2), counts),
@@ -126,13 +126,13 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     >>> np.diff(paths.ptr).tolist(), (paths.latency_ps / 10**6).tolist()
     ([2, 4], [15.0, 16.0])
     """
-    fabric, made = clos(cluster)
+    fabric, layers = clos(cluster)
     starts, ends = np.broadcast_arrays(
         np.atleast_1d(np.asarray(src, np.int64)), np.atleast_1d(np.asarray(dst, np.int64))
     )
     _check_chips(cluster, starts, ends)
     top = np.zeros(len(starts), np.int64)  # highest layer that the path climbs to
-    for layer in made[:-1]:
+    for layer in layers[:-1]:
         top += starts // layer.chips != ends // layer.chips
     apart = starts != ends
     ptr = np.zeros(len(starts) + 1, np.int64)
@@ -142,7 +142,7 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     link[first[apart]] = starts[apart]
     link[last[apart]] = cluster.chips + ends[apart]
     row = 2 * cluster.chips
-    for number, layer in enumerate(made[:-1]):
+    for number, layer in enumerate(layers[:-1]):
         climbs = top > number
         link[first[climbs] + 1 + number] = row + starts[climbs] // layer.chips
         link[last[climbs] - 1 - number] = row + layer.groups + ends[climbs] // layer.chips

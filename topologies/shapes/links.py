@@ -116,7 +116,7 @@ def _torus_mask(shape: Torus) -> npt.NDArray[np.bool_]:
 
 
 def _torus_links(shape: Torus) -> Links:
-    chip, axis, way = (found.astype(np.int32) for found in np.nonzero(_torus_mask(shape)))
+    chip, axis, way = (place.astype(np.int32) for place in np.nonzero(_torus_mask(shape)))
     size = np.array(shape.sizes, np.int32)[axis]
     stride = np.array(strides(shape.sizes), np.int32)[axis]
     at = chip // stride % size
@@ -163,8 +163,8 @@ def _switch_links(shape: Switch) -> Links:
 def _clos_links(shape: Clos) -> Links:
     src, dst, layer, nodes = clos_ends(shape)
     tier = Tier("leaf", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps)
-    made = _uniform(src, dst, tier, shape.bandwidth_bytes_per_s, nodes)
-    return replace(made, tier=layer, tiers=layer_names(shape))
+    links = _uniform(src, dst, tier, shape.bandwidth_bytes_per_s, nodes)
+    return replace(links, tier=layer, tiers=layer_names(shape))
 
 
 def _uniform(

@@ -28,7 +28,7 @@ class Line:
     farthest, mean : int, float
         Hops between two of its chips: the most, and the mean with each chip itself counted.
     cut_bytes_per_s : int
-        What crosses from the larger half of it to the smaller one, one direction [B/s].
+        Rate that crosses from the larger half of it to the smaller one, one direction [B/s].
     busiest : float
         Pairs of its chips whose traffic crosses the busiest directed link, ties split evenly.
     link_bytes_per_s : int

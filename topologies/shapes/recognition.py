@@ -44,7 +44,7 @@ class Sketch:
     nodes : tuple
         Names of the chips and switches.
     switches : frozenset
-        Those that are switches.
+        Nodes that are switches.
     links : dict
         From a pair of nodes (from, to) to the parallel cables of that direction, sorted.
     """

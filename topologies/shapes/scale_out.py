@@ -25,7 +25,7 @@ class ScaleOut:
     name : str
         Catalogue part, such as ``"efa-v3"``, or the user's own name.
     bandwidth_bytes_per_s : int
-        What one chip can send into it, one direction [B/s].
+        Rate at which one chip can send into it, one direction [B/s].
     latency_ps : int
         One collective step from memory to memory between servers of one top-of-rack group [ps].
     radix : int
@@ -120,11 +120,11 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
     [('ToR', 64, 7812), ('leaf', 4096, 123), ('spine', 524288, 1)]
     """
     sizes = _group_sizes(scale_out, chips, chips_per_server)
-    made = []
+    tiers = []
     for number, size in enumerate(sizes):
         top = number == len(sizes) - 1
         up = Fraction(size * scale_out.bandwidth_bytes_per_s) / scale_out.oversubscription
-        made.append(
+        tiers.append(
             Layer(
                 name=_layer_name(number),
                 chips=size,
@@ -133,7 +133,7 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
                 up_links=0 if top else max(1, round(up / scale_out.port_bytes_per_s)),
             )
         )
-    return tuple(made)
+    return tuple(tiers)
 
 
 def _group_sizes(scale_out: ScaleOut, chips: int, chips_per_server: int) -> list[int]:

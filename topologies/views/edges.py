@@ -56,7 +56,7 @@ class EdgeTable:
         Index into ``kinds``.
     kinds : tuple of EdgeKind
     nodes : mapping of str to int
-        How many nodes of each kind there are, in the order of their numbers.
+        Number of nodes of each kind, in the order of their numbers.
     """
 
     src: IntArray
@@ -85,11 +85,11 @@ def edge_table(cluster: Cluster) -> EdgeTable:
     kinds, code = _scale_up_kinds(links)
     parts = [_scale_up(cluster, links, code)]
     if cluster.scale_out is not None:
-        fabric, made = clos(cluster)
+        fabric, layers = clos(cluster)
         nodes |= {"adapters": cluster.servers, "host": cluster.servers}
-        nodes |= {layer.name: layer.groups for layer in made}
-        parts += _scale_out(cluster, made, nodes, len(kinds))
-        kinds += _scale_out_kinds(cluster, fabric, made)
+        nodes |= {layer.name: layer.groups for layer in layers}
+        parts += _scale_out(cluster, layers, nodes, len(kinds))
+        kinds += _scale_out_kinds(cluster, fabric, layers)
     src, dst, kind = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return EdgeTable(src, dst, kind, tuple(kinds), nodes)
 

@@ -46,12 +46,12 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     (5, 128000000000)
     """
     table = edge_table(cluster)
-    made: nx.MultiDiGraph[Node] = nx.MultiDiGraph(name=cluster.name)
+    multigraph: nx.MultiDiGraph[Node] = nx.MultiDiGraph(name=cluster.name)
     with _collector_paused():
         names = node_names(table)
-        after, before = _add_nodes(made, names, _node_attributes(cluster, table))
+        after, before = _add_nodes(multigraph, names, _node_attributes(cluster, table))
         _add_edges(table, names, after, before)
-    return made
+    return multigraph
 
 
 def node_names(table: EdgeTable) -> list[Node]:

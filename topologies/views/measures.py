@@ -61,7 +61,7 @@ class Measures:
     nics, hosts : int
         Network adapters; servers that hold them.
     hbm_bytes, hbm_bytes_per_s : int or None
-        Of all chips; None for plain shapes.
+        Memory of all chips and its rate; None for plain shapes.
     hbm_bytes_per_chip, hbm_bytes_per_s_per_chip : int or None
     flops_per_s, flops_per_s_per_chip : dict of str to float
         Dense headline by precision, of all chips and of one; empty for plain shapes.
@@ -162,17 +162,17 @@ def _scale_out_links(cluster: Cluster) -> int:
     """Chips to adapters, adapters to hosts and to the first layer, then layer to layer."""
     if cluster.scale_out is None:
         return 0
-    _, made = clos(cluster)
-    return 2 * (cluster.chips + 2 * cluster.servers + sum(layer.groups for layer in made[:-1]))
+    _, layers = clos(cluster)
+    return 2 * (cluster.chips + 2 * cluster.servers + sum(layer.groups for layer in layers[:-1]))
 
 
 def _scale_out_bisection(cluster: Cluster) -> int:
     """Half of the chips' adapters, less by the oversubscription where that lies between."""
     if cluster.scale_out is None:
         return 0
-    fabric, made = clos(cluster)
+    fabric, layers = clos(cluster)
     half = cluster.chips // 2 * fabric.bandwidth_bytes_per_s
-    return half if len(made) == 1 else int(half / fabric.oversubscription)
+    return half if len(layers) == 1 else int(half / fabric.oversubscription)
 
 
 def _hbm(cluster: Cluster) -> tuple[int | None, int | None]:

@@ -83,7 +83,7 @@ def layer_table(cluster: Cluster) -> pd.DataFrame:
     >>> layer_table(cluster("rainier"))["groups"].tolist()
     [7812, 123, 1]
     """
-    _, made = clos(cluster)
+    _, layers = clos(cluster)
     return pd.DataFrame(
         [
             {
@@ -93,6 +93,6 @@ def layer_table(cluster: Cluster) -> pd.DataFrame:
                 "up_bytes_per_s": layer.up_bytes_per_s,
                 "up_links": layer.up_links,
             }
-            for layer in made
+            for layer in layers
         ]
     )

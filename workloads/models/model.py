@@ -64,7 +64,7 @@ class Model:
         Every layer's kind, in order; empty where layers differ in nothing but
         ``experts.dense_layers``.
     mixer : {"attention", "recurrence", "none"}
-        Of all layers where ``layout`` is empty.
+        Mixer of all layers where ``layout`` is empty.
     parallel : bool
         Whether attention and the feed-forward part work side by side on one input
         (arXiv 2204.02311, section 2).

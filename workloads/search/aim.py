@@ -22,10 +22,10 @@ class Aim:
     Attributes
     ----------
     objective : {"time", "cost", "energy"}
-        What the simulated plans are ranked by. On one cluster at one price cost follows time;
-        energy also tells apart whether chips compute or wait.
+        Measure by which the simulated plans are ranked. On one cluster at one price cost follows
+        time; energy also tells apart whether chips compute or wait.
     finalists : int
-        How many of the best estimates are simulated in full.
+        Number of the best estimates that are simulated in full.
     each : sequence of str
         Fields of a plan: of plans that agree in all of these only the best estimate counts, such
         as ``("tp", "pp")`` for one plan of each way to divide the model. ``overlap`` is varied only

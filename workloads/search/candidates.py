@@ -40,7 +40,7 @@ SHARED = (
 """Fields that are the same in all candidates."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
 EVEN, LIGHT_END = range(2)
-"""How layers are spread over stages: evenly, or with fewer before the output layer."""
+"""Ways to spread layers over stages: evenly, or with fewer before the output layer."""
 
 Stated = Mapping[str, Any]
 
@@ -57,7 +57,7 @@ class Candidates:
     considered : int
         Plans that divide model, batch and cluster.
     pruned : mapping of str to int
-        How many of them were left out, by reason.
+        Number of plans that were left out, by reason.
     """
 
     model: Model

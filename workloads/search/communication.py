@@ -167,8 +167,8 @@ def _staged(cluster: Cluster, stages: Sequence[int], sizes: IntArray) -> FloatAr
 def _each(time: Callable[[int], float], sizes: IntArray) -> FloatArray:
     """A function of one size over an array of them, each different one once."""
     different, where = np.unique(sizes, return_inverse=True)
-    found = np.array([time(int(size)) for size in different], float)
-    return found[where].reshape(sizes.shape)
+    times = np.array([time(int(size)) for size in different], float)
+    return times[where].reshape(sizes.shape)
 
 
 def _key(cluster: Cluster, chips: IntArray) -> tuple[int, ...]:

@@ -201,7 +201,7 @@ PASS_FIELDS = (
 )  # fmt: skip
 """Fields of a plan that passes depend on."""
 EXPERT_FIELDS = ("ep", "etp", "routing_skew")
-"""Those on which only layers with experts depend."""
+"""Fields on which only layers with experts depend."""
 REPLICA_FIELDS = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "reshard", "order", "stage_layers", "seq",
     "precision", "ranks_per_chip", "overlap", "bucket_bytes",

@@ -40,7 +40,7 @@ class Finalist:
     breakdown_s : mapping of str to float
         Parts of the simulated step, mean over ranks [s].
     memory : Memory
-        Of the rank that needs most.
+        Memory of the rank that needs most.
     tokens_per_s, mfu, hfu : float
     cost : StepCost
         Price and energy of the step.
@@ -64,8 +64,8 @@ class Finalist:
 
     def worth(self, objective: str) -> float:
         """Return what a search by time, cost or energy ranks by; less is better."""
-        found = {"cost": self.cost.cost_usd, "energy": self.cost.energy_joules}.get(objective)
-        return self.iteration_s if found is None else found
+        value = {"cost": self.cost.cost_usd, "energy": self.cost.energy_joules}.get(objective)
+        return self.iteration_s if value is None else value
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _each(tasks: Sequence[Any], watch: Watch) -> Iterator[Any]:
 
 
 _RUNNER: list[Runner] = []
-"""What a worker simulates with; empty in every other process."""
+"""Runner of a worker process; empty in every other process."""
 
 
 def _begin(runner: Runner) -> None:

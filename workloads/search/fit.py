@@ -45,9 +45,9 @@ class Fit:
     total_bytes : int64 array (candidates,)
         ``UNKNOWN`` for one that is left out; of parameters alone where these do not fit [B].
     capacity_bytes : int
-        Of a rank [B].
+        Memory of a rank [B].
     pruned : mapping of str to int
-        How many were left out though they fit, by reason.
+        Number of plans that were left out though they fit, by reason.
     """
 
     total_bytes: IntArray
@@ -112,10 +112,10 @@ def fit(
         total[row] = known[key]
         if total[row] <= capacity:
             fitting.setdefault(_alike(plan), []).append(_savings(plan))
-    made = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
-    if not made.fits.any():
-        raise InputError(_nothing_fits(found, made))
-    return made
+    outcome = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
+    if not outcome.fits.any():
+        raise InputError(_nothing_fits(found, outcome))
+    return outcome
 
 
 def least_bytes(model: Model, plan: ParallelPlan) -> int:

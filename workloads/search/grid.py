@@ -50,11 +50,11 @@ def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, .
     >>> among({"tp": np.array([1, 2]), "cp": np.array([1, 1])}, ("tp", "cp"), [(2, 1)]).tolist()
     [False, True]
     """
-    found = np.zeros(rows(columns), np.bool_)
+    listed = np.zeros(rows(columns), np.bool_)
     for values in allowed:
         same = [columns[name] == value for name, value in zip(names, values, strict=True)]
-        found |= np.logical_and.reduce(same)
-    return found
+        listed |= np.logical_and.reduce(same)
+    return listed
 
 
 def divisors(size: int) -> list[int]:

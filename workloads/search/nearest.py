@@ -19,11 +19,11 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
 
 RECOMPUTES = 0.9
-"""What computing again counts for, where halving a degree counts for 1 …"""
+"""Distance of computing again, where halving a degree counts for 1 …"""
 TOUCH = 0.1
 """… and every field that is changed for this much more."""
 OF_BATCH = 2
-"""What doubling the batch counts for: it changes what is trained, not how."""
+"""Distance of doubling the batch, which changes what is trained, not how."""
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch")
 """Fields that are changed to a number near the one that was stated."""
 FARTHEST = 4

@@ -41,18 +41,18 @@ class Line(NamedTuple):
     layer_s : float64 array (3, 2)
         One layer by phase and kind [s].
     ends_s : float64 array (2, 3)
-        What the first and the last chunk do besides, by phase [s].
+        Further time of the first and the last chunk, by phase [s].
     hop_s : float64 array (stages,)
         Transfer between a stage and the next, the last being followed by the first [s].
     gather_s, reduce_s : float64 array (layers,)
-        Of the parameters that are gathered for a layer and those after it, and of the gradients
-        that are reduced after its backward pass [s].
+        Time of the parameters that are gathered for a layer and those after it, and of the
+        gradients that are reduced after its backward pass [s].
     gather_rest_s : float64 array (stages,)
-        Of the parameters that a stage holds besides layers [s].
+        Time of the parameters that a stage holds besides layers [s].
     reduce_rest_s : float64 array (chunks,)
-        Of the gradients that are left after the last layer of a chunk [s].
+        Time of the gradients that are left after the last layer of a chunk [s].
     after_s : float64 array (stages,)
-        What follows the last pass and hides behind nothing [s].
+        Time after the last pass that hides behind nothing [s].
     tie_s : float
         Exchange of the first and the last stage before that [s].
     gathers, reduces : int
@@ -87,8 +87,8 @@ class Line(NamedTuple):
 def orders(schedule: str, pp: int, microbatches: int, vpp: int) -> IntArray:
     """Passes of all stages: phase, microbatch and chunk, int64 (3, stages, passes)."""
     how = pipeline_schedule(schedule)
-    made = [passes(how, pp, stage, microbatches, vpp) for stage in range(pp)]
-    return np.ascontiguousarray(np.stack([np.stack(one) for one in made], axis=1), np.int64)
+    of_stages = [passes(how, pp, stage, microbatches, vpp) for stage in range(pp)]
+    return np.ascontiguousarray(np.stack([np.stack(one) for one in of_stages], axis=1), np.int64)
 
 
 def walk_s(line: Line) -> float:

@@ -37,12 +37,12 @@ class Replicas:
     Attributes
     ----------
     gather_s, reduce_s : float64 array (layers,)
-        Of the bucket of parameters that begins with a layer, and of the bucket of gradients that
-        is whole after its backward pass; 0 where none begins or ends.
+        Time of the bucket of parameters that begins with a layer, and of the bucket of gradients
+        that is whole after its backward pass; 0 where none begins or ends.
     gather_rest_s : float64 array (stages,)
-        Of the parameters that a stage holds besides layers.
+        Time of the parameters that a stage holds besides layers.
     reduce_rest_s : float64 array (chunks,)
-        Of the gradients that are left after the last layer of a chunk.
+        Time of the gradients that are left after the last layer of a chunk.
     after_s : float64 array (stages,)
         Communication after the last pass that hides behind nothing, by program, and the update.
     tie_s : float
@@ -66,7 +66,7 @@ def replicas(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk
         reduce_s=cache(lambda share: _sum(reduce_gradients(shapes, "bucket", share), talk)),
     )
     edges = [edges_of(shapes, stage) for stage in range(plan.pp)]
-    found = Replicas(
+    beside = Replicas(
         gather_s=np.zeros(model.layers),
         reduce_s=np.zeros(model.layers),
         gather_rest_s=np.array([times.gather_s(share) for share in edges]),
@@ -78,10 +78,10 @@ def replicas(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk
         for stage, held in enumerate(edges):
             for chunk, layers in enumerate(chunk_layers(model, plan, stage)):
                 number = chunk * plan.pp + stage
-                left = _fill(found, shapes, layers, times)
+                left = _fill(beside, shapes, layers, times)
                 ends = held if number in (0, plan.pp * plan.vpp - 1) else Share(0, 0)
-                found.reduce_rest_s[number] = times.reduce_s(total([left, ends]))
-    return found
+                beside.reduce_rest_s[number] = times.reduce_s(total([left, ends]))
+    return beside
 
 
 class _Times(NamedTuple):
@@ -91,21 +91,21 @@ class _Times(NamedTuple):
     reduce_s: Callable[[Share], float]
 
 
-def _fill(found: Replicas, shapes: RankShapes, layers: IntArray, times: _Times) -> Share:
+def _fill(beside: Replicas, shapes: RankShapes, layers: IntArray, times: _Times) -> Share:
     """Put the times of a chunk's buckets where its layers are; gradients that no bucket takes."""
     model, plan = shapes.model, shapes.plan
     kinds = kind_shares(model, plan)
     shares = [kinds[kind] for kind in layer_kinds(model, layers).tolist()]
     least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
     for run in buckets([one.total for one in shares], least):
-        found.gather_s[layers[run.start]] = times.gather_s(total(shares[run.start : run.stop]))
+        beside.gather_s[layers[run.start]] = times.gather_s(total(shares[run.start : run.stop]))
     left, back = Share(0, 0), shares[::-1]
     for run in buckets([one.total for one in back], least):
         own = total(back[run.start : run.stop])
         if own.total < least:
             left = own
         else:
-            found.reduce_s[layers[-run.stop]] = times.reduce_s(own)
+            beside.reduce_s[layers[-run.stop]] = times.reduce_s(own)
     return left
 
 
@@ -115,15 +115,15 @@ def _finished(shapes: RankShapes, talk: Talk) -> FloatArray:
     Stages that hold as many layers of each kind and neither end are alike.
     """
     plan, known = shapes.plan, dict[object, tuple[float, float]]()
-    found = []
+    times = []
     for stage in range(plan.pp):
         held = np.concatenate(chunk_layers(shapes.model, plan, stage))
         alike = tuple(np.bincount(layer_kinds(shapes.model, held)).tolist())
         key = (stage == 0, stage == plan.pp - 1, alike)
         if key not in known:
             known[key] = _finish(Builder(shapes, stage, Catalog()), talk)
-        found.append(known[key])
-    return np.array(found)
+        times.append(known[key])
+    return np.array(times)
 
 
 def _finish(make: Builder, talk: Talk) -> tuple[float, float]:

@@ -129,7 +129,7 @@ def sieve(
     Returns
     -------
     columns : Columns
-        What is left.
+        Plans that are left.
     pruned : dict
         Plans that each rule left out, by its reason.
     """

@@ -40,7 +40,7 @@ class Agreement:
     kendall_tau : float or None
         Rank correlation, 1 for the same order; None for fewer than two plans.
     median_abs_error, worst_abs_error : float
-        Of estimated over simulated time.
+        Errors of estimated over simulated time.
     """
 
     plans: int
@@ -60,9 +60,9 @@ class Search:
     candidates : int
         Plans that divide model, batch and cluster.
     pruned : mapping of str to int
-        How many of them were left out, by reason.
+        Number of plans that were left out, by reason.
     oversized : int
-        How many do not fit in memory.
+        Number of plans that do not fit in memory.
     plans : tuple of ParallelPlan
         The others, which were all estimated.
     estimate_s : float64 array (plans,)
@@ -80,7 +80,7 @@ class Search:
     estimated_in_s, simulated_in_s : float
         Wall-clock time of both parts [s].
     objective : {"time", "cost", "energy"}
-        What the finalists are ranked by.
+        Measure by which the finalists are ranked.
     """
 
     model: Model
@@ -152,7 +152,7 @@ def search(
     global_batch : int
         Sequences of one optimizer step.
     aim : Aim, optional
-        What is looked for, and how far.
+        Measure to search by, and how far to go.
     stated : mapping, optional
         Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied.
     engine : {"fast", "reference"}
@@ -171,19 +171,19 @@ def search(
     --------
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
-    >>> found = search(named("gpt2"), cluster("trn2.48xlarge"), 64, finalists=2)
-    >>> best = found.finalists[0]
-    >>> best.plan.dp, found.agreement.plans
+    >>> result = search(named("gpt2"), cluster("trn2.48xlarge"), 64, finalists=2)
+    >>> best = result.finalists[0]
+    >>> best.plan.dp, result.agreement.plans
     (16, 2)
     """
     sought = replace(aim or Aim(), **changes)
     begun = time.perf_counter()
     settled = _settled(stated or {}, sought.each)
-    found = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=sought.lnc)
-    weighed = _estimated(found, settled, sought, watch)
+    listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=sought.lnc)
+    weighed = _estimated(listed, settled, sought, watch)
     estimated = time.perf_counter()
     ran = _simulated(weighed, sought, engine, watch)
-    overlapped_s = None if "overlap" in settled else _overlapped_s(found, ran[0].plan, engine)
+    overlapped_s = None if "overlap" in settled else _overlapped_s(listed, ran[0].plan, engine)
     times = (estimated - begun, time.perf_counter() - estimated)
     return _ranked(weighed, ran, overlapped_s, sought, times)
 
@@ -192,27 +192,27 @@ def search(
 class _Estimated:
     """Every plan that fits with its estimate, and in which order they are simulated."""
 
-    found: Candidates
+    listed: Candidates
     fits: Fit
     plans: tuple[ParallelPlan, ...]
     estimate_s: FloatArray
     order: IntArray
 
 
-def _estimated(found: Candidates, settled: Collection[str], aim: Aim, watch: Watch) -> _Estimated:
+def _estimated(listed: Candidates, settled: Collection[str], aim: Aim, watch: Watch) -> _Estimated:
     """Weigh all plans and estimate those that fit."""
-    fits = fit(found, settled, watch=watch, margin=aim.memory_margin)
-    plans = tuple(found.plans[row] for row in np.flatnonzero(fits.fits).tolist())
-    estimate_s = estimate(found.model, found.cluster, watch(plans, "estimated"))
+    fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
+    plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
+    estimate_s = estimate(listed.model, listed.cluster, watch(plans, "estimated"))
     order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, aim.each)
-    return _Estimated(found, fits, plans, estimate_s, order)
+    return _Estimated(listed, fits, plans, estimate_s, order)
 
 
 def _simulated(weighed: _Estimated, aim: Aim, engine: str, watch: Watch) -> tuple[Finalist, ...]:
     """The best estimates simulated, the best by the aim first."""
     rows = weighed.order[: aim.finalists].tolist()
     ran = simulated(
-        Runner(weighed.found.model, weighed.found.cluster, engine),
+        Runner(weighed.listed.model, weighed.listed.cluster, engine),
         [weighed.plans[row] for row in rows],
         weighed.estimate_s[rows].tolist(),
         aim.processes,
@@ -221,10 +221,10 @@ def _simulated(weighed: _Estimated, aim: Aim, engine: str, watch: Watch) -> tupl
     return tuple(sorted(ran, key=lambda one: (one.worth(aim.objective), one.memory.total)))
 
 
-def _overlapped_s(found: Candidates, plan: ParallelPlan, engine: str) -> float:
+def _overlapped_s(listed: Candidates, plan: ParallelPlan, engine: str) -> float:
     """Time of a plan when all that can overlap does [s]."""
     beside = replace(plan, overlap="all")
-    return iteration(found.model, found.cluster, beside, engine=engine).iteration_s
+    return iteration(listed.model, listed.cluster, beside, engine=engine).iteration_s
 
 
 def _ranked(
@@ -235,13 +235,13 @@ def _ranked(
     took_s: tuple[float, float],
 ) -> Search:
     """Result of a search."""
-    found, fits = weighed.found, weighed.fits
+    listed, fits = weighed.listed, weighed.fits
     left_s = weighed.estimate_s[weighed.order[len(ran) :]].tolist()
     return Search(
-        model=found.model,
-        cluster=found.cluster,
-        candidates=found.considered,
-        pruned={**found.pruned, **fits.pruned},
+        model=listed.model,
+        cluster=listed.cluster,
+        candidates=listed.considered,
+        pruned={**listed.pruned, **fits.pruned},
         oversized=fits.oversized,
         plans=weighed.plans,
         estimate_s=weighed.estimate_s,

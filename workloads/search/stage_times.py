@@ -81,11 +81,11 @@ def _through(one: Stage, layers: int, stage: int, kind: Layer) -> FloatArray:
     )
     few = replace(one.model.of_kind(kind), layers=3 * chunks * layers)
     make = Builder(RankShapes(few, alone, one.chip, one.parts), stage, Catalog(), plan)
-    found = np.zeros(3)
+    times = np.zeros(3)
     chunk = chunks - 1 if stage == LAST else 0
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
-        found[phase] = span(make.one(phase, chunk, False), make.catalog.steps, one.talk)
-    return found
+        times[phase] = span(make.one(phase, chunk, False), make.catalog.steps, one.talk)
+    return times
 
 
 def span(ops: Ops, steps: list[LayerOp], talk: Talk) -> float:

@@ -25,16 +25,16 @@ def steps(run: Iteration) -> pd.DataFrame:
         ``size_bytes`` of a communication and the ``ranks`` that meet; ``flops_per_s`` is left to
         the reader; ``provenance`` of a kernel's time.
     """
-    made = run.program
+    program = run.program
     rows = []
-    for stage, stream in enumerate(made.streams):
+    for stage, stream in enumerate(program.streams):
         step, calls = np.unique(stream.ops.step, return_counts=True)
         for number, count in zip(step.tolist(), calls.tolist(), strict=True):
-            one = made.steps[number]
-            each = _talk_s(run, stage, number) if one.axis else made.step_ps[number] / PS_PER_S
+            one = program.steps[number]
+            each = _talk_s(run, stage, number) if one.axis else program.step_ps[number] / PS_PER_S
             rows.append(_row(run, stage, one, count, each))
-    found = pd.DataFrame(rows)
-    return found.sort_values("total_s", ascending=False, ignore_index=True)
+    frame = pd.DataFrame(rows)
+    return frame.sort_values("total_s", ascending=False, ignore_index=True)
 
 
 def _row(run: Iteration, stage: int, step: LayerOp, calls: int, each: float) -> dict[str, Any]:
@@ -70,11 +70,11 @@ def _ranks(plan: ParallelPlan, step: LayerOp) -> int:
 
 def _talk_s(run: Iteration, stage: int, number: int) -> float:
     """Time of a communication of a stage, the slowest of its groups [s]."""
-    made = run.program
-    step = made.streams[stage].ops.step
+    program = run.program
+    step = program.streams[stage].ops.step
     slowest = 0
-    for exchange in made.exchanges:
-        for role in made.roles(exchange):
+    for exchange in program.exchanges:
+        for role in program.roles(exchange):
             if role.stage == stage:
                 calls = step[role.ops] == number
                 slowest = max(slowest, int(exchange.duration_ps[:, calls].max(initial=0)))

@@ -59,7 +59,7 @@ class Iteration:
     trace : Trace or RankVector
         A trace at the collective level; at the rank-vector level the sums over all ranks.
     memory : Memory
-        Of the rank that needs most.
+        Memory of the rank that needs most.
     build_s, simulate_s : float
         Wall-clock time of building the schedule and of running it [s].
     peak_flops_per_s : float
@@ -71,7 +71,7 @@ class Iteration:
     level : {"chunk", "flow", "collective", "rank-vector"}
         Level of detail at which it was run.
     ops : int
-        Of the run; a trace of chunks is told on fewer.
+        Ops of the run; a trace of chunks has fewer.
     """
 
     model: Model
@@ -221,7 +221,7 @@ def iteration(
     cluster : Cluster
     plan : ParallelPlan
     detail : Detail, optional
-        How closely the step is simulated, and what disturbs it.
+        Level of detail of the step, and what disturbs it.
     progress : function of (str, int, int), optional
         Told how far a rank-vector run is.
     **changes
@@ -246,11 +246,11 @@ def iteration(
     shapes = RankShapes(model, plan, cluster.chip, _numbers(cluster))
     needed = _checked(shapes, cluster, how)
     begun = time.perf_counter()
-    level, made, run = _built(shapes, cluster, how)
+    level, built_program, run = _built(shapes, cluster, how)
     built = time.perf_counter()
     trace, undisturbed = run.run(how.engine, progress)
     step = Iteration(
-        *(model, plan, cluster, made),
+        *(model, plan, cluster, built_program),
         trace,
         needed,
         built - begun,
@@ -267,11 +267,11 @@ def iteration(
 
 def _built(shapes: RankShapes, cluster: Cluster, how: Detail) -> tuple[str, Program, Ready]:
     """The level that is run, the program, folded where it may be, and what is run of it."""
-    made = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations)
+    whole = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations)
     if how.folded and not how.disturbed and how.level not in WRITTEN_OUT:
-        made = fold(made, affected_ranks(made, how.faults))
-    level = automatic(made, how.faults) if how.level == "auto" else how.level
-    return level, made, ready(made, cluster, level, how.faults, how.disturbed)
+        whole = fold(whole, affected_ranks(whole, how.faults))
+    level = automatic(whole, how.faults) if how.level == "auto" else how.level
+    return level, whole, ready(whole, cluster, level, how.faults, how.disturbed)
 
 
 def _check_plausible(step: Iteration) -> None:

@@ -29,7 +29,7 @@ class Algorithm:
     name : str
         As ``--algorithm`` takes it.
     summary : str
-        What it does, in one line.
+        Line that says what it does.
     kinds : tuple of str
         Operations that it can run.
     suits : function of a call

@@ -44,7 +44,7 @@ def steps(grid: Grid) -> Colours:
     An axis that does not wrap can only be a line of two here.
     """
     chips = np.arange(grid.chips).reshape(grid.sizes)
-    made: Colours = []
+    colours: Colours = []
     for axis, (size, wrap, units) in enumerate(
         zip(grid.sizes, grid.wraps, grid.units, strict=True)
     ):
@@ -52,8 +52,8 @@ def steps(grid: Grid) -> Colours:
             continue
         ways = (-1, 1) if wrap else (1,)
         for way in ways:
-            made += [np.roll(chips, way, axis).ravel().tolist() for _ in range(units)]
-    return made
+            colours += [np.roll(chips, way, axis).ravel().tolist() for _ in range(units)]
+    return colours
 
 
 def cycles_of(permutation: list[int]) -> int:
@@ -144,7 +144,7 @@ Factor = list[list[int]]
 
 def _factors(grid: Grid) -> list[Factor] | None:
     chips = np.arange(grid.chips).reshape(grid.sizes)
-    made: list[Factor] = []
+    factors: list[Factor] = []
     for axis, (size, wrap, units) in enumerate(
         zip(grid.sizes, grid.wraps, grid.units, strict=True)
     ):
@@ -155,8 +155,8 @@ def _factors(grid: Grid) -> list[Factor] | None:
         if not wrap and units % 2:
             return None
         both = [list(pair) for pair in zip(up, down, strict=True)]
-        made += [[list(row) for row in both] for _ in range(units if wrap else units // 2)]
-    return made
+        factors += [[list(row) for row in both] for _ in range(units if wrap else units // 2)]
+    return factors
 
 
 def _rings(factor: Factor) -> int:
@@ -281,14 +281,14 @@ def main(path: str) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["sizes", "wraps", "units", "both_ways", "order"])
         for box in shipped_boxes():
-            found = find(box, np.random.default_rng(0))
-            for order in found.orders.tolist():
+            cycles = find(box, np.random.default_rng(0))
+            for order in cycles.orders.tolist():
                 writer.writerow(
                     [
                         "x".join(map(str, box.sizes)),
                         "x".join(str(int(wrap)) for wrap in box.wraps),
                         "x".join(map(str, box.units)),
-                        int(found.both_ways),
+                        int(cycles.both_ways),
                         " ".join(map(str, order)),
                     ]
                 )

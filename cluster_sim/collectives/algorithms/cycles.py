@@ -63,27 +63,27 @@ def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
 
 def one_ring(group: Group) -> Cycles:
     """The ring of a group: as its ranks stand, or fitted to the fabric where they just ascend."""
-    found = box(group) if group.ascending else None
-    if found is None or len(found.sizes) <= 1:  # on a line its own order is the ring
+    filled = box(group) if group.ascending else None
+    if filled is None or len(filled.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
-    orders = _hamiltonian(found).orders
-    steps = _slow_steps(orders, found)
-    return _with_cores(found.chip_at[orders[[int(np.argmin(steps))]]], group)
+    orders = _hamiltonian(filled).orders
+    steps = _slow_steps(orders, filled)
+    return _with_cores(filled.chip_at[orders[[int(np.argmin(steps))]]], group)
 
 
 def all_rings(group: Group) -> Cycles:
     """Directed cycles that together use the fabric of a group as fully as they can.
 
-    Of a group in an order of its own, that ring both ways.
+    A group in an order of its own has that ring, both ways.
     """
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         return _with_cores(_strides(len(group.chips)), group)
-    found = box(group) if group.ascending else None
-    if found is None:
+    filled = box(group) if group.ascending else None
+    if filled is None:
         return one_ring(group).both_ways
-    best = _hamiltonian(found)
-    made = _with_cores(found.chip_at[best.orders], group)
-    return made.both_ways if best.both_ways else made
+    best = _hamiltonian(filled)
+    orders = _with_cores(filled.chip_at[best.orders], group)
+    return orders.both_ways if best.both_ways else orders
 
 
 def _with_cores(order: IntArray, group: Group) -> Cycles:
@@ -150,9 +150,9 @@ def _searched(grid: Grid) -> Found:
     if kept is not None:
         orders, both_ways = json.loads(kept)
         return Found(np.array(orders, np.int32), both_ways)
-    found = cycle_search.find(grid, np.random.default_rng(0))
-    kept_files.keep(name, json.dumps([found.orders.tolist(), found.both_ways]).encode())
-    return found
+    cycles = cycle_search.find(grid, np.random.default_rng(0))
+    kept_files.keep(name, json.dumps([cycles.orders.tolist(), cycles.both_ways]).encode())
+    return cycles
 
 
 def snake(sizes: tuple[int, ...]) -> IntArray:
@@ -181,7 +181,7 @@ def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]]
 
     return {
         (numbers(sizes), tuple(map(bool, numbers(wraps))), numbers(units)): Found(
-            np.array(found, np.int32), both_ways=both == "1"
+            np.array(listed, np.int32), both_ways=both == "1"
         )
-        for (sizes, wraps, units, both), found in orders.items()
+        for (sizes, wraps, units, both), listed in orders.items()
     }

@@ -42,13 +42,13 @@ def prime_factors(number: int) -> list[int]:
     >>> prime_factors(7812), prime_factors(1)
     ([2, 2, 3, 3, 7, 31], [])
     """
-    found, factor = [], 2
+    factors, factor = [], 2
     while factor * factor <= number:
         while number % factor == 0:
-            found.append(factor)
+            factors.append(factor)
             number //= factor
         factor += 1
-    return [*found, number] if number > 1 else found
+    return [*factors, number] if number > 1 else factors
 
 
 def symmetric(group: Group) -> bool:
@@ -65,15 +65,15 @@ def symmetric(group: Group) -> bool:
 
 def rank_table(group: Group) -> IntArray | None:
     """Ranks by domain and place in it, int64 (domains, ranks of each); None if not symmetric."""
-    found, counts = np.unique(group.domain, return_counts=True)
+    domains, counts = np.unique(group.domain, return_counts=True)
     if counts.min() != counts.max():
         return None
-    order = np.argsort(group.domain, kind="stable").reshape(len(found), -1)
+    order = np.argsort(group.domain, kind="stable").reshape(len(domains), -1)
     local = group.chips[order] % group.cluster.chips_per_domain
     if not (local == local[0]).all():
         return None
     cores = np.arange(group.ranks_per_chip)
-    return (order[:, :, None] * group.ranks_per_chip + cores).reshape(len(found), -1)
+    return (order[:, :, None] * group.ranks_per_chip + cores).reshape(len(domains), -1)
 
 
 def inside_first(group: Group) -> Group:
@@ -91,9 +91,9 @@ def inner_parts(call: CollectiveCall) -> list[Part]:
     inside = inside_first(call.group)
     if inside.ranks == 1:
         return [Part(())]
-    found = box(inside) if inside.ranks_per_chip == 1 else None
-    if found is not None and found.sizes:
-        return parts(found)
+    filled = box(inside) if inside.ranks_per_chip == 1 else None
+    if filled is not None and filled.sizes:
+        return parts(filled)
     if is_cube(inside) and halves(inside, call.size_bytes):
         return cube_parts(inside)
     if drives_pairs(inside):

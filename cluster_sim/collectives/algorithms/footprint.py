@@ -54,7 +54,7 @@ def ops_foreseen(
     Parameters
     ----------
     calls : sequence of CollectiveCall
-        Of one kind and size; the first one stands for all.
+        Calls of one kind and size; the first one stands for all.
     algorithm : Algorithm
     costs : CommunicationCosts
 

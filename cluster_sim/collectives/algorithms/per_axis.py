@@ -79,7 +79,7 @@ def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]
     stages : sequence of int
         Messages of each stage, without joins.
     held : sequence of int
-        How many of them, the first ones, wait for the barrier; the others wait for these.
+        Number of them, from the first, that wait for the barrier; the others wait for these.
     """
     ranks, rows, barriers = messages.ranks, len(messages), len(stages) - 1
     if rows == 0 or barriers < 1:

@@ -61,13 +61,13 @@ def cube(group: Group) -> IntArray:
     Along each axis of a box the places are numbered by the Gray code; the cores of a chip are the
     lowest dimensions.
     """
-    found = box(group)
-    powers = found is not None and all(size & (size - 1) == 0 for size in found.sizes)
-    if found is None or not powers:
+    filled = box(group)
+    powers = filled is not None and all(size & (size - 1) == 0 for size in filled.sizes)
+    if filled is None or not powers:
         chip_at: IntArray = np.arange(len(group.chips))
     else:
-        grid: IntArray = found.chip_at.reshape(found.sizes)
-        for axis, size in enumerate(found.sizes):
+        grid: IntArray = filled.chip_at.reshape(filled.sizes)
+        for axis, size in enumerate(filled.sizes):
             corner = np.arange(size)
             place = np.empty(size, np.int64)
             place[corner ^ (corner >> 1)] = corner

@@ -53,7 +53,7 @@ class Leg:
     rounds : int
         Rounds that are run.
     link : int, optional
-        Of the domain, over which a rank that stands for a whole line sends to itself.
+        Link of the domain over which a rank that stands for a whole line sends to itself.
     """
 
     lines: IntArray
@@ -87,7 +87,7 @@ def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages
     call : CollectiveCall
     parts : sequence of Part
     slices : int
-        Of each part; the slice is the priority of its sends, so that early ones go ahead.
+        Slices of each part; a slice is the priority of its messages, so that early ones go ahead.
     """
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     places = [_places(part, ranks) for part in parts]

@@ -46,13 +46,13 @@ def parts(found: Box) -> list[Part]:
     """Parts of the payload: orders of axes with their shares, each both ways round where it can."""
     wraps = tuple(found.wraps)
     lines = [axis_lines(found, axis) for axis in range(len(found.sizes))]
-    made = []
+    shapes = []
     for order, weight in shares(found.sizes, _capacities(found)):
-        made.append(Part(tuple(lines[axis] for axis in order), weight))
+        shapes.append(Part(tuple(lines[axis] for axis in order), weight))
         if any(wraps):
             turned = tuple(lines[axis][:, ::-1] if wraps[axis] else lines[axis] for axis in order)
-            made.append(Part(turned, weight))
-    return made
+            shapes.append(Part(turned, weight))
+    return shapes
 
 
 def axis_lines(found: Box, axis: int) -> IntArray:
@@ -90,16 +90,18 @@ def shares(
     # The last variable is the time of the busiest axis; a little weight on evenness breaks ties.
     cost = np.append(np.zeros(len(orders)), 1.0)
     busiest = np.hstack([loads, -np.ones((len(sizes), 1))])
-    found = linprog(
+    solution = linprog(
         cost,
         A_ub=busiest,
         b_ub=np.zeros(len(sizes)),
         A_eq=[np.append(np.ones(len(orders)), 0.0)],
         b_eq=[1.0],
     )
-    if found.x is None:
-        raise ValueError(f"no shares for axes {sizes} of capacities {capacities}: {found.message}")
-    weights = np.rint(found.x[:-1] * WHOLE).astype(int).tolist()
+    if solution.x is None:
+        raise ValueError(
+            f"no shares for axes {sizes} of capacities {capacities}: {solution.message}"
+        )
+    weights = np.rint(solution.x[:-1] * WHOLE).astype(int).tolist()
     return tuple((order, w) for order, w in zip(orders, weights, strict=True) if w)
 
 

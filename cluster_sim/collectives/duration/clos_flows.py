@@ -30,7 +30,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import SharedPaths, clos, scale_out_paths, shared_links
 
 OPS_A_FLOW = 6
-"""What a flow, its arrival and the links that it shares take in memory, in ops."""
+"""Memory of a flow, its arrival and the links that it shares, in ops."""
 
 
 def traffic(
@@ -123,7 +123,7 @@ def _flows(
         capacity[crossed[adapter]] = wire(cluster).scale_out_bytes_per_s * members[rack]
     used, resource = np.unique(crossed, return_inverse=True)
     count = len(paths)
-    made = Resources.concat(
+    resources = Resources.concat(
         [
             Resources.table(name, links.owner[used][mine], slots=0, capacity=capacity[used][mine])
             for code, name in enumerate(links.kinds)
@@ -138,6 +138,6 @@ def _flows(
             size_bytes=np.append(np.broadcast_to(work, count), np.zeros(count, np.int64)),
         ),
         edges=Edges.from_pairs(2 * count, op, op + count, paths.latency_ps),
-        resources=made,
+        resources=resources,
         flows=Flows(op, cap, paths.ptr, resource.astype(np.int32), paths.weight),
     )

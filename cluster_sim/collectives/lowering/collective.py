@@ -17,7 +17,7 @@ class Collective:
     kind, algorithm : str
     schedule : Schedule
     chunks : Chunks
-        Of all groups; ranks are numbered through the groups.
+        Chunks of all groups; ranks are numbered through the groups.
     chip_of_rank, group_of_rank : int array (ranks,)
     steps : int
         Rounds, one after the other.

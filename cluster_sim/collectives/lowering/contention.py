@@ -20,7 +20,7 @@ from cluster_sim.schedule.table import BoolArray, Flows, IntArray
 from topologies.arrays import distinct
 
 Rows = tuple[IntArray, IntArray, IntArray, IntArray]
-"""Of some shares: channel, resource, and the weights of a copy and of a sum."""
+"""Columns of some shares: channel, resource, and the weights of a copy and of a sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ def shares(
         Global chips.
     fabric : Fabric
     paths : Paths
-        Of the channels.
+        Links that each channel crosses.
     contended : bool
         Others may draw on the same memories, so that they can bind anywhere.
     """

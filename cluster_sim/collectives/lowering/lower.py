@@ -84,7 +84,7 @@ def lower(
         Global chips.
     fabric : Fabric
     facts : mapping
-        Of the schedule.
+        Facts of the schedule.
     contended : bool
         Others may draw on the same memories: what is drawn from them is written out even where
         this collective by itself cannot fill them.

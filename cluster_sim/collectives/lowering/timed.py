@@ -23,7 +23,7 @@ def one_op_a_rank(
     times_ps : sequence of int
         Time of each call [ps].
     algorithm : str
-        What the schedule says of itself; there are no chunks to follow.
+        Name that the schedule states; there are no chunks to follow.
     """
     lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
     ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes

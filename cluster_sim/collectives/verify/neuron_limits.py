@@ -164,10 +164,10 @@ def _refuse_strangers(group: Group) -> None:
 def _cables(cluster: Cluster, src: IntArray, dst: IntArray) -> IntArray:
     """Chips that a message meets on its way, its target included; switches do not count."""
     links = domain_links(cluster.shape)
-    found = routes(cluster.shape, src, dst)
-    ends_at_chip: BoolArray = links.dst[found.link] < cluster.chips_per_domain
-    pair = np.repeat(np.arange(len(found)), found.hops)
-    return np.bincount(pair[ends_at_chip], minlength=len(found))
+    crossed = routes(cluster.shape, src, dst)
+    ends_at_chip: BoolArray = links.dst[crossed.link] < cluster.chips_per_domain
+    pair = np.repeat(np.arange(len(crossed)), crossed.hops)
+    return np.bincount(pair[ends_at_chip], minlength=len(crossed))
 
 
 def _refuse_asymmetric(op: str, group: Group) -> None:

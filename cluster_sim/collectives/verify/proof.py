@@ -263,10 +263,10 @@ def _same_chunks(
     turn = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))
     key = turn * span + items.chunk
     wanted = np.repeat(turn[at[src]], counts) * span + items.chunk[target]
-    found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-    there = key[found] == wanted
+    place = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    there = key[place] == wanted
     order = np.argsort(target[there], kind="stable")
-    return found[there][order], target[there][order]
+    return place[there][order], target[there][order]
 
 
 def _flow(

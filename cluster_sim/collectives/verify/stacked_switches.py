@@ -27,7 +27,7 @@ def stacked_outward(links: Links, part: BoolArray) -> int:
     Parameters
     ----------
     links : Links
-        Of one domain.
+        Links of one domain.
     part : bool array (chips,)
     """
     from scipy.sparse import csr_array

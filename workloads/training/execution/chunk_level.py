@@ -63,16 +63,16 @@ class _Copies:
 
     Attributes
     ----------
-    made : Schedule
+    pattern : Schedule
     join : int64 array (calls,)
         First of the two joins of each call.
     """
 
-    made: Schedule
+    pattern: Schedule
     join: IntArray
 
     def __len__(self) -> int:
-        return len(self.made) * len(self.join)
+        return len(self.pattern) * len(self.join)
 
 
 def expand(
@@ -225,12 +225,14 @@ def _joined(told: Schedule, copies: list[_Copies], talks: IntArray) -> Schedule:
     pairs = [_pairs(told.edges, np.zeros(1, np.int64))]
     flows = [told.flows]
     for one, at, place in zip(copies, first.tolist(), places, strict=False):
-        made, at_calls = one.made, at + len(one.made) * np.arange(len(one.join))
-        held = np.append(place, NO_RESOURCE)[made.resource]
-        each = np.stack([made.kind, held, made.duration_ps, made.size_bytes, made.priority])
+        pattern, at_calls = one.pattern, at + len(one.pattern) * np.arange(len(one.join))
+        held = np.append(place, NO_RESOURCE)[pattern.resource]
+        each = np.stack(
+            [pattern.kind, held, pattern.duration_ps, pattern.size_bytes, pattern.priority]
+        )
         columns.append(np.tile(each, len(one.join)))
-        pairs += [_pairs(made.edges, at_calls), *_framed(one, at_calls)]
-        flows.append(_tiled(made.flows, at_calls, place))
+        pairs += [_pairs(pattern.edges, at_calls), *_framed(one, at_calls)]
+        flows.append(_tiled(pattern.flows, at_calls, place))
     whole = np.concatenate(columns, axis=1)
     src, dst, lag, starts = np.concatenate(pairs, axis=1)
     edges = Edges.from_pairs(int(first[-1]), src, dst, lag, starts > 0)
@@ -253,7 +255,7 @@ def _fabric(streams: Resources, copies: list[_Copies]) -> tuple[Resources, list[
     number: dict[str, int] = {}
     tables, places = [streams], list[IntArray]()
     for one in copies:
-        theirs = one.made.resources
+        theirs = one.pattern.resources
         names = theirs.names()
         new = np.array([k for k, name in enumerate(names) if name not in number], np.int64)
         for k in new.tolist():
@@ -274,8 +276,8 @@ def _pairs(edges: Edges, at: IntArray) -> IntArray:
 
 def _framed(one: _Copies, at: IntArray) -> Iterator[IntArray]:
     """Edges from the first join of a call to its first ops, and from its last ones to the other."""
-    edges = one.made.edges
-    waits = np.zeros(len(one.made), np.bool_)
+    edges = one.pattern.edges
+    waits = np.zeros(len(one.pattern), np.bool_)
     waits[edges.dst] = True
     begin, end = np.flatnonzero(~waits), np.flatnonzero(np.diff(edges.ptr) == 0)
     heads, tails = np.add.outer(at, begin), np.add.outer(at, end)

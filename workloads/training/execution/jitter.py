@@ -27,7 +27,7 @@ TABLE_BITS = 10
 LARGEST_JITTER = 0.25
 """Spread up to which the shortest kernel keeps a sixth of its time."""
 LARGEST_FACTOR = 1000.0
-"""How many times slower than its peers a rank may be."""
+"""Largest factor by which a rank may be slower than its peers."""
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -86,15 +86,15 @@ class Disturbance:
         InputError
             For a straggler that is none of the ranks.
         """
-        found = np.zeros(len(ranks), np.int64)
+        classes = np.zeros(len(ranks), np.int64)
         for rank, factor in self.stragglers:
             here = ranks == rank
             if not here.any():
                 raise InputError(
                     f"straggler {rank} is no rank of the plan: ranks are 0 to {ranks.max()}."
                 )
-            found[here] = round((factor - 1) * 2**UNIT)
-        return found
+            classes[here] = round((factor - 1) * 2**UNIT)
+        return classes
 
 
 def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
@@ -229,9 +229,9 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
 
 def meeting(program: Program, stage: int) -> npt.NDArray[np.bool_]:
     """Which ops of a stage are communication, bool (ops,)."""
-    found = np.zeros(len(program.streams[stage].ops), np.bool_)
+    meets = np.zeros(len(program.streams[stage].ops), np.bool_)
     for exchange in program.exchanges:
         for role in program.roles(exchange):
             if role.stage == stage:
-                found[role.ops] = True
-    return found
+                meets[role.ops] = True
+    return meets

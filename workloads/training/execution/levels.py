@@ -55,8 +55,8 @@ class Ready:
 
     def ops(self, trace: Trace | RankVector) -> int:
         """Ops that were run; a trace of chunks is told on fewer."""
-        made = self.schedule
-        return len(made.schedule) if isinstance(made, Expanded) else len(trace)
+        schedule = self.schedule
+        return len(schedule.schedule) if isinstance(schedule, Expanded) else len(trace)
 
 
 def ready(

@@ -40,7 +40,7 @@ class Layout:
     Attributes
     ----------
     ops : int
-        Of all ranks; joins follow.
+        Ops of all ranks; joins follow.
     total : int
         Ops and joins.
     offset : int64 array (rows, 1 + exchanges)
@@ -133,15 +133,15 @@ def lay_out(program: Program) -> Layout:
 def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
     """Exchange and call of each op of each stage; -1 for an op that is no communication."""
     lengths = [len(stream.ops) for stream in program.streams]
-    found: list[tuple[IntArray, IntArray]] = [
+    calls: list[tuple[IntArray, IntArray]] = [
         (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
     ]
     for number, one in enumerate(program.exchanges):
         for role in program.roles(one):
-            exchange, call = found[role.stage]
+            exchange, call = calls[role.stage]
             exchange[role.ops] = number
             call[role.ops] = np.arange(one.calls)
-    return found
+    return calls
 
 
 def _leads_to(
@@ -230,8 +230,8 @@ def _join_edges(program: Program, templates: list[Template], number: int) -> Lea
         leads = [np.full(len(op), OWN), template.column[after]], [op, template.value[after]]
         alike = [np.concatenate(some) for some in (joins, *leads)]
         member.append(np.repeat(places, len(alike[0])))
-        for found, some in zip((join, column, value), alike, strict=True):
-            found.append(np.tile(some, len(places)))
+        for gathered, some in zip((join, column, value), alike, strict=True):
+            gathered.append(np.tile(some, len(places)))
     order = np.argsort(np.concatenate(join), kind="stable")
     joins_of = np.concatenate(join)[order]
     whose, to = np.concatenate(member)[order], np.concatenate(column)[order]

@@ -46,7 +46,7 @@ class Size:
     ops : int
         Ops of all ranks that are followed one by one.
     rows : int
-        Those ranks.
+        Number of those ranks.
     """
 
     stage_ops: int
@@ -89,13 +89,13 @@ def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
             for kind in model.kinds
         ]
     )
-    found = []
+    counts = []
     for stage in range(plan.pp):
         layers = np.concatenate(chunk_layers(model, plan, stage))
         each = int(of_kind[layer_kinds(model, layers)].sum()) + ENDS_OF_PASS * plan.vpp
         once = 2 * len(layers) + ENDS_OF_PASS  # buckets, clipping, the update
-        found.append(iterations * (plan.microbatches * each + once))
-    return found
+        counts.append(iterations * (plan.microbatches * each + once))
+    return counts
 
 
 def check_size(size: Size, level: str, engine: str, ranks: int) -> None:

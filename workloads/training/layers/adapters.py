@@ -20,7 +20,7 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers
 
 WEIGHT, INPUT = ".weight", ".input.gather"
-"""How the names of steps end that only the gradients of a weight need."""
+"""Ends of the names of steps that only the gradients of a weight need."""
 AGAIN = "again."
 SHARE_AGAIN = "recomputed_with_adapters"
 
@@ -54,12 +54,12 @@ def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]
     """Steps of a layer forward, each product followed by that of its adapter."""
     if not shapes.plan.lora_rank:
         return list(steps)
-    sizes, found = products(shapes), []
+    sizes, adapted = products(shapes), []
     for step in steps:
-        found.append(step)
+        adapted.append(step)
         if step.name in sizes:
-            found.append(kernel(f"{step.name}.adapter", _adapter(shapes, *sizes[step.name])))
-    return found
+            adapted.append(kernel(f"{step.name}.adapter", _adapter(shapes, *sizes[step.name])))
+    return adapted
 
 
 def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:

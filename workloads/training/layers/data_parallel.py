@@ -29,11 +29,11 @@ LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket of gradients at least, and for each replica: the defaults of Megatron-LM's
 ``DistributedDataParallel``, whose buckets grow so that pieces of a ring do not become small."""
 OWN_BUCKET = "gradient_bucket"
-"""Of the catalogue's part ``training``, for a family of chips with a library of its own."""
+"""Quantity of the catalogue's part ``training`` for chips with a library of their own."""
 
 
 NORM_BYTES = 4
-"""Of a sum of squares in fp32."""
+"""Bytes of a sum of squares in fp32."""
 
 
 def bucket_parameters(shapes: RankShapes) -> int:

@@ -30,7 +30,7 @@ def host_s(shapes: RankShapes, job: ParallelPlan, kernels: int, layers: int, pas
     ----------
     shapes : RankShapes
     job : ParallelPlan
-        Of the whole job, of which the shapes may show a part.
+        Plan of the whole job, of which the shapes may show a part.
     kernels : int
         Kernels and communications of all passes.
     layers, passes : int

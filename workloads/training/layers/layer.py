@@ -27,9 +27,9 @@ __all__ = ["RankShapes", "backward", "data_half", "forward", "weight_half"]
 REMEMBERED = 64
 """Kinds of layers whose steps are kept: all stages and microbatches of a plan share a few."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
-"""How the names of communications begin that gather a sequence, and that sum parts of it."""
+"""Beginnings of the names of communications that gather a sequence, and that sum parts of it."""
 OF_WEIGHTS = (".weight", ".input.gather")
-"""How the names of steps end that only gradients of weights need."""
+"""Ends of the names of steps that only gradients of weights need."""
 
 
 @lru_cache(REMEMBERED)

@@ -77,9 +77,9 @@ class RankShapes:
         """Time of matrix products in the plan's precision."""
         per, precision = self.plan.ranks_per_chip, self.plan.precision
         how = {"batch": batch, "ranks_per_chip": per, "parts": self.parts}
-        made = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
+        timing = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
-        return replace(made, size_bytes=round(batch * (inputs + TWO * m * n)))
+        return replace(timing, size_bytes=round(batch * (inputs + TWO * m * n)))
 
     def beside(self, made: Timing) -> Timing:
         """Time of a product beside a reduction, which on NVIDIA's chips takes processors from it.
@@ -103,8 +103,8 @@ class RankShapes:
     def passes(self, size_bytes: int) -> Timing:
         """Time of kernels over these bytes, every pass of each counted, fused or not."""
         per = self.plan.ranks_per_chip
-        made = kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
-        return replace(made, size_bytes=size_bytes)
+        timing = kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        return replace(timing, size_bytes=size_bytes)
 
     def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
         """Time of a look-up of these rows over these bytes, or of adding them where they were."""

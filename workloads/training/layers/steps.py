@@ -45,9 +45,9 @@ class LayerOp:
         Category: ``compute``, ``optimizer``, ``host``, or the axis that communicates.
     stream : int
     seconds : float
-        Of a kernel [s]; communication is timed on the group that does it.
+        Time of a kernel [s]; communication is timed on the group that does it.
     size_bytes : int
-        Of a communication as nccl-tests count it; of a kernel what it reads and writes [B].
+        Size of a communication as nccl-tests count it; bytes that a kernel reads and writes [B].
     axis : str
         Exchange that a communication belongs to, ``""`` for a kernel.
     collective : str
@@ -117,11 +117,11 @@ def _renamed(after: str, prefix: str) -> str:
 def back(steps: Sequence[LayerOp]) -> list[int]:
     """Number of steps back of each one's ``after``; 0 for nothing."""
     place: dict[str, int] = {}
-    found = []
+    distances = []
     for number, step in enumerate(steps):
         if step.after == PREVIOUS:
-            found.append(1)
+            distances.append(1)
         else:
-            found.append(number - place[step.after] if step.after else 0)
+            distances.append(number - place[step.after] if step.after else 0)
         place[step.name] = number
-    return found
+    return distances

@@ -62,11 +62,11 @@ def product_scattered(shapes: RankShapes, block: str, name: str, n: int, k: int)
     if parts == 1:
         return [kernel(name, shapes.gemm(shapes.tokens, n, k)), *leave(shapes, block)]
     size, product = part(shapes.wide_bytes, parts), shapes.gemm(part(shapes.tokens, parts), n, k)
-    made = [product] + [shapes.beside(product)] * (parts - 1)
+    steps = [product] + [shapes.beside(product)] * (parts - 1)
     afters = [PREVIOUS] + [NOTHING] * (parts - 1)
     products = [
         kernel(f"{name}{suffix}", one, after=after)
-        for suffix, one, after in zip(_suffixes(parts), made, afters, strict=True)
+        for suffix, one, after in zip(_suffixes(parts), steps, afters, strict=True)
     ]
     sums = [
         collective(f"{block}.scatter{suffix}", "tp", "reduce-scatter", size)

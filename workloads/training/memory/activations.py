@@ -19,7 +19,7 @@ from workloads.training.plan.schedules.held import most_held
 from workloads.training.plan.stage_layers import chunk_layers, is_kept, layer_kinds
 
 ELEMENT_BYTES = 2
-"""Of an activation."""
+"""Bytes of an element of an activation."""
 GATED_KEPT = 3
 """Columns kept of a gated feed-forward part: both inputs of the activation, and its output."""
 

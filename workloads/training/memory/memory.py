@@ -42,11 +42,11 @@ class Memory:
     Attributes
     ----------
     weights, gradients, optimizer, activations : int
-        What the step keeps, and what its backward pass needs at the worst moment.
+        Bytes that the step keeps, and that its backward pass needs at the worst moment.
     buffers : int
         Alive for a moment at that time: gathered inputs, logits, gradients on their way.
     fragments : int
-        What the framework's allocator holds besides, in pieces too small to use.
+        Bytes that the framework's allocator holds besides, in pieces too small to use.
     runtime : int
         Outside of that allocator: context, program code, buffers of communicators.
     capacity : int
@@ -189,8 +189,8 @@ def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memo
             for layers in chunks
         )
         kinds.setdefault((stage == 0, stage == plan.pp - 1, alike), stage)
-    found = (memory(model, plan, stage, parts, chip) for stage in kinds.values())
-    return max(found, key=lambda one: one.total)
+    needs = (memory(model, plan, stage, parts, chip) for stage in kinds.values())
+    return max(needs, key=lambda one: one.total)
 
 
 def check_memory(found: Memory, plan: ParallelPlan) -> None:

@@ -305,11 +305,11 @@ def _options(text: str) -> dict[str, Any]:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError:
         return {}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if not word.startswith("--"):
             continue
         name, equals, value = word[2:].partition("=")
         follows = after and not after.startswith("--")
-        found[name.replace("_", "-")] = value if equals else after if follows else True
-    return found
+        options[name.replace("_", "-")] = value if equals else after if follows else True
+    return options

@@ -13,11 +13,11 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
 
 WEIGHT_BYTES = 2
-"""Of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
+"""Bytes of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
 GRADIENT_BYTES = 4
-"""Of a gradient, accumulated in fp32."""
+"""Bytes of a gradient, accumulated in fp32."""
 OPTIMIZER_BYTES = 12
-"""Of Adam's master copy, mean and variance in fp32 (arXiv 1910.02054, section 3.1)."""
+"""Bytes of Adam's master copy, mean and variance in fp32 (arXiv 1910.02054, section 3.1)."""
 
 
 class Share(NamedTuple):

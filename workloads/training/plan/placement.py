@@ -47,10 +47,10 @@ class Placement:
 
     def coordinate(self, axis: str) -> IntArray:
         """Place of each rank along an axis, int64 (ranks,)."""
-        found = np.empty(self.grid.size, np.int64)
+        coordinates = np.empty(self.grid.size, np.int64)
         where = np.indices(self.grid.shape)[self._axis(axis)]
-        found[self.grid] = where
-        return found
+        coordinates[self.grid] = where
+        return coordinates
 
     def groups(self, axis: str) -> IntArray:
         """Ranks that talk to each other along an axis, int64 (groups, degree).

@@ -46,7 +46,7 @@ class ParallelPlan:
     seq : int
         Tokens of a sequence.
     zero : int
-        What is sharded over dp and cp: 0 nothing, 1 the optimizer's state, 2 also gradients,
+        States that are sharded over dp and cp: 0 none, 1 the optimizer's state, 2 also gradients,
         3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
     reshard : bool
         Under ZeRO-2 and 3 whether each pass leaves but the shards; if not, gradients and parameters
@@ -62,7 +62,7 @@ class ParallelPlan:
         Under full recomputation one layer in so many is computed again: 1 for each, 2 for every
         second one, which FSDP calls selective.
     precision : {"bf16", "fp8", "mxfp8", "mxfp4"}
-        Of the inputs of the layers' matrix products, and of what is gathered for them.
+        Precision of the inputs of the layers' matrix products, and of what is gathered for them.
     overlap : {"none", "dp", "all"}
         Which communication runs beside compute: none; that of gradients and parameters, as data
         parallelism of PyTorch does unasked; or also that of tensor, expert and pipeline parallelism
@@ -74,8 +74,8 @@ class ParallelPlan:
     order : tuple of str
         Axes from the fastest changing rank number to the slowest.
     cp_exchange : {"ring", "all-gather"}
-        How ranks of one sequence see each other's keys and values: in a ring, beside attention
-        (arXiv 2310.01889), or all of them before it (arXiv 2407.21783, section 3.3.2).
+        Way in which ranks of one sequence see each other's keys and values: in a ring, beside
+        attention (arXiv 2310.01889), or all of them before it (arXiv 2407.21783, section 3.3.2).
     routing_skew : float
         Tokens that the busiest expert-parallel rank receives over the mean.
     stage_layers : tuple of int
@@ -88,8 +88,8 @@ class ParallelPlan:
     train_only : {"", "attention", "mlp", "output"}
         The one part of the model that is trained; empty for all of it.
     runtime : {"compiled", "eager", "xla"}
-        How the host issues work to Trainium: programs of a whole microbatch, one operation at a
-        time, or programs that torch-xla starts one by one.
+        Way in which the host issues work to Trainium: programs of a whole microbatch, one operation
+        at a time, or programs that torch-xla starts one by one.
 
     Raises
     ------

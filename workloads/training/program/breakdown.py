@@ -50,11 +50,11 @@ def breakdown(
     Parameters
     ----------
     trace : Trace
-        Of a schedule with the labels ``rank``, ``what`` and ``count``.
+        Trace of a schedule with the labels ``rank``, ``what`` and ``count``.
     undisturbed : Trace, optional
         The same schedule run without jitter and faults; without it nobody is a straggler.
     parts : DataFrame, optional
-        Of :func:`hidden_and_exposed`, where they are known already.
+        Parts from :func:`hidden_and_exposed`, where they are known already.
 
     Returns
     -------
@@ -65,13 +65,13 @@ def breakdown(
     known = hidden_and_exposed(trace) if parts is None else parts
     exposed = known["exposed_ps"].to_numpy().reshape(-1, len(ORDER))
     ranks = known.index.unique("rank")
-    found = pd.DataFrame(exposed, index=ranks, columns=[f"{name}_ps" for name in ORDER])
+    frame = pd.DataFrame(exposed, index=ranks, columns=[f"{name}_ps" for name in ORDER])
     idle = end_of_run_ps(trace) - exposed.sum(axis=1)
     late = np.zeros_like(idle) if undisturbed is None else _late_ps(trace, undisturbed, idle)
-    found["bubble_ps"] = idle - late
-    found["straggler_ps"] = late
-    found["count"] = _counts(trace, found.index.to_numpy())
-    return found[["count", *(f"{part}_ps" for part in PARTS)]]
+    frame["bubble_ps"] = idle - late
+    frame["straggler_ps"] = late
+    frame["count"] = _counts(trace, frame.index.to_numpy())
+    return frame[["count", *(f"{part}_ps" for part in PARTS)]]
 
 
 def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray) -> IntArray:
@@ -118,8 +118,8 @@ def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
 
 def overlapped_s(trace: Trace, parts: pd.DataFrame | None = None) -> float:
     """Communication hidden behind something that goes first, mean over all ranks [s]."""
-    found = (hidden_and_exposed(trace) if parts is None else parts).reset_index()
-    talks = found[~found["category"].isin(["optimizer", "compute", "other"])]
+    frame = (hidden_and_exposed(trace) if parts is None else parts).reset_index()
+    talks = frame[~frame["category"].isin(["optimizer", "compute", "other"])]
     hidden = talks.groupby("rank")["overlapped_ps"].sum()
     weight = _counts(trace, hidden.index.to_numpy())
     return _mean_ps(weight, hidden.to_numpy()) / PS_PER_S

@@ -112,9 +112,9 @@ def _sets(rows: IntArray) -> IntArray:
     array([[3, 7],
            [5, 5]])
     """
-    found = np.sort(rows, axis=1)
-    found[:, :-1][found[:, :-1] == found[:, 1:]] = -1
-    found.sort(axis=1)
-    widest = int((found >= 0).sum(axis=1).max())
-    kept = found[:, -widest:]
+    ordered = np.sort(rows, axis=1)
+    ordered[:, :-1][ordered[:, :-1] == ordered[:, 1:]] = -1
+    ordered.sort(axis=1)
+    widest = int((ordered >= 0).sum(axis=1).max())
+    kept = ordered[:, -widest:]
     return np.where(kept < 0, kept[:, -1:], kept)

@@ -24,7 +24,7 @@ class Ops:
     step : int32 array
         Number of the step among all different ones (``Catalog.steps``).
     back : int32 array
-        How many ops before it the op is that it waits for; 0 for none.
+        Distance to the earlier op that it waits for, in ops; 0 for none.
     layer, microbatch : int32 array
         -1 where it belongs to none.
     """

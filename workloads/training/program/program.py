@@ -31,7 +31,7 @@ from workloads.training.program.shared_memory import (
 from workloads.training.program.stage import Known, stage_ops
 
 LOCAL_ACCESSES = 2
-"""Of what ranks of one chip tell each other: once through its memory and back."""
+"""Accesses of what ranks of one chip send each other: once through its memory and back."""
 WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
 """Axes whose groups lie within one stage."""
 
@@ -72,7 +72,7 @@ class Exchange:
         Row of ``duration_ps`` of each group.
     duration_ps : int64 array (kinds, calls)
     draws : Draws
-        What each call draws from the memory of a member, arrays (kinds, calls).
+        Bytes that each call draws from the memory of a member, arrays (kinds, calls).
     """
 
     axis: str
@@ -95,7 +95,7 @@ class Role(NamedTuple):
     Attributes
     ----------
     stage : int
-        Of all of them.
+        Stage of all of them.
     ops : int64 array (calls,)
         Op of each call, in the stream of that stage.
     places : int64 array
@@ -119,13 +119,13 @@ class Program:
     streams : tuple of Stream
         One a stage.
     stage, rank, chip, core, count : int64 array (rows,)
-        Of each row of ranks: its stage, number, chip, place on the chip, and how many equal ranks
+        For each row of ranks its stage, number, chip, place on the chip, and how many equal ranks
         it stands for.
     exchanges : tuple of Exchange
     draws : Draws
-        What each step's kernel draws from the memory of its rank, arrays (steps,).
+        Bytes that each step's kernel draws from the memory of its rank, arrays (steps,).
     memory_bytes_per_s : int
-        What a rank's kernels and collectives can draw together [B/s]; 0 where that is left out.
+        Rate at which a rank's kernels and collectives can draw [B/s]; 0 where that is left out.
     facts : tuple of (str, value)
     """
 
@@ -160,11 +160,11 @@ def program(shapes: RankShapes, placement: Placement, iterations: int = 1) -> Pr
     stream_of = catalog.column("stream")
     streams = tuple(_stream(ops, stream_of, catalog) for ops in all_ops)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
-    found = _Exchanges(placement, catalog, streams, memory)
+    exchanges = _Exchanges(placement, catalog, streams, memory)
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
     ranks = np.arange(plan.ranks)
-    made = Program(
+    built = Program(
         steps=tuple(catalog.steps),
         step_ps=step_ps,
         streams=streams,
@@ -173,12 +173,12 @@ def program(shapes: RankShapes, placement: Placement, iterations: int = 1) -> Pr
         chip=placement.chip,
         core=ranks % plan.ranks_per_chip,
         count=np.ones(plan.ranks, np.int64),
-        exchanges=tuple(found.all()),
+        exchanges=tuple(exchanges.all()),
         draws=drawn,
         memory_bytes_per_s=memory,
         facts=(("model", shapes.model.name), ("cluster", placement.cluster.name)),
     )
-    return sharing(made, memory) if memory else made
+    return sharing(built, memory) if memory else built
 
 
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:
@@ -304,9 +304,9 @@ class _Exchanges:
         """
         step = np.array([one.axis == axis and one.name.endswith(ending) for one in self.steps])
         ops = self.streams[stage].ops
-        found = np.flatnonzero(step[ops.step])
-        by_microbatch = np.argsort(ops.microbatch[found], kind="stable")
-        return found[by_microbatch] if axis in ("forward", "backward") else found
+        rows = np.flatnonzero(step[ops.step])
+        by_microbatch = np.argsort(ops.microbatch[rows], kind="stable")
+        return rows[by_microbatch] if axis in ("forward", "backward") else rows
 
     def _exchange(
         self,
@@ -330,14 +330,14 @@ class _Exchanges:
         """Time [ps] and memory traffic [B] of calls of one group, shared by its translations."""
         group = group_of(self.placement.cluster, chips)
         where = canonical(group).tobytes(), group.ranks_per_chip
-        found = []
+        costs = []
         for step in steps:
             key = (*where, step.collective, step.size_bytes)
             if key not in self._known:
                 lasts = self._group_ps(group, step)
                 self._known[key] = lasts, self._drawn(group, step)
-            found.append(self._known[key])
-        return found
+            costs.append(self._known[key])
+        return costs
 
     def _group_ps(self, group: Group, step: LayerOp) -> int:
         """Time of a group's call while the groups that share its chips do the same [ps].

@@ -20,18 +20,18 @@ KERNELS = {
     ),
     "optimizer": ("norm.squares", "optimizer.step"),
 }  # fmt: skip
-"""How the names of kernels of each kind begin; backward ones are called like those forward."""
+"""Beginnings of the names of kernels by kind; backward ones are called like forward ones."""
 AGAIN = ("again.", "gradient.")
 LINKS = {"measured": "measured", "derived": "extrapolated"}
-"""What the grade of a chip's links makes of the times of collectives; any other is assumed."""
+"""Grade of the times of collectives by that of a chip's links; any other is assumed."""
 
 
-def provenance(made: Program, parts: Catalogue, chip: str) -> dict[str, str]:
+def provenance(program_kernels: Program, parts: Catalogue, chip: str) -> dict[str, str]:
     """Provenance of the times of kernels by kind, and of the links' efficiency."""
-    found = {kind: _worst(made, names) for kind, names in KERNELS.items()}
+    grades = {kind: _worst(program_kernels, names) for kind, names in KERNELS.items()}
     known = parts.has(chip, "collective_efficiency")
     grade = parts.entry(chip, "collective_efficiency").grade if known else "assumed"
-    return {**found, "collectives": LINKS.get(grade, "assumed")}
+    return {**grades, "collectives": LINKS.get(grade, "assumed")}
 
 
 def _worst(made: Program, names: tuple[str, ...]) -> str:

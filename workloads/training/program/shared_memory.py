@@ -69,11 +69,11 @@ def draws(
     >>> found.rate_bytes_per_s.tolist(), lasts.tolist()
     ([333333333334, 0], [3000000000, 1000000000000])
     """
-    made = [
+    columns = [
         _draw(int(size), int(lasts), most_bytes_per_s)
         for size, lasts in zip(size_bytes.ravel(), duration_ps.ravel(), strict=True)
     ]
-    size, rate, lasts = np.array(made, np.int64).reshape(-1, 3).T
+    size, rate, lasts = np.array(columns, np.int64).reshape(-1, 3).T
     shape = duration_ps.shape
     return Draws(size.reshape(shape), rate.reshape(shape)), lasts.reshape(shape)
 
@@ -104,16 +104,16 @@ def contending(
     src, dst : int array (edges,)
         Op ``dst`` waits for op ``src``, in order of ``dst``.
     rate_bytes_per_s : int array (ops,)
-        What each draws alone [B/s].
+        Rate that each draws alone [B/s].
     most_bytes_per_s : int
-        What the memory gives [B/s].
+        Rate that the memory gives [B/s].
 
     Returns
     -------
     bool array (ops,)
         The others are never slowed, nor do they slow any.
     """
-    found = np.zeros(len(stream), np.bool_)
+    contends = np.zeros(len(stream), np.bool_)
     talks, low, high = _windows(stream, src, dst)
     kernels = np.where(stream == ENGINE, rate_bytes_per_s, 0)
     covers = {}
@@ -121,12 +121,12 @@ def contending(
         of = stream[talks] == kind
         covers[kind] = cover(len(stream), low[of], high[of], rate_bytes_per_s[talks[of]])
     asked = kernels + covers[CC] + covers[CC_DP]
-    found |= (kernels > 0) & (asked > kernels) & (asked > most_bytes_per_s)
+    contends |= (kernels > 0) & (asked > kernels) & (asked > most_bytes_per_s)
     for kind, other in ((CC, CC_DP), (CC_DP, CC)):
         of = stream[talks] == kind
         greatest = (most_of(rates, low[of], high[of]) for rates in (kernels, covers[other]))
-        found[talks[of]] = sum(greatest, rate_bytes_per_s[talks[of]]) > most_bytes_per_s
-    return found & (rate_bytes_per_s > 0)
+        contends[talks[of]] = sum(greatest, rate_bytes_per_s[talks[of]]) > most_bytes_per_s
+    return contends & (rate_bytes_per_s > 0)
 
 
 def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -147,34 +147,34 @@ def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArra
 
     Stretches are two powers of two, which are halved until they are single places.
     """
-    found = np.zeros(count, np.int64)
+    covered = np.zeros(count, np.int64)
     level = np.frexp(high - low)[1] - 1
     for k in range(int(level.max(initial=0)), -1, -1):
         at = level == k
-        np.maximum.at(found, low[at], value[at])
-        np.maximum.at(found, high[at] - 2**k, value[at])
+        np.maximum.at(covered, low[at], value[at])
+        np.maximum.at(covered, high[at] - 2**k, value[at])
         half = 2**k // 2
         if half:
-            found[half:] = np.maximum(found[half:], found[:-half])
-    return found
+            covered[half:] = np.maximum(covered[half:], covered[:-half])
+    return covered
 
 
 def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
     """Greatest of the values in each stretch ``low:high``."""
-    found = np.zeros(len(low), np.int64)
+    most = np.zeros(len(low), np.int64)
     level = np.frexp(high - low)[1] - 1
     table = values.astype(np.int64)
     for k in range(int(level.max(initial=0)) + 1):
         at = level == k
-        found[at] = np.maximum(table[low[at]], table[high[at] - 2**k])
+        most[at] = np.maximum(table[low[at]], table[high[at] - 2**k])
         table = np.maximum(table, np.concatenate([table[2**k :], table[-(2**k) :]]))
-    return found
+    return most
 
 
 @compiled
 def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray, sign: int) -> None:
     """Latest kernel that each op comes after; with sign -1 the earliest after it."""
     for k in range(len(src)):
-        found = src[k] if kernel[src[k]] else nearest[src[k]]
-        if sign * found > sign * nearest[dst[k]]:
-            nearest[dst[k]] = found
+        end = src[k] if kernel[src[k]] else nearest[src[k]]
+        if sign * end > sign * nearest[dst[k]]:
+            nearest[dst[k]] = end

@@ -110,7 +110,7 @@ class Builder:
     job : ParallelPlan
         Plan of the whole job, of which ``shapes`` may show a part.
     parameters : StageParameters
-        What a rank of the stage holds and trains.
+        Parameters that a rank of the stage holds and trains.
     chunks : list of int64 array
         Layers of each of the stage's chunks.
     """

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
 
 NAME = "nccl"
-"""What ``auto`` is called on machines whose collectives are NCCL's, as it was measured."""
+"""Name of ``auto`` on machines whose collectives are NCCL's, as it was measured."""
 
 
 def covers(cluster: Cluster) -> bool:

@@ -28,7 +28,7 @@ class Load:
     ----------
     way : str
     size, ranks, domains : float or array
-        As in nccl-tests [B]; of the group.
+        As in nccl-tests [B]; those of the group.
     inside, outside, shard, in_switch : float or array
         Sent by one rank over NVLink, over its adapter, copied in place; by reduction in the switch,
         0 where there is none [B].

@@ -47,15 +47,15 @@ CHIP = (
 )
 """Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
 SWITCH = ("in_switch_efficiency", "in_switch_latency", "in_switch_slice")
-"""Of a chip whose switches reduce."""
+"""Constants of a chip whose switches reduce."""
 FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
-"""Of a fabric between domains."""
+"""Constants of a fabric between domains."""
 BESIDE = ("nccl-beside", "efficiency")
 """Part and name of the share of its adapter that a rank of a small group keeps beside others."""
 TREE = ("tree_step", "tree_efficiency")
-"""Of a fabric whose plugin picks trees in LL128."""
+"""Constants of a fabric whose plugin picks trees in LL128."""
 FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
-"""Of an adapter's bytes that are payload: LL and LL128 send flags along."""
+"""Share of an adapter's bytes that is payload: LL and LL128 send flags along."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Nccl:
     chip, fabric : mapping
         Constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``; of no fabric none.
     tuner : Tuner
-        What NCCL believes of the machine.
+        NCCL's own estimates for the machine.
     beside : float
         Share of an adapter's rate that a rank of a small group keeps beside other groups.
     """

@@ -130,8 +130,8 @@ def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
     cost = start + slope * load.size
     chosen = np.take_along_axis(slope, np.argmin(cost, axis=0, keepdims=True), axis=0)
     allowed = np.where(slope <= chosen, np.stack(np.broadcast_arrays(*true_s)), np.inf)
-    found: Number = allowed.min(axis=0)
-    return found
+    shortest: Number = allowed.min(axis=0)
+    return shortest
 
 
 def _believed(load: Load, one: Believed) -> tuple[Number, Number]:

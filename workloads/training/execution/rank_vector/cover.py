@@ -20,8 +20,8 @@ ROOM = 8
 ALL = 0
 """The union of all categories: its gaps are idle time."""
 NOTHING, STARTS, IGNORE, RECORD, COMPARE = range(5)
-"""What to note: nothing; when each node starts first; or what unions cover, and of the idle time
-before an op nothing, its length, or what exceeds the length recorded."""
+"""Ways to take notes: nothing; when each node starts first; or what unions cover, and of the idle
+time before an op nothing, its length, or what exceeds the length recorded."""
 
 
 class Cover(NamedTuple):

@@ -86,16 +86,16 @@ def evaluate(
     if how and (program.count > 1).any():
         raise ScheduleError("a folded program cannot be disturbed: its ranks stand for others")
     threads = threads or len(os.sched_getaffinity(0))
-    made = nodes(program)
-    _check_horizon(made, how)
-    machine = Machine(program, made, how, threads)
+    graph = nodes(program)
+    _check_horizon(graph, how)
+    machine = Machine(program, graph, how, threads)
     meet(machine, progress)
     if not how:
         return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
     classes = equal_ranks(program)
-    undisturbed = Machine(keep(program, classes), made, Disturbance(), 1)
+    undisturbed = Machine(keep(program, classes), graph, Disturbance(), 1)
     meet(undisturbed)
-    idle = np.zeros((len(undisturbed.program), int(np.diff(made.base).max()) + 1), np.int64)
+    idle = np.zeros((len(undisturbed.program), int(np.diff(graph.base).max()) + 1), np.int64)
     noted = Usual(idle, undisturbed.layout.order)
     until = follow(undisturbed, RECORD, noted).until
     idle[noted.like, -1] = until.max() - until

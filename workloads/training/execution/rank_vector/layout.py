@@ -44,12 +44,13 @@ class Layout(NamedTuple):
     member_at, group_at, time_at, calls, groups : int64 array (exchanges,)
         Where an exchange begins in ``member``, ``kind`` and ``duration_ps``; its sizes.
     member : int64 array
-        Of narrow exchanges: each member by its rank in the block's stretch of its stage, group by
+        Members of narrow exchanges: each by its rank in the block's stretch of its stage, group by
         group.
     kind : int64 array
     duration_ps : int64 array
     group_of, own_at : int64 arrays
-        Of wide exchanges: group of each rank of each role's stage, from ``own_at[exchange, role]``.
+        Groups of wide exchanges: that of each rank of each role's stage, from ``own_at[exchange,
+        role]``.
     """
 
     order: IntArray
@@ -97,7 +98,7 @@ class _Blocks(NamedTuple):
         First component of each block.
     low : int64 array (blocks + 1, stages)
     place : int64 array (ranks,)
-        Of a rank among those of its stage.
+        Place of a rank among those of its stage.
     """
 
     component: IntArray
@@ -155,8 +156,8 @@ def _joined(component: IntArray, exchanges: list[Exchange]) -> IntArray:
     dst = component[np.concatenate([b.reshape(-1) for _, b in pairs])]
     size = len(component)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
-    found = connected_components(graph, directed=False)[1][component]
-    _, first, code = np.unique(found, return_index=True, return_inverse=True)
+    number = connected_components(graph, directed=False)[1][component]
+    _, first, code = np.unique(number, return_index=True, return_inverse=True)
     numbered = np.empty(len(first), np.int64)
     numbered[np.argsort(first)] = np.arange(len(first))
     joined: IntArray = numbered[code]
@@ -218,7 +219,7 @@ def _own_groups(
     """Group of each rank in each role of the wide exchanges."""
     roles = max((len(one.ops) for one in program.exchanges), default=1)
     own_at = np.zeros((len(program.exchanges), roles), np.int64)
-    found: list[IntArray] = []
+    groups: list[IntArray] = []
     at = 0
     for number in np.flatnonzero(wide).tolist():
         one = program.exchanges[number]
@@ -228,8 +229,8 @@ def _own_groups(
             group[place[members]] = np.arange(len(members))[:, None]
             own_at[number, role] = at
             at += len(group)
-            found.append(group)
-    return {"group_of": _concatenated(found), "own_at": own_at}
+            groups.append(group)
+    return {"group_of": _concatenated(groups), "own_at": own_at}
 
 
 def _begins(parts: Sequence[IntArray]) -> IntArray:

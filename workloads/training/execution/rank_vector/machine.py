@@ -143,14 +143,14 @@ def first_starts(machine: Machine) -> IntArray:
 def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Followed:
     """Go through all blocks, each from beginning to end, and note where time goes."""
     ranks = len(machine.program)
-    found = Followed(
+    followed = Followed(
         np.zeros((machine.unions.followed, ranks), np.int64),
         np.zeros((IDLE, ranks), np.int64),
         *np.zeros((2, ranks), np.int64),
     )
     tape = timed_tape(machine.nodes, first_starts(machine), machine.layout.widest)
     none, given = np.zeros(0, np.int64), (machine.unions.ptr, machine.unions.union, usual)
-    results = (found.covered, found.spent, found.late, found.until)
+    results = (followed.covered, followed.spent, followed.late, followed.until)
     states = [
         State(
             machine.clocks(np.zeros(tape.size, np.int64), 0),
@@ -160,7 +160,7 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
     ]
     done = _Counter(machine.layout.blocks, _telling(progress, "breakdown"))
     over_blocks(machine.layout.blocks, states, partial(_follow, machine, tape), done.more)
-    return found
+    return followed
 
 
 def _follow(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:

@@ -34,8 +34,8 @@ class Nodes:
     part_ptr : int64 array (nodes + 1,)
         Parts of a node.
     stage, category, stream, first, value : int64 array (parts,)
-        Of a part: stage; category and stream; first op, by its number in the stage; and the op,
-        numbered through all stages, whose end is the part's end.
+        For each part its stage; category and stream; first op, by its number in the stage; and the
+        op, numbered through all stages, whose end is the part's end.
     run_ptr, run_op, run_ps : int64 arrays
         Ops of each part, by number in the stage, and their undisturbed times [ps].
     wait_ptr, wait : int64 arrays

@@ -27,7 +27,7 @@ def over_blocks(
     ----------
     blocks : int
     states : sequence
-        What a thread changes; no two work with the same.
+        State that a thread changes; no two work with the same.
     work : function of (state, (first block, one past the last))
     told : function of int
         Told how many more blocks are done.

@@ -49,7 +49,7 @@ class Kernels(NamedTuple):
     slow : int64 array (ranks,)
     table : int64 array
     op_key : uint64 array (longest stream,)
-        What the hash adds for each op.
+        Number that the hash adds for each op.
     scaled : int64 array (durations, places of the table)
         Every jittered time of every different duration of a kernel, without slow ranks [ps].
     duration : int64 array (kernels of all runs,)
@@ -83,10 +83,10 @@ class Clocks(NamedTuple):
         when it starts as all are, from ``meet_at`` [ps].
     meet_at : int64 array (exchanges,)
     start : int64 array (roles, widest stage of a block)
-        Of the latest instruction [ps].
+        Start of the latest instruction [ps].
     place : uint64 array (widest stage of a block,)
     drawn : int64 array (widest stage of a block,)
-        Of the latest kernel: where in the table of jitter, and what is there.
+        Draw of the latest kernel: where in the table of jitter, and what is there.
     """
 
     end: IntArray

@@ -17,7 +17,7 @@ from workloads.training.execution.rank_vector.cover import ALL
 from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
 
 SUMMED = -1
-"""In place of a union: the sum of the intervals."""
+"""Code that asks for the sum of the intervals in place of a union."""
 
 
 class Unions(NamedTuple):
@@ -32,7 +32,7 @@ class Unions(NamedTuple):
     ptr, union : int64 arrays
         Unions that each category belongs to.
     followed : int
-        How many there are.
+        Number of them.
     """
 
     first: IntArray

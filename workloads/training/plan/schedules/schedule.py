@@ -31,7 +31,7 @@ class PipelineSchedule:
     splits_weights : bool
         Whether the backward pass leaves gradients of weights to a pass of their own, ``WEIGHT``.
     chunks_allowed : range
-        How many chunks of the model a stage may hold (``vpp`` of a plan).
+        Numbers of chunks of the model that a stage may hold (``vpp`` of a plan).
     chunks_searched : tuple of int
         The numbers of chunks that the plan search tries.
     searched : bool
