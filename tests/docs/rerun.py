@@ -2,8 +2,9 @@
 
 ``python -m tests.docs.rerun [--write] [PAGE…]``. Three kinds of blocks are run: Python, whose
 output is the block without a language below it; ``console`` blocks, in which lines with
-``$ cluster-sim …`` are followed by what they print; and blocks whose first line is ``# FILE``,
-which become files of that name. The Python blocks of a page share names.
+``$ cluster-sim …`` are followed by what they print; and blocks with a file's name as their title
+(``text title="mine.csv"``), which become files of that name. The Python blocks of a page share
+names.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from unittest import mock
 from experiments.cli.main import run
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# ([\w-]+\.(?:csv|yaml|txt))\n")
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"```\w* title=\"([\w-]+\.(?:csv|yaml|txt))\"\n")
 VOLATILE = re.compile(r"took|in \d+\.\d+ s, the best|most memory held")
 """Lines that differ from run to run: wall times and memory of the process."""
 
@@ -48,8 +49,8 @@ def _rerun(text: str, name: str) -> str:
     blocks = list(BLOCK.finditer(text))
     for place, block in enumerate(blocks):
         language, code = block.groups()
-        if heading := FILE.match(code):
-            Path(heading[1]).write_text(code[heading.end() :], encoding="utf-8")
+        if heading := FILE.match(block[0]):
+            Path(heading[1]).write_text(code, encoding="utf-8")
         if language == "console" and code.startswith("$ "):
             parts += [text[end : block.start(2)], _console(code)]
             end = block.end(2)
