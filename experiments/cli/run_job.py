@@ -257,8 +257,10 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
     from experiments.figures.job import causes_figure, curve_figure, timeline_figure
     from experiments.reports.training import metrics
 
+    ends = dict(document["interval"])
     told = {name: value for name, value in document.items() if name not in ("curve", "plan")}
-    run.table("metrics", metrics(told), title="Results")
+    flat = {**told, "tokens_interval": ends.pop("tokens"), "interval": ends}
+    run.table("metrics", metrics(flat), title="Results")
     headline = (
         f"{document['model']} on {document['chips']:,} chips of {document['cluster']}: "
         f"goodput {result.goodput:.1%}"

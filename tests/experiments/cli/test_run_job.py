@@ -98,6 +98,9 @@ def test_a_run_directory_has_pictures_and_tables(tmp_path: Path) -> None:
     assert run_line([*QUICK, "--failures=20", f"--out={out}"]) == 0
     for name in ("timeline.png", "interval.png", "failures.png", "report.html"):
         assert (out / name).stat().st_size > 1000
+    metrics = pd.read_csv(out / "metrics.csv").set_index("metric")["value"]
+    assert float(metrics["interval.low"]) <= float(metrics["goodput"])
+    assert float(metrics["tokens_interval.low"]) < float(metrics["tokens"])
     runs = pd.read_csv(out / "runs.csv")
     assert runs[list(PARTS)].sum(axis=1).to_numpy() == pytest.approx(1)
     timeline = pd.read_csv(out / "timeline.csv")
