@@ -103,6 +103,12 @@ OVERLAP = Column(
     choices=("none", "dp", "all"),
     also=_spellings(none="no off false 0", dp="yes on true 1 grad", all="tp tp+dp dp+tp full"),
 )
+ATTENTION = Column(
+    "attention",
+    "text",
+    choices=("fused", "unfused"),
+    also=_spellings(fused="flash flash-attention flash-2 flash-3 sdpa cudnn", unfused="eager core"),
+)
 PLAN = (
     Column("name", "text"),
     Column("cluster", "text", required=True),
@@ -122,7 +128,7 @@ PLAN = (
     RECOMPUTE,
     OVERLAP,
     *_counts("lora_rank", least=0),
-    Column("attention", "text", choices=("fused", "unfused"), also=_spellings(fused="flash")),
+    ATTENTION,
     Column("compiled", "flag"),
     Column("date", "text"),
     Column("power_limit_w", "number", least=0),
