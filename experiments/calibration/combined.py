@@ -44,7 +44,7 @@ KERNEL_CONSTANTS = (
 RUNTIME = "runtime.neuron"
 UNFITTED = ("layer",)
 """Kernel rows that stay out of the fit, to show how well it carries over."""
-TRAINING_CONSTANTS = ("scheduling", "scheduling_sharded")
+TRAINING_CONSTANTS = ("scheduling", "sharded_rate")
 HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 SMALLEST = 1e-30
 NONE: Array = np.zeros(0)

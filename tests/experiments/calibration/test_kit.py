@@ -196,7 +196,7 @@ STEP = {
 }  # fmt: skip
 OF_STEPS = {
     Constant("training", "scheduling_trn2"): 0.5,
-    Constant("training", "scheduling_sharded_trn2"): 1.1,
+    Constant("training", "sharded_rate_trn2"): 60e9,
 }
 
 

@@ -78,7 +78,9 @@ def test_what_is_unexplained_has_a_part_of_its_own_over_several_chips() -> None:
     plan = ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16, seq=4096, zero=3)
     step = iteration(EIGHT, cluster("trn2.48xlarge"), plan)
     parts = step.breakdown_s
-    assert parts["scheduling"] == pytest.approx(1.6 * parts["compute"], rel=0.1)
+    assert parts["scheduling"] == pytest.approx(0.33 * parts["compute"], rel=0.1)
+    exchanged = (2 + 2 + 4) * EIGHT.parameters / 97e9
+    assert parts["exposed_dp"] == pytest.approx(exchanged, rel=0.1)
     assert sum(parts.values()) == pytest.approx(step.iteration_s)
     alone = iteration(EIGHT, cluster("trn2.3xlarge"), replace(LORA, seq=8192))
     assert alone.breakdown_s["scheduling"] == 0
@@ -88,6 +90,8 @@ def test_sharded_training_over_a_thousand_chips_takes_what_was_published() -> No
     plan = ParallelPlan(
         tp=4, dp=1024, ranks_per_chip=4, global_batch=1024, seq=4096, zero=3, recompute="none"
     )
-    seven = named("llama-2-7b")
-    step = iteration(seven, cluster("trn2.48xlarge:64"), plan)
-    assert step.iteration_s == pytest.approx(1.2, rel=0.1)
+    machine = cluster("trn2.48xlarge:64")
+    seven, seventy = named("llama-2-7b"), named("llama-2-70b")
+    assert iteration(seven, machine, plan).iteration_s == pytest.approx(1.2, rel=0.1)
+    step = iteration(seventy, machine, replace(plan, recompute="selective"), allow_oversized=True)
+    assert step.iteration_s == pytest.approx(11.2, rel=0.1)

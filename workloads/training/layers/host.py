@@ -55,7 +55,23 @@ def host_s(shapes: RankShapes, job: ParallelPlan, kernels: int, layers: int, pas
 
 def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:
     """Time that no mechanism explains, as a share of the kernels' own; 0 inside one chip."""
-    name = "scheduling_sharded" if job.sharding == 3 else "scheduling"
+    return _over_chips(shapes, job, "scheduling")
+
+
+def sharded_bytes_per_s(shapes: RankShapes, job: ParallelPlan) -> float:
+    """Rate at which sharded parameters reach a rank while its kernels wait; 0 where none do [B/s].
+
+    Under ZeRO-3 over several Trainium chips kernels were seen to wait for what is gathered and
+    reduced, however much there was to compute meanwhile: two models of which one has ten times the
+    parameters and eight times the kernels took ten times as long beyond their kernels.
+    """
+    if job.sharding != 3:
+        return 0.0
+    return _over_chips(shapes, job, "sharded_rate") / job.ranks_per_chip
+
+
+def _over_chips(shapes: RankShapes, job: ParallelPlan, name: str) -> float:
+    """Constant of training of a chip where a plan spans several; else 0."""
     stated = f"{name}_{shapes.chip}"
     if job.ranks <= job.ranks_per_chip or not shapes.parts.has("training", stated):
         return 0.0

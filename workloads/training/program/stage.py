@@ -26,7 +26,7 @@ from workloads.training.layers.embedding import (
     output,
     output_backward,
 )
-from workloads.training.layers.host import host_s, scheduling_share
+from workloads.training.layers.host import host_s, scheduling_share, sharded_bytes_per_s
 from workloads.training.layers.layer import RankShapes, data_half, forward, weight_half
 from workloads.training.layers.layer import backward as layer_backward
 from workloads.training.layers.stage_parameters import StageParameters
@@ -234,13 +234,14 @@ class Builder:
             worked = [part for pair in pairs for part in pair]
         begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
         unexplained = self.catalog.ops(self._scheduling(join(worked)))
+        waited = self.catalog.ops(self._waits_for_shards(join([*before, *worked])))
         issued = self._issued(join(worked), traced, join([begun, ended]))
-        return join([*before, begun, issued, unexplained, ended])
+        return join([*before, begun, issued, unexplained, waited, ended])
 
     def _scheduling(self, layers: Ops) -> list[LayerOp]:
         """Time of a pass over the layers beyond its kernels, as a step of its own.
 
-        It is fitted: stalls between engines, waiting for DMA that communication uses as well.
+        Stalls between engines, as published trainings leave them.
         """
         share = scheduling_share(self.shapes, self.job)
         if not share or not len(layers):
@@ -249,6 +250,16 @@ class Builder:
         kernel_ps = np.where(engine, self.catalog.column("duration_ps"), 0)
         seconds = share * float(kernel_ps[layers.step].sum()) / PS_PER_S
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
+
+    def _waits_for_shards(self, ops: Ops) -> list[LayerOp]:
+        """Time in which kernels wait for parameters and gradients that other ranks hold."""
+        rate = sharded_bytes_per_s(self.shapes, self.job)
+        if not rate or not len(ops):
+            return []
+        shards = self.catalog.column("stream") == CC_DP
+        sizes = np.where(shards, self.catalog.column("size_bytes"), 0)
+        seconds = float(sizes[ops.step].sum()) / rate
+        return [kernel("shards.wait", Timing(seconds, "assumed"), "dp")]
 
     def _layers(
         self, blocks: Blocks, layers: IntArray, reduces: bool = False
