@@ -89,7 +89,7 @@ def collective(
         beside_best(row, asked, groups, lambda: _how_to_measure(best, groups, call.engine)[1])
         for row, _ in results
     ]
-    rows = [_as_issued(row, cluster, asked.runtime) for row in rows]
+    rows = [_as_issued(row, cluster, asked.op, asked.runtime) for row in rows]
     ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
     rows = [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
     summary: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def _side_by_side(
         sizes, measure = _how_to_measure(asked, groups, call.engine)
         wanted = sizes or _sizes(asked.size, None)
         rows = [
-            _as_issued(measure(size)[0], cluster, asked.runtime)
+            _as_issued(measure(size)[0], cluster, asked.op, asked.runtime)
             for size in progress(wanted, f"{asked.op} on {name}", quiet=call.quiet)
         ]
         ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
@@ -159,14 +159,14 @@ def _show(
         ranking.show()
 
 
-def _as_issued(row: Mapping[str, Any], cluster: Cluster, runtime: str) -> dict[str, Any]:
+def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str) -> dict[str, Any]:
     """Return the row with the time that its runtime shows, and the bandwidths of that time."""
     if runtime == "compiled":
         return dict(row)
     from workloads.kernels.runtime import collective_seen_by_host
 
     seconds = collective_seen_by_host(
-        cluster.chip or "", row["time_s"], runtime, parts=cluster.catalogue
+        cluster.chip or "", row["time_s"], runtime, kind=kind, parts=cluster.catalogue
     )
     if seconds == row["time_s"]:
         return dict(row)

@@ -71,7 +71,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
     seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
     runtime = values.get("runtime") or "compiled"
-    seconds = collective_seen_by_host(whole.chip, seconds, runtime)
+    seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
     known = _provenance(whole, algorithm)
     if through == WAITED:
         seconds += parts.value(PYTORCH, "waited")

@@ -25,7 +25,12 @@ NEURON = "trn"
 
 
 def collective_seen_by_host(
-    chip: str, device_s: float, runtime: str = "compiled", *, parts: Catalogue | None = None
+    chip: str,
+    device_s: float,
+    runtime: str = "compiled",
+    *,
+    kind: str = "",
+    parts: Catalogue | None = None,
 ) -> float:
     """Time of one collective as its runtime shows it [s].
 
@@ -36,6 +41,8 @@ def collective_seen_by_host(
     device_s : float
         Time inside a compiled graph, where it costs nothing more [s].
     runtime : {"compiled", "eager", "xla"}
+    kind : str
+        Operation, such as ``all-gather``: some runtimes do more for some than for the others.
     parts : Catalogue, optional
 
     Raises
@@ -55,9 +62,14 @@ def collective_seen_by_host(
     if runtime == "compiled" or not chip.startswith(NEURON):
         return device_s
     numbers = catalogue() if parts is None else parts
-    names = (f"{runtime}_collective_{name}" for name in ("added", "least"))
-    added, least = (numbers.value(PART, name) for name in names)
+    added, least = (_of_collective(runtime, kind, name, numbers) for name in ("added", "least"))
     return max(least, device_s + added)
+
+
+def _of_collective(runtime: str, kind: str, name: str, numbers: Catalogue) -> float:
+    """Constant of a runtime's collectives: the operation's own where there is one [s]."""
+    own = f"{runtime}_{kind.replace('-', '_')}_{name}"
+    return numbers.value(PART, own if numbers.has(PART, own) else f"{runtime}_collective_{name}")
 
 
 def seen_by_host(

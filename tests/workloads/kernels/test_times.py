@@ -11,7 +11,7 @@ from topologies.catalogue.catalogue import catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm_table import fill, gemm_table, interpolate, place
-from workloads.kernels.runtime import seen_by_host
+from workloads.kernels.runtime import collective_seen_by_host, seen_by_host
 from workloads.kernels.tensor_engine import product_s
 from workloads.kernels.times import (
     attention,
@@ -250,3 +250,15 @@ def test_host_adds_what_its_runtime_takes():
     assert seen_by_host("h100", 1e-6, "xla") == 1e-6
     with pytest.raises(InputError, match="unknown runtime"):
         seen_by_host("trn2", 1e-6, "cuda")
+
+
+def test_a_runtime_may_do_more_for_one_collective_than_for_the_others() -> None:
+    short = {
+        (runtime, kind): collective_seen_by_host("trn2", 37e-6, runtime, kind=kind)
+        for runtime in ("eager", "xla")
+        for kind in ("all-reduce", "all-gather", "all-to-all")
+    }
+    assert short["eager", "all-to-all"] == pytest.approx(360e-6)
+    assert short["eager", "all-gather"] == short["eager", "all-reduce"] == pytest.approx(108e-6)
+    assert short["xla", "all-gather"] == pytest.approx(1074e-6)
+    assert short["xla", "all-reduce"] == pytest.approx(650e-6)
