@@ -43,7 +43,7 @@ from workloads.training.layers.steps import (
     collective,
     kernel,
 )
-from workloads.training.plan.parameters import Share, total
+from workloads.training.plan.parameters import WEIGHT_BYTES, Share, total
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import FORWARD, WEIGHT
 from workloads.training.plan.schedules.held import passes
@@ -180,7 +180,7 @@ class Builder:
         if not first:
             end = [*end, self._send("backward")]
         traced = 2 if s.plan.recompute == "full" else 1
-        return self._pass(begin, layers, worked, end, traced=traced)
+        return self._pass(begin, layers, worked, end, traced=traced, reduces=not self.splits)
 
     def _weights(self, chunk: int, reduces: bool) -> Ops:
         """Gradients of weights of one microbatch, where the backward pass is split."""
@@ -191,7 +191,8 @@ class Builder:
         edges = self.parameters.trained_edges if first or last else Share(0, 0)
         rest = total([left, edges])
         end = self._reduced(rest) if reduces else []
-        return join([self.catalog.ops(begin), *worked, self.catalog.ops(end)])
+        waited = self._waits_for_shards(self.chunks[chunk], gathers=False, reduces=True)
+        return join([self.catalog.ops(begin), *worked, self.catalog.ops([*waited, *end])])
 
     def _reduced(self, left: Share) -> list[LayerOp]:
         """Gradients that no bucket has taken; without overlap the next pass waits for them."""
@@ -220,6 +221,7 @@ class Builder:
         *,
         rest: bool = False,
         traced: int = 1,
+        reduces: bool = False,
     ) -> Ops:
         """Begin, layers and end; under ZeRO-3 each layer is gathered beside the one before it.
 
@@ -234,7 +236,7 @@ class Builder:
             worked = [part for pair in pairs for part in pair]
         begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
         unexplained = self.catalog.ops(self._scheduling(join(worked)))
-        waited = self.catalog.ops(self._waits_for_shards(join([*before, *worked])))
+        waited = self.catalog.ops(self._waits_for_shards(layers, gathers=True, reduces=reduces))
         issued = self._issued(join(worked), traced, join([begun, ended]))
         return join([*before, begun, issued, unexplained, waited, ended])
 
@@ -251,15 +253,16 @@ class Builder:
         seconds = share * float(kernel_ps[layers.step].sum()) / PS_PER_S
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
-    def _waits_for_shards(self, ops: Ops) -> list[LayerOp]:
-        """Time in which kernels wait for parameters and gradients that other ranks hold."""
+    def _waits_for_shards(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
+        """Time in which kernels wait for parameters and gradients of layers, which others hold."""
         rate = sharded_bytes_per_s(self.shapes, self.job)
-        if not rate or not len(ops):
+        if not rate or not len(layers):
             return []
-        shards = self.catalog.column("stream") == CC_DP
-        sizes = np.where(shards, self.catalog.column("size_bytes"), 0)
-        seconds = float(sizes[ops.step].sum()) / rate
-        return [kernel("shards.wait", Timing(seconds, "assumed"), "dp")]
+        held, trained = self.parameters.held(layers), self.parameters.trained(layers)
+        each = self.shapes.parts.integer("training", "reduced_bytes")
+        exchanged = gathers * WEIGHT_BYTES * total(held).total
+        exchanged += reduces * each * total(trained).total
+        return [kernel("shards.wait", Timing(exchanged / rate, "assumed"), "dp")]
 
     def _layers(
         self, blocks: Blocks, layers: IntArray, reduces: bool = False
