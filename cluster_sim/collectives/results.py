@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 STREAMED_FROM = 1_000_000
 """Ops from which a collective whose parts share nothing is run part by part."""
+STREAMED_UNWATCHED_FROM = 100_000
+"""The same where nobody wants to see every message, and where the time is the same to the last
+picosecond: below, there is nothing to gain."""
 MOST_PER_CHIP = 256
 """More than any chip has cores."""
 
@@ -128,6 +131,7 @@ def measure(
     engine: str = "fast",
     proof: bool | None = None,
     faults: Sequence[Fault] = (),
+    watched: bool = True,
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a call; the row of :func:`rows`, and the trace.
 
@@ -135,7 +139,8 @@ def measure(
     and the time is that of the last to end. ``auto`` on NVIDIA's machines is NCCL's measured
     behaviour, as in :func:`cluster_sim.collectives.duration_ps`; so is the time of a group whose
     ops this machine could not hold. ``faults`` slow or stop links, adapters, CC-Cores and memories
-    in flight; the lower bound stays that of the healthy fabric.
+    in flight; the lower bound stays that of the healthy fabric. Where nobody wants to see the
+    messages, ``watched`` is false, and a large collective is run in parts that are dropped.
 
     Raises
     ------
@@ -154,7 +159,8 @@ def measure(
 
     def tried(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
         alone = len(many) == 1 and not sbuf
-        streamed = _is_streamed(many, picked) and not faults
+        unseen = not (watched or proof or engine != "fast")
+        streamed = _is_streamed(many, picked, unseen=unseen) and not faults
         if alone and (streamed or not fits_by(many, picked)):
             _refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
             return _measure_large(frame, first, picked, ideal=ideal)
@@ -241,12 +247,16 @@ def _measure_nccl(frame: Frame, calls: Sequence[CollectiveCall]) -> tuple[dict[s
     return _measure_timed(frame, calls, nccl.NAME, judged.steps(calls[0]), nccl_ps)
 
 
-def _is_streamed(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
+def _is_streamed(
+    calls: Sequence[CollectiveCall], algorithm: Algorithm, *, unseen: bool = False
+) -> bool:
     """Whether a call is run part by part, because it is large and its parts share nothing."""
-    costs = wire(calls[0].group.cluster)
-    if not algorithm.streams or ops_foreseen(calls, algorithm, costs) < STREAMED_FROM:
+    first = calls[0]
+    if not algorithm.streams or not first.group.cluster.plain:
         return False
-    return calls[0].group.cluster.plain
+    ops = ops_foreseen(calls, algorithm, wire(first.group.cluster))
+    exact = first.size_bytes % first.ranks == 0 and first.ranks > LARGEST_RANKS
+    return ops >= (STREAMED_UNWATCHED_FROM if unseen and exact else STREAMED_FROM)
 
 
 def _measure_large(

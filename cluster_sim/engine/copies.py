@@ -21,6 +21,9 @@ PIECES = 4
 _Ranges = list[tuple[int, int]]
 """First copy and the one after the last, range by range."""
 
+OPS_FOR_A_THREAD = 1_000_000
+"""Ops from which a second thread is faster than none: it takes some milliseconds to load."""
+
 
 def simulate_copies(
     pattern: Schedule,
@@ -80,19 +83,28 @@ def simulate_copies(
         run = new_run(_own(pattern), Faults.none(), ())
         return max(play_copies(run, common, links, *part, end_ps) for part in ranges)
 
-    _play_all(play, len(kind), threads or len(os.sched_getaffinity(0)))
+    _play_all(play, len(kind), threads or _threads(len(kind) * len(pattern)))
     return end_ps
+
+
+def _threads(ops: int) -> int:
+    """Return how many threads run this many ops fastest."""
+    return len(os.sched_getaffinity(0)) if ops >= OPS_FOR_A_THREAD else 1
 
 
 def _play_all(play: Callable[[_Ranges], int], copies: int, threads: int) -> None:
     """Play all copies, each thread a share of them in pieces; refuse ops that are left over."""
-    from concurrent.futures import ThreadPoolExecutor  # takes its time to load
-
-    cuts = np.linspace(0, copies, min(copies, PIECES * threads) + 1).astype(int).tolist()
+    pieces = min(copies, PIECES * threads) if threads > 1 else 1
+    cuts = np.linspace(0, copies, pieces + 1).astype(int).tolist()
     ranges = list(pairwise(cuts))
     shares = [ranges[k::threads] for k in range(min(threads, len(ranges)))]
-    with ThreadPoolExecutor(max(1, len(shares))) as pool:
-        lost = max(pool.map(play, shares), default=-1)
+    if len(shares) > 1:
+        from concurrent.futures import ThreadPoolExecutor  # takes its time to load
+
+        with ThreadPoolExecutor(len(shares)) as pool:
+            lost = max(pool.map(play, shares))
+    else:
+        lost = max(map(play, shares), default=-1)
     if lost >= 0:
         raise ValueError(f"copy {lost} leaves ops over")
 

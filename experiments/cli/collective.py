@@ -80,7 +80,8 @@ def collective(
         return
     cluster, groups = _groups(asked, machine, ranks, numbers)
     measured = _read(compared.compare, asked.op, groups[0].ranks)
-    sizes, measure = _how_to_measure(asked, groups, call.engine)
+    watched = call.out is not None
+    sizes, measure = _how_to_measure(asked, groups, call.engine, watched=watched)
     wanted = sizes or _sizes(asked.size, measured)
     what = f"{asked.op} on {machine.name}"
     results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
@@ -218,11 +219,11 @@ def _groups(
 
 
 def _how_to_measure(
-    asked: CollectiveInputs, groups: list[Group], engine: str
+    asked: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
 ) -> tuple[list[int], Measure]:
     from experiments.cli.collective_groups import how_to_measure
 
-    return how_to_measure(asked, groups, engine)
+    return how_to_measure(asked, groups, engine, watched=watched)
 
 
 def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:

@@ -70,7 +70,7 @@ def check_op(asked: CollectiveInputs) -> None:
 
 
 def how_to_measure(
-    asked: CollectiveInputs, groups: list[Group], engine: str
+    asked: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
 ) -> tuple[list[int], Measure]:
     """Return the function that measures one size, and the sizes that a byte matrix gives."""
     from cluster_sim.collectives import CollectiveCall, measure
@@ -93,6 +93,7 @@ def how_to_measure(
             sbuf=asked.sbuf,
             engine=engine,
             faults=faults,
+            watched=watched,
         )
     if len(groups) > 1:
         raise InputError(f"{KIND} runs in one group, --group names {len(groups)}; give one")

@@ -33,6 +33,8 @@ MAX_PAIRS = 1 << 16
 MOST_PLACES = 1 << 25
 """Chips that all cuts across one axis are taken over; of a larger domain fewer cuts are looked at,
 which are as good where the axis is a ring."""
+LINKS_AT_ONCE = 1 << 17
+"""Links that a cut is summed over at a time, so that no array of all of them is made."""
 MOST_STACKED_CUTS = 16
 """Cuts along an axis that are looked at where switches lead to switches: each is a flow problem."""
 
@@ -199,19 +201,22 @@ def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> I
     are ranges of starts, round the axis, which are summed by where they begin and end. ``width`` is
     at most half the axis, so that source and target share stretches one way round only.
     """
-    src, dst, rate = place[links.src], place[links.dst], links.bandwidth_bytes_per_s
     change = np.zeros(2 * size + 1, np.int64)
 
-    def add(first: IntArray, length: IntArray, rates: IntArray) -> None:
+    def add(first: IntArray, length: IntArray | int, rates: IntArray) -> None:
         np.add.at(change, first % size, rates)
         np.add.at(change, first % size + length, -rates)
 
-    ahead = (dst - src) % size
-    back = size - ahead
-    on, off = ahead < width, (ahead > 0) & (back < width)
-    add(src - width + 1, np.full(len(src), width), rate)
-    add((dst - width + 1)[on], (width - ahead)[on], -rate[on])
-    add((src - width + 1)[off], (width - back)[off], -rate[off])
+    for begin in range(0, len(links.src), LINKS_AT_ONCE):
+        some = slice(begin, begin + LINKS_AT_ONCE)
+        src, dst = place[links.src[some]], place[links.dst[some]]
+        rate = links.bandwidth_bytes_per_s[some]
+        ahead = (dst - src) % size
+        back = size - ahead
+        on, off = ahead < width, (ahead > 0) & (back < width)
+        add(src - width + 1, width, rate)
+        add((dst - width + 1)[on], (width - ahead)[on], -rate[on])
+        add((src - width + 1)[off], (width - back)[off], -rate[off])
     twice = np.cumsum(change[:-1])
     leaves: IntArray = twice[:size] + twice[size:]
     return leaves

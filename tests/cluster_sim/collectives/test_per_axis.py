@@ -52,3 +52,15 @@ def test_a_million_ops_are_counted_as_they_are_run() -> None:
     row, _ = measure(call, "per-axis")
     assert row["ops"] == len(build(call, PER_AXIS))
     assert row["steps"] == 6 * 19
+
+
+def test_messages_that_nobody_watches_are_dropped_and_change_nothing() -> None:
+    call = call_on("torus:12x12x12", "all-reduce", 12**3 * 4096)
+    seen, trace = measure(call, "per-axis")
+    unseen, few = measure(call, "per-axis", watched=False)
+    clocks = ("build_s", "simulate_s")
+    assert [seen.pop(name) + unseen.pop(name) > 0 for name in clocks]
+    assert unseen == seen
+    assert len(few) < len(trace) == seen["ops"]
+    uneven = call_on("torus:12x12x12", "all-reduce", 12**3 * 4096 + 1)
+    assert len(measure(uneven, "per-axis", watched=False)[1]) == len(trace)
