@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -55,10 +56,11 @@ def run(
     )
 
 
+@functools.cache
 def simulate(
     model: str, cluster: str, tp: int, pp: int, global_batch: int, seq: int, overlap: str
 ) -> Iteration:
-    """Return the step itself; parameters as for :func:`run`."""
+    """Return the step itself, run once for its numbers and its pictures; parameters as for run."""
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.iteration import iteration

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 
@@ -29,6 +31,7 @@ from cluster_sim.collectives.group import Box, box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import IntArray
+from topologies import kept_files
 from topologies.errors import InputError
 
 WHOLE = 1000
@@ -74,11 +77,30 @@ def shares(
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
     """Orders of the axes with integer weights, such that the busiest axis is as idle as can be.
 
+    They are kept for later runs, since scipy takes longer to load than a command to run.
+
     Examples
     --------
     >>> shares((4, 4), (1, 1))
     (((0, 1), 500), ((1, 0), 500))
     """
+    if len(sizes) == 1:
+        return (((0,), WHOLE),)
+    name = (
+        f"shares-{kept_files.digest(repr((sizes, capacities)), Path(__file__).read_bytes())}.json"
+    )
+    kept = kept_files.read(name)
+    if kept is not None:
+        return tuple((tuple(order), weight) for order, weight in json.loads(kept))
+    found = _evenest(sizes, capacities)
+    kept_files.keep(name, json.dumps(found).encode())
+    return found
+
+
+def _evenest(
+    sizes: tuple[int, ...], capacities: tuple[int, ...]
+) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Solve the linear programme behind :func:`shares`."""
     axes = range(len(sizes))
     orders = list(itertools.permutations(axes))
     if len(sizes) > MOST_PERMUTED:
