@@ -150,7 +150,7 @@ def test_out_that_holds_something_else_is_refused_before_the_work(
         (["zebra"], "no experiment is called zebra. There are: hop_time"),
         (["hop_time", "--ranks", "x"], "--ranks 'x' is no list of int values"),
         (["hop_time", "--rank"], "See cluster-sim experiment hop_time --help"),
-        (["hop_time", "--speed", "3"], "No such option: --speed"),
+        (["hop_time", "--speed", "3"], "No such option '--speed'"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(
