@@ -106,6 +106,7 @@ def _run_all(asked: Question, catalogue: CatalogueInputs, call: Invocation) -> _
 def _document(told: _Told, call: Invocation) -> dict[str, Any]:
     from experiments.cli.fleet_inputs import notes
     from workloads.fleet import summary
+    from workloads.fleet.setup.sureness import replicas_document
 
     name, scenario, run = told.main
     own = summary(run, scenario.economics, scenario.prices)
@@ -114,7 +115,9 @@ def _document(told: _Told, call: Invocation) -> dict[str, Any]:
         "policy": told.asked.policy.policy,
         "scenario": name,
         "models": sorted({service.weights for service in scenario.services}),
+        "replicas": replicas_document(scenario.services),
         **scenario.sizing.document(),
+        **_sureness(scenario),
         **own,
         "scaling": told.base.scaling,
         "notes": notes(told.base, told.asked.policy.policy),
@@ -127,6 +130,20 @@ def _document(told: _Told, call: Invocation) -> dict[str, Any]:
             for (label, each), done in zip(told.scenarios, told.runs, strict=True)
         ]
     return {**document, "build_s": told.build_s, "simulate_s": told.simulate_s}
+
+
+def _sureness(scenario: Scenario) -> dict[str, Any]:
+    """Interval of a unit's capacity, and what it makes of the units for the busiest hour."""
+    from workloads.fleet.setup.sureness import capacity_interval
+
+    capacity = scenario.sizing.unit_capacity_requests_per_s
+    ends = capacity_interval(scenario.services, capacity)
+    needed = scenario.sizing.units_needed_peak
+    ends_of_need = {
+        "units_needed_peak_low": needed * capacity / ends.high,
+        "units_needed_peak_high": needed * capacity / ends.low,
+    }
+    return {"interval": {**ends.document(), **ends_of_need}}
 
 
 def _regret(told: _Told, own: Mapping[str, Any], call: Invocation) -> dict[str, float]:
@@ -187,12 +204,23 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["the fleet serves at the SLO", f"{document['capacity_requests_per_s']:,.4g} requests/s"],
         ["", f"{document['capacity_tokens_per_s']:,.4g} tokens/s"],
         ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
+        ["", "; ".join(_replica_text(one) for one in document["replicas"]) or "as given"],
         [
             "units for the busiest hour",
             f"{document['units_needed_peak']:,.1f} of {document['units']:,}",
         ],
+        [
+            "80 % interval of it",
+            f"{document['interval']['units_needed_peak_low']:,.1f} to "
+            f"{document['interval']['units_needed_peak_high']:,.1f}",
+        ],
         ["factor on the demand", f"{document['demand_scale']:.6g}"],
     ]
+
+
+def _replica_text(one: Mapping[str, Any]) -> str:
+    chips = f"{one['replicas_per_unit']} x {one['chips']} chips"
+    return f"{chips} with {one['model']}, {one['precision']}"
 
 
 def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:

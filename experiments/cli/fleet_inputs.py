@@ -30,6 +30,7 @@ from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
 from workloads.fleet.setup.mixture import Share
 from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.sureness import serving_notes
 from workloads.models.huggingface import model
 from workloads.serving import parse_share, parse_slo
 
@@ -120,7 +121,7 @@ def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> 
 def notes(built: Scenario, policy: str) -> list[str]:
     """Remarks on the inputs that a reader of the results should know."""
     known = 0 if built.history is None else built.history.minutes
-    remarks = list(built.demand.notes)
+    remarks = [*built.demand.notes, *serving_notes(built.cluster, built.services)]
     if policy == "forecast" and known < MINUTES_PER_DAY:
         remarks.append(
             "the forecast knows no earlier day when the run begins, so its first hours are "

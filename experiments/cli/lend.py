@@ -43,7 +43,7 @@ def lend(
 
     The demand is the history and ends now. The same rule is tried on every night of the history.
     """
-    from experiments.cli.fleet_inputs import scenario_from
+    from experiments.cli.fleet_inputs import notes, scenario_from
     from workloads.fleet.lending import lend_on
 
     question = _night(night, fleet.slo)
@@ -61,12 +61,26 @@ def lend(
         **scenario.sizing.document(),
         "history_days": scenario.demand.minutes / 1440,
         **loan.summary(),
+        **_sureness(loan, scenario),
         "scaling": scenario.scaling,
-        "notes": [note for note in (loan.note, *scenario.demand.notes) if note],
+        "notes": [note for note in (loan.note, *notes(scenario, "")) if note],
     }
     for note in (document["scaling"], *document["notes"]):
         sys.stderr.write(f"{note}\n" if note else "")
     call.answer(lambda: document, lambda: _print(document), lambda run: _write(run, loan, scenario))
+
+
+def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
+    """Interval of the lent unit-hours from that of a unit's capacity."""
+    import numpy as np
+
+    from workloads.fleet.lending.answer import at_capacity
+    from workloads.fleet.setup.sureness import capacity_interval
+
+    ends = capacity_interval(scenario.services, 1.0)
+    width = np.diff(loan.nights.edges) / 60.0
+    low, high = (float(at_capacity(loan, factor) @ width) for factor in (ends.low, ends.high))
+    return {"interval": {**ends.document(), "low": low, "high": high}}
 
 
 def _limits_only(slo: str) -> str:
@@ -111,6 +125,7 @@ def _print(document: Mapping[str, Any]) -> None:
     shortfall = tested["hindsight_unit_hours"] or 1.0
     facts = [
         ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
+        ["80 % interval, by a unit's capacity", _ends(document["interval"])],
         ["training tokens", f"{document['training_tokens']:,.4g}"],
         ["worth at the list price", "–" if usd is None else f"{usd:,.0f} USD"],
         ["time to reclaim a unit", f"{document['reclaim_latency_s']:,.0f} s"],
@@ -123,6 +138,10 @@ def _print(document: Mapping[str, Any]) -> None:
         ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
     ]
     print_table("", ["", ""], facts)
+
+
+def _ends(ends: Mapping[str, float]) -> str:
+    return f"{ends['low']:,.0f} to {ends['high']:,.0f} unit-hours"
 
 
 def _write(run: Run, loan: Loan, scenario: Scenario) -> None:

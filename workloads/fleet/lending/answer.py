@@ -289,6 +289,11 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
     )
 
 
+def at_capacity(loan: Loan, factor: float) -> npt.NDArray[np.int64]:
+    """Units that are free in each window if a unit serves so many times what was predicted."""
+    return free_units(loan.terms, loan.tested.coming / factor)
+
+
 def at_confidence(loan: Loan, confidence: float) -> npt.NDArray[np.int64]:
     """Units that are free in each window of the same night at another confidence."""
     tested = backtest(loan.known, confidence=confidence, limit=loan.terms.most_units)

@@ -36,7 +36,7 @@ class Backtest:
     missed : float array (answered,)
         Share of the night's demand beyond the capacity.
     coming : float array (windows,)
-        Units to keep in the coming night.
+        Units to keep in the coming night, more than there are where demand is expected to be so.
     form : str
         Expectation that the coming night uses.
     """
@@ -192,6 +192,6 @@ def _judged(known: NightErrors, answers: list[_Answer], limit: float) -> Backtes
         capacity=capacity,
         violated=within < known.share,
         missed=np.maximum(over, 0.0).sum(axis=1) / np.maximum(need.sum(axis=1), 1e-12),
-        coming=answers[-1].capacity(limit),
+        coming=answers[-1].kept[answers[-1].form],
         form=FORMS[answers[-1].form],
     )

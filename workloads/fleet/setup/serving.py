@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.clusters.cluster import Cluster
+from workloads.confidence import serving_features
 from workloads.demand import Demand
-from workloads.fleet.setup.replica import AUTO, shortest_replica
+from workloads.fleet.setup.replica import AUTO, Replica, shortest_replica
 from workloads.fleet.state.services import Service
 from workloads.models.model import Model
 from workloads.serving import (
     BUCKETS,
     Batching,
-    Profile,
     Slo,
     azure_lengths,
     capacity_table,
@@ -96,12 +96,15 @@ def services_from(
         for model in models
     }
     return tuple(
-        _service(demand.only(name), replicas[model.name].served, cluster, serving)
+        _service(demand.only(name), model, replicas[model.name], cluster, serving)
         for name, model in zip(demand.services, models, strict=True)
     )
 
 
-def _service(asked: Demand, served: Profile, cluster: Cluster, serving: Serving) -> Service:
+def _service(
+    asked: Demand, model: Model, replica: Replica, cluster: Cluster, serving: Serving
+) -> Service:
+    served = replica.served
     replicas = max(1, cluster.chips_per_domain // served.chips)
     prompt, output = (
         float(np.average(column[0], weights=asked.requests[0]))
@@ -119,9 +122,15 @@ def _service(asked: Demand, served: Profile, cluster: Cluster, serving: Serving)
         output_means=_grid(asked.output_tokens[0], output),
         cache=serving.cache,
     )
-    weights = replicas * served.weights_bytes
     return Service(
-        asked.services[0], table, weights_bytes=weights, replicas=replicas, weights=served.name
+        asked.services[0],
+        table,
+        weights_bytes=replicas * served.weights_bytes,
+        replicas=replicas,
+        weights=served.name,
+        precision=replica.precision,
+        replica_chips=served.chips,
+        prediction=serving_features(model, cluster.chip, served.chips),
     )
 
 

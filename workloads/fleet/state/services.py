@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from workloads.confidence import Prediction
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.serving.capacity import Capacity
 
@@ -32,6 +33,12 @@ class Service:
     weights : str
         Name of the weights. Services of the same weights share their units; by default a service
         has weights of its own.
+    precision : str
+        Of the weights; empty where a rate stands for the model.
+    replica_chips : int
+        Chips of a replica; 0 where a rate stands for the model.
+    prediction : Prediction, optional
+        Kind of prediction that the capacity is, for its interval.
     """
 
     name: str
@@ -40,6 +47,9 @@ class Service:
     patience_s: float = 600.0
     replicas: int = 1
     weights: str = ""
+    precision: str = ""
+    replica_chips: int = 0
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)

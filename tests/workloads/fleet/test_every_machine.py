@@ -1,0 +1,63 @@
+"""Every machine by name serves, trains and tells what it rests on, from the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.machines import machines
+from topologies.clusters.names import RAINIER, cluster
+
+ALONE = ("trn1.2xlarge",)
+"""Machines without a scale-out fabric."""
+CLUSTERS = [name if name in ALONE else f"{name}:4" for name in machines(catalogue())]
+GROUPS = ("inference", "training", "moving", "idle", "broken")
+
+
+def _fleet(name: str, model: str, *more: str) -> dict[str, Any]:
+    words = ["fleet", "--cluster", name, "--model", model, "--demand", "azure-conv", "--days"]
+    words += ["0.05", "--no-compare", "--json", "--quiet", *more]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CLUSTERS, RAINIER])
+def test_the_fleet_runs_on_every_machine(name: str) -> None:
+    told = _fleet(name, "llama-3.1-8b", "--scale-to-peak", "0.5")
+    assert sum(told[f"{one}_chip_hours"] for one in GROUPS) == told["chip_hours"]
+    assert told["chips"] == cluster(name).chips
+    assert told["slo_attainment"] > 0.9
+    assert told["replicas"][0]["model"] == "llama-3.1-8b"
+    ends = told["interval"]
+    assert ends["low"] < told["unit_capacity_requests_per_s"] < ends["high"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("trn2-ultraserver:8", "deepseek-v3"),
+        ("dgx-h200:8", "deepseek-v3"),
+        ("trn3-gen2:4", "llama-3.1-405b"),
+        ("gb200-nvl72:4", "llama-3.1-405b=20%,llama-3.1-8b=80%"),
+        ("p5en.48xlarge:16", "llama-3.1-405b=20%,llama-3.1-8b=80%"),
+    ],
+)
+def test_large_models_and_mixtures_run_without_further_options(name: str, model: str) -> None:
+    told = _fleet(name, model)
+    assert len(told["replicas"]) == 1 + model.count(",")
+    assert told["served_tokens"] > 0
+
+
+def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
+    gen1 = " ".join(_fleet("trn3-gen1:2", "llama-3.1-8b")["notes"])
+    assert "serving overheads of trn3 are assumed: As on Trn2." in gen1
+    assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", "llama-3.1-8b")["notes"])

@@ -1,0 +1,59 @@
+"""How sure a fleet's capacity is, and what its numbers rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.cluster import Cluster
+from workloads.confidence import Interval, interval
+from workloads.fleet.state.services import Service
+
+GIVEN = "rate of a unit as given"
+
+
+def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
+    """Interval of the capacity of a unit: that of the least sure of its services.
+
+    The needed units grow, and the lendable ones fall, by the inverse of its ends.
+
+    Parameters
+    ----------
+    capacity : float
+        In any unit, such as requests/s.
+    """
+    ends = [
+        interval(capacity, service.prediction)
+        for service in services
+        if service.prediction is not None
+    ]
+    if not ends:
+        return Interval(capacity, capacity, basis=GIVEN)
+    return max(ends, key=lambda each: each.high)
+
+
+def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
+    """Return the replicas in a unit, one row for each model, for the command line's JSON."""
+    models = {service.weights: service for service in services if service.replica_chips}
+    return [
+        {
+            "model": name.partition(" on ")[0],
+            "precision": service.precision,
+            "chips": service.replica_chips,
+            "replicas_per_unit": service.replicas,
+        }
+        for name, service in models.items()
+    ]
+
+
+def serving_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
+    """Remark on serving overheads of a chip that nobody has measured."""
+    known, part = cluster.catalogue or catalogue(), f"serving.{cluster.chip}"
+    modelled = any(service.replica_chips for service in services)
+    if not modelled or not known.has(part, "iteration_overhead"):
+        return []
+    row = known.entry(part, "iteration_overhead")
+    if row.grade != "assumed":
+        return []
+    return [f"serving overheads of {cluster.chip} are assumed: {row.note.partition('.')[0]}."]
