@@ -235,7 +235,7 @@ def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["moves between services of one model", f"{document['service_moves']:,}"],
         ["changes from one model to another", f"{document['weight_changes']:,}"],
         ["time to serve, p50 / p99", f"{_number(latency['p50'])} / {_number(latency['p99'])}"],
-        ["failures", f"{document['failures']:,}"],
+        ["failures", _failures(document["failures_by_domain"])],
     ]
 
 
@@ -257,6 +257,12 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
         captured = document["regret"]["captured"]
         facts.append(["training won, of what foresight wins", f"{captured:.1%}"])
     return facts
+
+
+def _failures(by_domain: Mapping[str, int]) -> str:
+    if set(by_domain) <= {"server"}:
+        return f"{sum(by_domain.values()):,}"
+    return ", ".join(f"{count:,} x {name}" for name, count in by_domain.items())
 
 
 def _in_time(document: Mapping[str, Any]) -> str:

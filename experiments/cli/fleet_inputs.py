@@ -35,6 +35,7 @@ from workloads.models.huggingface import model
 from workloads.serving import parse_share, parse_slo
 
 NEVER = ("inf", "never")
+FAILURES = ("on", "off", "domains")
 
 
 def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
@@ -45,8 +46,8 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
     InputError
     """
     fleet, demand = asked.fleet, asked.demand
-    if fleet.failures not in ("on", "off"):
-        raise InputError(f"--failures {fleet.failures!r}; write on or off.")
+    if fleet.failures not in FAILURES:
+        raise InputError(f"--failures {fleet.failures!r}; write {', '.join(FAILURES)}.")
     check_name(asked.policy.policy)
     check_texts(demand.what_if)
     cluster = machine(fleet.cluster, catalogue=catalogue)
@@ -73,7 +74,8 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
         operation=Operation(
             costs=_costs(cluster, asked.limits),
             limits=_limits(asked.limits),
-            failing=fleet.failures == "on",
+            failing=fleet.failures != "off",
+            domains=fleet.failures == "domains",
             economics=replace(
                 Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
                 usd_per_million_tokens=asked.money.token_price,

@@ -148,7 +148,14 @@ class FleetInputs:
         default=None,
         metadata=option("Training jobs", metavar="FILE.csv", default="one that takes all chips"),
     )
-    failures: str = field(default="on", metadata=option("Failures of chips", choices=("on", "off")))
+    failures: str = field(
+        default="on",
+        metadata=option(
+            "Failures: on takes servers out one by one, domains also racks, scale-up domains and "
+            "power feeds",
+            choices=("on", "off", "domains"),
+        ),
+    )
     cache: Path | None = field(
         default=None, metadata=option("Keep capacity tables there", metavar="DIR")
     )

@@ -21,6 +21,7 @@ from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Failures
+from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.serving import Serving, services_from
@@ -68,6 +69,9 @@ class Operation:
     costs : ChangeCosts, optional
     limits : Limits, optional
     failing : bool
+        Whether anything breaks.
+    domains : bool
+        Whether racks, scale-up domains and power feeds break as well as servers.
     economics : Economics, optional
     tariff : function of (start, minutes), optional
         Prices of electricity for a run from a moment on.
@@ -76,6 +80,7 @@ class Operation:
     costs: ChangeCosts | None = None
     limits: Limits | None = None
     failing: bool = True
+    domains: bool = False
     economics: Economics | None = None
     tariff: Callable[[str, int], Prices] | None = None
 
@@ -199,7 +204,9 @@ def scenario(
         jobs=night_work(cluster, models, training, services, window),
         costs=operation.costs or ChangeCosts.of(cluster),
         limits=operation.limits or Limits(),
-        failures=_failures(cluster, services) if operation.failing else None,
+        failures=failures_from(cluster, services, domains=operation.domains)
+        if operation.failing
+        else None,
         economics=operation.economics or Economics.of(cluster),
         tariff=operation.tariff,
     )
@@ -283,11 +290,3 @@ def _noisy(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
     if not np.any(spread):
         return demand
     return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)
-
-
-def _failures(cluster: Cluster, services: tuple[Service, ...]) -> Failures:
-    """Servers fail one by one where no replica spans several of them."""
-    servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-    apart = all(service.replicas % servers == 0 for service in services)
-    chips = cluster.chips_per_domain
-    return Failures.from_catalogue(chips, servers=servers if apart else 1, parts=cluster.catalogue)

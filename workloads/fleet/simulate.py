@@ -15,7 +15,7 @@ from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.static import best_static, static
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Inputs, Record, Signals, controlling
-from workloads.fleet.processes.failures import Failures, failing
+from workloads.fleet.processes.failures import Failures, failing, failing_together
 from workloads.fleet.processes.opening import (
     in_whole_requests,
     inputs_of,
@@ -63,6 +63,8 @@ class FleetRun:
     evaluation : TrainingJob or None
     changes : tuple of Change
     failures : int
+    failures_by_domain : dict
+        The same by what failed: a server, a rack, a scale-up domain, a power feed.
     loaded_bytes : float
         Read from and written to the shared store [B].
     """
@@ -83,6 +85,7 @@ class FleetRun:
     evaluation: TrainingJob | None
     changes: tuple[Change, ...] = field(repr=False, default=())
     failures: int = 0
+    failures_by_domain: dict[str, int] = field(default_factory=dict)
     loaded_bytes: float = 0.0
 
     @property
@@ -171,6 +174,8 @@ def _lived(world: World, inputs: Inputs, policy: Policy, failures: Failures | No
     end = world.env.process(controlling(world, inputs, policy, record))
     if failures is not None:
         world.env.process(failing(world, failures))
+        for domain in failures.domains:
+            world.env.process(failing_together(world, domain))
     world.env.run(until=end)
     return record
 
@@ -200,6 +205,7 @@ def _finished(
         ),
         evaluation=world.evaluation,
         changes=tuple(world.changes),
-        failures=world.failures,
+        failures=world.failures.total(),
+        failures_by_domain=dict(world.failures),
         loaded_bytes=world.store.moved_bytes,
     )

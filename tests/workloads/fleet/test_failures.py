@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from math import exp, sqrt
+
+import numpy as np
 import pytest
 
 from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+from topologies.views.measures import measure
 from workloads.demand import constant
-from workloads.fleet import Failures, Service, simulate, static
+from workloads.fleet import (
+    Economics,
+    Failures,
+    FleetRun,
+    Role,
+    Service,
+    default_jobs,
+    simulate,
+    static,
+)
+from workloads.fleet.processes.failures import Domain
+from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.setup.failure_domains import failures_from
 from workloads.serving.capacity import fixed_rate
 
 GPUS, DAYS, UNEXPECTED = 16_384, 54, 419
@@ -35,3 +52,81 @@ def test_a_simulated_third_of_it_has_a_third_of_the_interruptions() -> None:
     )
     assert run.failures == pytest.approx(expected, abs=3 * expected**0.5)
     assert days * 24 / run.failures == pytest.approx(3.09, rel=0.3)
+
+
+def _broken_unit_h(domain: Domain, parts: int, size_units: float, hours: float) -> float:
+    """Expected unit-hours under repair by a time, from none at the start: independent repairs."""
+    rate_per_h, repair_h = parts / domain.mtbf_s * 3600, domain.repair_s / 3600
+    return rate_per_h * size_units * repair_h * (hours - repair_h * (1 - exp(-hours / repair_h)))
+
+
+def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
+    return simulate(
+        constant(60.0, minutes=days * 1440),
+        [Service("chat", fixed_rate(3.5), 1e9)],
+        units=units,
+        policy=static(units // 2),
+        jobs=default_jobs(units),
+        failures=failures,
+        rng=np.random.default_rng(seed),
+    )
+
+
+@pytest.mark.parametrize(
+    ("domain", "parts", "size"),
+    [
+        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2), 1600, 0.5),
+        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4), 200, 4.0),
+        (Domain("scale-up domain", 400 * 3600.0, 3 * 3600.0), 800, 1.0),
+        (Domain("power feed", 100 * 3600.0, 3 * 3600.0, units=40), 20, 40.0),
+    ],
+    ids=["half a unit", "four units", "a unit", "forty units"],
+)
+def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
+    domain: Domain, parts: int, size: float
+) -> None:
+    """Within five standard errors of a compound Poisson process; overlaps take up to a share."""
+    units, days, seeds = 800, 4, 3
+    never = Failures(1e15, 3600.0, servers=4, domains=(domain,))
+    runs = [_run_with(never, units, days, seed) for seed in range(seeds)]
+    assert parts == domain.count(units, 4)
+    expected = _broken_unit_h(domain, parts, size, days * 24)
+    events = parts * days * 86400 / domain.mtbf_s
+    counted = [run.failures_by_domain[domain.name] for run in runs]
+    assert np.mean(counted) == pytest.approx(events, rel=0.05, abs=5 * sqrt(events / seeds))
+    broken = np.mean([role_server_ms(run)[-1, Role.BROKEN] for run in runs]) / 4 / 3.6e6
+    spread = 5 * sqrt(2 / (events * seeds))
+    assert broken == pytest.approx(expected, rel=spread + 0.05)
+    for run in runs:
+        total = role_server_ms(run)
+        assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * units * 4)
+
+
+def test_domains_of_machines_from_the_catalogue() -> None:
+    """Servers fail by cause, cables and racks by their own rates; a rack of NVL72 is the unit."""
+    trainium, nvl72 = (
+        failures_from(cluster(name), (), domains=True)
+        for name in ("trn2-ultraserver:2000", "gb200-nvl72:100")
+    )
+    domains = {one.name: one for one in trainium.domains}
+    assert set(domains) == {"rack", "power feed", "scale-up domain"}
+    assert (domains["rack"].units, domains["rack"].servers) == (0, 2)
+    assert domains["power feed"].units == round(65e6 / cluster_power_w("trn2-ultraserver") * 0.42)
+    copper_h = catalogue().value("reliability", "copper_link_mttf") / 3600
+    cables = measure(cluster("trn2-ultraserver")).links / 2
+    assert domains["scale-up domain"].mtbf_s / 3600 == pytest.approx(copper_h / (cables + 64))
+    known = catalogue()
+    of_a_server_per_h = 3600 * sum(
+        count / known.value(f"failure.{name}", "mtbf")
+        for name, count in (("chip", 16), ("hbm", 16), ("host", 1), ("power", 1), ("nic", 16))
+    )
+    assert 3600 / trainium.unit_mtbf_s == pytest.approx(4 * of_a_server_per_h)
+    rack = next(one for one in nvl72.domains if one.name == "rack")
+    assert rack.units == 1
+    plain = failures_from(cluster("trn2-ultraserver:2000"), ())
+    assert plain.domains == ()
+
+
+def cluster_power_w(name: str) -> float:
+    machine = cluster(name)
+    return Economics.of(machine).busy_w * machine.chips_per_domain

@@ -19,6 +19,53 @@ from workloads.fleet.state.ledger import NOBODY, IntArray, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import World
 
+SERVER = "server"
+"""Name of the smallest domain."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A part of the fleet whose units, or servers of one unit, fail together.
+
+    Attributes
+    ----------
+    name : str
+    mtbf_s, repair_s : float
+        Means for one such part [s].
+    units : int
+        That fail together; 0 where the part is smaller than a unit.
+    servers : int
+        That a unit loses then.
+    """
+
+    name: str
+    mtbf_s: float
+    repair_s: float
+    units: int = 1
+    servers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.mtbf_s > 0 or not self.repair_s >= 0 or self.units < 0 or self.servers < 1:
+            raise InputError(
+                f"failure domain {self.name}: mtbf {self.mtbf_s:g} s must be above 0, repair "
+                f"{self.repair_s:g} s and units {self.units} at least 0, servers {self.servers} "
+                "at least 1."
+            )
+
+    def count(self, units: int, servers: int) -> int:
+        """Parts of this kind in a fleet of so many units, each of so many servers.
+
+        Examples
+        --------
+        >>> Domain("rack", 1e6, 3600.0, units=0, servers=2).count(100, 4)
+        200
+        >>> Domain("rack", 1e6, 3600.0, units=4).count(10, 1)
+        3
+        """
+        if self.units:
+            return -(-units // self.units)
+        return units * max(1, servers // self.servers)
+
 
 @dataclass(frozen=True)
 class Failures:
@@ -30,11 +77,14 @@ class Failures:
         Means [s].
     servers : int
         That a unit loses one by one; 1: a failure takes the whole unit out.
+    domains : tuple of Domain
+        Larger parts that fail as a whole beside single servers.
     """
 
     unit_mtbf_s: float
     repair_s: float
     servers: int = 1
+    domains: tuple[Domain, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.unit_mtbf_s > 0 or not self.repair_s >= 0:
@@ -67,49 +117,73 @@ def failing(world: World, failures: Failures) -> Process:
         if world.ledger.role[unit] == Role.BROKEN or server < world.ledger.lost[unit]:
             continue
         repair_s = world.rng.exponential(failures.repair_s)
-        if _works_on(world, unit):
-            lose_server(world, unit, repair_s)
+        world.count_failure(SERVER)
+        if _works_on(world, unit, 1):
+            lose_servers(world, unit, 1, repair_s)
         else:
-            break_unit(world, unit, repair_s)
+            break_units(world, np.array([unit]), repair_s)
 
 
-def _works_on(world: World, unit: int) -> bool:
-    """Whether a unit has servers left after one more failure, and is in no role change."""
+def failing_together(world: World, domain: Domain) -> Process:
+    """Break all that hangs on one rack, scale-up domain or power feed, at random times."""
+    units = len(world.ledger)
+    count = domain.count(units, world.ledger.servers)
+    while True:
+        delay_s = world.rng.exponential(domain.mtbf_s / count)
+        yield world.env.timeout(max(1, milliseconds(delay_s, world.horizon_ms)))
+        number = int(world.rng.integers(count))
+        repair_s = world.rng.exponential(domain.repair_s)
+        first = number * domain.units if domain.units else number % units
+        struck = np.arange(first, min(first + max(domain.units, 1), units))
+        struck = struck[world.ledger.role[struck] != Role.BROKEN]
+        if not len(struck):
+            continue
+        world.count_failure(domain.name)
+        if not domain.units and _works_on(world, int(struck[0]), domain.servers):
+            lose_servers(world, int(struck[0]), domain.servers, repair_s)
+        else:
+            break_units(world, struck, repair_s)
+
+
+def _works_on(world: World, unit: int, servers: int) -> bool:
+    """Whether a unit has servers left after some more have failed, and is in no role change."""
     ledger = world.ledger
-    left = ledger.servers - int(ledger.lost[unit]) - 1
-    return bool(left and not ledger.ticket[unit] and ledger.role[unit] != Role.PAUSED)
+    left = ledger.servers - int(ledger.lost[unit]) - servers
+    return bool(left > 0 and not ledger.ticket[unit] and ledger.role[unit] != Role.PAUSED)
 
 
-def lose_server(world: World, unit: int, repair_s: float) -> None:
-    """Take one server out of a unit; a gang that it was in goes on without the unit."""
+def lose_servers(world: World, unit: int, servers: int, repair_s: float) -> None:
+    """Take servers out of a unit; a gang that it was in goes on without the unit."""
     ledger = world.ledger
-    world.failures += 1
     was = Role(int(ledger.role[unit]))
     gang = world.gangs[ledger.owner[unit]] if _in_gang(world, unit, was) else None
-    ledger.lose(unit, world.now)
+    ledger.lose(unit, world.now, servers)
     if gang is not None:
         ledger.loaded[unit] = NOBODY
         ledger.put(np.array([unit]), Role.SPARE, world.now)
-        release(world, gang.fail(unit, _replacement(world)), [])
+        release(world, gang.fail(np.array([unit]), _replacement(world)), [])
         dispatch(world)
-    world.env.process(_repair_server(world, unit, milliseconds(repair_s, world.horizon_ms)))
+    repair_ms = milliseconds(repair_s, world.horizon_ms)
+    world.env.process(_repair_servers(world, unit, servers, repair_ms))
 
 
-def break_unit(world: World, unit: int, repair_s: float) -> None:
-    """Take one unit out; its gang loses what its job loses, its cohort goes on without it."""
+def break_units(world: World, units: IntArray, repair_s: float) -> None:
+    """Take units out at once; gangs lose what their jobs lose, cohorts go on without them."""
     ledger = world.ledger
-    world.failures += 1
-    was = Role(int(ledger.role[unit]))
-    gang = world.gangs[ledger.owner[unit]] if _in_gang(world, unit, was) else None
-    ledger.ticket[unit] = 0
-    world.heading[unit] = NOBODY
-    ledger.loaded[unit] = NOBODY
-    ledger.put(np.array([unit]), Role.BROKEN, world.now)
-    if gang is not None and was is Role.PAUSED:
-        gang.paused = gang.paused[gang.paused != unit]
-    elif gang is not None:
-        release(world, gang.fail(unit, _replacement(world)), [])
-    world.env.process(_repair(world, unit, milliseconds(repair_s, world.horizon_ms)))
+    working = np.array([_in_gang(world, unit, Role(int(ledger.role[unit]))) for unit in units])
+    owner = np.where(working, ledger.owner[units], NOBODY)
+    paused = ledger.role[units] == Role.PAUSED
+    ledger.ticket[units] = 0
+    world.heading[units] = NOBODY
+    ledger.loaded[units] = NOBODY
+    ledger.put(units, Role.BROKEN, world.now)
+    for number in np.unique(owner[owner != NOBODY]).tolist():
+        gang = world.gangs[number]
+        own = units[owner == number]
+        gang.paused = gang.paused[~np.isin(gang.paused, own)]
+        if (~paused[owner == number]).any():
+            release(world, gang.fail(own, _replacement(world)), [])
+    world.env.process(_repair(world, units, milliseconds(repair_s, world.horizon_ms)))
 
 
 def _in_gang(world: World, unit: int, role: Role) -> bool:
@@ -127,13 +201,13 @@ def _replacement(world: World) -> IntArray:
     return NONE
 
 
-def _repair(world: World, unit: int, repair_ms: int) -> Process:
+def _repair(world: World, units: IntArray, repair_ms: int) -> Process:
     yield world.env.timeout(repair_ms)
-    world.ledger.put(np.array([unit]), Role.SPARE, world.now)
+    world.ledger.put(units, Role.SPARE, world.now)
     dispatch(world)
 
 
-def _repair_server(world: World, unit: int, repair_ms: int) -> Process:
+def _repair_servers(world: World, unit: int, servers: int, repair_ms: int) -> Process:
     yield world.env.timeout(repair_ms)
-    world.ledger.lose(unit, world.now, -1)
+    world.ledger.lose(unit, world.now, -servers)
     dispatch(world)

@@ -240,6 +240,7 @@ def _changes(run: FleetRun) -> dict[str, Any]:
             "n": len(latency),
         },
         "failures": run.failures,
+        "failures_by_domain": run.failures_by_domain,
         "store_bytes": run.loaded_bytes,
     }
 

@@ -138,13 +138,13 @@ class Gang:
         self.units = units
         self._process = self.env.process(self._live())
 
-    def fail(self, unit: int, replacement: IntArray) -> IntArray:
-        """Lose one unit, perhaps replace it; returns the units that it can no longer use."""
+    def fail(self, broken: IntArray, replacement: IntArray) -> IntArray:
+        """Lose units at once, perhaps replace one; returns those that it can no longer use."""
         self._settle()
         self.tally.failures += 1
         step = self.job.step_tokens if self.job.peer_recovery else float("inf")
         self._lose(min(step, self.tally.tokens - self._saved))
-        rest = np.concatenate([self.units[self.units != unit], replacement])
+        rest = np.concatenate([self.units[~np.isin(self.units, broken)], replacement])
         size = self.job.fits(len(rest))
         self.units, left = rest[:size], rest[size:]
         cost = self.costs.resize_s if self.job.peer_recovery else self.costs.restart_s

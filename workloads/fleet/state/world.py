@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -54,9 +55,13 @@ class World:
     horizon_ms: int
     heading: npt.NDArray[np.int16]
     changes: list[Change] = field(default_factory=list)
-    failures: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def count_failure(self, domain: str) -> None:
+        """Count a failure of a server, a rack and so on."""
+        self.failures[domain] += 1
 
     @property
     def now(self) -> int:

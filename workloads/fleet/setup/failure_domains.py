@@ -1,0 +1,86 @@
+"""Failures of a fleet from the catalogue: servers, or racks, domains and power feeds as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
+from workloads.economics import UNIT_OF, Economics
+from workloads.fleet.processes.failures import Domain, Failures
+from workloads.fleet.state.services import Service
+from workloads.job.causes import failure_rates
+
+CABLES = "copper_link"
+"""Cause that takes a whole scale-up domain out: its cables are laid between servers."""
+
+
+def failures_from(
+    cluster: Cluster, services: Sequence[Service], *, domains: bool = False
+) -> Failures:
+    """Return the failures of a cluster's units.
+
+    Without ``domains`` one rate of a chip stands for all causes, and every failure takes one server
+    (part ``fleet.failure``, ``chip_mtbf``). With them, servers fail by their causes (chips, memory,
+    hosts, power supplies, adapters; see :mod:`workloads.job.causes`), copper cables between servers
+    take their scale-up domain out, and racks and power feeds fail as wholes. Software takes nothing
+    out of service here, and the fabric routes around optical links and switches.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    services : sequence of Service
+        Where none has a replica over several servers, servers fail one by one.
+    domains : bool
+    """
+    known = cluster.catalogue or catalogue()
+    servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+    apart = all(service.replicas % servers == 0 for service in services)
+    one_by_one = servers if apart else 1
+    chips = cluster.chips_per_domain
+    plain = Failures.from_catalogue(chips, servers=one_by_one, parts=known)
+    if not domains:
+        return plain
+    one = replace(cluster, domains=1)
+    rates = {cause.name: cause for cause in failure_rates(one, chips, known).causes}
+    of_servers = sum(
+        cause.per_s for name, cause in rates.items() if cause.replaces and name != CABLES
+    )
+    larger: tuple[Domain, ...] = (_rack(cluster, known, one_by_one), _feed(cluster, known))
+    if rates[CABLES].per_s > 0:
+        larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, plain.repair_s),)
+    return Failures(1 / of_servers, plain.repair_s, one_by_one, domains=larger)
+
+
+def _rack(cluster: Cluster, known: Catalogue, servers: int) -> Domain:
+    """A rack: some servers of a unit, or several units."""
+    machine = _machine(cluster)
+    part = machine if known.has(machine, "rack_chips") else "fleet.failure"
+    chips = round(known.value(part, "rack_chips"))
+    mtbf_s, repair_s = (
+        known.value("fleet.failure", quantity) for quantity in ("rack_mtbf", "rack_repair")
+    )
+    if chips < cluster.chips_per_domain and servers > 1:
+        lost = max(1, chips // cluster.chips_per_server)
+        return Domain("rack", mtbf_s, repair_s, units=0, servers=min(lost, servers))
+    return Domain("rack", mtbf_s, repair_s, units=max(1, chips // cluster.chips_per_domain))
+
+
+def _feed(cluster: Cluster, known: Catalogue) -> Domain:
+    """A power feed: a share of the units of a building, which loses one so often."""
+    economics = Economics.of(cluster)
+    unit_w = max(economics.busy_w * cluster.chips_per_domain, 1.0)
+    building = min(known.value("rainier", "building_power") / unit_w, float(cluster.domains))
+    share = known.value("fleet.failure", "feed_share")
+    return Domain(
+        "power feed",
+        known.value("fleet.failure", "feed_mtbf") / share,
+        known.value("fleet.failure", "feed_repair"),
+        units=max(1, round(building * share)),
+    )
+
+
+def _machine(cluster: Cluster) -> str:
+    stem = cluster.name.partition(":")[0]
+    return UNIT_OF.get(stem, stem)
