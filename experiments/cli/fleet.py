@@ -21,7 +21,7 @@ from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -106,6 +106,7 @@ def _run_all(asked: Question, catalogue: CatalogueInputs, call: Invocation) -> _
 def _document(told: _Told, call: Invocation) -> dict[str, Any]:
     from experiments.cli.fleet_inputs import notes
     from workloads.fleet import summary
+    from workloads.fleet.setup.post_training_rates import post_training_document
     from workloads.fleet.setup.sureness import replicas_document
 
     name, scenario, run = told.main
@@ -122,6 +123,8 @@ def _document(told: _Told, call: Invocation) -> dict[str, Any]:
         "scaling": told.base.scaling,
         "notes": notes(told.base, told.asked.policy.policy),
     }
+    if phases := post_training_document(scenario.jobs):
+        document["post_training"] = phases
     if told.asked.policy.compare:
         document["regret"] = _regret(told, own, call)
     if len(told.scenarios) > 1:
@@ -189,6 +192,8 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table(title, ["", "chip-hours", "share"], hours)
     print_table("", ["", ""], [*_size_facts(document), *_service_facts(document)])
     print_table("", ["", ""], _money_facts(document))
+    if "post_training" in document:
+        _print_post_training(document["post_training"])
     if "rows" in document:
         titles = ["scenario", *(name for _, name, _ in COMPARED)]
         rows = [
@@ -196,6 +201,32 @@ def _print(document: Mapping[str, Any]) -> None:
             for row in document["rows"]
         ]
         print_table("What-ifs side by side", titles, rows)
+
+
+def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print how post-training jobs divide their units, one row for each size."""
+    different = {(one["units"], one["mode"]): one for one in jobs}
+    rows = [
+        [
+            one["mode"],
+            str(one["units"]),
+            f"{one['rollout_units']} + {one['update_units']}",
+            *(f"{one[name]:,.1f} s" for name in ("rollout_s", "update_s", "transfer_s", "step_s")),
+            one["bound"],
+        ]
+        for one in different.values()
+    ]
+    titles = [
+        "",
+        "units",
+        "rollouts + updates",
+        "rollout",
+        "update",
+        "transfer",
+        "step",
+        "bound by",
+    ]
+    print_table("Post-training: a step in the steady state", titles, rows)
 
 
 def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:

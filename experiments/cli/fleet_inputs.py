@@ -76,6 +76,7 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
             limits=_limits(asked.limits),
             failing=fleet.failures != "off",
             domains=fleet.failures == "domains",
+            post_training=fleet.post_training or "",
             economics=replace(
                 Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
                 usd_per_million_tokens=asked.money.token_price,

@@ -148,6 +148,15 @@ class FleetInputs:
         default=None,
         metadata=option("Training jobs", metavar="FILE.csv", default="one that takes all chips"),
     )
+    post_training: str | None = field(
+        default=None,
+        metadata=option(
+            "Run the default post-training jobs as reinforcement learning: rollouts wait for the "
+            "newest weights, or use those of one step before",
+            choices=("lockstep", "one-behind"),
+            default="gangs that train",
+        ),
+    )
     failures: str = field(
         default="on",
         metadata=option(

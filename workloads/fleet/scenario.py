@@ -72,6 +72,8 @@ class Operation:
         Whether anything breaks.
     domains : bool
         Whether racks, scale-up domains and power feeds break as well as servers.
+    post_training : str
+        Empty, or ``lockstep`` or ``one-behind``: how the default post-training jobs run.
     economics : Economics, optional
     tariff : function of (start, minutes), optional
         Prices of electricity for a run from a moment on.
@@ -81,6 +83,7 @@ class Operation:
     limits: Limits | None = None
     failing: bool = True
     domains: bool = False
+    post_training: str = ""
     economics: Economics | None = None
     tariff: Callable[[str, int], Prices] | None = None
 
@@ -201,7 +204,9 @@ def scenario(
         sizing=sizing(horizon.demand, services, cluster.domains, scale=factor),
         demand=horizon.demand,
         services=services,
-        jobs=night_work(cluster, models, training, services, window),
+        jobs=night_work(
+            cluster, models, training, services, window, post_training=operation.post_training
+        ),
         costs=operation.costs or ChangeCosts.of(cluster),
         limits=operation.limits or Limits(),
         failures=failures_from(cluster, services, domains=operation.domains)

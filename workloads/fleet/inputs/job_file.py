@@ -31,6 +31,7 @@ COLUMNS = (
     "arrives_h",
     "deadline_h",
     "work_tokens",
+    "post_training",
 )
 
 
@@ -41,8 +42,8 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
     ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
     ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
     ``units``; where neither stands, a fleet with a model takes that model's. ``count`` repeats a
-    row. ``arrives_h`` and ``deadline_h`` are hours from the start of the run, ``work_tokens`` ends
-    a job.
+    row. ``post_training`` is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and
+    ``deadline_h`` are hours from the start of the run, ``work_tokens`` ends a job.
 
     Raises
     ------
@@ -105,6 +106,7 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
             arrives_s=_number(cells, "arrives_h", 0.0, where) * 3600.0,
             deadline_s=_number(cells, "deadline_h", 0.0, where) * 3600.0 or math.inf,
             work_tokens=_number(cells, "work_tokens", 0.0, where) or math.inf,
+            post_training=cells.get("post_training", "").strip(),
         )
         for copy in range(min(count, MAX_JOBS + 1))
     ]

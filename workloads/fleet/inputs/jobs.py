@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.errors import InputError, suggestion
+from workloads.fleet.inputs.post_training import MODES, PostTraining
 
 STEP_TOKENS = 16e6
 """Tokens of one optimizer step in reports: the batch of Llama 3 (arXiv 2407.21783)."""
@@ -48,6 +49,11 @@ class TrainingJob:
         When it may begin, and when it should be done [s from the start of the run].
     work_tokens : float
         Tokens after which it is done; endless by default.
+    post_training : str
+        Empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and updates, see
+        :mod:`workloads.fleet.inputs.post_training`.
+    phases : PostTraining, optional
+        Rates of rollouts and updates; the throughput is then that of the best split.
     evaluation : bool
         Deferrable batch inference: any number of units, no gang, given back by draining.
     """
@@ -67,6 +73,8 @@ class TrainingJob:
     arrives_s: float = 0.0
     deadline_s: float = math.inf
     work_tokens: float = math.inf
+    post_training: str = ""
+    phases: PostTraining | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_units <= self.units or self.step_units < 1:
@@ -86,6 +94,12 @@ class TrainingJob:
             )
         if any(n < 1 or not rate > 0 for n, rate in self.tokens_per_s) or self.step_tokens <= 0:
             raise InputError(f"job {self.name}: throughput and step_tokens must be above 0.")
+        if self.post_training and (self.post_training not in MODES or self.evaluation):
+            raise InputError(
+                f"job {self.name}: post_training is {self.post_training!r}; it is one of "
+                f"{', '.join(MODES)}, and of a job that trains."
+                + suggestion(self.post_training, MODES)
+            )
         interval_s = self.checkpoint_every_s
         if (interval_s is not None and not interval_s > 0) or self.state_bytes < 0:
             raise InputError(f"job {self.name}: the checkpoint interval must be above 0 s.")
@@ -100,7 +114,7 @@ class TrainingJob:
     @property
     def rated(self) -> bool:
         """Whether its throughput is known."""
-        return bool(self.tokens_per_s)
+        return self.phases is not None or bool(self.tokens_per_s)
 
     @property
     def fixed(self) -> bool:
@@ -114,6 +128,8 @@ class TrainingJob:
         """
         if units <= 0:
             return 0.0
+        if self.phases is not None:
+            return self.phases.best(units).tokens_per_s
         if not self.tokens_per_s:
             return float(units)
         sizes, rates = zip(*sorted(self.tokens_per_s), strict=True)

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.demand import Demand
 from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import STEP_TOKENS, TrainingJob, default_jobs
+from workloads.fleet.setup.post_training_rates import transfer_s, with_phases
 from workloads.fleet.setup.progress import training_rate
 from workloads.fleet.state.services import Service
 from workloads.models.model import Model
+
+POST = "post-training"
+"""Beginning of the names of default jobs that may be post-training by reinforcement learning."""
 
 
 def night_work(
@@ -24,12 +28,21 @@ def night_work(
     training: str | Path | None,
     services: Sequence[Service],
     demand: Demand,
+    post_training: str = "",
 ) -> tuple[TrainingJob, ...]:
     """Return the jobs of a file, or default ones, with what they leave open filled in.
 
     Throughput is that of the largest model served, from a simulated plan; training state follows
     from its parameters, and the interval of checkpoints from the catalogue. Evaluation runs at the
-    token rate of a saturated serving unit.
+    token rate of a saturated serving unit, and so do the rollouts of post-training jobs.
+
+    Parameters
+    ----------
+    cluster, models, services, demand
+    training : path, optional
+        File of jobs.
+    post_training : str
+        ``lockstep`` or ``one-behind`` makes such jobs of the default ones of that name.
 
     Raises
     ------
@@ -40,6 +53,11 @@ def night_work(
     jobs = (
         read_jobs(training) if training else default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
     )
+    if post_training and not training:
+        jobs = tuple(
+            replace(job, post_training=post_training) if job.name.startswith(POST) else job
+            for job in jobs
+        )
     interval_s = known.value("fleet.training", "checkpoint_interval")
     jobs = tuple(
         replace(job, checkpoint_every_s=job.checkpoint_every_s or interval_s) for job in jobs
@@ -49,6 +67,18 @@ def night_work(
         replace(job, tokens_per_s=((1, rate),)) if job.evaluation and not job.rated else job
         for job in jobs
     )
+    return tuple(
+        with_phases(job, rollout_tokens_per_s=rate, transfer_s=_transfer_s(cluster, models))
+        if job.post_training
+        else job
+        for job in _trained(jobs, models, cluster, known)
+    )
+
+
+def _trained(
+    jobs: Sequence[TrainingJob], models: Sequence[Model], cluster: Cluster, known: Catalogue
+) -> Sequence[TrainingJob]:
+    """Give jobs that leave it open the throughput and the state of the largest model."""
     if not models or all(job.rated or job.evaluation for job in jobs):
         return jobs
     largest = max(models, key=lambda model: model.parameters)
@@ -64,6 +94,11 @@ def night_work(
         )
         for job in jobs
     )
+
+
+def _transfer_s(cluster: Cluster, models: Sequence[Model]) -> float:
+    largest = max((float(model.parameters) for model in models), default=0.0)
+    return transfer_s(cluster, largest)
 
 
 def _served_tokens_per_s(service: Service, demand: Demand) -> float:
