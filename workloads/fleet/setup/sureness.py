@@ -1,4 +1,4 @@
-"""How sure a fleet's capacity is, and what its numbers rest on."""
+"""Uncertainty of a fleet's capacity, and what its numbers rest on."""
 
 from __future__ import annotations
 
