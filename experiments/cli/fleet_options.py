@@ -82,8 +82,8 @@ class NightInputs:
         default="06:00",
         metadata=option("Time of day (UTC) at which all units serve again", metavar="HH:MM"),
     )
-    begin: str = field(
-        default="",
+    begin: str | None = field(
+        default=None,
         metadata=option(
             "Time of day (UTC) at which lending begins",
             name="from",

@@ -102,7 +102,7 @@ def _night(asked: NightInputs, slo: str) -> Night:
         )
     return Night(
         until=asked.until,
-        begin=asked.begin,
+        begin=asked.begin or "",
         share=parse_slo(slo, share=USUAL_SHARE).share,
         confidence=parse_share(asked.confidence, "--confidence"),
         window_minutes=int(window_s // 60),
