@@ -59,5 +59,5 @@ def test_large_models_and_mixtures_run_without_further_options(name: str, model:
 
 def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
     gen1 = " ".join(_fleet("trn3-gen1:2", "llama-3.1-8b")["notes"])
-    assert "serving overheads of trn3 are assumed: As on Trn2." in gen1
+    assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", "llama-3.1-8b")["notes"])
