@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup demo test test-slow check fuzz lock audit golden golden-record docs docs-rerun bench clean
+.PHONY: help setup demo test test-slow check fuzz lock audit golden golden-record docs docs-rerun gallery bench clean
 
 help:
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
@@ -20,7 +20,8 @@ help:
 	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
 	@echo "make golden     compare the recorded answers of 47 commands"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
-	@echo "make docs-rerun run the code of the documents again and say what moved"
+	@echo "make docs-rerun run the code of the documents and draw their pictures again; say what moved"
+	@echo "make gallery    draw every experiment into docs/figures/gallery and write docs/gallery.md"
 	@echo "make bench      speed, as ratios measured in one run"
 
 $(READY): setup.cfg pyproject.toml constraints.txt
@@ -77,7 +78,11 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs-rerun: $(READY)
-	$(BIN)/python -m tests.docs.rerun
+	$(BIN)/python -m tests.docs.rerun; moved=$$?; \
+		$(BIN)/python -m tests.docs.pictures && exit $$moved
+
+gallery: $(READY)
+	$(BIN)/python -m experiments.gallery
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

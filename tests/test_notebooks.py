@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
+OURS = re.compile(r"\b(cluster_sim|topologies|workloads|experiments)\b")
 TOY_CONFIG = {
     "model_type": "llama",
     "hidden_size": 512,
@@ -23,12 +25,24 @@ TOY_CONFIG = {
 }
 
 TOY = {
-    "llama_405b_on_trn2": """
+    "03_a_training_step": """
 model_name = {config!r}
 machine = "trn2.48xlarge"
 degrees = {{"tp": 4, "pp": 2, "dp": 2}}
 batch = {{"global_batch": 8, "seq": 512}}
-"""
+""",
+    "04_rainier": """
+model_name = {config!r}
+sizes = (64, 1024)
+degrees = {{"tp": 4, "pp": 1}}
+each = {{"seq": 512}}
+""",
+    "05_the_fleet": """
+machine, model_name, demand, days = "trn2-ultraserver:2", {config!r}, "azure-code", 0.25
+""",
+    "06_how_true": """
+table = "megatron_sc21"
+""",
 }
 """What stands in for the cell tagged ``parameters``."""
 
@@ -55,6 +69,17 @@ def test_notebook_runs(path: Path, tmp_path: Path) -> None:
     outputs = [out for cell in done.cells for out in cell.get("outputs", [])]
     assert [out for out in outputs if out.output_type == "error"] == []
     assert sum("image/png" in out.get("data", {}) for out in outputs) >= 1
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_kept_and_names_are_those_of_the_front_door(path: Path) -> None:
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert any(cell.outputs for cell in cells)
+    imported = {
+        line for cell in cells for line in cell.source.splitlines()
+        if line.startswith(("import ", "from ")) and OURS.search(line)
+    }  # fmt: skip
+    assert imported == {"import cluster_sim as cs"}
 
 
 def test_there_is_a_notebook() -> None:

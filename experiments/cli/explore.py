@@ -1,0 +1,55 @@
+"""``cluster-sim explore``: runs side by side on a local page, with sliders for what matters."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.cli.invocation import Invocation
+from topologies.options import option
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class ExploreInputs:
+    """Run directories and the page that shows them."""
+
+    runs: tuple[Path, ...] = field(
+        metadata=option(
+            "Run directories of train, collective or sweep", metavar="RUN…", argument=True
+        )
+    )
+    port: int = field(
+        default=5006, metadata=option("Port of the page on this machine", least=1, most=65535)
+    )
+    knobs: int = field(
+        default=6, metadata=option("Sliders, for the numbers that matter most", least=0, most=30)
+    )
+
+
+def explore(asked: ExploreInputs, call: Invocation) -> None:
+    """Serve a local page that puts runs side by side, with sliders for what matters.
+
+    The page is served on 127.0.0.1 until Ctrl-C. With --json the numbers that matter are printed
+    instead, as factors and answers, and nothing is served.
+    """
+    from experiments.explore.answers import knobs, read_runs, shipped
+    from experiments.explore.page import page, panel
+
+    pn = None if call.json else panel()
+    runs, sweeps = read_runs(asked.runs)
+    numbers = shipped()
+    names = knobs(runs, asked.knobs, numbers) if runs else []
+    if pn is None:
+        answers = [{"run": run.name, "time_s": run.seconds(numbers)} for run in runs]
+        call.answer(lambda: {"knobs": names, "rows": answers}, lambda: None, lambda run: None)
+        return
+    if not call.quiet:
+        sys.stderr.write(f"http://{HOST}:{asked.port} (Ctrl-C ends it)\n")
+    pn.serve(
+        lambda: page(runs, sweeps, names, numbers), address=HOST, port=asked.port, show=False,
+        websocket_origin=[f"{HOST}:{asked.port}", f"localhost:{asked.port}"],
+        title="cluster-sim explore",
+    )  # fmt: skip

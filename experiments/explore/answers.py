@@ -1,0 +1,163 @@
+"""Answers of recorded runs, computed again with other numbers of the catalogue.
+
+Training steps are folded and collectives timed in closed form, so that an answer takes a fraction
+of a second, which a slider needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cluster_sim.collectives.duration.duration import collective_time
+from cluster_sim.collectives.results import first_ranks
+from experiments.reports.run_record import read_record
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.names import cluster as cluster_of
+from topologies.errors import InputError
+from workloads.confidence.sensitivity import sensitivity
+from workloads.models.huggingface import model as read_model
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan_file import complete
+
+Parts = Mapping[str, float]
+NOT_PLANNED = ("sharding",)
+"""Keys of a plan in results that are none of its fields."""
+FACTOR_DIGITS = 1000
+
+
+@dataclass(frozen=True)
+class Explored:
+    """A recorded run that can be answered again.
+
+    Attributes
+    ----------
+    name : str
+        Name of its directory.
+    kind : str
+        ``train`` or ``collective``.
+    recorded : mapping of str to float
+        Parts of the step, or sizes as text, with the times that the run found [s].
+    ask : function of a Catalogue
+        Returns the same with other numbers.
+    """
+
+    name: str
+    kind: str
+    recorded: Parts
+    ask: Callable[[Catalogue], Parts]
+
+    def seconds(self, numbers: Catalogue) -> float:
+        """Return the time of the step, or of all sizes together [s]."""
+        return sum(self.ask(numbers).values())
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.DataFrame]]:
+    """Read run directories: those that can be answered again, and the tables of sweeps by name.
+
+    Raises
+    ------
+    InputError
+        For a directory of another command, or one that ran with numbers of its own.
+    """
+    runs, sweeps = [], {}
+    for folder in folders:
+        record = read_record(folder)
+        command, inputs = str(record.get("command")), record.get("inputs")
+        if command == "sweep":
+            sweeps[folder.name] = pd.read_csv(folder / "results.csv")
+            continue
+        if command not in READERS or not isinstance(inputs, dict):
+            known = ", ".join([*READERS, "sweep"])
+            raise InputError(f"{folder} is a run of {command}; runs of {known} can be explored.")
+        if inputs.get("catalogue") or inputs.get("variant"):
+            raise InputError(
+                f"{folder} ran with --catalogue or --variant, which sliders would move again. "
+                "Run it without."
+            )
+        runs.append(READERS[command](folder, inputs))
+    return runs, sweeps
+
+
+def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
+    results = json.loads((folder / "results.json").read_text())
+    model = read_model(_text(inputs["model"]))
+    fields = {
+        name: value for name, value in results["plan"].items()
+        if name not in NOT_PLANNED and value not in ([], "")
+    }  # fmt: skip
+
+    def ask(numbers: Catalogue) -> Parts:
+        machine = cluster_of(_text(inputs["cluster"]), catalogue=numbers)
+        step = iteration(model, machine, complete(fields, model, machine), allow_oversized=True)
+        return step.breakdown_s
+
+    return Explored(folder.name, "train", results["breakdown_s"], ask)
+
+
+def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
+    table = pd.read_csv(folder / "metrics.csv")
+    fastest = table.sort_values("time_s").drop_duplicates("size_bytes").sort_values("size_bytes")
+    rows = [(int(row["size_bytes"]), str(row["algorithm"])) for row in fastest.to_dict("records")]
+    ranks, each = inputs.get("ranks"), int(inputs.get("ranks_per_chip") or 1)
+
+    def ask(numbers: Catalogue) -> Parts:
+        machine = cluster_of(
+            _text(inputs["cluster"]), bandwidth=inputs.get("bandwidth"),
+            latency=inputs.get("latency"), catalogue=numbers,
+        )  # fmt: skip
+        group = first_ranks(machine, ranks, each)
+        times = {
+            size: collective_time(
+                str(inputs["op"]), group, size_bytes=size, algorithm=algorithm,
+                ideal=bool(inputs.get("ideal")),
+            ).time_s
+            for size, algorithm in rows
+        }  # fmt: skip
+        return {str(size): float(seconds) for size, seconds in times.items()}
+
+    recorded = {str(row["size_bytes"]): float(row["time_s"]) for row in fastest.to_dict("records")}
+    return Explored(folder.name, "collective", recorded, ask)
+
+
+READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Explored]] = {
+    "train": _train,
+    "collective": _collective,
+}
+
+
+def _text(value: Any) -> str:
+    """An input as it was written; a file by its path."""
+    return str(value["path"] if isinstance(value, dict) else value)
+
+
+def knobs(runs: Sequence[Explored], most: int, numbers: Catalogue) -> list[str]:
+    """Numbers of the catalogue that move the answers most, as ``PART.QUANTITY``."""
+    swings: dict[str, float] = {}
+    for run in runs:
+        for row in sensitivity(run.seconds, numbers):
+            swings[row.input] = max(swings.get(row.input, 0.0), row.swing)
+    return sorted(swings, key=lambda name: -swings[name])[:most]
+
+
+def moved(numbers: Catalogue, factors: Mapping[str, float]) -> Catalogue:
+    """Return a catalogue in which some numbers are multiplied by factors."""
+    rows = []
+    for name, factor in factors.items():
+        if factor != 1.0:
+            part, _, quantity = name.rpartition(".")
+            entry = numbers.entry(part, quantity)
+            exact = entry.exact * Fraction(round(factor * FACTOR_DIGITS), FACTOR_DIGITS)
+            rows.append(replace(entry, value=float(exact), exact=exact))
+    return numbers.with_rows(rows) if rows else numbers
+
+
+def shipped() -> Catalogue:
+    """Return the catalogue from which sliders start."""
+    return catalogue()

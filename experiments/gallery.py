@@ -1,0 +1,154 @@
+"""``python -m experiments.gallery``: every experiment's picture, and the page that shows them.
+
+Pictures are drawn at the size that their command states and kept small. What a picture found, and
+by which command, is written into its file, so that some can be drawn anew and the page still has
+all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from cluster_sim.files import whole_file
+from experiments.reports.hover import description, headline
+from experiments.scripts.registry import EXPERIMENTS, Experiment
+from topologies.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOCS = Path("docs")
+PICTURES = Path("figures/gallery")
+PAGE = "gallery.md"
+DPI, COLORS = 100, 200
+MOST_BYTES = 60_000
+INTRODUCTION = """# Gallery
+
+Each experiment answers one question. Its picture's title is what it found, on the machine and at
+the size that the command below it states; `--out DIR` writes picture, rows and a report. All of
+them are drawn anew by `make gallery`.
+"""
+
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "policy_frontier": {"cluster": "trn2-ultraserver:20"},
+}
+"""Options where the picture of the gallery is not that of the defaults, which take longer."""
+
+
+def draw(experiment: Experiment, docs: Path, options: Mapping[str, Any] | None = None) -> Path:
+    """Run an experiment and write its picture below ``docs``; returns the picture's path.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    docs : Path
+        Folder of the documentation.
+    options : mapping, optional
+        Parameters of the experiment; by default those of the gallery.
+    """
+    module = experiment.load()
+    given = SIZES.get(experiment.name, {}) if options is None else options
+    figure = module.plot(module.run(**given))
+    picture = docs / PICTURES / f"{experiment.name}.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    told = {
+        "Title": headline(figure),
+        "Description": description(figure),
+        "Comment": _command(experiment, given),
+    }
+    with whole_file(picture) as part:
+        part.write_bytes(small_png(figure, told))
+    return picture
+
+
+def small_png(figure: Figure, told: Mapping[str, str]) -> bytes:
+    """Return a picture with few colours, and words about it in its header."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DPI, bbox_inches="tight", format="png")
+    with Image.open(drawn) as image:
+        few = _with_few_colors(image.convert("RGB"))
+    header, packed = PngInfo(), BytesIO()
+    for name, text in told.items():
+        header.add_itxt(name, text)
+    few.save(packed, format="png", optimize=True, pnginfo=header)
+    return packed.getvalue()
+
+
+def _with_few_colors(image: Image.Image) -> Image.Image:
+    """Return a picture in its most common colours, so that swatches of a legend keep theirs."""
+    colors, counts = np.unique(np.asarray(image).reshape(-1, 3), axis=0, return_counts=True)
+    common = colors[np.argsort(-counts, kind="stable")[:COLORS]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(common.ravel().tolist())
+    return image.quantize(palette=palette, dither=Image.Dither.NONE)
+
+
+def _command(experiment: Experiment, options: Mapping[str, Any]) -> str:
+    words = ["cluster-sim", "experiment", experiment.name]
+    for name, value in options.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        words += [f"--{name.replace('_', '-')}", text]
+    return shlex.join(words)
+
+
+def page(docs: Path) -> str:
+    """Return the page of all experiments that have a picture below ``docs``."""
+    parts = [INTRODUCTION]
+    for experiment in EXPERIMENTS:
+        picture = PICTURES / f"{experiment.name}.png"
+        if not (docs / picture).exists():
+            continue
+        with Image.open(docs / picture) as image:
+            told = {name: str(text) for name, text in image.info.items()}
+        about = inspect.getdoc(importlib.import_module(f"experiments.scripts.{experiment.name}"))
+        paragraph = " ".join((about or "").split("\n\n", 1)[-1].split())
+        parts.append(
+            f"## {experiment.question}\n\n**{told['Title']}**\n\n"
+            f"![{_plain(told['Description'])}]({picture.as_posix()})\n\n{paragraph}\n\n"
+            f"```\n{told['Comment']}\n```\n"
+        )
+    return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    """Text that can stand between the brackets of a picture."""
+    return text.replace("[", "(").replace("]", ")")
+
+
+def main(names: Sequence[str], docs: Path = DOCS) -> int:
+    """Draw the experiments that are named, all if none, and write the page.
+
+    Raises
+    ------
+    InputError
+        For an experiment that is not there.
+    """
+    known = {one.name: one for one in EXPERIMENTS}
+    for name in names:
+        if name not in known:
+            raise InputError(f"no experiment is called {name}.{suggestion(name, known)}")
+    for experiment in EXPERIMENTS:
+        if not names or experiment.name in names:
+            picture = draw(experiment, docs)
+            size = picture.stat().st_size
+            much = f", over {MOST_BYTES:,}" if size > MOST_BYTES else ""
+            sys.stdout.write(f"{experiment.name}: {size:,} bytes{much}\n")
+            sys.stdout.flush()
+    with whole_file(docs / PAGE) as part:
+        part.write_text(page(docs), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""The gallery: pictures are small, carry their finding, and are compared by what is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from experiments import gallery
+from experiments.gallery import DOCS, MOST_BYTES, PICTURES, page, small_png
+from experiments.scripts.registry import EXPERIMENTS
+from tests.docs import pictures
+from tests.docs.rerun import ROOT
+from topologies.errors import InputError
+
+
+def _figure(height: float) -> Figure:
+    figure = Figure(figsize=(4, 3))
+    figure.subplots().bar([1, 2], [1, height])
+    figure.suptitle("Rings win")
+    return figure
+
+
+def test_a_visible_change_is_told_and_none_is_not(tmp_path: Path) -> None:
+    for name, height in (("a", 1.0), ("b", 1.0), ("c", 0.2)):
+        (tmp_path / name).write_bytes(small_png(_figure(height), {"Title": "Rings win"}))
+    assert pictures.difference(tmp_path / "a", tmp_path / "b") == 0
+    assert pictures.difference(tmp_path / "a", tmp_path / "c") > pictures.VISIBLE
+
+
+def test_an_experiment_is_drawn_with_its_finding_and_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Module:
+        run = staticmethod(lambda height=0.5: pd.DataFrame({"height": [height]}))
+        plot = staticmethod(lambda frame: _figure(frame.height[0]))
+
+    one = EXPERIMENTS[0]
+    monkeypatch.setattr(type(one), "load", lambda self: Module)
+    monkeypatch.setattr(gallery, "SIZES", {one.name: {"height": 0.25}})
+    gallery.main([one.name], tmp_path)
+    text = (tmp_path / "gallery.md").read_text()
+    assert f"## {one.question}\n\n**Rings win**" in text
+    assert f"```\ncluster-sim experiment {one.name} --height 0.25\n```" in text
+    assert dict(pictures.changes(tmp_path, [])) == {one.name: 0.0}
+    with pytest.raises(InputError, match="no experiment is called zebra"):
+        gallery.main(["zebra"], tmp_path)
+
+
+def test_the_gallery_of_the_documents_is_whole_and_small() -> None:
+    docs = ROOT / DOCS
+    drawn = {path.stem: path for path in (docs / PICTURES).glob("*.png")}
+    known = [one.name for one in EXPERIMENTS]
+    assert set(drawn) <= set(known)
+    assert len(drawn) >= 16
+    for path in drawn.values():
+        assert path.stat().st_size <= MOST_BYTES, path.name
+        with Image.open(path) as image:
+            assert len(str(image.info["Title"])) > 10, path.name
+    assert (docs / "gallery.md").read_text(encoding="utf-8") == page(docs)
