@@ -108,7 +108,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the word, as a path where it names one; refuse no word, and the next option."""
         if isinstance(value, str):
-            if not value.strip():
+            if not value.strip() and value != getattr(param, "default", None):
                 self.fail(f"{value!r} is empty; give it a value, or leave it out", param, ctx)
             if value.startswith("-") and ctx is not None and value in _flags(ctx.command):
                 self.fail(f"has no value: {value} is an option of its own", param, ctx)

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from cluster_sim.collectives.sizes import parse_sizes
+from experiments.cli.main import run
 from tests.support.commands import command
 from topologies.errors import InputError
 
@@ -289,3 +290,11 @@ def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys):
     collective("all-reduce", "trn1.32xlarge", size="1MiB", quiet=True)
     told = capsys.readouterr().out
     assert "1 MiB: the Neuron runtime takes mesh by the length of the buffer, and rdh" in told
+
+
+def test_the_cluster_may_be_named_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    times = []
+    for words in (("--cluster", "trn2.48xlarge"), ("trn2.48xlarge",)):
+        assert run(["collective", "all-reduce", "--size", "1MiB", "--json", *words]) == 0
+        times.append(jsons.loads(capsys.readouterr().out)["rows"][0]["time_s"])
+    assert times[0] == times[1]
