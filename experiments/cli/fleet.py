@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -57,12 +56,11 @@ def fleet(
     """
     told = _run_all(Question(fleet, demand, policy, limits, money), catalogue, call)
     document = _document(told, call)
-    for note in (document["scaling"], *document["notes"]):
-        sys.stderr.write(f"{note}\n" if note else "")
     call.answer(
         lambda: document,
         lambda: _print(document),
         lambda run: _write(run, document, told),
+        notes=(document["scaling"], *document["notes"]),
     )
 
 

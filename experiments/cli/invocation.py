@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.output import print_json
 from experiments.reports.result_checks import check_results
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, printable, suggestion
 from topologies.options import option
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Invocation:
         write: Callable[[Run], None],
         *,
         inputs: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         """Write the run directory if one was asked for, then tell programs or people.
 
@@ -107,6 +109,8 @@ class Invocation:
             Puts results into the run directory.
         inputs : mapping, optional
             Inputs to be recorded; by default the options as they were given.
+        notes : sequence of str
+            Remarks for people on stderr, once the answer stands; empty ones are left out.
         """
         results = document()
         check_results(results)
@@ -120,3 +124,5 @@ class Invocation:
             print_json(results)
         else:
             show()
+        for note in filter(None, notes):
+            sys.stderr.write(f"{printable(note)}\n")

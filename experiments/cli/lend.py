@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +64,12 @@ def lend(
         "scaling": scenario.scaling,
         "notes": [note for note in (loan.note, *notes(scenario, "")) if note],
     }
-    for note in (document["scaling"], *document["notes"]):
-        sys.stderr.write(f"{note}\n" if note else "")
-    call.answer(lambda: document, lambda: _print(document), lambda run: _write(run, loan, scenario))
+    call.answer(
+        lambda: document,
+        lambda: _print(document),
+        lambda run: _write(run, loan, scenario),
+        notes=(document["scaling"], *document["notes"]),
+    )
 
 
 def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import click
 
 from experiments.cli.groups import LazyGroup
 from experiments.cli.process import ReaderGone, leave, open_streams, prepare, tell
-from topologies.errors import InputError, file_fault, shown
+from topologies.errors import LONGEST_NAME, InputError, file_fault, shown
 
 INTERRUPTED = 130
 LONGEST_MESSAGE = 1000
+LONGEST_PATH = 250
 ENDS = (".", "?", "!", "…", ":")
 TRACEBACK = "CLUSTER_SIM_TRACEBACK"
 """Environment variable that asks for the traceback of a fault of this program."""
@@ -134,9 +135,16 @@ def _interrupted() -> int:
 
 
 def _refuse(message: str, status: int = 2) -> int:
-    line = shown(" ".join(message.split()), LONGEST_MESSAGE)
+    words = (_cut(word) for word in message.split())
+    line = shown(" ".join(words), LONGEST_MESSAGE)
     tell(f"cluster-sim: {line}{'' if line[-1:] in ENDS else '.'}\n")
     return status
+
+
+def _cut(word: str) -> str:
+    """Take the middle out of a name or a path that is longer than any that people give."""
+    longest = LONGEST_PATH if "/" in word else LONGEST_NAME
+    return word if len(word) <= longest else f"{word[: longest // 2 - 1]}…{word[-longest // 2 :]}"
 
 
 def main() -> None:
