@@ -72,6 +72,28 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def whole_files(folder: Path) -> Iterator[Path]:
+    """Give a hidden folder for files that appear in ``folder``, made where it is not, all or none.
+
+    The caller has seen to it that ``folder`` holds no file of their names.
+    """
+    remove_orphans(folder)
+    part, is_new = unfinished(folder), not folder.exists()
+    with named_in_faults(folder):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.mkdir()
+            yield part
+            if is_new:
+                part.rename(folder)
+                return
+            for path in sorted(part.iterdir()):
+                path.replace(folder / path.name)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
 def named_in_faults(path: Path) -> Iterator[None]:
     """Name a target, not its hidden name, in the system's fault about it.
 
@@ -85,8 +107,8 @@ def named_in_faults(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        if fault.errno is None:
-            raise
+        if fault.errno is None:  # as of Arrow
+            raise InputError(f"{path} cannot be written: {fault}") from None
         named = str(path) if fault.filename is None else str(fault.filename)
         told = named.replace(str(unfinished(path)), str(path))
         raise OSError(fault.errno, fault.strerror, told) from None

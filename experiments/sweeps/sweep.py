@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from cluster_sim.files import named_in_faults
 from experiments.processes import available_workers
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import new_record
@@ -99,7 +100,7 @@ def _outcomes(
 
 def _write_results(folder: Path, study: Study, frame: pd.DataFrame) -> None:
     """Table, record and page beside the rows, each of them whole; the record last."""
-    with _staging(folder) as part:
+    with named_in_faults(folder), _staging(folder) as part:
         run = Run(part, new_record("sweep", study.model_dump(), None))
         run.table("results", frame, title="Runs", parquet=True)
         run.finish()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_sim.files import OLD, PART, remove_orphans, unfinished, whole_file
+from cluster_sim.files import OLD, PART, remove_orphans, unfinished, whole_file, whole_files
 from experiments.reports.run_directory import run_directory
+from topologies.errors import InputError
 
 
 def killed_while(code: str, folder: Path) -> None:
@@ -75,3 +76,38 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device", str(run.folder / "a.csv"))
     assert told.value.filename == str(tmp_path / "out" / "a.csv")
     assert list(tmp_path.iterdir()) == []
+
+
+def fill(folder: Path) -> None:
+    """Write until the disk is full."""
+    with whole_files(folder) as part:
+        (part / "a").write_text("half")
+        raise OSError(28, "full", str(part / "b"))
+
+
+def test_a_folder_of_files_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    for folder in (tmp_path / "new", tmp_path / "deep" / "new"):
+        with pytest.raises(OSError, match="full"):
+            fill(folder)
+        assert not folder.exists()
+        with whole_files(folder) as part:
+            (part / "a").write_text("whole")
+        with whole_files(folder) as part:
+            (part / "b").write_text("more")
+        assert sorted(path.name for path in folder.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_nothing_is_written_over_what_is_no_file(tmp_path: Path, kind: str) -> None:
+    """A device would be replaced by a file: a root user's /dev/zero once was."""
+    target = tmp_path / kind
+    os.mkfifo(target) if kind == "pipe" else target.mkdir()
+    with pytest.raises(InputError, match="it is no file"), whole_file(target):
+        pass
+    assert not target.is_file()
+
+
+def test_a_fault_without_a_number_is_told_with_the_target(tmp_path: Path) -> None:
+    told = r"x\.csv cannot be written: Error writing bytes"
+    with pytest.raises(InputError, match=told), whole_file(tmp_path / "x.csv"):
+        raise OSError("Error writing bytes to file")

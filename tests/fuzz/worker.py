@@ -7,6 +7,7 @@ import io
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -22,6 +23,16 @@ from tests.fuzz.cases import Case, draw
 from tests.fuzz.judge import Answer, faults
 
 MEMORY_BYTES = 4 * 2**30
+LONGEST_S = 60.0
+"""Processor time of a case [s]; how long it takes on the clock is the machine's affair."""
+
+
+class OverTime(BaseException):
+    """A case took too long; nothing that catches errors catches it."""
+
+
+def _stop(*_: object) -> None:
+    raise OverTime(f"over {LONGEST_S:.0f} s of processor time")
 
 
 def answer(case: Case, folder: Path) -> Answer:
@@ -30,6 +41,7 @@ def answer(case: Case, folder: Path) -> Answer:
 
     output, errors = io.StringIO(), io.StringIO()
     case.write(folder)
+    usual = signal.signal(signal.SIGPROF, _stop)
     before = os.getcwd()
     os.chdir(folder)
     status: int | None = None
@@ -41,6 +53,7 @@ def answer(case: Case, folder: Path) -> Answer:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("always")
+            signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
             status = run(list(case.arguments))
     except BaseException as fault:
         place = traceback.extract_tb(fault.__traceback__)[-1]
@@ -48,6 +61,8 @@ def answer(case: Case, folder: Path) -> Answer:
         told = str(fault)[:200].replace(str(folder), "FOLDER")
         escaped = f"{type(fault).__name__}: {told} at {where}"
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, usual)
         os.chdir(before)
     return Answer(status, output.getvalue(), errors.getvalue(), escaped)
 

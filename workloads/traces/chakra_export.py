@@ -8,7 +8,6 @@ members of the groups stand in ``comm_group.json`` beside the traces.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cluster_sim.files import whole_files
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
 from workloads.traces.recording import (
@@ -50,7 +50,8 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
         When the directory cannot be written, or holds traces already.
     """
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file. Name a new directory.")
     if any(folder.glob("*.et")):
         raise InputError(f"{folder} holds traces already. Name a new directory.")
     before = defaultdict[int, list[tuple[int, int]]](list)
@@ -60,16 +61,15 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
     for src, dst, lag in rows:
         before[dst].append((src, lag))
     names = _group_names(recording)
-    paths = []
-    for rank in recording.ranks.tolist():
-        path = folder / f"{name}.{rank}.et"
-        nodes = np.flatnonzero(recording.rank == rank).tolist()
-        _write(path, _messages(recording, nodes, before, names))
-        paths.append(path)
     members = {names[k]: list(one.ranks) for k, one in enumerate(recording.groups) if one.ranks}
-    if members:
-        (folder / "comm_group.json").write_text(json.dumps(members))
-    return paths
+    files = [f"{name}.{rank}.et" for rank in recording.ranks.tolist()]
+    with whole_files(folder) as part:
+        for file, rank in zip(files, recording.ranks.tolist(), strict=True):
+            nodes = np.flatnonzero(recording.rank == rank).tolist()
+            _write(part / file, _messages(recording, nodes, before, names))
+        if members:
+            (part / "comm_group.json").write_text(json.dumps(members))
+    return [folder / file for file in files]
 
 
 def _group_names(recording: Recording) -> list[str]:
@@ -82,16 +82,11 @@ def _group_names(recording: Recording) -> list[str]:
 
 
 def _write(path: Path, messages: Iterator[Any]) -> None:
-    """Write messages behind their lengths; the file appears whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            for message in messages:
-                content = message.SerializeToString()
-                file.write(_varint(len(content)) + content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    """Write messages behind their lengths."""
+    with path.open("wb") as file:
+        for message in messages:
+            content = message.SerializeToString()
+            file.write(_varint(len(content)) + content)
 
 
 def _varint(value: int) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
+from cluster_sim.files import whole_files
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.errors import InputError, suggestion
 from topologies.files import read_text
@@ -135,9 +136,9 @@ def write_kit(folder: Path, chip: str) -> Manifest:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not an empty folder. Name a new one.")
     texts = kit_files(described)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    with whole_files(folder) as part:
+        for name, text in texts.items():
+            (part / name).write_text(text, encoding="utf-8")
     return replace(described, files=tuple(sorted(texts)))
 
 
