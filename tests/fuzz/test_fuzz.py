@@ -70,6 +70,7 @@ READERS = {
     "workloads/fleet/policy_by_name.py": "policy.py",
     "workloads/job/causes.py": "causes.csv",
     "workloads/models/huggingface.py": "config.json",
+    "workloads/serving/prefix_cache.py": "mooncake.jsonl",
     "workloads/serving/requests.py": "requests.csv",
     "workloads/traces/chakra.py": "traces/job.0.et",
     "workloads/traces/goal.py": "schedule.goal",

@@ -13,6 +13,8 @@ from workloads.serving import Profile, profile
 AUTO = "auto"
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
+KNOWN = (AUTO, *IN_TURN, "mxfp8", "fp4", "mxfp4")
+"""Precisions that a fleet may be asked for."""
 LEAST_CACHE = 0.05
 """Share of the memory that weights have to leave to the cache."""
 

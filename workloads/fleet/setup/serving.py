@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, shown, suggestion
 from workloads.confidence import serving_features
 from workloads.demand import Demand
-from workloads.fleet.setup.replica import AUTO, Replica, shortest_replica
+from workloads.fleet.setup.replica import AUTO, KNOWN, Replica, shortest_replica
 from workloads.fleet.state.services import Service
 from workloads.models.model import Model
 from workloads.serving import (
@@ -62,6 +63,13 @@ class Serving:
     unit_rate_per_s: float | None = None
     cache: Path | None = None
     precision: str = AUTO
+
+    def __post_init__(self) -> None:
+        if self.precision not in KNOWN:
+            near = suggestion(self.precision, KNOWN)
+            raise InputError(
+                f"precision {shown(self.precision)!r} is none of {', '.join(KNOWN)}.{near}"
+            )
 
 
 def services_from(
