@@ -95,7 +95,8 @@ DOORS = re.compile(
 
 
 def test_every_command_is_mutated() -> None:
-    assert {words[0] for words in COMMANDS} == set(every_option())
+    serves_until_interrupted = {"explore"}  # its hostile lines stand in test_hostile_lines.py
+    assert {words[0] for words in COMMANDS} == set(every_option()) - serves_until_interrupted
 
 
 def test_every_format_is_mutated() -> None:

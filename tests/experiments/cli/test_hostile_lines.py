@@ -36,6 +36,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "validate": ("--file=rows.csv", "--workers=1"),
     "calibrate": ("log.txt", "--cluster=dgx-h100"),
     "measure-kit": ("kit-for-me", "--chip=trn2"),
+    "explore": ("run", "--json"),
     "report": ("run",),
     "list": ("models",),
     "doctor": (),
@@ -165,6 +166,10 @@ OWN: dict[str, tuple[str, ...]] = {
         "=log.txt", "=folder-of-others", "=", "=loop", "=log.txt/x", "=/proc/x/y", "--chip=",
         "--chip=x", "--chip=trn9", "--chip=trn2.48xlarge", "--chip=[/x]", "--chip=" + "x" * 2000,
         "--chip=é",
+    ),
+    "explore": (
+        "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=run", "--port=0", "--port=-1",
+        "--port=99999", "--port=x", "--knobs=-1", "--knobs=x", "--knobs=99",
     ),
     "report": (
         "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=/dev/null", "=/", "=kit",
