@@ -85,9 +85,8 @@ def collective(
     wanted = sizes or _sizes(asked.size, measured)
     what = f"{asked.op} on {machine.name}"
     results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
-    best = replace(asked, algorithm="best")
     rows = [
-        beside_best(row, asked, groups, lambda: _how_to_measure(best, groups, call.engine)[1])
+        beside_best(row, asked, groups, lambda: _best(asked, groups, call.engine))
         for row, _ in results
     ]
     rows = [_as_issued(row, cluster, asked.op, asked.runtime) for row in rows]
@@ -132,10 +131,12 @@ def _side_by_side(
         cluster, groups = _groups(asked, one, ranks, numbers)
         sizes, measure = _how_to_measure(asked, groups, call.engine)
         wanted = sizes or _sizes(asked.size, None)
+        measured = progress(wanted, f"{asked.op} on {name}", quiet=call.quiet)
         rows = [
-            _as_issued(measure(size)[0], cluster, asked.op, asked.runtime)
-            for size in progress(wanted, f"{asked.op} on {name}", quiet=call.quiet)
+            beside_best(measure(size)[0], asked, groups, lambda: _best(asked, groups, call.engine))
+            for size in measured
         ]
+        rows = [_as_issued(row, cluster, asked.op, asked.runtime) for row in rows]
         ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
         return [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
 
@@ -146,6 +147,11 @@ def _side_by_side(
         lambda: beside.show_collectives(title, rows),
         lambda run: beside.write_collectives(run, title, rows),
     )
+
+
+def _best(asked: CollectiveInputs, groups: list[Group], engine: str) -> Measure:
+    """Way to measure the fastest algorithm of each size."""
+    return _how_to_measure(replace(asked, algorithm="best"), groups, engine)[1]
 
 
 def _show(

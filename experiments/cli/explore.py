@@ -30,7 +30,9 @@ class ExploreInputs:
 
 
 def explore(asked: ExploreInputs, call: Invocation) -> None:
-    """Serve a local page that puts runs side by side, with sliders for what matters.
+    """Serve a local page with sliders over runs side by side.
+
+    The sliders are the numbers that matter most to the answers.
 
     The page is served on 127.0.0.1 until Ctrl-C. With --json the numbers that matter are printed
     instead, as factors and answers, and nothing is served.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import signal
@@ -186,7 +187,7 @@ def test_a_failed_rename_puts_the_earlier_run_back(
 
     def fails_once(self: Path, target: Path) -> Path:
         if self.suffix == ".part":
-            raise OSError("disk gone")
+            raise OSError(errno.EIO, "disk gone")
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", fails_once)
@@ -273,15 +274,18 @@ def test_a_path_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> No
             check_foreign(place)
         assert said in str(caught.value)
         assert "Errno" not in str(caught.value)
-    with pytest.raises(InputError, match=r"cannot be written: No such file or directory\."):
+    with pytest.raises(InputError, match=r"cannot be written: .*No such file or directory"):
         _write(Path("/proc/run"))
 
 
 def test_a_folder_without_permission_is_refused_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.reports.run_directory.os.access", lambda path, mode: False)
-    with pytest.raises(InputError, match=f"no permission to write in {tmp_path}"):
+    def refuses(self: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuses)
+    with pytest.raises(InputError, match=f"nothing can be made in {tmp_path}.*Permission denied"):
         check_foreign(tmp_path / "run")
 
 

@@ -144,7 +144,7 @@ def test_fleet_command_takes_a_users_policy(tmp_path: Path) -> None:
     [
         (["--policy", "treshold"], "Did you mean threshold"),
         (["--demand", "azure-cod"], "Did you mean azure-code"),
-        (["--failures", "maybe"], "write on or off"),
+        (["--failures", "maybe"], "write on, off, domains"),
         (["--noise", "loud"], "write none, measured"),
         (["--night", "late"], "write hours such as 22-6"),
         (["--days", "9"], "choose fewer days"),

@@ -37,6 +37,7 @@ READ = (
     "study",
     "folder",
     "trace",
+    "runs",
 )
 """Options that only read the file that they name, and those that no study can set."""
 

@@ -113,5 +113,5 @@ def test_a_level_without_links_names_the_one_that_has_them() -> None:
         with pytest.raises(InputError, match=r"no resource .*; use --level chunk, which has links"):
             iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[parse_fault(fault)])
     engine = parse_fault("engine:0@0s:slow=1/2")
-    with pytest.raises(InputError, match="--level chunk for links and adapters"):
+    with pytest.raises(InputError, match="--level flow or chunk for links and adapters"):
         iteration(TOY, sixteen(), plan(tp=4, dp=4), level="rank-vector", faults=[engine])
