@@ -254,7 +254,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(12, 2.4 + 0.36 * len(shown) + 0.2 * len(lines)), layout="constrained")
     panels = {
         "tokens_per_s_per_chip": "a second and chip",
-        "tokens_per_joule": "a joule of the chip's limit",
+        "tokens_per_joule": "a joule",
         "tokens_per_usd": "a dollar",
     }
     every = figure.subplots(1, 3, sharey=True)
