@@ -18,7 +18,7 @@ help:
 	@echo "make fuzz       mutate inputs and options for an hour, or SECONDS=600; what fails is saved in out/fuzz"
 	@echo "make lock       pin the newest releases of all dependencies with their digests (needs the network)"
 	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
-	@echo "make golden     compare the recorded answers of 47 commands"
+	@echo "make golden     compare the recorded answers of all commands"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
 	@echo "make docs-rerun run the code of the documents and draw their pictures again; say what moved"
 	@echo "make gallery    draw every experiment into docs/figures/gallery and write docs/gallery.md"

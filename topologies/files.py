@@ -1,8 +1,7 @@
 """Files from outside: regular ones only, bounded in size, with one wording for what can be wrong.
 
 Every file that a user names is opened here. A pipe, a device or a directory is refused before
-anything is read from it, so that no command waits for ever for somebody to write. ``-`` stands for
-the standard input where a caller allows it.
+anything is read from it, so that no command waits for ever for somebody to write.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import errno
 import io
 import os
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +21,6 @@ from topologies.units import format_bytes
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-STANDARD_INPUT = "-"
 KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -157,20 +154,6 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
     except UnicodeDecodeError as mistake:
         line = content.count(b"\n", 0, mistake.start) + 1
         raise InputError(f"{named} line {line}: not UTF-8 text.") from None
-
-
-def read_standard_input(limit_bytes: int, *, lenient: bool = False) -> str:
-    """Return what is piped into this process, as :func:`read_text` returns a file.
-
-    Raises
-    ------
-    InputError
-        For more than ``limit_bytes``, or what is no text.
-    """
-    content = sys.stdin.buffer.read(limit_bytes + 1)
-    if len(content) > limit_bytes:
-        raise InputError(f"standard input is over the limit of {format_bytes(limit_bytes)}.")
-    return decoded(content, "standard input", lenient=lenient)
 
 
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:

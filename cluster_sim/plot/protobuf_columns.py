@@ -17,7 +17,6 @@ from cluster_sim.schedule.table import IntArray
 Bytes = npt.NDArray[np.uint8]
 VARINT, FIXED64, LENGTH = 0, 1, 2
 """Wire types of the format."""
-LONGEST_VARINT = 10
 
 
 @dataclass(frozen=True, eq=False)

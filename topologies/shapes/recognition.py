@@ -19,7 +19,7 @@ from topologies.errors import InputError, shown
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 
 LARGEST = 4096
-"""Most nodes of a graph whose shape is looked for: comparing two graphs of this size takes 10 s."""
+"""Most nodes of a graph whose shape is looked for: comparing takes seconds from there on."""
 AXIS_NAMES = "XYZWVU"
 """From the fastest axis to the slowest."""
 MOST_AXES = len(AXIS_NAMES)

@@ -2,7 +2,7 @@
 
 =========================  =====================================================================
 Mooncake traces            one object a line: ``timestamp`` [ms], ``input_length``,
-                           ``output_length``, and ``hash_ids``, which are not used
+                           ``output_length``, and ``hash_ids``, the blocks of the prompt
 vLLM's custom data sets    one object a line: ``prompt``, and ``output_tokens`` where it is known
 vLLM's benchmark results   one object: ``input_lens``, ``output_lens`` and, in newer releases,
                            ``start_times`` [s]
@@ -31,9 +31,9 @@ from topologies.files import read_text
 ENDINGS = (".json", ".jsonl", ".ndjson")
 """Names of files that hold JSON."""
 LARGEST_BYTES = 700_000_000
-"""Largest file that is read [B]: ShareGPT's published file has 673 MB."""
+"""Largest file that is read [B]; its text takes up to four times as much memory."""
 CHARACTERS_PER_TOKEN = 4.0
-"""Mean characters of one token of English text; assumed (published rules of thumb say about 4)."""
+"""Mean characters of one token of English text; assumed, the usual rule of thumb."""
 MOONCAKE_TIME_S = 1e-3
 """Seconds in one unit of ``timestamp`` beside ``input_length``."""
 
@@ -42,6 +42,9 @@ PROMPT = ("prompt_tokens", "input_length", "input_tokens", "prompt_len", "input_
 OUTPUT = ("output_tokens", "output_length", "completion_tokens", "output_len")
 TEXT = ("prompt", "text_input")
 TURNS = "conversations"
+HASHES = "hash_ids"
+BLOCKS = "blocks"
+"""Column that holds the numbers of each prompt's blocks; equal first blocks are an equal prefix."""
 LISTS = ("input_lens", "output_lens")
 
 
@@ -67,8 +70,9 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
     -------
     pandas.DataFrame
         One row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log does
-        not say), and ``time_s`` [s] where it states times. Requests without any text or tokens,
-        such as conversations of one turn, are left out.
+        not say), ``time_s`` [s] where it states times, and ``blocks`` (a list a request, empty for
+        one that names none) where any of them names the blocks of its prompt. Requests without any
+        text or tokens, such as conversations of one turn, are left out.
 
     Raises
     ------
@@ -91,6 +95,8 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
     if not rows:
         raise InputError(f"{named} holds no requests; each needs a prompt's text or tokens.")
     table = pd.DataFrame(rows)
+    if BLOCKS in table:
+        table[BLOCKS] = [one if isinstance(one, list) else [] for one in table[BLOCKS]]
     if "time_s" in table and table["time_s"].isna().any():
         row_number = int(table["time_s"].isna().to_numpy().argmax()) + 1
         raise InputError(f"{named}: request {row_number} has no time, and others have one.")
@@ -117,8 +123,8 @@ def _entries(text: str, named: str) -> Iterator[Any]:
         yield entry
 
 
-def _request(entry: Mapping[str, Any], where: str) -> dict[str, float] | None:
-    """One request's numbers; None where nothing was asked."""
+def _request(entry: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    """One request's numbers and blocks; None where nothing was asked."""
     prompt = _number(entry, PROMPT, where)
     output = _number(entry, OUTPUT, where)
     if prompt is None:
@@ -127,11 +133,19 @@ def _request(entry: Mapping[str, Any], where: str) -> dict[str, float] | None:
             return None
         prompt = _tokens(texts[0])
         output = _tokens(texts[1]) if output is None and len(texts) > 1 else output
-    row = {"prompt_tokens": prompt, "output_tokens": np.nan if output is None else output}
+    row: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "output_tokens": np.nan if output is None else output,
+    }
     time = _number(entry, TIME, where)
     if time is not None:
         is_mooncake = "input_length" in entry and "timestamp" in entry
         row["time_s"] = time * (MOONCAKE_TIME_S if is_mooncake else 1.0)
+    blocks = entry.get(HASHES)
+    if blocks is not None:
+        if not isinstance(blocks, list) or not all(isinstance(one, int) for one in blocks):
+            raise InputError(f"{where}: {HASHES} is {shown(repr(blocks), 40)}; give whole numbers.")
+        row[BLOCKS] = blocks
     return row
 
 

@@ -13,7 +13,6 @@ from workloads.models.parts import Layer, Mixer
 
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
-FULL = ("full_attention", "attention", "global", "hybrid")
 RECURRENT = ("linear_attention", "mamba", "conv", "recurrent", "lightning_attention", "mamba2")
 LETTERS = {
     "M": Layer("recurrence", mlp=False),

@@ -21,14 +21,14 @@ import pandas as pd
 
 from topologies.errors import InputError
 from workloads.demand.read import MAX_BYTES
-from workloads.demand.request_logs import is_json_log
+from workloads.demand.request_logs import BLOCKS as JSON_BLOCKS
+from workloads.demand.request_logs import HASHES, is_json_log, read_json_log
 from workloads.serving.requests import Requests
 from workloads.table_file import read_table
 
 IntArray = npt.NDArray[np.integer[Any]]
 BLOCK_TOKENS = 512
 """Tokens of one block of Mooncake's traces (FAST 2025)."""
-HASHES = "hash_ids"
 COUNTS = ("cached_tokens", "prefix_tokens")
 BLOCKS = "reused_prefix_blocks"
 TRACE, COLD = "trace", "cold"
@@ -142,19 +142,16 @@ def _of_trace(requests: Requests, path: Path | None, kv_tokens: int) -> IntArray
 
 
 def _json_hits(path: Path, kv_tokens: int) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """Times and hits of Mooncake's JSON lines, whose blocks go through a cache of that size."""
-    try:
-        table = pd.read_json(path, lines=True)
-    except ValueError:
-        table = pd.DataFrame()
-    if HASHES not in table or "timestamp" not in table:
+    """Times and hits of a JSON log, whose blocks go through a cache of that size."""
+    table = read_json_log(path)
+    if JSON_BLOCKS not in table:
         raise InputError(
             f"{path} has no {HASHES}, so it does not say which prompts begin alike. "
             "Give a share, such as --prefix-cache 50%."
         )
-    times = table["timestamp"].to_numpy(float)
+    times = table["time_s"].to_numpy(float) if "time_s" in table else np.arange(float(len(table)))
     order = np.argsort(times, kind="stable")
-    blocks = [list(table[HASHES].iloc[row]) for row in order]
+    blocks = [table[JSON_BLOCKS].iloc[row] for row in order]
     capacity = max(1, kv_tokens // BLOCK_TOKENS)
     hits = np.zeros(len(table), np.int64)
     hits[order] = np.array(lru_hits(blocks, capacity), np.int64) * BLOCK_TOKENS

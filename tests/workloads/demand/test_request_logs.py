@@ -13,6 +13,7 @@ from topologies.errors import InputError
 from workloads.demand import read_demand
 from workloads.demand.request_logs import read_json_log
 from workloads.serving import read_requests
+from workloads.serving.prefix_cache import with_prefix_cache
 
 MOONCAKE = [
     {"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1]},
@@ -95,6 +96,8 @@ def test_an_answer_of_unknown_length_is_given(tmp_path: Path) -> None:
         ('{"prompt_tokens": NaN, "output_tokens": 2}', r"prompt_tokens is nan"),
         ('{"prompt_tokens": "7", "output_tokens": 2}', r"prompt_tokens is '7'"),
         ('{"prompt_tokens": ' + "9" * 400 + ', "output_tokens": 2}', r"prompt_tokens is 999"),
+        ('{"prompt_tokens": 1, "hash_ids": 7}', r"entry 1: hash_ids is 7; give whole numbers"),
+        ('{"prompt_tokens": 1, "hash_ids": ["a"]}', r"hash_ids is \['a'\]; give whole numbers"),
         ('{"input_lens": [1], "output_lens": []}', r"output_lens is no list of 1 numbers"),
         ('{"input_lens": [1], "output_lens": ["a"]}', r"request 1: output_lens is 'a'"),
         (
@@ -117,3 +120,12 @@ def test_rates_are_for_logs_without_times(tmp_path: Path) -> None:
     path = _lines(tmp_path / "custom.jsonl", [{"prompt": "abcd", "output_tokens": 3}])
     with pytest.raises(InputError, match=r"states no times; add --rate"):
         read_requests(path)
+
+
+def test_blocks_of_prompts_are_read_and_may_be_missing(tmp_path: Path) -> None:
+    alone = {"timestamp": 9, "input_length": 700, "output_length": 5}
+    path = _lines(tmp_path / "trace.jsonl", [*MOONCAKE, alone])
+    assert read_json_log(path)["blocks"].tolist() == [[0, 1], [0, 42], []]
+    hits = with_prefix_cache(read_requests(path), "trace", kv_tokens=10**6, path=path).cached
+    assert hits is not None
+    assert hits.tolist() == [0, 0, 512]
