@@ -29,6 +29,8 @@ from workloads.training.plan.plan_file import complete
 Parts = Mapping[str, float]
 NOT_PLANNED = ("sharding",)
 """Keys of a plan in results that are none of its fields."""
+DISTURBED = ("jitter", "straggler", "fault")
+"""Options of a step whose effect is not computed again."""
 FACTOR_DIGITS = 1000
 
 
@@ -81,8 +83,21 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
                 f"{folder} ran with --catalogue or --variant, which sliders would move again. "
                 "Run it without."
             )
+        _check_repeatable(folder, inputs)
         runs.append(READERS[command](folder, inputs))
     return runs, sweeps
+
+
+def _check_repeatable(folder: Path, inputs: Mapping[str, Any]) -> None:
+    """Refuse a run that a folded step, or a collective on one cluster, does not answer again."""
+    disturbed = next((name for name in DISTURBED if inputs.get(name)), None)
+    if disturbed is not None:
+        raise InputError(
+            f"{folder} ran with --{disturbed}, which sliders leave out. Run it without."
+        )
+    named = str(inputs.get("cluster") or inputs.get("clusters") or "")
+    if "," in named:
+        raise InputError(f"{folder} holds several clusters, {named[:80]}. Run each by itself.")
 
 
 def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:

@@ -76,6 +76,22 @@ def test_other_runs_are_refused_in_one_line(
     assert "runs of train, collective, sweep can be explored" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"cluster": "trn2.48xlarge", "jitter": 0.01}, "ran with --jitter, which sliders leave"),
+        ({"clusters": "trn2.48xlarge,dgx-h100"}, "holds several clusters, trn2.48xlarge,dgx-h100"),
+    ],
+)
+def test_runs_that_sliders_cannot_answer_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: dict[str, object], message: str
+) -> None:
+    record = {"command": "train", "inputs": inputs}
+    monkeypatch.setattr("experiments.explore.answers.read_record", lambda folder: record)
+    with pytest.raises(InputError, match=message):
+        read_runs([tmp_path])
+
+
 def test_a_missing_panel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "panel", None)
     with pytest.raises(InputError, match=r"pip install 'cluster-sim\[explore\]'"):
