@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from workloads.training.program.breakdown import PARTS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from workloads.confidence.interval import Interval
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,12 +37,18 @@ NAMES: Mapping[str, str] = {
 
 INCHES_A_LETTER = 0.068
 """Width of a letter in a bar."""
+ABOVE_BAR = -0.45
+"""Place of an interval, in rows, of which the first is 0 and reaches from -0.33 to 0.33."""
+MARK: Mapping[str, Any] = {
+    "marker": "|", "color": "black", "linestyle": "", "ms": 26, "mew": 1.5, "zorder": 3
+}  # fmt: skip
+"""Style of a time that is marked on a bar."""
 AT_PEAK = "the model's FLOPs at peak rate"
 """Name of a mark at MFU times the iteration."""
 
 
-def one_step(headline: str, parts: Mapping[str, float], mfu: float) -> Figure:
-    """One iteration as a bar, with what was run and where the time goes above it.
+def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interval) -> Figure:
+    """One iteration as a bar with its interval, and above them what was run and where time goes.
 
     Parameters
     ----------
@@ -49,10 +57,32 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float) -> Figure:
     parts : mapping of part to seconds
     mfu : float
         Share of the iteration that the model's FLOPs take at peak rate, which is marked.
+    ends : Interval
+        Interval of the length of the iteration [s].
     """
     seconds = sum(parts.values())
-    title = f"{headline}\n{finding(parts)}, MFU {mfu:.0%}"
-    return stacked([""], [parts], marks=[mfu * seconds], mark=AT_PEAK, title=title)
+    low, high = (format_seconds(float(f"{end:.3g}")) for end in (ends.low, ends.high))
+    figure, axes = _axes([""])
+    scale = np.ones(1)
+    _stack(axes, [parts], scale)
+    axes.plot([mfu * seconds], [0], **MARK, label=AT_PEAK)
+    _draw_interval(axes, ends)
+    axes.set_xlim(0, 1.02 * max(seconds, ends.high))
+    _label(axes, [""], "time of one iteration [s]")
+    axes.set_ylim(0.4, ABOVE_BAR - 0.12)
+    title = f"{headline}\n{finding(parts)}, MFU {mfu:.0%} ({ends.level:.0%}: {low} – {high})"
+    _finish(figure, title)
+    _write_in(figure, axes, scale, np.array([seconds]))
+    return figure
+
+
+def _draw_interval(axes: Axes, ends: Interval) -> None:
+    """Draw an interval above the only bar."""
+    middle = (ends.low + ends.high) / 2
+    axes.errorbar(
+        [middle], [ABOVE_BAR], xerr=ends.high - middle, fmt="none", ecolor="black",
+        elinewidth=1.5, capsize=4, label=f"{ends.level:.0%} of measured steps should lie here",
+    )  # fmt: skip
 
 
 def finding(parts: Mapping[str, float], most: int = 3) -> str:
@@ -96,29 +126,39 @@ def stacked(
         A time to be marked on each bar [s], and what the legend calls it.
     mark, title : str
     """
-    from matplotlib.figure import Figure
-
-    lines = max(label.count("\n") + 1 for label in labels)
-    row_inches = max(0.55, 0.18 * lines)
-    figure = Figure(figsize=(9.5, 1.9 + row_inches * len(labels)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _axes(labels)
     scale = np.ones(len(labels)) if whole_s is None else 1 / np.asarray(whole_s, float)
     ends = _stack(axes, parts, scale)
     longest = float(ends.max())
     if marks:
         at = np.asarray(marks) * scale
-        axes.plot(at, np.arange(len(labels)), "|k", ms=26, mew=1.5, zorder=3, label=mark)
+        axes.plot(at, np.arange(len(labels)), **MARK, label=mark)
         ends = np.maximum(ends, at)
     for row, note in enumerate(notes):
         axes.text(ends[row] + 0.01 * longest, row, note, va="center", fontsize=8)
     axes.set_xlim(0, longest * (1.2 if notes else 1.02))
     _label(axes, labels, "time of one iteration [s]" if whole_s is None else f"share of {whole}")
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
+    _finish(figure, title)
     sums = np.array([sum(one.values()) for one in parts])
     _write_in(figure, axes, scale, sums if whole_s is None else 1 / scale)
     return figure
+
+
+def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """Return a figure with room for bars of these labels, and its axes."""
+    from matplotlib.figure import Figure
+
+    lines = max(label.count("\n") + 1 for label in labels)
+    row_inches = max(0.55, 0.18 * lines)
+    figure = Figure(figsize=(9.5, 1.9 + row_inches * len(labels)), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _finish(figure: Figure, title: str) -> None:
+    """Write the title, and say below the bars what their colors and marks are."""
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
 
 
 def _write_in(figure: Figure, axes: Axes, scale: Floats, totals: Floats) -> None:

@@ -190,7 +190,7 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
     told = document(run, engine)
     if alone:
         out.table("metrics", metrics(told), title="Results", note=headline(run))
-        bar = one_step(headline(run), run.breakdown_s, run.mfu)
+        bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
         out.figure(FIGURE, bar, title="Step-time breakdown")
     ranks = run.ranks.drop(columns="count").div(10**12)
     ranks.columns = ranks.columns.str.replace("_ps", "_s")

@@ -40,15 +40,21 @@ def run(
     Returns
     -------
     DataFrame
-        ``part``, ``time_s`` and ``share``; the rest, the same in every row, says what was run, what
-        it reaches and how many ranks stand for all.
+        ``part``, ``time_s`` and ``share``; the rest, the same in every row, says what was run,
+        between which times 80 % of measured steps should lie, what the step reaches and how many
+        ranks stand for all.
     """
     from experiments.reports.training import breakdown_frame, folding, headline
 
     step = simulate(model, cluster, tp, pp, global_batch, seq, overlap)
+    mfu = step.interval.scaled(step.mfu)
     return breakdown_frame(step).assign(
         step=headline(step),
+        low_s=step.interval.low,
+        high_s=step.interval.high,
         mfu=step.mfu,
+        mfu_low=mfu["low"],
+        mfu_high=mfu["high"],
         tokens_per_s=step.tokens_per_s,
         memory_per_chip_bytes=step.memory.total,
         hbm_per_chip_bytes=step.memory.capacity,
@@ -74,10 +80,13 @@ def simulate(
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the breakdown as one bar."""
     from experiments.figures.training import NAMES, one_step
+    from workloads.confidence.interval import Interval
 
     seconds = dict(zip(frame["part"], frame["time_s"], strict=True))
     parts = {part: seconds.get(name, 0.0) for part, name in NAMES.items()}
-    return one_step(frame["step"].iloc[0], parts, float(frame["mfu"].iloc[0]))
+    told = frame.iloc[0]
+    ends = Interval(float(told["low_s"]), float(told["high_s"]))
+    return one_step(told["step"], parts, float(told["mfu"]), ends)
 
 
 def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:

@@ -35,7 +35,9 @@ def test_demo_tells_parts_that_sum_to_the_step(config: str) -> None:
     figure = demo.plot(frame)
     axes = figure.axes[0]
     assert axes.get_xlabel().startswith("time of one iteration [s]")
-    (mark,) = axes.get_lines()
+    mark, low, high = axes.get_lines()
+    assert low.get_xdata() == pytest.approx([frame["low_s"].iloc[0]])
+    assert high.get_xdata() == pytest.approx([frame["high_s"].iloc[0]])
     whole_s = frame["time_s"].iloc[-1]
     assert mark.get_xdata() == pytest.approx([frame["mfu"].iloc[0] * whole_s])
     assert frame["step"].iloc[0] in figure.get_suptitle()
