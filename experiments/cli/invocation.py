@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from experiments.cli.output import print_json
 from experiments.reports.result_checks import check_results
 from topologies.errors import InputError, printable, suggestion
@@ -76,6 +78,12 @@ class Invocation:
         if self.quiet:
             os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
 
+    @property
+    def program(self) -> click.Command | None:
+        """The program whose command this is, None outside a command line."""
+        context = click.get_current_context(silent=True)
+        return None if context is None else context.find_root().command
+
     def check_out(self) -> None:
         """Refuse a directory that holds something else, before the work begins.
 
@@ -117,8 +125,13 @@ class Invocation:
         if self.out is not None:
             from experiments.reports.run_directory import run_directory
 
-            asked = self.inputs if inputs is None else inputs
-            with run_directory(self.out, command=self.command, inputs=asked, seed=self.seed) as run:
+            with run_directory(
+                self.out,
+                command=self.command,
+                inputs=self.inputs if inputs is None else inputs,
+                seed=self.seed,
+                program=self.program,
+            ) as run:
                 write(run)
         if self.json:
             print_json(results)

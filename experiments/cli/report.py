@@ -24,7 +24,7 @@ def report(asked: ReportInputs, call: Invocation) -> None:
     """
     from experiments.reports.html import write_report
 
-    page = write_report(asked.folder)
+    page = write_report(asked.folder, call.program)
     call.answer(
         lambda: {"report": page, "report_bytes": page.stat().st_size},
         lambda: _print(page),

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -37,6 +37,9 @@ from experiments.reports.reproduce import changed_inputs, command_line
 from experiments.reports.run_record import read_record, sha256_of
 from topologies.errors import InputError
 
+if TYPE_CHECKING:
+    import click
+
 REPORT = "report.html"
 LONGEST_IN_LEAD = 40
 LARGEST_SHOWN_BYTES = 2**26
@@ -53,8 +56,15 @@ PROVENANCE_TABLES = ("inputs.csv",)
 """Tables that say where numbers come from, and stand in that section."""
 
 
-def write_report(folder: str | Path) -> Path:
+def write_report(folder: str | Path, program: click.Command | None = None) -> Path:
     """Build ``report.html`` of a run directory from its ``run.json`` and files; gives its path.
+
+    Parameters
+    ----------
+    folder : path
+    program : Command, optional
+        The program whose command made the run; without it, the page cannot say which words of a
+        command line repeat the run.
 
     Raises
     ------
@@ -62,14 +72,14 @@ def write_report(folder: str | Path) -> Path:
         When ``folder`` is no run directory.
     """
     target = Path(folder) / REPORT
-    page = report_html(Path(folder))
+    page = report_html(Path(folder), program)
     with whole_file(target) as part:
         part.write_bytes(page.encode("utf-8", "xmlcharrefreplace"))
     return target
 
 
-def report_html(folder: Path) -> str:
-    """Return the page as text.
+def report_html(folder: Path, program: click.Command | None = None) -> str:
+    """Return the page as text; parameters as for :func:`write_report`.
 
     Raises
     ------
@@ -81,12 +91,17 @@ def report_html(folder: Path) -> str:
     results, rows = _results(folder, contents), _first_table(folder, contents)
     title = finding(command, results, rows) or _drawn_finding(contents) or command
     script = _part("report.js")
+    sections = [
+        *_sections(folder, record, results),
+        _section("How to reproduce it", list(_reproduce(record, program))),
+        _section("Files", [_files(folder, record)]),
+    ]
     page = {
         "title": UNIT.sub("\\1\u00a0\\2", title),
         "command": f"cluster-sim {command}",
-        "lead": _lead(record),
+        "lead": _lead(record, program),
         "answers": answers(command, results, rows),
-        "sections": [part for part in _sections(folder, record, results) if part["blocks"]],
+        "sections": [part for part in sections if part["blocks"]],
         "style": Markup(_part("report.css")),
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -133,11 +148,11 @@ def _drawn_finding(contents: list[dict[str, Any]]) -> str:
     return next((str(text) for text in drawn if text), "")
 
 
-def _lead(record: Mapping[str, Any]) -> str:
+def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
     """Return the short inputs of a run that are not the usual ones, in one line."""
     given, _ = _given(record)
     try:
-        changed = changed_inputs(record)
+        changed = changed_inputs(record, program)
     except SHOWN_FAULTS:
         changed = None
     words = [
@@ -178,8 +193,6 @@ def _sections(
             yield part
     yield _section("Where the numbers come from", _provenance(results))
     yield from sources
-    yield _section("How to reproduce it", list(_reproduce(record)))
-    yield _section("Files", [_files(folder, record)])
 
 
 def _table(folder: Path, item: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[Block]:
@@ -263,9 +276,9 @@ def _provenance(results: Mapping[str, Any]) -> list[Block]:
     return [table(["input", "how it is known"], rows, text=(0, 1))]
 
 
-def _reproduce(record: Mapping[str, Any]) -> Iterator[Block]:
+def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iterator[Block]:
     try:
-        words = command_line(record)
+        words = command_line(record, program)
     except SHOWN_FAULTS:
         words = ""
     if words:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    import click
 
 LONGEST_WORD = 1000
 
 
-def command_line(record: Mapping[str, Any]) -> str:
+def command_line(record: Mapping[str, Any], program: click.Command | None) -> str:
     """Return the words of ``cluster-sim`` that repeat a run, empty where they are not known.
 
     Only what differs from the defaults is named.
+
+    Parameters
+    ----------
+    record : mapping
+        A ``run.json``.
+    program : Command, optional
+        The program that knows the options of each command; without it nothing is known.
     """
     command, inputs = record.get("command"), record.get("inputs")
     if not isinstance(command, str) or not isinstance(inputs, dict):
         return ""
-    changed = _changed(command, inputs)
+    changed = _changed(command, inputs, program)
     if changed is None:
         return ""
     options: list[str] = []
@@ -33,18 +43,23 @@ def command_line(record: Mapping[str, Any]) -> str:
     return " ".join(shlex.quote(word[:LONGEST_WORD]) for word in words)
 
 
-def changed_inputs(record: Mapping[str, Any]) -> set[str] | None:
-    """Names of the inputs that are not the defaults, None where the defaults are not known."""
+def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> set[str] | None:
+    """Names of the inputs that are not the defaults, None where the defaults are not known.
+
+    Parameters as for :func:`command_line`.
+    """
     command, inputs = record.get("command"), record.get("inputs")
     if not isinstance(command, str) or not isinstance(inputs, dict):
         return None
-    changed = _changed(command, inputs)
+    changed = _changed(command, inputs, program)
     return None if changed is None else {str(item.name) for item, _ in changed}
 
 
-def _changed(command: str, inputs: Mapping[str, Any]) -> list[tuple[Any, Any]] | None:
+def _changed(
+    command: str, inputs: Mapping[str, Any], program: click.Command | None
+) -> list[tuple[Any, Any]] | None:
     """Parameters whose values differ from their defaults, with those values."""
-    parameters = _parameters(command.split())
+    parameters = _parameters(command.split(), program)
     if parameters is None:
         return None
     pairs = [(item, _plain(inputs.get(str(item.name)))) for item in parameters]
@@ -55,11 +70,9 @@ def _changed(command: str, inputs: Mapping[str, Any]) -> list[tuple[Any, Any]] |
     ]
 
 
-def _parameters(words: list[str]) -> list[Any] | None:
-    """Parameters of a command, None for one that this version does not have."""
-    from experiments.cli.main import app
-
-    command: Any = app
+def _parameters(words: list[str], program: click.Command | None) -> list[Any] | None:
+    """Parameters of a command, None for one that this program does not have."""
+    command: Any = program
     for word in words:
         if not hasattr(command, "list_commands") or word not in command.list_commands(None):
             return None

@@ -31,6 +31,7 @@ from experiments.reports.run_record import (
 from topologies.errors import InputError, shown
 
 if TYPE_CHECKING:
+    import click
     import pandas as pd
     from matplotlib.figure import Figure
 
@@ -49,9 +50,12 @@ class Run:
         Where the files are for now.
     """
 
-    def __init__(self, folder: Path, record: dict[str, Any]):
+    def __init__(
+        self, folder: Path, record: dict[str, Any], program: click.Command | None = None
+    ) -> None:
         self.folder = folder
         self._record = record
+        self._program = program
         self._results = hashlib.sha256()
 
     def table(
@@ -147,7 +151,7 @@ class Run:
             path.name: sha256_of(path) for path in sorted(self.folder.iterdir())
         }
         (self.folder / RECORD).write_text(readable(self._record))
-        write_report(self.folder)
+        write_report(self.folder, self._program)
 
 
 def _lasting(value: Any) -> Any:
@@ -159,7 +163,12 @@ def _lasting(value: Any) -> Any:
 
 @contextmanager
 def run_directory(
-    path: str | Path, *, command: str, inputs: Mapping[str, Any], seed: int | None = None
+    path: str | Path,
+    *,
+    command: str,
+    inputs: Mapping[str, Any],
+    seed: int | None = None,
+    program: click.Command | None = None,
 ) -> Iterator[Run]:
     """Write a run directory: ``with run_directory(path, …) as run: run.table(…)``.
 
@@ -175,6 +184,8 @@ def run_directory(
     inputs : mapping
         All that the results depend on. A path of a file is recorded with the file's digest.
     seed : int, optional
+    program : Command, optional
+        The program that the command belongs to, so that the report can say which words repeat it.
 
     Raises
     ------
@@ -189,7 +200,7 @@ def run_directory(
         remove_orphans(target)
         _make(part, path)
         try:
-            run = Run(part, record)
+            run = Run(part, record, program)
             yield run
             run.finish()
             check_foreign(target)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.cli.main import run
+from experiments.cli.main import app, run
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
 from experiments.reports.hover import description, headline, hover
 from experiments.reports.reproduce import command_line
@@ -94,7 +94,7 @@ def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
              "--latency", "1us", "--algorithm", "ring", "--quiet", "--out"]  # fmt: skip
     assert run([*words, str(tmp_path / "a")]) == 0
     record = read_record(tmp_path / "a")
-    told = command_line(record)
+    told = command_line(record, app)
     assert told == (
         "cluster-sim collective all-reduce ring:8 --size=1KiB --algorithm=ring "
         "--bandwidth=1GB/s --latency=1us"
@@ -108,8 +108,9 @@ def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
     alts = re.findall('<img alt="([^"]*)"', page)
     assert len(alts) == 3
     assert all(len(alt) > 40 and alt.endswith(".") for alt in alts), alts
-    assert command_line({"command": "surprise", "inputs": {}}) == ""
-    assert command_line({"command": 3}) == ""
+    assert command_line({"command": "surprise", "inputs": {}}, app) == ""
+    assert command_line({"command": 3}, app) == ""
+    assert command_line(record, None) == ""
 
 
 def test_values_lie_where_the_picture_shows_them() -> None:
