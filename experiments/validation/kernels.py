@@ -75,13 +75,13 @@ def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
 
 
 def _attention(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    heads = values["heads"]
+    shape = times.AttentionShape(
+        values["batch"], values["seq"], heads, values["kv_heads"] or heads, values["head_dim"]
+    )
     return times.attention(
         values["chip"],
-        values["batch"],
-        values["seq"],
-        values["heads"],
-        values["kv_heads"] or values["heads"],
-        values["head_dim"],
+        shape,
         direction="backward" if values.get("direction") == "backward" else "forward",
         writes_cache=bool(values.get("writes_cache")),
         **how,

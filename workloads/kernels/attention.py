@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -24,17 +25,46 @@ FORWARD_PASSES, BACKWARD_PASSES = 9, 11
 of each in two bytes, and one byte of mask (arXiv 2205.05198, section 4.1)."""
 
 
+@dataclass(frozen=True, eq=False)
+class AttentionShape:
+    """Sizes of the attention of one rank.
+
+    Attributes
+    ----------
+    batch : int or int array
+        Sequences.
+    seq : int or int array
+        Queries of each sequence.
+    heads, kv_heads : int or int array
+        Query heads and key-value heads.
+    head_dim : int or int array
+        Width of a head.
+    kv_seq : int or int array, optional
+        Keys of each sequence; as many as queries by default.
+    causal : bool
+        Whether only the scores at and below the diagonal are needed.
+    """
+
+    batch: npt.ArrayLike
+    seq: npt.ArrayLike
+    heads: npt.ArrayLike
+    kv_heads: npt.ArrayLike
+    head_dim: npt.ArrayLike
+    kv_seq: npt.ArrayLike | None = None
+    causal: bool = True
+
+    def sides(self) -> list[FloatArray]:
+        """Batch, queries, keys, heads, key-value heads and width, of one common shape."""
+        keys = self.seq if self.kv_seq is None else self.kv_seq
+        sizes = (self.batch, self.seq, keys, self.heads, self.kv_heads, self.head_dim)
+        return list(np.broadcast_arrays(*(np.asarray(size, float) for size in sizes)))
+
+
 def attention(
     chip: str,
-    batch: npt.ArrayLike,
-    seq: npt.ArrayLike,
-    heads: npt.ArrayLike,
-    kv_heads: npt.ArrayLike,
-    head_dim: npt.ArrayLike,
-    causal: bool = True,
+    shape: AttentionShape,
     direction: Direction = "forward",
     *,
-    kv_seq: npt.ArrayLike | None = None,
     writes_cache: bool = False,
     ranks_per_chip: int = 1,
     parts: Catalogue | None = None,
@@ -45,14 +75,9 @@ def attention(
     ----------
     chip : str
         Part of the catalogue.
-    batch, seq, heads, kv_heads, head_dim : int or int array
-        Sequences, queries of each, query heads and key-value heads of this rank, head width.
-    causal : bool
-        Whether only the scores at and below the diagonal are needed.
+    shape : AttentionShape
     direction : str
         ``forward`` or ``backward``.
-    kv_seq : int or int array, optional
-        Keys of each sequence, ``seq`` by default.
     writes_cache : bool
         Serving: keys and values are also written to a cache, as in the measured kernels.
     ranks_per_chip, parts
@@ -60,15 +85,13 @@ def attention(
 
     Examples
     --------
-    >>> short, long = attention("a100-80gb", 1, [2048, 4096], 32, 8, 128).seconds
+    >>> short, long = attention("a100-80gb", AttentionShape(1, [2048, 4096], 32, 8, 128)).seconds
     >>> bool(3.0 < long / short < 4.0)
     True
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, parts)
-    keys = seq if kv_seq is None else kv_seq
-    sides = (np.asarray(side, float) for side in (batch, seq, keys, heads, kv_heads, head_dim))
-    b, s, t, h, g, d = np.broadcast_arrays(*sides)
-    compute_s = _core_s(rank, b * h, s, t, d, causal=causal, direction=direction)
+    b, s, t, h, g, d = shape.sides()
+    compute_s = _core_s(rank, b * h, s, t, d, causal=shape.causal, direction=direction)
     moved = 2 * d * b * (2 * h * s + 2 * g * t) * (2 if direction == "backward" else 1)
     if writes_cache:
         stored = 4 * d * b * g * t
@@ -199,7 +222,18 @@ def unfused_attention(
     """Time of attention as separate kernels: two batched products, softmax, dropout.
 
     The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
-    attention (arXiv 2205.05198). Parameters as for :func:`attention`.
+    attention (arXiv 2205.05198). Every query head has keys of its own, as many as queries.
+
+    Parameters
+    ----------
+    chip : str
+        Part of the catalogue.
+    batch, seq, heads, head_dim : int
+        Sequences, queries of each, heads of this rank, head width.
+    direction : str
+        ``forward`` or ``backward``.
+    ranks_per_chip, parts
+        As for :func:`workloads.kernels.gemm.gemm`.
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, parts)
     product = partial(gemm, chip, batch=batch * heads, ranks_per_chip=ranks_per_chip, parts=parts)

@@ -147,15 +147,15 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
     """
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}, the least is 1.")
-    found = catalogue() if parts is None else parts
+    known = catalogue() if parts is None else parts
     return Rank(
         chip=chip,
-        kin=family(chip, found),
-        peak_flops_per_s=_peak(found, chip, precision) / ranks_per_chip,
-        hbm_bytes_per_s=found.value(chip, "hbm_bandwidth") / ranks_per_chip,
+        kin=family(chip, known),
+        peak_flops_per_s=_peak(known, chip, precision) / ranks_per_chip,
+        hbm_bytes_per_s=known.value(chip, "hbm_bandwidth") / ranks_per_chip,
         element_bytes=ELEMENT_BYTES.get(precision, 2.0),
         ranks_per_chip=ranks_per_chip,
-        parts=found,
+        parts=known,
     )
 
 

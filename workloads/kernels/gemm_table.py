@@ -91,7 +91,7 @@ def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> Flo
     *shape : three float arrays of one shape
         m, n and k.
     """
-    found = np.zeros(shape[0].shape)
+    interpolated = np.zeros(shape[0].shape)
     cells = [
         _cell(axis, along) for axis, along in zip((table.m, table.n, table.k), shape, strict=True)
     ]
@@ -100,8 +100,8 @@ def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> Flo
         weight = np.ones(shape[0].shape)
         for (_, part), up in zip(cells, corner, strict=True):
             weight = weight * (part if up else 1 - part)
-        found += weight * values[index]
-    return found
+        interpolated += weight * values[index]
+    return interpolated
 
 
 def _cell(axis: FloatArray, along: FloatArray) -> tuple[npt.NDArray[np.intp], FloatArray]:

@@ -17,11 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue
-from workloads.kernels.attention import attention, decode_attention, unfused_attention
+from workloads.kernels.attention import (
+    AttentionShape,
+    attention,
+    decode_attention,
+    unfused_attention,
+)
 from workloads.kernels.chip_share import Timing, plain, rank_of, worst
 from workloads.kernels.gemm import gemm
 
 __all__ = [
+    "AttentionShape",
     "Timing",
     "attention",
     "attention_s",
@@ -132,11 +138,11 @@ def gather(
     rank = rank_of(chip, "bf16", ranks_per_chip, parts)
     own = scattered and rank.knows("scatter_efficiency")
     share = "scatter_efficiency" if own else "gather_efficiency"
-    made = _streamed(share, chip, size_bytes, ranks_per_chip, parts)
+    streamed = _streamed(share, chip, size_bytes, ranks_per_chip, parts)
     if not rank.knows("gather_descriptor"):
-        return made
+        return streamed
     issue_s = rank.constant("launch") + np.asarray(rows, float) * rank.constant("gather_descriptor")
-    return Timing(plain(np.maximum(made.seconds, issue_s)), made.provenance)
+    return Timing(plain(np.maximum(streamed.seconds, issue_s)), streamed.provenance)
 
 
 def _streamed(
@@ -155,9 +161,9 @@ def gemm_s(chip: str, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, **ho
     return gemm(chip, m, n, k, **how).seconds
 
 
-def attention_s(chip: str, *shape: npt.ArrayLike, **how: Any) -> Any:
+def attention_s(chip: str, shape: AttentionShape, **how: Any) -> Any:
     """Seconds of :func:`attention`, same parameters."""
-    return attention(chip, *shape, **how).seconds  # type: ignore[arg-type]
+    return attention(chip, shape, **how).seconds
 
 
 def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:

@@ -14,7 +14,13 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.measures import scale_up_bytes_per_s
 from workloads.kernels.precision import ELEMENT_BYTES
-from workloads.kernels.times import attention_s, decode_attention, elementwise_s, gemm_s
+from workloads.kernels.times import (
+    AttentionShape,
+    attention_s,
+    decode_attention,
+    elementwise_s,
+    gemm_s,
+)
 from workloads.models.model import Model, expert_parameters
 
 FloatArray = npt.NDArray[np.float64]
@@ -281,15 +287,9 @@ class RankShare:
         """Attention of a prompt token per token before it, all layers [s]."""
         seq = 16_384
         heads = max(1, round(self.model.heads / self.ranks))
+        shape = AttentionShape(1, seq, heads, self.kv_heads, self.model.head_dim)
         seconds = attention_s(
-            self.cluster.chip,
-            1,
-            seq,
-            heads,
-            self.kv_heads,
-            self.model.head_dim,
-            ranks_per_chip=self.per_chip,
-            parts=self.book,
+            self.cluster.chip, shape, ranks_per_chip=self.per_chip, parts=self.book
         )
         return float(self.attention_layers * seconds / (0.5 * seq**2))
 

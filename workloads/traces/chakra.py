@@ -26,6 +26,7 @@ from workloads.traces.recording import (
     UNKNOWN,
     Columns,
     Group,
+    Node,
     Recording,
 )
 
@@ -248,7 +249,7 @@ def _add(
     else:
         known["size_bytes"] = _whole(stated, "tensor_size", where)
         known["flops"] = _whole(stated, "num_ops", where)
-    return columns.add(rank, lane, kind, node.name or "unnamed", int(node.id), **known)
+    return columns.add(rank, lane, Node(kind, node.name or "unnamed", int(node.id), **known))
 
 
 def _whole(stated: Mapping[str, Any], name: str, where: str) -> int:

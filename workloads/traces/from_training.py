@@ -12,6 +12,7 @@ from workloads.traces.recording import (
     SEND,
     Columns,
     Group,
+    Node,
     Recording,
 )
 from workloads.training.iteration import Iteration
@@ -74,41 +75,25 @@ def _rank(columns: Columns, program: Program, row: int, talks: Talks) -> None:
         talk = talks.get((row, op))
         if talk is None:
             kind = HOST if step.stream == HOST_STREAM else COMPUTE
-            duration = int(program.step_ps[number])
-            rows.append(columns.add(row, 0, kind, step.name, op, duration_ps=duration))
+            work = Node(kind, step.name, op, duration_ps=int(program.step_ps[number]))
+            rows.append(columns.add(row, 0, work))
             continue
         exchange, group = talk
         members = [int(one) for one in program.exchanges[exchange].members[group]]
         if step.collective == "send":
-            sends = step.name.endswith(".send")
+            kind = SEND if step.name.endswith(".send") else RECEIVE
             peer = next(one for one in members if one != row)
-            rows.append(
-                columns.add(
-                    row,
-                    0,
-                    SEND if sends else RECEIVE,
-                    step.name,
-                    op,
-                    size_bytes=step.size_bytes,
-                    peer=peer,
-                    tag=exchange,
-                )
-            )
+            message = Node(kind, step.name, op, size_bytes=step.size_bytes, peer=peer, tag=exchange)
+            rows.append(columns.add(row, 0, message))
             continue
         name = f"{step.axis}.{exchange}.{group}"
         known = step.collective if step.collective in OPERATIONS else "unknown"
         operation = OPERATIONS.index(known)
-        rows.append(
-            columns.add(
-                row,
-                0,
-                COLLECTIVE,
-                step.name,
-                op,
-                size_bytes=step.size_bytes,
-                operation=operation,
-                group=Group(name, tuple(sorted(members))),
-            )
-        )
+        group_of_ranks = Group(name, tuple(sorted(members)))
+        collective = Node(
+            COLLECTIVE, step.name, op, size_bytes=step.size_bytes, operation=operation,
+            group=group_of_ranks,
+        )  # fmt: skip
+        rows.append(columns.add(row, 0, collective))
     for src, dst in zip(stream.src.tolist(), stream.dst.tolist(), strict=True):
         columns.link(rows[src], rows[dst])

@@ -25,6 +25,7 @@ from workloads.traces.recording import (
     RECEIVE,
     SEND,
     Columns,
+    Node,
     Recording,
 )
 
@@ -68,10 +69,11 @@ def read_goal(paths: Sequence[Path]) -> Recording:
     if not len(columns):
         raise InputError(f"{path} holds no operations. Give a GOAL schedule.")
     facts: dict[str, str | int | float] = {"format": "goal", "world": ranks, "iterations": 1}
-    made = columns.finish(dict.fromkeys(range(ranks), str(path)), facts)
-    if ranks and int(made.rank.max()) >= ranks:
-        raise InputError(f"{path}: rank {made.rank.max()} of num_ranks {ranks}. Correct num_ranks.")
-    return made
+    recording = columns.finish(dict.fromkeys(range(ranks), str(path)), facts)
+    last = int(recording.rank.max())
+    if ranks and last >= ranks:
+        raise InputError(f"{path}: rank {last} of num_ranks {ranks}. Correct num_ranks.")
+    return recording
 
 
 def _line(columns: Columns, rank: int, rows: dict[str, int], line: str, number: int) -> bool:
@@ -79,14 +81,13 @@ def _line(columns: Columns, rank: int, rows: dict[str, int], line: str, number: 
     if work := WORK.fullmatch(line):
         if int(work[2]) > LARGEST:
             return False
-        duration = int(work[2]) * PS_PER_NS
-        rows[work[1]] = columns.add(rank, 0, COMPUTE, "calc", number, duration_ps=duration)
+        calculation = Node(COMPUTE, "calc", number, duration_ps=int(work[2]) * PS_PER_NS)
+        rows[work[1]] = columns.add(rank, 0, calculation)
     elif talk := TALK.fullmatch(line):
         kind = SEND if talk[2] == "send" else RECEIVE
-        rows[talk[1]] = columns.add(
-            rank, 0, kind, talk[2], number, size_bytes=int(talk[3]), peer=int(talk[4]),
-            tag=int(talk[5] or 0),
-        )  # fmt: skip
+        size_bytes, peer, tag = int(talk[3]), int(talk[4]), int(talk[5] or 0)
+        message = Node(kind, talk[2], number, size_bytes=size_bytes, peer=peer, tag=tag)
+        rows[talk[1]] = columns.add(rank, 0, message)
     elif needs := NEEDS.fullmatch(line):
         if needs[1] not in rows or needs[2] not in rows:
             return False

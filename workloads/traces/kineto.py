@@ -28,6 +28,7 @@ from workloads.traces.recording import (
     MEMORY,
     MOST_NODES,
     Columns,
+    Node,
     Recording,
 )
 
@@ -240,7 +241,7 @@ def _chain(
 ) -> None:
     """Add host calls and work with the edges that give every start its reason."""
     streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
-    start = columns.add(rank, 0, HOST, "begin", 0)
+    start = columns.add(rank, 0, Node(HOST, "begin", 0))
     blocked = _blocked(works, waits)
     hosts = _host_calls(columns, rank, works, blocked, begin_ps, start)
     last: dict[int, tuple[int, Work]] = {}
@@ -299,7 +300,7 @@ def _host_calls(
             waited = 0
             while spans and spans[0].over_ps <= launched:
                 waited += max(0, spans[0].awaited_ps - max(at, spans.popleft().begun_ps))
-            row = columns.add(rank, thread, HOST, "launch", number)
+            row = columns.add(rank, thread, Node(HOST, "launch", number))
             columns.link(source, row, max(0, launched - at - waited))
             rows[number], source, at = row, row, launched
     return rows
@@ -320,7 +321,7 @@ def _blocked(
 ) -> dict[int, list[Blocked]]:
     """Calls of each thread that waited, with the last work that ended within them."""
     ends = sorted(range(len(works)), key=lambda number: works[number].end_ps)
-    found: dict[int, list[Blocked]] = {}
+    blocked: dict[int, list[Blocked]] = {}
     for thread, spans in waits.items():
         at, awaited = 0, -1
         for begun, over in sorted(spans):
@@ -328,8 +329,8 @@ def _blocked(
                 awaited, at = ends[at], at + 1
             if awaited >= 0 and works[awaited].end_ps > begun:
                 end = works[awaited].end_ps
-                found.setdefault(thread, []).append(Blocked(begun, over, awaited, end))
-    return found
+                blocked.setdefault(thread, []).append(Blocked(begun, over, awaited, end))
+    return blocked
 
 
 def _resume(
@@ -359,4 +360,4 @@ def _add(columns: Columns, rank: int, lane: int, work: Work, number: int) -> int
     if work.communication:
         talk = work.communication
         known |= {"size_bytes": talk.size_bytes, "operation": talk.operation, "group": talk.group}
-    return columns.add(rank, lane, work.kind, work.name, number, **known)
+    return columns.add(rank, lane, Node(work.kind, work.name, number, **known))

@@ -53,15 +53,15 @@ def communications(
     spans = _annotations(complete)
     groups = _groups(document)
     world = _world(document)
-    found = {}
+    communication_at = {}
     for place, event in enumerate(device):
         if str(event.get("cat", "")).lower() != "kernel" or not KERNEL.search(str(event["name"])):
             continue
         args = dict(event.get("args") or {})
         if "Collective name" not in args:
             args |= _launched_in(spans, calls.get(args.get("correlation", -1)))
-        found[place] = _communication(args, str(event["name"]), groups, world, path)
-    return found
+        communication_at[place] = _communication(args, str(event["name"]), groups, world, path)
+    return communication_at
 
 
 def _world(document: Mapping[str, Any]) -> int:

@@ -101,7 +101,7 @@ def lower(
     kind[: len(recording)][timed] = FIXED
     resource, resources = _resources(recording, timed)
     check_acyclic(recording, src, dst, meets)
-    made = schedule(
+    lowered = schedule(
         OpColumns(
             kind=kind,
             resource=np.concatenate([resource, np.full(len(meets), -1)]),
@@ -113,7 +113,7 @@ def lower(
         labels=_labels(recording, meets),
         facts={"trace": str(recording.facts.get("format", "")), "cluster": cluster.name},
     )
-    return Lowered(made, kept)
+    return Lowered(lowered, kept)
 
 
 def _check_ranks(recording: Recording, cluster: Cluster) -> None:

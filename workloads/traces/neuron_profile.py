@@ -15,7 +15,16 @@ from typing import Any
 
 from topologies.errors import InputError
 from workloads.traces.bounded_files import read_bounded
-from workloads.traces.recording import COLLECTIVE, COMPUTE, HOST, MEMORY, Columns, Group, Recording
+from workloads.traces.recording import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    MEMORY,
+    Columns,
+    Group,
+    Node,
+    Recording,
+)
 
 PS_PER_S = 10**12
 LONGEST_S = 2**60 / PS_PER_S
@@ -90,24 +99,16 @@ def _rank(
         total_s += whole
         active = [(label, kind, _seconds(summary, field, path)) for field, label, kind in ENGINES]
         rest = max(0.0, whole - max(seconds for _, _, seconds in active))
-        first = columns.add(
-            rank, 0, HOST, f"waiting of {name[:40]}", number, duration_ps=round(rest * PS_PER_S)
-        )
+        waiting = Node(HOST, f"waiting of {name[:40]}", number, round(rest * PS_PER_S))
+        first = columns.add(rank, 0, waiting)
         for earlier in before:
             columns.link(earlier, first)
         before = [first]
         for lane, (label, kind, seconds) in enumerate(active):
             if seconds:
                 group = Group("summary", (rank,)) if kind == COLLECTIVE else None
-                row = columns.add(
-                    rank,
-                    lane,
-                    kind,
-                    label,
-                    number,
-                    duration_ps=round(seconds * PS_PER_S),
-                    group=group,
-                )
+                duration_ps = round(seconds * PS_PER_S)
+                row = columns.add(rank, lane, Node(kind, label, number, duration_ps, group=group))
                 columns.link(first, row)
                 before.append(row)
     return total_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -109,6 +110,40 @@ class Recording:
         return f"{file}: node {self.number[node]} ({name[:60]})"
 
 
+class Node(NamedTuple):
+    """One entry of a trace; a tuple, because traces hold millions of them.
+
+    Attributes
+    ----------
+    kind : int
+        One of ``KINDS``.
+    name : str
+    number : int
+        Number of the node in its file.
+    duration_ps : int
+        As recorded, 0 where the trace states none [ps].
+    size_bytes, flops : int
+        Bytes communicated or moved, and floating-point operations; 0 where not stated.
+    operation : int
+        Collectives: one of ``OPERATIONS``.
+    group : Group, optional
+        Collectives: the ranks that take part.
+    peer, tag : int
+        Sends and receives: the other rank, and the tag that tells messages apart.
+    """
+
+    kind: int
+    name: str
+    number: int
+    duration_ps: int = 0
+    size_bytes: int = 0
+    flops: int = 0
+    operation: int = UNKNOWN
+    group: Group | None = None
+    peer: int = -1
+    tag: int = 0
+
+
 class Columns:
     """Columns of a recording while it is being read, row by row."""
 
@@ -121,34 +156,24 @@ class Columns:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def add(
-        self, rank: int, lane: int, kind: int, name: str, number: int, *, duration_ps: int = 0,
-        size_bytes: int = 0, flops: int = 0, operation: int = UNKNOWN, group: Group | None = None,
-        peer: int = -1, tag: int = 0,
-    ) -> int:  # fmt: skip
-        """Add a node; returns its row."""
+    def add(self, rank: int, lane: int, node: Node) -> int:
+        """Add a node to a lane of a rank; returns its row.
+
+        Raises
+        ------
+        InputError
+            When the traces have more nodes than are read.
+        """
         if len(self.rows) >= MOST_NODES:
             raise InputError(
                 f"the traces have more than {MOST_NODES:,} nodes, the most that are read. Profile "
                 "fewer iterations, or give fewer ranks."
             )
+        kind, name, number, *amounts, operation, group, peer, tag = node
         code = self.names.setdefault(name, len(self.names))
-        where = -1 if group is None else self.groups.setdefault(group, len(self.groups))
+        group_code = -1 if group is None else self.groups.setdefault(group, len(self.groups))
         self.rows.append(
-            (
-                rank,
-                lane,
-                kind,
-                duration_ps,
-                size_bytes,
-                flops,
-                code,
-                operation,
-                where,
-                peer,
-                tag,
-                number,
-            )
+            (rank, lane, kind, *amounts, code, operation, group_code, peer, tag, number)
         )
         return len(self.rows) - 1
 

@@ -256,8 +256,8 @@ def _interval(
         (times.fast, 1 - COMMUNICATION_SPREAD),
         (times.slow, 1 + COMMUNICATION_SPREAD),
     ):
-        made = lower(recording, cluster, communication=communication, stretch=factor).schedule
-        ends.append(run(made).total_s)
+        lowered = lower(recording, cluster, communication=communication, stretch=factor).schedule
+        ends.append(run(lowered).total_s)
     return min(ends[0], total_s), max(ends[1], total_s)
 
 

@@ -8,7 +8,7 @@ payload is shared out over the cyclic orders of the axes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,14 +50,46 @@ def axis_exchange(
     return plan.finish()
 
 
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """A stretch of one order of axes: the messages along an axis, or the joins before it.
+
+    Attributes
+    ----------
+    order : list of int
+        Axes in the order in which they are travelled.
+    done : int
+        Axes of that order that lie behind.
+    share : int array (ranks,)
+        Bytes that each rank has for every other in this order [B].
+    join : bool
+        Whether these are joins, which wait and move nothing.
+    """
+
+    order: list[int]
+    done: int
+    share: IntArray
+    join: bool = False
+
+    @property
+    def came(self) -> list[int]:
+        """Axes along which the data has come."""
+        return self.order[: self.done]
+
+    @property
+    def to_come(self) -> list[int]:
+        """Axes along which it still goes after these messages."""
+        return self.order[self.done if self.join else self.done + 1 :]
+
+
 class _Plan:
     """Messages of all orders while they are gathered; content is numbered through the orders."""
 
-    def __init__(self, found: Box, ranks: int, *, listed: bool) -> None:
-        self.ranks, self.sizes, self.listed = ranks, found.sizes, listed
-        self.at = np.empty((ranks, len(found.sizes)), np.int64)
-        self.at[found.chip_at] = np.stack(np.unravel_index(np.arange(ranks), found.sizes), axis=1)
-        self.rank_at = found.chip_at.reshape(found.sizes)
+    def __init__(self, box: Box, ranks: int, *, listed: bool) -> None:
+        self.ranks, self.sizes, self.listed = ranks, box.sizes, listed
+        self.at = np.empty((ranks, len(box.sizes)), np.int64)
+        self.at[box.chip_at] = np.stack(np.unravel_index(np.arange(ranks), box.sizes), axis=1)
+        self.rank_at = box.chip_at.reshape(box.sizes)
         self.table = Table.empty()
         own = np.arange(ranks, dtype=np.int32)
         self.src, self.dst, self.channels = [own], [own], ranks
@@ -68,7 +100,7 @@ class _Plan:
         self.orders = 0
 
     def add_order(self, order: list[int], share: IntArray) -> None:
-        """Messages of one order of axes; ``share`` are the bytes that each rank has for each."""
+        """Add the messages of one order of axes; ``share`` is what each rank has for each [B]."""
         for number, axis in enumerate(order):
             last = number + 1 == len(order)
             width = self.sizes[axis] - 1
@@ -83,8 +115,8 @@ class _Plan:
             self.dst.append(peer.ravel().astype(np.int32))
             self.channels += peer.size
             edges = np.empty((peer.size, 0), np.int32) if last else (joins + peer).reshape(-1, 1)
-            sources = np.tile(self.at, (width, 1))
-            self._add(edges, channel, sources, there.reshape(-1, len(order)), order, number, share)
+            ends = np.tile(self.at, (width, 1)), there.reshape(-1, len(order))
+            self._add(_Stage(order, number, share), edges, channel, ends)
             if not last:
                 following = self.sizes[order[number + 1]] - 1
                 base = joins + self.ranks + np.arange(self.ranks)[:, None]
@@ -92,33 +124,26 @@ class _Plan:
                 targets = following + (number + 2 < len(order))
                 onward = base + np.arange(targets) * self.ranks
                 own = np.arange(self.ranks, dtype=np.int32)
-                self._add(onward, own, self.at, self.at, order, number + 1, share, join=True)
+                joins_before = _Stage(order, number + 1, share, join=True)
+                self._add(joins_before, onward, own, (self.at, self.at))
         self.shares.append(share)
         self.orders += 1
 
     def _add(
         self,
+        stage: _Stage,
         edges: IntArray,
         channel: IntArray,
-        src: IntArray,
-        dst: IntArray,
-        order: list[int],
-        done: int,
-        share: IntArray,
-        *,
-        join: bool = False,
+        ends: tuple[IntArray, IntArray],
     ) -> None:
-        """Messages whose data came from along the axes done and still goes along those to come."""
-        came, to_come = order[:done], order[done:] if join else order[done + 1 :]
-        width = int(np.prod([self.sizes[axis] for axis in (*came, *to_come)], dtype=np.int64))
+        """Add the messages of a stage; ``ends`` are coordinates of their sources and targets."""
         if self.listed:
-            ids = self._pairs(src, dst, came, to_come)
+            ids = self._pairs(*ends, stage)
             self.content.append(np.ravel(ids + self.orders * self.ranks**2))
             width = ids.shape[1]
         else:
-            self.bytes.append(
-                np.zeros(len(channel), np.int64) if join else self._bytes(dst, came, to_come, share)
-            )
+            nothing = np.zeros(len(channel), np.int64)
+            self.bytes.append(nothing if stage.join else self._bytes(ends[1], stage))
             width = 1
         self.table.add(
             edges.astype(np.int32),
@@ -126,18 +151,16 @@ class _Plan:
             first=self.filled + np.arange(len(channel)) * width,
             count=np.full(len(channel), width),
             reduce=np.zeros(len(channel), np.int32),
-            step=np.full(len(channel), done - join),
+            step=np.full(len(channel), stage.done - stage.join),
             priority=np.zeros(len(channel), np.int32),
         )
         self.filled += len(channel) * width
 
-    def _pairs(self, src: IntArray, dst: IntArray, came: list[int], to_come: list[int]) -> IntArray:
+    def _pairs(self, src: IntArray, dst: IntArray, stage: _Stage) -> IntArray:
         """Numbers ``source * ranks + target`` of the chunks in each message, ascending."""
-        sources = self._free(src, came)[:, :, None]
-        return np.sort(
-            (sources * self.ranks + self._free(dst, to_come)[:, None, :]).reshape(len(src), -1),
-            axis=1,
-        )
+        sources = self._free(src, stage.came)[:, :, None]
+        targets = self._free(dst, stage.to_come)[:, None, :]
+        return np.sort((sources * self.ranks + targets).reshape(len(src), -1), axis=1)
 
     def _free(self, at: IntArray, axes: list[int]) -> IntArray:
         """Ranks at all coordinates along some axes, the others as they are, (rows, ranks)."""
@@ -150,17 +173,16 @@ class _Plan:
         ]
         return self.rank_at[tuple(index)].reshape(len(at), -1)
 
-    def _bytes(
-        self, dst: IntArray, came: list[int], to_come: list[int], share: IntArray
-    ) -> IntArray:
+    def _bytes(self, dst: IntArray, stage: _Stage) -> IntArray:
         """Bytes of each message without listing what is in it."""
-        grid = share[self.rank_at].sum(axis=tuple(to_come), keepdims=True)
+        to_come = stage.to_come
+        grid = stage.share[self.rank_at].sum(axis=tuple(to_come), keepdims=True)
         place = tuple(0 if axis in to_come else dst[:, axis] for axis in range(len(self.sizes)))
-        sources = int(np.prod([self.sizes[axis] for axis in came], dtype=np.int64))
+        sources = int(np.prod([self.sizes[axis] for axis in stage.came], dtype=np.int64))
         return np.asarray(np.broadcast_to(grid[place], len(dst)) * sources)
 
     def finish(self) -> Messages:
-        """The sends, with the chunks that they speak of."""
+        """Return the messages of all orders, with the chunks that they carry."""
         channels = Channels.table(np.concatenate(self.src), np.concatenate(self.dst))
         if self.listed:
             pair = np.tile(np.arange(self.ranks**2), self.orders)

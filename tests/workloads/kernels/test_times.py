@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from workloads.kernels.gemm_table import fill, gemm_table, interpolate, place
 from workloads.kernels.runtime import collective_seen_by_host, seen_by_host
 from workloads.kernels.tensor_engine import product_s
 from workloads.kernels.times import (
+    AttentionShape,
     attention,
     attention_s,
     elementwise,
@@ -135,30 +138,32 @@ def test_ranks_share_a_chip():
 
 
 def test_attention_grows_with_the_square_of_the_sequence_and_the_backward_is_longer():
-    forward = attention_s("h100", 1, [4096, 16384, 65536], 32, 8, 128)
+    forward = attention_s("h100", AttentionShape(1, [4096, 16384, 65536], 32, 8, 128))
     assert 12 < forward[1] / forward[0] < 16
     assert 14 < forward[2] / forward[1] < 16.5
-    backward = attention("h100", 1, 4096, 32, 8, 128, True, "backward")
+    backward = attention("h100", AttentionShape(1, 4096, 32, 8, 128), "backward")
     assert 2.5 < backward.seconds / forward[0] < 4
     assert backward.provenance == "assumed"
-    assert attention("h100", 1, 4096, 32, 8, 128).provenance == "interpolated"
+    assert attention("h100", AttentionShape(1, 4096, 32, 8, 128)).provenance == "interpolated"
 
 
 def test_causal_attention_costs_about_half_and_a_cache_costs_more():
-    causal, full = (attention_s("a100-80gb", 4, 8192, 32, 32, 128, flag) for flag in (True, False))
+    shape = AttentionShape(4, 8192, 32, 32, 128)
+    causal = attention_s("a100-80gb", shape)
+    full = attention_s("a100-80gb", replace(shape, causal=False))
     assert 1.7 < full / causal < 2.0
-    cached = attention_s("a100-80gb", 4, 8192, 32, 32, 128, writes_cache=True)
+    cached = attention_s("a100-80gb", shape, writes_cache=True)
     assert cached > causal
 
 
 def test_narrow_heads_are_less_efficient():
-    wide = attention_s("a100-80gb", 1, 8192, 32, 32, 128)
-    narrow = attention_s("a100-80gb", 1, 8192, 64, 64, 64)
+    wide = attention_s("a100-80gb", AttentionShape(1, 8192, 32, 32, 128))
+    narrow = attention_s("a100-80gb", AttentionShape(1, 8192, 64, 64, 64))
     assert narrow > wide
 
 
 def test_unfused_attention_moves_the_scores_through_memory():
-    fused = attention_s("a100-80gb", 4, 2048, 8, 8, 96)
+    fused = attention_s("a100-80gb", AttentionShape(4, 2048, 8, 8, 96))
     separate = unfused_attention("a100-80gb", 4, 2048, 8, 96)
     assert separate.seconds > 2 * fused
     assert unfused_attention("a100-80gb", 4, 2048, 8, 96, "backward").seconds > separate.seconds
@@ -191,8 +196,8 @@ def test_the_host_is_a_bound_only_where_a_host_issues_kernels():
 
 def test_variants_of_software_change_the_time():
     slower = catalogue().with_variants({"kernels.h100.attention_efficiency": "flash-2"})
-    now = attention_s("h100", 1, 16384, 32, 8, 128)
-    assert attention_s("h100", 1, 16384, 32, 8, 128, parts=slower) > 1.4 * now
+    now = attention_s("h100", AttentionShape(1, 16384, 32, 8, 128))
+    assert attention_s("h100", AttentionShape(1, 16384, 32, 8, 128), parts=slower) > 1.4 * now
 
 
 def test_families_by_the_longest_prefix():
@@ -216,8 +221,8 @@ def test_tensor_engine_meets_measured_products_of_trainium2():
     alone = catalogue().with_variants({"kernels.trainium.gemm_sustained": "alone"})
 
     def device_us(m, n, k, precision):
-        made = gemm_s("trn2", m, n, k, precision=precision, ranks_per_chip=4, parts=alone)
-        return made * 1e6
+        seconds = gemm_s("trn2", m, n, k, precision=precision, ranks_per_chip=4, parts=alone)
+        return seconds * 1e6
 
     dispatch = 48
     assert device_us(12288, 8192, 8192, "bf16") + dispatch == pytest.approx(11038, rel=0.03)
@@ -229,7 +234,8 @@ def test_tensor_engine_meets_measured_products_of_trainium2():
 
 def test_attention_wider_than_a_fused_kernel_writes_its_scores():
     fits, wide = (
-        attention_s("trn2", 1, 4096, 24, 4, width, ranks_per_chip=4) for width in (128, 256)
+        attention_s("trn2", AttentionShape(1, 4096, 24, 4, width), ranks_per_chip=4)
+        for width in (128, 256)
     )
     assert wide > 4 * fits
     assert wide == pytest.approx(13.7e-3, rel=0.1)

@@ -8,9 +8,9 @@ in a ring beside the core (arXiv 2310.01889), or are gathered before it.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from workloads.kernels import times as kernel_times
+from workloads.kernels.attention import Direction
 from workloads.kernels.chip_share import Timing
 from workloads.models.flops import keys_seen
 from workloads.training.layers.shapes import TWO, RankShapes
@@ -108,7 +108,7 @@ def keys(shapes: RankShapes) -> int:
     return TWO * shapes.tokens * width
 
 
-def _ring(shapes: RankShapes, direction: str, name: str) -> list[LayerOp]:
+def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
     """Work on one rank's keys while those of the next come in; gradients of keys travel along.
 
     A rank's own keys need half of the square of scores, those of every other rank one half too:
@@ -136,14 +136,14 @@ def _ring(shapes: RankShapes, direction: str, name: str) -> list[LayerOp]:
     return steps
 
 
-def _turn(shapes: RankShapes, direction: str, key_count: int) -> Timing:
+def _turn(shapes: RankShapes, direction: Direction, key_count: int) -> Timing:
     """The core on keys of another rank, at the rate that a turn of a ring keeps."""
     whole = _core(shapes, direction, key_count, causal=False)
     kept = shapes.parts.value("training", "ring_turn_efficiency")
     return replace(whole, seconds=whole.seconds / kept)
 
 
-def _merged(shapes: RankShapes, direction: str) -> Timing:
+def _merged(shapes: RankShapes, direction: Direction) -> Timing:
     """Kernels that add a turn's results to those before.
 
     Forward these are outputs with their sums of exponentials, backward gradients of queries, keys
@@ -154,32 +154,37 @@ def _merged(shapes: RankShapes, direction: str) -> Timing:
     return shapes.passes(round(each * values))
 
 
-def _whole(shapes: RankShapes, direction: str) -> Timing:
+def _whole(shapes: RankShapes, direction: Direction) -> Timing:
     """The core on whole sequences."""
     model, plan = shapes.model, shapes.plan
     if plan.attention == "unfused":
-        how = {"ranks_per_chip": plan.ranks_per_chip, "parts": shapes.parts}
-        run = partial(kernel_times.unfused_attention, shapes.chip, plan.microbatch, plan.seq)
-        return run(shapes.heads, _width(shapes), direction, **how)  # type: ignore[arg-type]
+        return kernel_times.unfused_attention(
+            shapes.chip, plan.microbatch, plan.seq, shapes.heads, _width(shapes), direction,
+            ranks_per_chip=plan.ranks_per_chip, parts=shapes.parts,
+        )  # fmt: skip
     window = min(plan.seq, model.window or plan.seq)
     return _core(shapes, direction, window, causal=window == plan.seq)
 
 
-def _gathered(shapes: RankShapes, direction: str) -> Timing:
+def _gathered(shapes: RankShapes, direction: Direction) -> Timing:
     """The core on a rank's queries and all keys, of which a query sees half in the mean."""
     seen = round(keys_seen(shapes.model, shapes.plan.seq))
     return _core(shapes, direction, seen, causal=False)
 
 
-def _core(shapes: RankShapes, direction: str, key_count: int, *, causal: bool) -> Timing:
+def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
     plan = shapes.plan
-    run = partial(kernel_times.attention, shapes.chip, plan.microbatch, plan.local_seq)
-    sides = (shapes.heads, shapes.kv_heads, _width(shapes), causal, direction)
-    how = {"kv_seq": key_count, "ranks_per_chip": plan.ranks_per_chip, "parts": shapes.parts}
+    shape = kernel_times.AttentionShape(
+        plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),
+        kv_seq=key_count, causal=causal,
+    )  # fmt: skip
+    core = kernel_times.attention(
+        shapes.chip, shape, direction, ranks_per_chip=plan.ranks_per_chip, parts=shapes.parts
+    )
     # Queries and results, keys and values; backward these and the gradients of each.
     rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count
     moved = 2 * TWO * plan.microbatch * rows * _width(shapes) * (1 + (direction == "backward"))
-    return replace(run(*sides, **how), size_bytes=moved)  # type: ignore[arg-type]
+    return replace(core, size_bytes=moved)
 
 
 def _width(shapes: RankShapes) -> int:
