@@ -20,10 +20,12 @@ def with_stores(ranks: int) -> int:
     inbox = [simpy.Store(env) for _ in range(ranks)]
 
     def deliver(rank: int) -> Generator[simpy.Event, object, None]:
+        """Put a chunk into a rank's inbox once the wire's latency is over."""
         yield env.timeout(LATENCY_PS)
         yield inbox[rank].put(1)
 
     def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
+        """Send a chunk on and take one in, once a round; chunks on their way are processes."""
         for _ in range(2 * (ranks - 1)):
             yield env.timeout(WIRE_PS)
             env.process(deliver((rank + 1) % ranks))
@@ -41,6 +43,7 @@ def with_one_wait(ranks: int) -> int:
     inbox = [simpy.Store(env) for _ in range(ranks)]
 
     def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
+        """Send a chunk on, wait for wire and latency at once, and take one in."""
         for _ in range(2 * (ranks - 1)):
             yield env.timeout(WIRE_PS + LATENCY_PS)
             yield inbox[(rank + 1) % ranks].put(1)
@@ -59,6 +62,7 @@ def with_events(ranks: int) -> int:
     arrived = [[env.event() for _ in range(steps)] for _ in range(ranks)]
 
     def send_and_receive(rank: int) -> Generator[simpy.Event, object, None]:
+        """Send a chunk on and wait for the event of the neighbour's, once a round."""
         neighbour, own = arrived[(rank + 1) % ranks], arrived[rank]
         for step in range(steps):
             yield env.timeout(WIRE_PS)

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from cluster_sim.engine import max_min_rates
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
 from topologies.routing.domain import routes
 

@@ -149,6 +149,19 @@ LEFT: dict[str, dict[str, int]] = {
 }
 
 
+NAMED_ONCE = {
+    "topologies/arrays.py": re.compile(r"^(Int|Float|Bool)Array\b.*=", re.MULTILINE),
+    "topologies/units.py": re.compile(r"^PS_PER_\w+ =", re.MULTILINE),
+}
+"""Names that every room needs, and the module that defines them."""
+
+
+@pytest.mark.parametrize("home", NAMED_ONCE)
+def test_what_every_room_needs_is_defined_in_one_place(home: str) -> None:
+    defining = [path for path in SOURCES if NAMED_ONCE[home].search(path.read_text())]
+    assert defining == [ROOT / home]
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_no_room_breaks_a_rule_more_often_than_it_did(rule: str) -> None:
     seen: dict[str, int] = {}

@@ -1,14 +1,21 @@
-"""Arrays of whole numbers: what numpy does more slowly than it need be done."""
+"""Types of arrays, named once, and what numpy does more slowly than it need be done."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.integer[Any]]
+"""Array of whole numbers of any width."""
+FloatArray = npt.NDArray[np.float64]
+"""Array of floats."""
+BoolArray = npt.NDArray[np.bool_]
+"""Array of truth values."""
 
 
-def distinct(values: NDArray[Any]) -> NDArray[Any]:
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the values of an array, each once, in ascending order.
 
     The same as :func:`numpy.unique`, which hashes whole numbers: two seconds for a million

@@ -16,6 +16,8 @@ from fractions import Fraction
 from topologies.errors import InputError, suggestion
 
 PS_PER_S = 10**12
+PS_PER_US = 10**6
+PS_PER_NS = 10**3
 _SI = ("B", "FLOP", "J", "USD", "count", "m", "s", "ratio")
 """Units that all others lead to, in the order in which products are written."""
 LIMIT = 2**62

@@ -10,8 +10,9 @@ import pandas as pd
 
 from cluster_sim.analysis.intervals import Intervals, attribute_ps, gaps, shares_ps
 from cluster_sim.analysis.metrics import Stretches, end_of_run_ps, groups_of, label_of, stretches
-from cluster_sim.schedule.table import Codes, IntArray
+from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 Order = Sequence[str] | Mapping[str, Sequence[str]]

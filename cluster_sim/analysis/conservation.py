@@ -9,8 +9,9 @@ import numpy as np
 from cluster_sim.analysis.metrics import Stretches, stretches
 from cluster_sim.engine.times import DONE
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, BoolArray, IntArray
+from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import BoolArray, IntArray
 
 ROUNDING = 1 + 1e-9
 """Slack of what is reckoned in floating point."""

@@ -9,8 +9,9 @@ import pandas as pd
 
 from cluster_sim.analysis.intervals import stable_order
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import BoolArray, IntArray, Schedule
+from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import BoolArray, IntArray
 
 BLOCK_OPS = 2**20
 """Ops whose edges are looked at together."""

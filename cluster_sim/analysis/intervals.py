@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import compiled
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 
 BLOCK_ROWS = 2**20
 """Rows worked on at once: enough for numpy, few enough for the processor's cache."""

@@ -16,8 +16,9 @@ import pandas as pd
 from cluster_sim.analysis.intervals import Intervals, union_ps
 from cluster_sim.engine.times import DONE, RUNNING
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import NO_RESOURCE, Codes, IntArray, Label
+from cluster_sim.schedule.table import NO_RESOURCE, Codes, Label
 from cluster_sim.trace.trace import Trace, categorical
+from topologies.arrays import IntArray
 from topologies.errors import InputError, suggestion
 
 __all__ = ["kind_use", "label_use", "node_bytes", "resource_use", "summary"]

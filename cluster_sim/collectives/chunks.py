@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 
 EVERY = -1
 """As a ``source``, every rank of the group contributes; as a ``target``, every rank gets it."""

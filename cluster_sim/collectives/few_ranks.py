@@ -19,9 +19,9 @@ from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.hardware.uplinks import uplinks
-from cluster_sim.schedule.table import IntArray, Schedule
+from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
-from topologies.arrays import distinct
+from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import scale_out_paths
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
 from topologies import display
-from topologies.arrays import distinct
+from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
 from topologies.errors import InputError

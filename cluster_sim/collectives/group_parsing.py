@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster_sim.collectives.group import Group
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.files import read_text

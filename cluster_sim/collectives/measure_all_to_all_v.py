@@ -27,8 +27,8 @@ from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.hardware.fault_text import Fault
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
 from topologies.errors import InputError, suggestion
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links

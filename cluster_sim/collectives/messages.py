@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives.chunks import Chunks
-from cluster_sim.schedule.table import BoolArray, Edges, IntArray
+from cluster_sim.schedule.table import Edges
+from topologies.arrays import BoolArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

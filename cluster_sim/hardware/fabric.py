@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.hardware.uplinks import Uplinks, uplinks
-from cluster_sim.schedule.table import NO_RESOURCE, BoolArray, IntArray, Resources
-from topologies.arrays import distinct
+from cluster_sim.schedule.table import NO_RESOURCE, Resources
+from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.routing.domain import routes
 from topologies.routing.scale_out import scale_out_paths

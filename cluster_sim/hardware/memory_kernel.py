@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FLOW, Edges, Flows, IntArray, Schedule
-from topologies.arrays import distinct
+from cluster_sim.schedule.table import FLOW, Edges, Flows, Schedule
+from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 

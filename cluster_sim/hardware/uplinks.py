@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray, Resources
-from topologies.arrays import distinct
+from cluster_sim.schedule.table import Resources
+from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import clos, scale_out_paths, shared_links
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
@@ -18,8 +17,9 @@ from scipy.ndimage import uniform_filter1d
 from cluster_sim.analysis.metrics import end_of_run_ps, groups_of, stretches
 from cluster_sim.plot.palette import colors
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import Codes, IntArray
+from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 
 MOST_BARS = 3_000
@@ -34,7 +34,6 @@ TURNS = 3
 """Ops over which shares are averaged where they cannot."""
 PIXELS = 1_400
 """Across the window, about as many as a printed figure has."""
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +50,8 @@ class Bars:
 
     lane: IntArray
     category: IntArray
-    start_s: Floats
-    end_s: Floats
+    start_s: FloatArray
+    end_s: FloatArray
     op: IntArray
     lanes: list[str]
     categories: list[str]
@@ -274,7 +273,7 @@ def _draw_shares(
     axes.set_xlabel("height of a colour in a lane: its share of the time · white: idle")
 
 
-def smoothed(share: Floats, bars: Bars, window_s: tuple[float, float]) -> Floats:
+def smoothed(share: FloatArray, bars: Bars, window_s: tuple[float, float]) -> FloatArray:
     """Shares without the beat between ops that take turns in a few pixels and the pixels."""
     order = np.lexsort((bars.start_s, bars.lane))
     gaps = np.diff(bars.start_s[order])[np.diff(bars.lane[order]) == 0]
@@ -287,12 +286,12 @@ def smoothed(share: Floats, bars: Bars, window_s: tuple[float, float]) -> Floats
 
 def busy_share(
     row: IntArray,
-    start_s: Floats,
-    end_s: Floats,
+    start_s: FloatArray,
+    end_s: FloatArray,
     rows: int,
     window_s: tuple[float, float],
     pixels: int = PIXELS,
-) -> Floats:
+) -> FloatArray:
     """Share of each pixel's time, (rows, pixels): the growth of time covered up to its edges."""
     low, width = window_s[0], (window_s[1] - window_s[0]) / pixels
     covered = np.zeros((rows, pixels + 1))

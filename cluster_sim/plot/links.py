@@ -10,8 +10,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from cluster_sim.analysis.metrics import resource_use
-from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.drawing.marks import Curve, bow, chips, note
 from topologies.errors import InputError
@@ -30,7 +30,6 @@ GAP = 1.3
 DIRECTIONS = ((1.0, 0.0), (0.0, -1.0), (0.7, 0.7), (-0.7, 0.7))
 """On paper, along the fastest axis and so on; all slower ones share the last."""
 COLD_TO_HOT = ("#d9dee3", "#f2c14e", "#d1495b", "#3b0f3f")
-Floats = npt.NDArray[np.float64]
 
 
 def link_map(trace: Trace, cluster: Cluster, *, domain: int = 0, title: str = "") -> Figure:
@@ -89,7 +88,7 @@ def link_map(trace: Trace, cluster: Cluster, *, domain: int = 0, title: str = ""
     return figure
 
 
-def link_load(trace: Trace, cluster: Cluster, links: Links, domain: int = 0) -> Floats:
+def link_load(trace: Trace, cluster: Cluster, links: Links, domain: int = 0) -> FloatArray:
     """Share of the run in which each link of a domain was busy, float (links,); 0 if unused."""
     use = resource_use(trace)
     use = use[use["kind"] == "link"]
@@ -112,7 +111,7 @@ def _is_link(trace: Trace) -> npt.NDArray[np.bool_]:
     return np.isin(resources.kind, known)
 
 
-def _places(shape: Torus) -> Floats:
+def _places(shape: Torus) -> FloatArray:
     """Where each chip stands on paper, float (chips, 2): columns to the right, rows downwards."""
     at = coordinates(shape, np.arange(shape.chips))
     column = np.asarray(at[-1], float)
@@ -130,7 +129,9 @@ def _layer(shape: Torus) -> IntArray:
     return np.asarray(np.arange(shape.chips) // inside)
 
 
-def _draw_links(axes: Axes, shape: Torus, links: Links, load: Floats, at: Floats) -> LineCollection:
+def _draw_links(
+    axes: Axes, shape: Torus, links: Links, load: FloatArray, at: FloatArray
+) -> LineCollection:
     """Draw every directed link, the busiest on top; what the scale of colours belongs to."""
     curves: list[Curve] = []
     shares: list[float] = []
@@ -150,7 +151,7 @@ def _draw_links(axes: Axes, shape: Torus, links: Links, load: Floats, at: Floats
     return drawn
 
 
-def _curves(shape: Torus, links: Links, link: int, at: Floats) -> list[Curve]:
+def _curves(shape: Torus, links: Links, link: int, at: FloatArray) -> list[Curve]:
     """One line between neighbours on paper; else a stub out of the one and one into the other."""
     src, dst, axis = int(links.src[link]), int(links.dst[link]), int(links.tier[link])
     from_end = len(shape.axes) - 1 - axis
@@ -172,7 +173,7 @@ def _goes_up(shape: Torus, axis: int, src: int, dst: int, lane: int) -> bool:
     return bool(one[0] < one[1]) != bool(lane) if size == 2 else bool((one[1] - one[0]) % size == 1)
 
 
-def _layer_names(axes: Axes, shape: Torus, at: Floats) -> None:
+def _layer_names(axes: Axes, shape: Torus, at: FloatArray) -> None:
     """Above each layer its coordinates along the slower axes."""
     slower = [axis for axis in shape.axes[:-2] if axis.size > 1]
     if not slower:
@@ -190,7 +191,7 @@ def _layer_names(axes: Axes, shape: Torus, at: Floats) -> None:
         note(axes, point, ", ".join(names), ha="left", fontsize=10)
 
 
-def _summary(shape: Torus, links: Links, load: Floats) -> str:
+def _summary(shape: Torus, links: Links, load: FloatArray) -> str:
     """Mean and largest load by axis, and how to read the lines."""
     words = []
     for axis, name in enumerate(links.tiers):

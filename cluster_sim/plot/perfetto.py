@@ -16,8 +16,9 @@ import numpy as np
 
 from cluster_sim.files import whole_file
 from cluster_sim.plot.perfetto_text import block, digits, joined, microseconds, quoted
-from cluster_sim.schedule.table import FIXED, Codes, IntArray
+from cluster_sim.schedule.table import FIXED, Codes
 from cluster_sim.trace.trace import Picks, Trace
+from topologies.arrays import IntArray
 
 MOST_OPS = 1_000_000
 """Ops in one file; the page in the browser grows slow beyond that."""

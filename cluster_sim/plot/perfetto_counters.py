@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
 
 MOST_POINTS = 20_000
 """Values of a counter; of more each of so many equal stretches of time keeps its last."""

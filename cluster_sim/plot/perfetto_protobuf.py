@@ -27,11 +27,12 @@ from cluster_sim.plot.protobuf_columns import (
     varint,
     within,
 )
-from cluster_sim.schedule.table import Codes, IntArray
+from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
+from topologies.arrays import IntArray
+from topologies.units import PS_PER_NS
 
 MOST_SLICES = 1_000_000
-PS_PER_NS = 1000
 PACKET, SEQUENCE = 1, 1
 BEGIN, END, COUNTER = 1, 2, 4
 LINKS, COUNTERS, CHIPS, RESOURCES = 1, 2, 1_000, 10_000_000

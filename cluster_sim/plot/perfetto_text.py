@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import Codes, IntArray
+from cluster_sim.schedule.table import Codes
+from topologies.arrays import IntArray
+from topologies.units import PS_PER_US
 
-PS_PER_US = PS_PER_S // 10**6
 TEXT = pa.large_string()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 
 Bytes = npt.NDArray[np.uint8]
 VARINT, FIXED64, LENGTH = 0, 1, 2

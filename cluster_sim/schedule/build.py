@@ -9,15 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.schedule.checks import check
-from cluster_sim.schedule.table import (
-    NO_RESOURCE,
-    Edges,
-    Flows,
-    IntArray,
-    Label,
-    Resources,
-    Schedule,
-)
+from cluster_sim.schedule.table import NO_RESOURCE, Edges, Flows, Label, Resources, Schedule
+from topologies.arrays import IntArray
 
 __all__ = ["OpColumns", "check", "schedule"]
 

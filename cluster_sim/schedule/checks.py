@@ -14,14 +14,13 @@ from cluster_sim.schedule.table import (
     LARGEST_CAPACITY,
     LARGEST_FLOW_BYTES,
     NO_RESOURCE,
-    BoolArray,
     Edges,
     Flows,
-    IntArray,
     Resources,
     Schedule,
     ScheduleError,
 )
+from topologies.arrays import BoolArray, IntArray
 
 OP_COLUMNS = {
     "kind": np.uint8,

@@ -15,16 +15,15 @@ import numpy as np
 from cluster_sim.files import whole_file
 from cluster_sim.schedule.build import check
 from cluster_sim.schedule.table import (
-    BoolArray,
     Codes,
     Edges,
     Flows,
-    IntArray,
     Label,
     Resources,
     Schedule,
     ScheduleError,
 )
+from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from topologies.files import check_regular
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import Codes, Edges, Flows, IntArray, Label, Resources, Schedule
+from cluster_sim.schedule.table import Codes, Edges, Flows, Label, Resources, Schedule
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 ROW = ("owner", "peer", "lane", "slots", "capacity")

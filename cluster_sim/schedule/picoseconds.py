@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.schedule.table import HORIZON_PS, IntArray, ScheduleError
+from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
+from topologies.arrays import IntArray
+from topologies.units import PS_PER_S as PS_PER_S
 
-PS_PER_S = 10**12
 _MILLION = 10**6
 _WIDEST_RATE = 2**63 // _MILLION
 _LONGEST_S = HORIZON_PS // PS_PER_S - 1

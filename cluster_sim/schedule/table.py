@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.integer[Any]]
-BoolArray = npt.NDArray[np.bool_]
+from topologies.arrays import BoolArray as BoolArray
+from topologies.arrays import IntArray as IntArray
 
 FIXED, FLOW, JOIN = 0, 1, 2
 """Kinds of op (rule 1)."""

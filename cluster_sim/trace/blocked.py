@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.engine.times import READY, RUNNING, Times
-from cluster_sim.schedule.table import IntArray, Schedule
+from cluster_sim.schedule.table import Schedule
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 LONGEST_CHAIN = 6

@@ -24,12 +24,12 @@ from cluster_sim.schedule.table import (
     Codes,
     Edges,
     Flows,
-    IntArray,
     Label,
     Resources,
     Schedule,
     ScheduleError,
 )
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 from topologies.files import check_regular
 

@@ -16,10 +16,10 @@ from cluster_sim.engine import simulate
 from cluster_sim.engine.faults import FaultError, Faults
 from cluster_sim.engine.times import STATUSES, HorizonError, Times
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import KINDS, Codes, IntArray, Label, Schedule
+from cluster_sim.schedule.table import KINDS, Codes, Label, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain
 from topologies import display
-from topologies.arrays import distinct
+from topologies.arrays import IntArray, distinct
 from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:

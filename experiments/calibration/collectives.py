@@ -18,7 +18,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from cluster_sim.collectives.call import CollectiveCall
@@ -32,10 +31,10 @@ from experiments.validation.machines import machines_for
 from experiments.validation.recipes import recipe
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.names import cluster
 
-Array = npt.NDArray[np.float64]
 SIDES = tuple(one.name for one in fields(Load) if one.name != "way")
 
 START = {
@@ -95,8 +94,8 @@ class Measured:
     """
 
     loads: tuple[Load, ...]
-    size: Array
-    time_s: Array
+    size: FloatArray
+    time_s: FloatArray
 
     def __len__(self) -> int:
         return len(self.time_s)
@@ -127,7 +126,7 @@ def _load(row: Row) -> Load:
     return load_of(CollectiveCall(values["collective"], group, values["size_bytes"]))
 
 
-def modelled(costs: Nccl, rows: Measured) -> Array:
+def modelled(costs: Nccl, rows: Measured) -> FloatArray:
     """Time of each row [s]."""
     return np.concatenate([np.asarray(seconds(load, costs)) for load in rows.loads])
 
@@ -156,7 +155,7 @@ def fit(
     start = {**FABRIC_START, **known.fabric} if fabric else {**START, **known.chip}
     first = np.log([start[name] for name in names])
 
-    def residuals(logs: Array) -> Array:
+    def residuals(logs: FloatArray) -> FloatArray:
         own = dict(zip(names, np.exp(logs).tolist(), strict=True))
         costs = with_fitted(known, own, fabric=fabric)
         return np.concatenate([np.log(modelled(costs, rows) / rows.time_s), prior * (logs - first)])
@@ -178,7 +177,7 @@ def with_fitted(known: Nccl, own: Mapping[str, float], *, fabric: bool = False) 
     return replace(known, chip={**known.chip, **own})
 
 
-def quality(time_s: Array, rows: Measured) -> str:
+def quality(time_s: FloatArray, rows: Measured) -> str:
     """Median and 90th percentile of the absolute errors, small and large messages apart."""
     error = np.abs(time_s / rows.time_s - 1)
     parts = []
@@ -309,7 +308,7 @@ def main(path: str | None) -> None:
         print(f"{len(written)} rows written to {path}")
 
 
-def _say(name: str, fitted: Fitted, time_s: Array, rows: Measured) -> None:
+def _say(name: str, fitted: Fitted, time_s: FloatArray, rows: Measured) -> None:
     shown = ", ".join(
         f"{key} {value:.4g} ± {fitted.spread[key]:.0%}" for key, value in fitted.value.items()
     )

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from experiments.calibration.constants import (
-    Array,
     Constant,
     ConstantsFit,
     fit_constants,
@@ -26,6 +25,7 @@ from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import Measured
 from experiments.validation.outcome import Outcome
 from experiments.validation.training import predict as predict_step
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.names import cluster
@@ -47,7 +47,7 @@ UNFITTED = ("layer",)
 TRAINING_CONSTANTS = ("scheduling", "sharded_rate")
 HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 SMALLEST = 1e-30
-NONE: Array = np.zeros(0)
+NONE: FloatArray = np.zeros(0)
 """Errors of no row."""
 
 
@@ -60,14 +60,14 @@ class Group:
     name : str
         ``kernels``, ``collectives`` or ``training``.
     fit : ConstantsFit
-    apart, apart_before : Array
+    apart, apart_before : FloatArray
         Errors of rows that took no part, with the fitted constants and with those in force.
     """
 
     name: str
     fit: ConstantsFit
-    apart: Array
-    apart_before: Array
+    apart: FloatArray
+    apart_before: FloatArray
 
 
 def fit_all(
@@ -131,7 +131,7 @@ def _kernels(measured: Measurements, numbers: Catalogue, machine: str | None) ->
     )
 
 
-def _kernel_errors(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> Array:
+def _kernel_errors(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> FloatArray:
     """Relative errors of rows, none of none."""
     if not rows:
         return NONE
@@ -197,7 +197,7 @@ def kernel_constants(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> l
     ]
 
 
-def _kernel_times(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> Array:
+def _kernel_times(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> FloatArray:
     return np.array([_seconds(predict_kernel(row, numbers), "kernel_s") for row in rows])
 
 
@@ -205,7 +205,7 @@ def _seconds(outcome: Outcome, name: str) -> float:
     return float(outcome.predicted[name])
 
 
-def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Array:
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
     return np.array([float(row[name]) for row in rows])
 
 
@@ -247,7 +247,7 @@ def _series(file: str, one: Measured, per_chip: int, chips: int | None) -> Serie
     return Series(one.collective, one.ranks, used, one)
 
 
-def _collective_times(series: Sequence[Series], machine: str, numbers: Catalogue) -> Array:
+def _collective_times(series: Sequence[Series], machine: str, numbers: Catalogue) -> FloatArray:
     times = []
     for one in series:
         whole = machines_for(machine, one.chips, numbers)
@@ -288,10 +288,10 @@ def collective_constants(
 def _training(rows: Sequence[Mapping[str, Any]], numbers: Catalogue, shipped: Catalogue) -> Group:
     """Constants of steps, from rows that are not held out; where all are, none is fitted."""
 
-    def times(of: Sequence[Mapping[str, Any]], book: Catalogue) -> Array:
+    def times(of: Sequence[Mapping[str, Any]], book: Catalogue) -> FloatArray:
         return np.array([_seconds(predict_step(row, book), "iteration_s") for row in of])
 
-    def errors(of: Sequence[Mapping[str, Any]], book: Catalogue) -> Array:
+    def errors(of: Sequence[Mapping[str, Any]], book: Catalogue) -> FloatArray:
         return times(of, book) / _column(of, "iteration_s") - 1 if of else NONE
 
     apart = [row for row in rows if _held_out(row)]

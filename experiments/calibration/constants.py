@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.reader import COLUMNS, Entry
 
-Array = npt.NDArray[np.float64]
-Predict = Callable[[Catalogue], Array]
+Predict = Callable[[Catalogue], FloatArray]
 
 STEP = 0.02
 """Relative change of a constant from which its effect is measured."""
@@ -71,13 +70,13 @@ class ConstantsFit:
 
     entries: tuple[Entry, ...]
     kept: Mapping[str, str]
-    before: Array
-    after: Array
+    before: FloatArray
+    after: FloatArray
 
 
 def fit_constants(
     predict: Predict,
-    measured_s: Array,
+    measured_s: FloatArray,
     constants: Sequence[Constant],
     numbers: Catalogue,
     *,
@@ -111,7 +110,7 @@ def fit_constants(
     if not chosen:
         return ConstantsFit((), kept, before, before)
 
-    def residuals(logs: Array) -> Array:
+    def residuals(logs: FloatArray) -> FloatArray:
         changed = with_values(numbers, dict(zip(chosen, np.exp(logs).tolist(), strict=True)))
         return np.asarray(np.log(predict(changed) / measured_s))
 
@@ -125,8 +124,8 @@ def fit_constants(
 
 
 def _best(
-    residuals: Callable[[Array], Array], chosen: Sequence[Constant], numbers: Catalogue
-) -> tuple[Array, Array]:
+    residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], numbers: Catalogue
+) -> tuple[FloatArray, FloatArray]:
     """Logarithms of the constants with the least residuals, and their relative errors."""
     start = np.log([numbers.value(one.part, one.quantity) for one in chosen])
     highest = [
@@ -159,7 +158,7 @@ def with_values(numbers: Catalogue, values: Mapping[Constant, float]) -> Catalog
     return numbers.with_rows(rows)
 
 
-def _effect(predict: Predict, first: Array, one: Constant, numbers: Catalogue) -> Array:
+def _effect(predict: Predict, first: FloatArray, one: Constant, numbers: Catalogue) -> FloatArray:
     """Elasticity of every row's time to a constant."""
     value = numbers.value(one.part, one.quantity)
     down = value * (1 + STEP) > one.most
@@ -168,7 +167,7 @@ def _effect(predict: Predict, first: Array, one: Constant, numbers: Catalogue) -
     return np.asarray(np.log(changed / first) / np.log(factor))
 
 
-def _tell_apart(slopes: Mapping[Constant, Array]) -> tuple[list[Constant], dict[str, str]]:
+def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], dict[str, str]]:
     """Constants whose effects are independent, and why the others are not fitted."""
     chosen: list[Constant] = []
     kept: dict[str, str] = {}
@@ -189,13 +188,13 @@ def _tell_apart(slopes: Mapping[Constant, Array]) -> tuple[list[Constant], dict[
     return chosen, kept
 
 
-def _alike(one: Array, other: Array) -> bool:
+def _alike(one: FloatArray, other: FloatArray) -> bool:
     """Whether two effects go together."""
     size = float(np.linalg.norm(one) * np.linalg.norm(other))
     return size > 0 and abs(float(one @ other)) / size > 1 / 2
 
 
-def _spread(slopes: Array, cost: float, rows: int) -> Array:
+def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:
     """Relative standard error of each constant; none where no row is left over to show it."""
     freedom = rows - slopes.shape[1]
     if freedom < 1:

@@ -11,18 +11,16 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from experiments.validation.collectives import time_s
 from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import Measured
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.reader import COLUMNS, Entry
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-
-Array = npt.NDArray[np.float64]
 
 Name = tuple[str, str]
 """Part and quantity."""
@@ -48,8 +46,8 @@ class Fitted:
     """
 
     entries: tuple[Entry, ...]
-    before: Array
-    after: Array
+    before: FloatArray
+    after: FloatArray
 
     def csv(self) -> str:
         """Rows as the text of a catalogue overlay."""
@@ -98,7 +96,7 @@ def fit(
     )
     first = np.log([numbers.value(*name) for name in chosen])
 
-    def residuals(logs: Array) -> Array:
+    def residuals(logs: FloatArray) -> FloatArray:
         values = dict(zip(chosen, np.exp(logs).tolist(), strict=True))
         return np.asarray(np.log(simulated.times_s(values, sizes) / measured.time_s))
 
@@ -139,7 +137,7 @@ class _Simulated:
     ranks: int
     numbers: Catalogue
 
-    def times_s(self, changed: Mapping[Name, float], size_bytes: Array) -> Array:
+    def times_s(self, changed: Mapping[Name, float], size_bytes: FloatArray) -> FloatArray:
         """Times of these buffers with some constants replaced [s]."""
         rows = [
             replace(self.numbers.entry(*name), value=value, exact=Fraction(value))
@@ -166,7 +164,9 @@ def _operation_and_ranks(
     return operation, count
 
 
-def constants_of(machine: Cluster, largest: Callable[[Mapping[Name, float]], Array]) -> list[Name]:
+def constants_of(
+    machine: Cluster, largest: Callable[[Mapping[Name, float]], FloatArray]
+) -> list[Name]:
     """Part and quantity of the start and of the rate that a cluster's times rest on.
 
     Parameters
@@ -197,7 +197,7 @@ def _known(numbers: Catalogue, part: str, quantity: str) -> bool:
     return part in numbers.parts() and numbers.has(part, quantity)
 
 
-def _spread(slope: Array, cost: float, rows: int) -> Array:
+def _spread(slope: FloatArray, cost: float, rows: int) -> FloatArray:
     """Relative standard errors of the constants."""
     freedom = max(1, rows - slope.shape[1])
     covariance = np.linalg.pinv(slope.T @ slope) * 2 * cost / freedom
@@ -207,8 +207,8 @@ def _spread(slope: Array, cost: float, rows: int) -> Array:
 def _entries(
     numbers: Catalogue,
     chosen: Sequence[Name],
-    logs: Array,
-    spread: Array,
+    logs: FloatArray,
+    spread: FloatArray,
     machine: str,
 ) -> list[Entry]:
     entries = []

@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import catalogue
 from workloads.kernels.chip_share import rank_of
 from workloads.kernels.gemm import roofline_s
 from workloads.kernels.gemm_table import fill, gemm_table
 from workloads.kernels.times import gemm_s
-
-Array = npt.NDArray[np.float64]
 
 GRIDS = (
     ("a100-80gb", "bf16"),
@@ -44,7 +42,7 @@ BLOCK = 128
 SOFT = 0.1
 
 
-def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, Array]:
+def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, FloatArray]:
     """Absolute errors on (n, k) pairs that the interpolation has not seen, by rows of the product.
 
     Parameters
@@ -79,7 +77,7 @@ def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, Array
     }
 
 
-def fit_attention(chip: str) -> tuple[dict[str, float], Array]:
+def fit_attention(chip: str) -> tuple[dict[str, float], FloatArray]:
     """Fit the constants of fused attention to the shipped rows of a chip.
 
     Returns
@@ -95,7 +93,7 @@ def fit_attention(chip: str) -> tuple[dict[str, float], Array]:
     rank = rank_of(chip, "bf16", 1, None)
     processors = rank.constant("processors")
 
-    def residuals(logs: Array) -> Array:
+    def residuals(logs: FloatArray) -> FloatArray:
         own = dict(zip(ATTENTION, np.exp(logs), strict=True))
         peak, memory = rank.peak_flops_per_s, rank.hbm_bytes_per_s
         modelled = _attention_s(own, sides, peak, memory, processors)
@@ -113,11 +111,11 @@ def _numbers(row: Row, names: tuple[str, ...]) -> list[float]:
 
 def _attention_s(
     own: Mapping[str, float],
-    sides: Mapping[str, Array],
+    sides: Mapping[str, FloatArray],
     peak: float,
     memory: float,
     processors: float,
-) -> Array:
+) -> FloatArray:
     """The model of :func:`workloads.kernels.attention.attention`, causal and forward."""
     b, s, h, g, d = (sides[name] for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
     flops = 2 * d * b * h * s * s * (1 + own["diagonal"] * BLOCK / s)

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.plot.palette import colors
-from cluster_sim.schedule.table import IntArray
 from experiments.figures.training import NAMES, stacked
+from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_bytes, format_seconds
-from workloads.search.communication import FloatArray
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import all_schedules
 from workloads.training.program.breakdown import PARTS

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from topologies.arrays import FloatArray
     from workloads.serving import Served, Slo
-    from workloads.serving.metrics import FloatArray
 
 SHOWN = (50, 90, 99)
 """Percentiles that are marked."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cluster_sim.plot.palette import colors, ink
+from topologies.arrays import FloatArray
 from topologies.units import format_seconds
 from workloads.training.program.breakdown import PARTS
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from workloads.confidence.interval import Interval
 
-Floats = npt.NDArray[np.float64]
 
 NAMES: Mapping[str, str] = {
     "compute": "compute",
@@ -161,7 +160,7 @@ def _finish(figure: Figure, title: str) -> None:
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
 
 
-def _write_in(figure: Figure, axes: Axes, scale: Floats, totals: Floats) -> None:
+def _write_in(figure: Figure, axes: Axes, scale: FloatArray, totals: FloatArray) -> None:
     """Write the time of a part and its share of the total where its bar is wide enough."""
     from matplotlib.colors import to_hex
 
@@ -178,7 +177,7 @@ def _write_in(figure: Figure, axes: Axes, scale: Floats, totals: Floats) -> None
                           fontsize=8, color=ink(to_hex(bar.get_facecolor())))  # fmt: skip
 
 
-def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: Floats) -> Floats:
+def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: FloatArray) -> FloatArray:
     """Draw the parts of each bar; returns where the bars end."""
     shade, rows = colors(PARTS), np.arange(len(parts))
     left = np.zeros(len(parts))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval
@@ -192,7 +193,7 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
         out.table("metrics", metrics(told), title="Results", note=headline(run))
         bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
         out.figure(FIGURE, bar, title="Step-time breakdown")
-    ranks = run.ranks.drop(columns="count").div(10**12)
+    ranks = run.ranks.drop(columns="count").div(PS_PER_S)
     ranks.columns = ranks.columns.str.replace("_ps", "_s")
     ranks.insert(0, "count", run.ranks["count"])
     out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")

@@ -13,6 +13,7 @@ from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import operation
 from experiments.validation.outcome import Outcome, unsupported
@@ -22,7 +23,6 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.runtime import collective_seen_by_host
 
-PS_PER_S = 10**12
 PYTORCH = "nccl.pytorch"
 QUEUED, WAITED = "pytorch", "pytorch-waited"
 """Recipes of collectives timed through PyTorch: call behind call, or waiting for each."""

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.rows import Row, Rows
 from experiments.validation.schema import Kind, Value
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
 """Faults of the model in one row, which must not hide the result of the others."""
 Predict = Callable[[Mapping[str, Value]], Outcome]
-Errors = npt.NDArray[np.float64]
 
 
 def compare(rows: Rows, predict: Predict) -> list[dict[str, Any]]:
@@ -134,7 +133,7 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Errors of what rows state besides their first quantity, by its name."""
+    """FloatArray of what rows state besides their first quantity, by its name."""
     errors: dict[str, list[float]] = {}
     for row in compared:
         for name, value in row.items():
@@ -155,7 +154,7 @@ def _fits(compared: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return counts
 
 
-def condensed(errors: Errors) -> dict[str, float | None]:
+def condensed(errors: FloatArray) -> dict[str, float | None]:
     """Median, mean and 90th percentile of the absolute errors, and the mean error."""
     if not len(errors):
         return dict.fromkeys(("median_abs_error", "mean_abs_error", "p90_abs_error", "bias"), None)

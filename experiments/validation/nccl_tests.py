@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.files import read_text
-
-FloatArray = npt.NDArray[np.float64]
 
 LARGEST_FILE_BYTES = 20_000_000
 GIB_PER_GB = 2**30 / 10**9

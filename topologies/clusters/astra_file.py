@@ -22,11 +22,11 @@ from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.limits import MAX_CHIPS
 from topologies.shapes.scale_out import ScaleOut
 from topologies.shapes.tiered import Tier, Tiered
+from topologies.units import PS_PER_NS
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")
 RING, MESH, SWITCH = BLOCKS = ("Ring", "FullyConnected", "Switch")
 BYTES_PER_GB = 2**30
-PS_PER_NS = 1000
 MOST_DIMENSIONS = 8
 LARGEST_RADIX = 2**16
 

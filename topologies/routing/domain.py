@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
 from topologies.shapes.clos import Clos
 from topologies.shapes.clos_links import single_routes
-from topologies.shapes.links import DOWN, UP, IntArray, axis_links, coordinates, strides
+from topologies.shapes.links import DOWN, UP, axis_links, coordinates, strides
 from topologies.shapes.tiered import Tiered
 
 ALTERNATE = 0
@@ -113,7 +114,7 @@ def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
     return list(axis_order)
 
 
-def _single(apart: npt.NDArray[np.bool_], link: IntArray) -> Routes:
+def _single(apart: BoolArray, link: IntArray) -> Routes:
     return Routes(_pointers(apart), link.astype(np.int32))
 
 

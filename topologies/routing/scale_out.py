@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.shapes.links import IntArray
 from topologies.shapes.scale_out import Layer, ScaleOut, layers
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import IntArray
 from topologies.shapes.clos import LAYER_NAMES, Clos
-
-IntArray = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import BoolArray, IntArray
 from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
 from topologies.shapes.clos import Clos
 from topologies.shapes.clos_links import clos_ends, layer_names
 from topologies.shapes.tiered import Tier, Tiered
-
-IntArray = npt.NDArray[np.integer[Any]]
 
 UP, DOWN = 0, 1
 """Ways along an axis: to the next larger coordinate, to the next smaller one (both wrap)."""
@@ -102,7 +100,7 @@ def axis_links(shape: Torus) -> IntArray:
     return np.where(there, number.reshape(there.shape), np.int32(-1))
 
 
-def _torus_mask(shape: Torus) -> npt.NDArray[np.bool_]:
+def _torus_mask(shape: Torus) -> BoolArray:
     """Whether chip, axis, way has a link, (chips, axes, 2)."""
     there = np.ones((*shape.sizes, len(shape.axes), 2), bool)
     for a, axis in enumerate(shape.axes):

@@ -12,9 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import clos
-from topologies.shapes.links import IntArray, Links, domain_links
+from topologies.shapes.links import Links, domain_links
 from topologies.shapes.scale_out import Layer, ScaleOut
 from topologies.units import PS_PER_S
 

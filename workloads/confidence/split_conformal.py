@@ -14,8 +14,8 @@ import math
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import FAMILY, NAMES, RESEARCH, Prediction
 from workloads.confidence.residuals import Residuals, shipped_residuals
@@ -38,8 +38,6 @@ chips of a node. Of the nanotron sweep's pipelined runs 3 % took 1.0 to 1.4 s mo
 one node, 11 % on 4, 18 % on 8, 19 % on 16 and 32 % on 32. The widening is assumed."""
 MOST = 4.0
 """Largest widening in all."""
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def interval(

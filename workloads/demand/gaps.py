@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import BoolArray, FloatArray
 from workloads.demand.trace import MINUTES_PER_DAY
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 SURE = 20.0
 """Requests of a period from which an empty one is a gap: chance does it once in 5e8."""
 SHORT = 120

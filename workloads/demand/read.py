@@ -37,12 +37,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown
 from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
 from workloads.demand.gaps import filled
 from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.demand.token_columns import check_plausible, mean_tokens
-from workloads.demand.trace import MINUTES_PER_WEEK, Demand, FloatArray
+from workloads.demand.trace import MINUTES_PER_WEEK, Demand
 from workloads.table_file import read_table
 
 MAX_BYTES = 512 * 10**6

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 
-FloatArray = npt.NDArray[np.float64]
 LEAST_MEAN, MOST_MEAN = 1.0, 2e6
 """Prompt tokens of a request between which a reading is believed."""
 COVERED = {"prompt": "input_tokens_covered", "output": "output_tokens_covered"}

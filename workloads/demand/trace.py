@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
 
-FloatArray = npt.NDArray[np.float64]
 MINUTES_PER_DAY = 1440
 MINUTES_PER_WEEK = 7 * MINUTES_PER_DAY
 

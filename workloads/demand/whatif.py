@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.demand.trace import MINUTES_PER_DAY, Demand, FloatArray, period_means
+from workloads.demand.trace import MINUTES_PER_DAY, Demand, period_means
 
 TREND = 61
 """Minutes of the centred mean that noise is measured against."""

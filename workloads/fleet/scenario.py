@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, Horizon, horizons, measured_noise, with_noise
@@ -30,8 +30,6 @@ from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.models.model import Model
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.demand.trace import Demand
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -29,8 +30,6 @@ from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.services import Pool, Service, pools_from
 from workloads.fleet.state.world import Change, World
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels.chip_share import Rank, Timing, plain, rank_of, worst
 from workloads.kernels.gemm import gemm
-from workloads.kernels.gemm_table import FloatArray
 
 Direction = Literal["forward", "backward"]
 

@@ -13,9 +13,10 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels.chip_share import Family, Rank, Timing, plain, rank_of, worst
-from workloads.kernels.gemm_table import FloatArray, GemmTable, fill, gemm_table, interpolate, place
+from workloads.kernels.gemm_table import GemmTable, fill, gemm_table, interpolate, place
 from workloads.kernels.precision import element_width
 from workloads.kernels.tensor_engine import product_s
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.files import csv_lines
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,14 +16,10 @@ Source: Neuron kernel guides for tile sizes; the constants are fitted to the tab
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.kernels.chip_share import Rank
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 def product_s(

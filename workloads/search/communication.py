@@ -20,11 +20,9 @@ from cluster_sim.collectives.algorithms.domains import radices
 from cluster_sim.collectives.algorithms.slices import MOST_SLICES
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.training.program.program import exchange_ps, group_of
-
-FloatArray = npt.NDArray[np.float64]
 
 SIZES = (2**18, 2**21, 2**24, 2**27, 2**30)
 """Buffers that a collective within a domain is run at [B]; beyond, its rate stays."""

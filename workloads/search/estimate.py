@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.search.communication import FloatArray, Meeting, meeting, talk_s
+from workloads.search.communication import Meeting, meeting, talk_s
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, Talk, ends_s, layer_s

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model

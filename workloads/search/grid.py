@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 
 Columns = Mapping[str, IntArray]
 """One int64 array a field of a plan, all of one length; what is no number stands as its place

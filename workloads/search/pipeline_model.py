@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import compiled, internal
-from cluster_sim.schedule.table import IntArray
-from workloads.search.communication import FloatArray
+from topologies.arrays import FloatArray, IntArray
 from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT, pipeline_schedule
 from workloads.training.plan.schedules.held import passes
 

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
-from workloads.search.communication import FloatArray
 from workloads.search.stage_times import Talk
 from workloads.training.layers.data_parallel import (
     bucket_parameters,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.search.grid import Columns, kept

@@ -10,14 +10,13 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
-from cluster_sim.schedule.table import IntArray
 from topologies import display
+from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.models.model import Model
 from workloads.search.aim import Aim, AimFields
 from workloads.search.candidates import Candidates, candidates
-from workloads.search.communication import FloatArray
 from workloads.search.estimate import estimate
 from workloads.search.finalists import Finalist, Runner, Watch, simulated
 from workloads.search.fit import Fit, fit

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Layer, Model
-from workloads.search.communication import FloatArray
 from workloads.training.layers.layer import RankShapes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan

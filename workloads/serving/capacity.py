@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.units import format_seconds
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -25,9 +27,7 @@ from workloads.serving.replica import Served, serve
 from workloads.serving.requests import Requests
 from workloads.serving.speculation import Speculation
 
-FloatArray = npt.NDArray[np.float64]
 MOST = 10_000
-PS_PER_S = 1e12
 
 
 @dataclass(frozen=True)

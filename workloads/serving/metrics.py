@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
 from workloads.serving.capacity import Slo
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Served
 
-FloatArray = npt.NDArray[np.float64]
 LIMITS = ("ttft", "tpot")
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.demand.read import MAX_BYTES
 from workloads.demand.request_logs import BLOCKS as JSON_BLOCKS
@@ -26,7 +27,6 @@ from workloads.demand.request_logs import HASHES, is_json_log, read_json_log
 from workloads.serving.requests import Requests
 from workloads.table_file import read_table
 
-IntArray = npt.NDArray[np.integer[Any]]
 BLOCK_TOKENS = 512
 """Tokens of one block of Mooncake's traces (FAST 2025)."""
 COUNTS = ("cached_tokens", "prefix_tokens")

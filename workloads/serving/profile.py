@@ -17,8 +17,8 @@ import hashlib
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
@@ -27,7 +27,6 @@ from workloads.kernels.precision import ELEMENT_BYTES, SERVING, check_precision
 from workloads.models.model import Model
 from workloads.serving.rank_share import RankShare
 
-FloatArray = npt.NDArray[np.float64]
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
 LNC1 = "lnc1"

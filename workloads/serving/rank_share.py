@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
@@ -23,8 +24,6 @@ from workloads.kernels.times import (
 )
 from workloads.models.model import Model, expert_parameters
 
-FloatArray = npt.NDArray[np.float64]
-PS_PER_S = 1e12
 KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
 """Of one cached element, by precision of the weights: checkpoints of 8 bits and fewer come with
 scales for a cache in FP8; else keys and values stay in 16 bits."""

@@ -13,16 +13,14 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.serving.batch import Batch, Lockstep, Speculating
 from workloads.serving.batching import Batching
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
 from workloads.serving.speculation import Speculation
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, shown, suggestion
 from workloads.demand.bundled import data_file
 from workloads.demand.columns import CLOCK, TIME_S, meanings
@@ -17,8 +16,6 @@ from workloads.demand.read import MAX_BYTES
 from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.table_file import read_table
 
-IntArray = npt.NDArray[np.integer[Any]]
-FloatArray = npt.NDArray[np.float64]
 MAX_REQUESTS = 5_000_000
 MAX_SPAN_S = 1e9
 MOST_TOKENS = 10**8

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.serving.profile import Profile
 
-IntArray = npt.NDArray[np.int64]
 MOST = 64
 """Proposals of a pass."""
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.serving.batching import Batching
 from workloads.serving.capacity import Capacity, Slo
@@ -19,10 +19,9 @@ from workloads.serving.metrics import attained
 from workloads.serving.prefix_cache import share_hits
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Served, serve
-from workloads.serving.requests import IntArray, Lengths, Requests, poisson
+from workloads.serving.requests import Lengths, Requests, poisson
 from workloads.serving.speculation import Speculation
 
-FloatArray = npt.NDArray[np.float64]
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Rates of the runs over the saturated rate."""
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from topologies.errors import InputError
+from topologies.units import PS_PER_US
 from workloads.traces import chakra_schema as schema
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.recording import (
@@ -30,7 +31,6 @@ from workloads.traces.recording import (
     Recording,
 )
 
-PS_PER_US = 10**6
 LONGEST_US = 2**61 // PS_PER_US
 NUMBERED = re.compile(r"(?:^|[^0-9])(\d+)\.et(?:\.gz)?$")
 DEVICE, HOST_LANE, NETWORK = 0, 1, 2

@@ -17,6 +17,7 @@ import numpy as np
 
 from cluster_sim.files import whole_files
 from topologies.errors import InputError
+from topologies.units import PS_PER_US
 from workloads.traces import chakra_schema as schema
 from workloads.traces.recording import (
     COLLECTIVE,
@@ -32,7 +33,6 @@ from workloads.traces.recording import (
 )
 
 VERSION = "0.0.4"
-PS_PER_US = 10**6
 TYPE = {
     NOTHING: schema.METADATA, COMPUTE: schema.COMPUTE, MEMORY: schema.MEMORY_LOAD,
     SEND: schema.SEND, RECEIVE: schema.RECEIVE, COLLECTIVE: schema.COLLECTIVE, HOST: schema.COMPUTE,

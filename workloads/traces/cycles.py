@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.traces.recording import Recording
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from cluster_sim.files import whole_file
 from topologies.errors import InputError
+from topologies.units import PS_PER_NS
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.recording import (
     COLLECTIVE,
@@ -29,7 +30,6 @@ from workloads.traces.recording import (
     Recording,
 )
 
-PS_PER_NS = 1000
 LARGEST = 2**61 // PS_PER_NS
 RANKS = re.compile(r"num_ranks\s+(\d+)")
 RANK = re.compile(r"rank\s+(\d+)\s*\{")

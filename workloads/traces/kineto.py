@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
+from topologies.units import PS_PER_S, PS_PER_US
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.kineto_communication import Communication, communications
 from workloads.traces.recording import (
@@ -32,7 +33,6 @@ from workloads.traces.recording import (
     Recording,
 )
 
-PS_PER_US = 10**6
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
 WAITS = re.compile(r"(Device|Stream|Event)Synchronize|hipMemcpyWithStream|cudaMemcpy$|hipMemcpy$")
@@ -97,7 +97,7 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
         "stated_world": world if isinstance(world, int) else 0,
         "chip": _device(first),
         "iterations": count,
-        "recorded_s": recorded_ps / 10**12 / count,
+        "recorded_s": recorded_ps / PS_PER_S / count,
     }
     return columns.finish(files, facts)
 

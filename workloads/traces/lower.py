@@ -17,16 +17,8 @@ import numpy as np
 from cluster_sim.collectives import CollectiveCall, duration_ps
 from cluster_sim.collectives import Group as ChipGroup
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import (
-    FIXED,
-    JOIN,
-    BoolArray,
-    Codes,
-    Edges,
-    IntArray,
-    Resources,
-    Schedule,
-)
+from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
+from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.traces.cycles import check_acyclic

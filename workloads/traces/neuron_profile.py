@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.errors import InputError
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.recording import (
@@ -26,7 +27,6 @@ from workloads.traces.recording import (
     Recording,
 )
 
-PS_PER_S = 10**12
 LONGEST_S = 2**60 / PS_PER_S
 ENGINES = (
     ("tensor_engine_active_time", "tensor engine", COMPUTE),

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule.table import Codes, IntArray
+from cluster_sim.schedule.table import Codes
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 NOTHING, COMPUTE, MEMORY, SEND, RECEIVE, COLLECTIVE, HOST = range(7)

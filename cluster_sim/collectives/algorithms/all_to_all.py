@@ -18,8 +18,8 @@ from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group, box
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import BoolArray, Edges, IntArray
-from topologies.arrays import distinct
+from cluster_sim.schedule.table import Edges
+from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.errors import InputError
 from topologies.routing.domain import Routes, routes
 from topologies.shapes.basic import Torus

@@ -16,7 +16,7 @@ from cluster_sim.collectives.algorithms.message_table import Table, gathered
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
 from cluster_sim.collectives.messages import Channels, Messages, no_sends
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 
 LISTED_RANKS = 256
 """Ranks up to which messages list the chunks in them, so that the exchange can be proven; beyond,

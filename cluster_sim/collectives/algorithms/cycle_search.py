@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 
 Colours = list[list[int]]
 

@@ -18,8 +18,8 @@ import numpy as np
 from cluster_sim.collectives.algorithms import cycle_search
 from cluster_sim.collectives.algorithms.cycle_search import Found, Grid
 from cluster_sim.collectives.group import Box, Group, box
-from cluster_sim.schedule.table import IntArray
 from topologies import kept_files
+from topologies.arrays import IntArray
 from topologies.files import csv_rows
 from topologies.shapes.basic import FullMesh
 

@@ -12,7 +12,7 @@ from cluster_sim.collectives.algorithms.stages import Part
 from cluster_sim.collectives.algorithms.torus import parts
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group, box
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 
 
 def radices(group: Group) -> list[int]:

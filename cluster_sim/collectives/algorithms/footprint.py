@@ -10,7 +10,7 @@ from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 from topologies.memory_limit import machine_bytes
 from topologies.routing.domain import routes

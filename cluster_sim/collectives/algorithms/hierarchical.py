@@ -32,7 +32,7 @@ from cluster_sim.collectives.algorithms.stages import (
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 
 
 def hierarchical(call: CollectiveCall, slices: int) -> Messages:

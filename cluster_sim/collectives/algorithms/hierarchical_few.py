@@ -31,8 +31,9 @@ from cluster_sim.collectives.few_ranks import (
 )
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import IntArray, Schedule
+from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
+from topologies.arrays import IntArray
 from topologies.routing.domain import routes
 
 HOPS = 3

@@ -13,7 +13,8 @@ from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import Edges, IntArray
+from cluster_sim.schedule.table import Edges
+from topologies.arrays import IntArray
 
 
 def mesh(call: CollectiveCall) -> Messages:

@@ -10,7 +10,8 @@ import numpy as np
 
 from cluster_sim.collectives.chunks import Chunks
 from cluster_sim.collectives.messages import Channels, Messages
-from cluster_sim.schedule.table import Edges, IntArray
+from cluster_sim.schedule.table import Edges
+from topologies.arrays import IntArray
 
 COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
 

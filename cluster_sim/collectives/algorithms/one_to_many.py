@@ -9,7 +9,8 @@ import numpy as np
 from cluster_sim.collectives.algorithms.cycles import Cycles
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut, share
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
-from cluster_sim.schedule.table import Edges, IntArray
+from cluster_sim.schedule.table import Edges
+from topologies.arrays import IntArray
 
 
 def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:

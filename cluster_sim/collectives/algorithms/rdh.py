@@ -26,8 +26,8 @@ from cluster_sim.collectives.few_ranks import (
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import run
+from topologies.arrays import IntArray
 
 
 def halving_doubling(call: CollectiveCall, slices: int) -> Messages:

@@ -34,7 +34,8 @@ from cluster_sim.collectives.few_ranks import (
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import Edges, IntArray, Schedule
+from cluster_sim.schedule.table import Edges, Schedule
+from topologies.arrays import IntArray
 
 RANKS_OF_FEW = 3
 """Ranks of a ring that stand for all; with two, a ring and its reverse would be the same."""
@@ -177,12 +178,14 @@ def _over(
     """Make an algorithm that runs over the rings of a group."""
 
     def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
+        """Write the messages of all rings."""
         if call.kind == "broadcast":
             slices = broadcast_slices(call, costs)
             return chain_broadcast(rings(call.group), call.size_bytes, slices)
         return ring(call, rings(call.group), costs.slices)
 
     def message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
+        """Count the messages of all rings without writing them."""
         if call.ranks == 1:
             return 0
         count = len(rings(call.group).order)
@@ -191,6 +194,7 @@ def _over(
         return count * costs.slices * call.ranks * (call.ranks - 1) * call.ways
 
     def rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
+        """Count the messages that follow one another along the longest chain."""
         if call.kind == "broadcast" and call.ranks > 1:
             return call.ranks - 2 + broadcast_slices(call, costs)
         return call.ways * (call.ranks - 1)

@@ -18,7 +18,7 @@ from cluster_sim.collectives.algorithms.message_table import Table, gathered
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards, share
 from cluster_sim.collectives.messages import Channels, Messages, no_sends
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 
 NO_LINK = -1
 

@@ -30,8 +30,8 @@ from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Box, box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.table import IntArray
 from topologies import kept_files
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 WHOLE = 1000

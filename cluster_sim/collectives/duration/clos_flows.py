@@ -15,17 +15,9 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import (
-    FLOW,
-    JOIN,
-    BoolArray,
-    Edges,
-    Flows,
-    IntArray,
-    Resources,
-    Schedule,
-)
+from cluster_sim.schedule.table import FLOW, JOIN, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import run
+from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import SharedPaths, clos, scale_out_paths, shared_links
 

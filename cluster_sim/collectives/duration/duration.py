@@ -33,9 +33,9 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import run
 from topologies import display
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates

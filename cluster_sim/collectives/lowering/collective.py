@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster_sim.collectives.chunks import Chunks
-from cluster_sim.schedule.table import IntArray, Schedule
+from cluster_sim.schedule.table import Schedule
+from topologies.arrays import IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ import numpy as np
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import Fabric, Paths
-from cluster_sim.schedule.table import BoolArray, Flows, IntArray
-from topologies.arrays import distinct
+from cluster_sim.schedule.table import Flows
+from topologies.arrays import BoolArray, IntArray, distinct
 
 Rows = tuple[IntArray, IntArray, IntArray, IntArray]
 """Columns of some shares: channel, resource, and the weights of a copy and of a sum."""

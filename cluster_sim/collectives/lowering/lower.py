@@ -25,15 +25,13 @@ from cluster_sim.schedule.table import (
     FLOW,
     JOIN,
     NO_RESOURCE,
-    BoolArray,
     Codes,
     Edges,
     Flows,
-    IntArray,
     Label,
     Schedule,
 )
-from topologies.arrays import distinct
+from topologies.arrays import BoolArray, IntArray, distinct
 
 WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
 """Label of an op: a CC-Core's step; a hop to a chip on the way; the last hop, whose message

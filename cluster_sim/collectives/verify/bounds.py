@@ -21,8 +21,7 @@ from cluster_sim.collectives.verify.stacked_switches import (
 )
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import BoolArray, IntArray
-from topologies.arrays import distinct
+from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.routing.domain import routes
 from topologies.routing.scale_out import clos, scale_out_paths
 from topologies.shapes.basic import Shape, Torus

@@ -16,8 +16,7 @@ from cluster_sim.collectives.algorithms.domains import rank_table
 from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import RUNTIME
-from cluster_sim.schedule.table import BoolArray, IntArray
-from topologies.arrays import distinct
+from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.routing.domain import routes

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cluster_sim.schedule.table import BoolArray
+from topologies.arrays import BoolArray
 from topologies.shapes.links import Links
 
 LARGEST_CAPACITY = 2**31 - 1

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
 from workloads.table_file import read_table
 
-FloatArray = npt.NDArray[np.float64]
 COLUMNS = ("hour", "time", "usd_per_mwh")
 CYCLES = (24, 168)
 """Hours that a file without dates may have: a day, or a week from Monday 00:00 UTC."""

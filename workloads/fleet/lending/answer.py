@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.lending.backtest import Backtest, NightErrors, backtest, night_errors
 from workloads.fleet.lending.calibration import surest
 from workloads.fleet.lending.nights import Nights, cut_nights
 
-FloatArray = npt.NDArray[np.float64]
 HOUR_S = 3600.0
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.fleet.lending.calibration import AIM, bounded, corrected, margin_log
 from workloads.fleet.lending.expectation import FORMS, expectations
 from workloads.fleet.lending.nights import Nights
 
-FloatArray = npt.NDArray[np.float64]
 FEWEST = 3
 """Errors that a margin is learned from."""
 MEMORY = 0.95
@@ -156,9 +156,7 @@ class _Answer:
         return np.asarray(np.minimum(self.kept[self.form], limit))
 
 
-def log_errors(
-    need: FloatArray, expected: FloatArray, edges: npt.NDArray[np.int64], share: float
-) -> FloatArray:
+def log_errors(need: FloatArray, expected: FloatArray, edges: IntArray, share: float) -> FloatArray:
     """Logarithm of the least factor that a night needed on each expectation; (forms,).
 
     With that factor the share of minutes within capacity is at least ``share``.

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
-FloatArray = npt.NDArray[np.float64]
+from topologies.arrays import FloatArray
+
 AIM = 0.85
 """Share of the risk asked for that is aimed at, so that a few unlucky nights do not break the
 stated confidence: of 22 kinds of traces over 60 nights, 97 % then miss on 1 to 4 nights at 95 %."""

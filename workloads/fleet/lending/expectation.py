@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.fleet.lending.nights import Nights
 
-FloatArray = npt.NDArray[np.float64]
 RECENT, WEEKS = 5, 3
 """Nights of the same kind, and of the same weekday, that an average looks at."""
 SMALLEST = 0.02

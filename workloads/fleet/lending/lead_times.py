@@ -14,7 +14,6 @@ from workloads.fleet.lending.answer import Night, Terms, free_units
 from workloads.fleet.lending.backtest import backtest, night_errors
 from workloads.fleet.lending.nights import cut_nights
 
-FloatArray = npt.NDArray[np.float64]
 HOURS = (0, 1, 3, 6, 12, 24, 48)
 """Lead times that are compared [h]."""
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)

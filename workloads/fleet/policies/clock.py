@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.static import best_static
 from workloads.fleet.policies.view import Policy, View
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def clock(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.integer[Any]]
 DAY = 1440
 SMOOTHING = 5
 """Minutes of the trailing mean that stands for the load."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.fleet.policies.forecast import DAY, predict
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.view import Policy, View
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def forecast(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import FloatArray
 from workloads.demand.trace import period_means
 from workloads.fleet.policies.forecast import DAY, recent, same_time, smoothed
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def ideal_freed(load: FloatArray, *, minutes: int = 60) -> float:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.fleet.policies.view import Policy
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy import ndimage
 
+from topologies.arrays import FloatArray
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.view import Policy, View
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def oracle(

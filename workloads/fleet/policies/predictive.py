@@ -12,15 +12,14 @@ the first step says is ordered (model-predictive control; solved by HiGHS throug
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy import optimize, sparse
 
+from topologies.arrays import FloatArray
 from workloads.fleet.policies.forecast import largest_ahead
 from workloads.fleet.policies.forecasting import with_margin
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.view import Policy, View
 
-FloatArray = npt.NDArray[np.float64]
 STEP = 15
 """Minutes between two solutions, and of a step of the programme."""
 SHORT = 100.0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.demand.trace import period_means
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.view import Policy
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def static(units: npt.ArrayLike) -> Policy:

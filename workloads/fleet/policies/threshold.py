@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation, check_not_negative
 from workloads.fleet.policies.view import Policy, View
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float = 900.0) -> Policy:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.fleet.policies.forecast import DAY, largest_ahead
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.fleet.policies.view import Policy, View, answer
 from workloads.fleet.processes.moves import Phase, Process, dispatch, release, to_serving
 from workloads.fleet.processes.reclaim import limit_training, reclaim
@@ -15,7 +16,6 @@ from workloads.fleet.state.roles import Role
 from workloads.fleet.state.services import by_pool, lead_s
 from workloads.fleet.state.world import World
 
-FloatArray = npt.NDArray[np.float64]
 MINUTE_MS = 60 * MS
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.errors import InputError
 from workloads.fleet.processes.moves import Process, dispatch, release
 from workloads.fleet.state.gangs import NONE
-from workloads.fleet.state.ledger import NOBODY, IntArray, milliseconds
+from workloads.fleet.state.ledger import NOBODY, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import World
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import simpy
 
+from topologies.arrays import IntArray
 from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import NOBODY, IntArray, milliseconds
+from workloads.fleet.state.ledger import NOBODY, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import Change, World
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 import simpy
 
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import Demand, whole_requests
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -18,7 +19,7 @@ from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.control import MINUTE_MS, Inputs, Signals
 from workloads.fleet.processes.moves import Process, dispatch
 from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import NOBODY, IntArray, Ledger, milliseconds
+from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
 from workloads.fleet.state.needs import rates_max, units_needed
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.roles import Role

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from topologies.arrays import IntArray
 from workloads.fleet.processes.moves import Phase, release
 from workloads.fleet.state.gangs import NONE, Gang
-from workloads.fleet.state.ledger import IntArray, milliseconds
+from workloads.fleet.state.ledger import milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import World
 

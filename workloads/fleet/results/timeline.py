@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from topologies.arrays import FloatArray, IntArray
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.processes.control import MINUTE_MS
 from workloads.fleet.simulate import FleetRun
-from workloads.fleet.state.queues import IntArray, Queue, split_tokens, waits_s
+from workloads.fleet.state.queues import Queue, split_tokens, waits_s
 from workloads.fleet.state.roles import ROLES, Role
 
-FloatArray = npt.NDArray[np.float64]
 BUSY = (Role.TRAINING, Role.EVALUATION)
 OFF = (Role.BROKEN,)
 CHANGE_MINUTES = 15

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
 from workloads.confidence import serving_features
@@ -25,7 +25,6 @@ from workloads.serving import (
     fixed_rate,
 )
 
-FloatArray = npt.NDArray[np.float64]
 DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
 """Limits of MLPerf's server scenario for Llama-3.1-405B."""
 RATE_WITHOUT_MODEL = 1000.0

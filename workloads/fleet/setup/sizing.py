@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.demand.trace import Demand, FloatArray, period_means
+from workloads.demand.trace import Demand, period_means
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service
 

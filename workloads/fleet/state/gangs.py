@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simpy
 
+from topologies.arrays import IntArray
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.state.ledger import MS, IntArray, Ledger, milliseconds
+from workloads.fleet.state.ledger import MS, Ledger, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.store import Store
 

@@ -6,14 +6,11 @@ A server that is down while the rest of its unit works on counts as broken.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import IntArray
 from workloads.fleet.state.roles import Role
 
-IntArray = npt.NDArray[np.integer[Any]]
 NOBODY = -1
 MS = 1000
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import Demand
 from workloads.demand.whatif import busiest_hour
 from workloads.fleet.state.services import Service
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def units_needed(demand: Demand, services: Sequence[Service]) -> FloatArray:

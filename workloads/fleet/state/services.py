@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from topologies.arrays import FloatArray
 from workloads.confidence import Prediction
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.serving.capacity import Capacity
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import simpy
 
+from topologies.arrays import IntArray
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import NOBODY, IntArray, Ledger
+from workloads.fleet.state.ledger import NOBODY, Ledger
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.services import Pool, Service

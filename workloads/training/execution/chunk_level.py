@@ -15,16 +15,9 @@ import numpy as np
 from cluster_sim.collectives import CollectiveCall, build
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import (
-    JOIN,
-    NO_RESOURCE,
-    Edges,
-    Flows,
-    IntArray,
-    Resources,
-    Schedule,
-)
+from cluster_sim.schedule.table import JOIN, NO_RESOURCE, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.training.execution.flow_level import as_flow

@@ -8,7 +8,7 @@ import numpy as np
 
 from cluster_sim.hardware.fault_text import Fault, parse_fault
 from cluster_sim.hardware.fault_text import fault_table as table
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from workloads.training.program.program import Program
 
 __all__ = ["Fault", "affected_ranks", "parse_fault", "table"]

@@ -24,11 +24,11 @@ from cluster_sim.schedule.table import (
     NO_RESOURCE,
     Edges,
     Flows,
-    IntArray,
     Resources,
     Schedule,
 )
 from cluster_sim.trace.trace import run
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 PACE = 10**12

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.engine.jit import inlined
-from cluster_sim.schedule.table import FLOW, IntArray, Schedule
+from cluster_sim.schedule.table import FLOW, Schedule
+from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.program.program import Program
 
@@ -227,7 +228,7 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
     return replace(schedule, duration_ps=duration, flows=flows_now)
 
 
-def meeting(program: Program, stage: int) -> npt.NDArray[np.bool_]:
+def meeting(program: Program, stage: int) -> BoolArray:
     """Which ops of a stage are communication, bool (ops,)."""
     meets = np.zeros(len(program.streams[stage].ops), np.bool_)
     for exchange in program.exchanges:

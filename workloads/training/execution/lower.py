@@ -22,10 +22,10 @@ from cluster_sim.schedule.table import (
     Codes,
     Edges,
     Flows,
-    IntArray,
     Resources,
     Schedule,
 )
+from topologies.arrays import IntArray
 from workloads.training.layers.steps import STREAM_KINDS
 from workloads.training.program.program import Program, Stream
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from workloads.training.layers.adapters import trained_share, whole
 from workloads.training.layers.data_parallel import bucket_parameters, edges_of
 from workloads.training.layers.shapes import RankShapes

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
 

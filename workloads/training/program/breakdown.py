@@ -14,8 +14,8 @@ import pandas as pd
 from cluster_sim.analysis.categories import overlap, waits
 from cluster_sim.analysis.metrics import end_of_run_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import IntArray
 from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
 
 ORDER: Mapping[str, list[str]] = {
     "optimizer": ["optimizer"],

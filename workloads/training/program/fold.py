@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from workloads.training.plan.placement import distinct_rows
 from workloads.training.program.program import Exchange, Program
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
+from cluster_sim.schedule.table import HORIZON_PS
+from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.layers.steps import LayerOp, back
 

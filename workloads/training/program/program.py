@@ -15,7 +15,7 @@ import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
 from cluster_sim.collectives.duration.duration import canonical, duration_ps
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC_DP, ENGINE, LayerOp

@@ -13,7 +13,7 @@ import numpy as np
 
 from cluster_sim.engine.jit import compiled
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 from workloads.kernels.chip_share import family
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from workloads.kernels.chip_share import Timing
 from workloads.training.layers.adapters import whole, without_frozen
 from workloads.training.layers.data_parallel import (

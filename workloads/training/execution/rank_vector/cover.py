@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import internal
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 
 ROOM = 8
 """Gaps that a union remembers at first."""

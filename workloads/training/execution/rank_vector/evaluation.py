@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from cluster_sim.schedule.table import HORIZON_PS, IntArray, ScheduleError
+from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
+from topologies.arrays import IntArray
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.execution.rank_vector.cover import COMPARE, IGNORE, RECORD, Usual
 from workloads.training.execution.rank_vector.machine import Followed, Machine, follow, meet

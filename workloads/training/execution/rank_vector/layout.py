@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 from workloads.training.program.program import Exchange, Program
 
 BLOCK_RANKS = 2048

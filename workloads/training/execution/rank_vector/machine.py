@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
+from cluster_sim.schedule.table import HORIZON_PS
+from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
 from workloads.training.execution.rank_vector.cover import (
     NOTHING,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.engine.jit import compiled
-from cluster_sim.schedule.table import BoolArray, IntArray, ScheduleError
+from cluster_sim.schedule.table import ScheduleError
+from topologies.arrays import BoolArray, IntArray
 from workloads.training.program.breakdown import ORDER
 from workloads.training.program.program import Program
 

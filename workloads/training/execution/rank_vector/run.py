@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import compiled, internal
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import KeyArray, draw, scale
 from workloads.training.execution.rank_vector.cover import (
     IGNORE,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import compiled
-from cluster_sim.schedule.table import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.rank_vector.cover import ALL
 from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cluster_sim.schedule.table import IntArray
+from topologies.arrays import IntArray
 from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 

@@ -8,7 +8,7 @@ from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, Passes
 from workloads.training.plan.schedules.schedule import ANY_NUMBER, PipelineSchedule
 
 if TYPE_CHECKING:
-    from cluster_sim.schedule.table import IntArray
+    from topologies.arrays import IntArray
 
 
 def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:

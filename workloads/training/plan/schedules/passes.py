@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from cluster_sim.schedule.table import IntArray
+    from topologies.arrays import IntArray
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """Phases of a microbatch: forward, backward, and, where the backward pass is split, the gradients
