@@ -107,6 +107,14 @@ class ReplicaInputs:
         metadata=option("Tokens of an iteration with chunked prefill", least=1, default=str(CHUNK)),
     )
     slots: int = field(default=64, metadata=option("Requests that decode at once", least=1))
+    ep: int = field(
+        default=1,
+        metadata=option(
+            "Groups of cores that divide the experts of a mixture while prompts run, on Trainium; "
+            "their weights then lie twice in memory",
+            least=1,
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,9 @@ def _deployment(
     from workloads.serving import Deployment, parse_pools, parse_speculation, pools, profile
 
     cluster = asked.read_cluster(numbers)
-    served_by = profile(asked.read_model(), cluster, tp=replica.tp, precision=replica.precision)
+    served_by = profile(
+        asked.read_model(), cluster, tp=replica.tp, precision=replica.precision, ep=replica.ep
+    )
 
     def draft(name: str) -> Profile:
         return profile(model(name), cluster, tp=replica.tp)

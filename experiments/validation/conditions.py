@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
 
@@ -28,6 +29,8 @@ RELEASES: tuple[tuple[str, str, str], ...] = (
     ("9999", "gemm_sustained_fp8", "late-2024"),
 )
 """Constant of the H100's kernels, and its variant, of software before each month."""
+UNFUSED_BEFORE = "2025-12"
+"""Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 """A year, a month or a day."""
 ARXIV = r"arXiv[: ]*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}"
@@ -67,6 +70,21 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
             path = f"{kernels}.{name}"
             variants[path] = slow or variants.get(path, "")
     return variants
+
+
+def engine(row: Mapping[str, Any], chip: str, book: Catalogue) -> dict[str, str]:
+    """Return the catalogue variants of the serving software of a row's month.
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import catalogue
+    >>> engine({"date": "2025-10"}, "trn2", catalogue())
+    {'serving.trn2.expert_block_rate': 'sdk-2.26'}
+    """
+    date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
+    if not date or date >= UNFUSED_BEFORE or not book.has(part, quantity):
+        return {}
+    return {f"{part}.{quantity}": "sdk-2.26"}
 
 
 def month(row: Mapping[str, Any]) -> str:

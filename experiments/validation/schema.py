@@ -198,6 +198,7 @@ SERVING = Kind(
         *_counts("concurrency", "rounds"),
         Column("shortest_lengths", "number", least=0),
         Column("batching", "text", choices=("static", "continuous")),
+        Column("date", "text"),
         *(Column(name, "number", least=0) for name in ("ttft_s", "tpot_s", "tokens_per_s")),
     ),
     published=("tpot_s", "ttft_s", "tokens_per_s"),

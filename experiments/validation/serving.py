@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.validation.conditions import engine
 from experiments.validation.machines import machines_for
 from experiments.validation.models import model_for
 from experiments.validation.outcome import Outcome
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
 from workloads.serving.batching import BUCKETS, Batching
@@ -27,13 +28,14 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     if values["pp"] and values["pp"] > 1:
         raise InputError(f"pp {values['pp']} of a served model is not supported. Use pp 1.")
     tp, chips = values["tp"] or values["chips"], values["chips"]
-    whole = machines_for(values["cluster"], chips or tp or 1, numbers)
+    whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, numbers))
     replica = profile(
         model_for(str(values["model"])),
         whole,
         tp=tp,
         precision=(values["precision"] or "bf16").lower(),
         chips=chips if chips and tp > chips else None,
+        ep=values.get("ep") or 1,
     )
     answer = _found(replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
     predicted = {
@@ -42,6 +44,12 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
         "tokens_per_s": answer.tokens_per_s,
     }
     return Outcome(predicted, provenance=_provenance(values))
+
+
+def _engine_numbers(values: Mapping[str, Any], numbers: Catalogue | None) -> Catalogue:
+    """Catalogue with the variants of the software that a row was measured with."""
+    book = numbers or catalogue()
+    return book.with_variants(engine(values, machines_for(values["cluster"], 1, book).chip, book))
 
 
 def _found(made: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:

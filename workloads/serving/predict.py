@@ -125,7 +125,7 @@ def static_batch(
     """Return the times of a batch whose requests begin and end together."""
     padded = Batching(buckets=buckets).padded
     tokens = padded(prompt)
-    first_s = made.linear(batch * tokens) + batch * made.prefill_extra_s(tokens, 0)
+    first_s = made.prompt_linear(batch * tokens) + batch * made.prefill_extra_s(tokens, 0)
     later = np.arange(1, output)
     cached = np.array([padded(int(prompt + step)) for step in later], float)
     once = [made.decode_s(batch, batch * size) for size in cached]

@@ -14,7 +14,8 @@ a prompt for each that prefills. Its time is the sum of
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES, SERVING, check_precision
-from workloads.models.model import Model
-from workloads.serving.rank_share import RankShare
+from workloads.models.model import Model, expert_parameters
+from workloads.serving.rank_share import EXPERT_BLOCK, RankShare
 
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
@@ -58,8 +59,8 @@ class Profile:
         Per decoding request beside its cached tokens [s].
     request_s : float
         Network, tokenizer and scheduler before the engine sees a request [s].
-    prefill_program_s : float
-        Per program that runs a prompt or a piece of it, however short [s].
+    prompt_linear_s : float array (sizes,), optional
+        The same as ``linear_s`` of an iteration in which prompts run, where that differs [s].
     """
 
     name: str
@@ -74,7 +75,7 @@ class Profile:
     kv_budget_bytes: float
     request_s: float = 0.0
     decode_request_s: float = 0.0
-    prefill_program_s: float = 0.0
+    prompt_linear_s: FloatArray | None = None
 
     @property
     def kv_tokens(self) -> int:
@@ -85,15 +86,19 @@ class Profile:
         """Time that depends on the number of tokens alone [s]."""
         return float(np.interp(tokens, self.tokens, self.linear_s))
 
+    def prompt_linear(self, tokens: float) -> float:
+        """Time that depends on the number of tokens alone, where some are of prompts [s]."""
+        known = self.linear_s if self.prompt_linear_s is None else self.prompt_linear_s
+        return float(np.interp(tokens, self.tokens, known))
+
     def prefill_s(self, tokens: int, before: int = 0) -> float:
         """Time of a prompt, or of a piece of it after ``before`` tokens, alone [s]."""
-        return self.linear(tokens) + self.prefill_extra_s(tokens, before)
+        return self.prompt_linear(tokens) + self.prefill_extra_s(tokens, before)
 
     def prefill_extra_s(self, tokens: int, before: int) -> float:
         """Time that a piece of a prompt adds to the linear part [s]."""
         square = tokens * (before + 0.5 * tokens)
-        program_s = self.prefill_program_s if tokens else 0.0
-        return program_s + self.prefill_token_s * tokens + self.prefill_square_s * square
+        return self.prefill_token_s * tokens + self.prefill_square_s * square
 
     def decode_s(self, requests: int, cached_tokens: float) -> float:
         """Time of one token for each of so many requests with so many cached tokens in all [s]."""
@@ -120,6 +125,7 @@ def profile(
     precision: str | None = None,
     chips: int | None = None,
     parts: Catalogue | None = None,
+    ep: int = 1,
 ) -> Profile:
     """Return the times of a replica of a model on the first chips of a cluster.
 
@@ -135,43 +141,65 @@ def profile(
         Precision of weights and products; by default that of the model's stored weights.
     chips : int, optional
         Chips that the replica lies on, where ``tp`` counts their cores.
+    parts : Catalogue, optional
+        By default the cluster's.
+    ep : int
+        Groups of ranks that divide the experts while prompts run, on Trainium. With several,
+        experts lie twice in memory: for prompts, and as ever for decode.
 
     Raises
     ------
     InputError
-        For more chips than a scale-up domain has, a degree that divides neither them nor the
-        heads, a precision that the chip lacks, weights that do not fit, a model without attention.
+        For more chips than a scale-up domain has, degrees that do not divide them, a precision
+        that the chip lacks, weights that do not fit, a model without attention.
     """
-    precision = precision or model.precision
     _check_mixers(model)
-    book = parts or cluster.catalogue or catalogue()
-    rank = replica_share(model, cluster, tp, precision, book, chips=chips)
-    book, family = rank.book, chip_family(cluster.chip, rank.book).serving
-    _check_precision(precision, cluster.chip, book)
-    weights = model.parameters * ELEMENT_BYTES[precision]
-    tokens = np.unique(np.rint(np.geomspace(1, MAX_TOKENS, 120)))
-    overhead = constant(book, cluster.chip, "iteration_overhead")
-    overhead *= share_of_overhead(model, cluster.chip, book)
-    program_s, routed_s = rank.prompt_experts_s()
-    prompt_s = model.layers * constant(book, cluster.chip, "prompt_token_layer")
+    precision, book = precision or model.precision, parts or cluster.catalogue or catalogue()
+    rank = replace(replica_share(model, cluster, tp, precision, book, chips=chips), ep=ep)
+    _check_groups(rank)
+    book = rank.book
+    check_precision(precision, cluster.chip, book, SERVING, "serve")
+    weights = (model.parameters + _experts_held_again(model, ep)) * ELEMENT_BYTES[precision]
+    tokens = _token_counts(model)
+    beside_s = _beside_products_s(rank, tokens)
     return Profile(
         name=f"{model.name} on {rank.chips} x {cluster.chip}",
         chips=rank.chips,
         tokens=tokens,
-        linear_s=overhead
-        + rank.products_s(tokens)
-        + rank.small_kernels_s(tokens, family)
-        + rank.reduces_s(tokens, family),
+        linear_s=beside_s + rank.products_s(tokens),
+        prompt_linear_s=beside_s + rank.products_s(tokens, prompts=True),
         decode_kv_s=rank.decode_kv_s(),
         decode_request_s=rank.decode_request_s(),
-        prefill_token_s=routed_s + prompt_s,
+        prefill_token_s=_prompt_token_s(rank),
         prefill_square_s=rank.prefill_square_s(),
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
         kv_budget_bytes=_left_for_cache(model, weights, rank),
-        request_s=book.value(family, "request_overhead"),
-        prefill_program_s=program_s,
+        request_s=book.value(chip_family(cluster.chip, book).serving, "request_overhead"),
     )
+
+
+def _prompt_token_s(rank: RankShare) -> float:
+    """Overhead and scan of a prompt's token, all layers [s]."""
+    overhead = constant(rank.book, rank.cluster.chip, "prompt_token_layer")
+    return rank.model.layers * overhead + rank.scan_token_s()
+
+
+def _beside_products_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
+    """Overhead of an iteration, its small kernels and its all-reduces, (sizes,) [s]."""
+    model, chip, book = rank.model, rank.cluster.chip, rank.book
+    family = chip_family(chip, book).serving
+    overhead = constant(book, chip, "iteration_overhead") * share_of_overhead(model, chip, book)
+    return overhead + rank.small_kernels_s(tokens, family) + rank.reduces_s(tokens, family)
+
+
+def _token_counts(model: Model) -> FloatArray:
+    """Tokens of an iteration at which its time is taken, ascending: closer where it jumps."""
+    tokens = np.rint(np.geomspace(1, MAX_TOKENS, 120))
+    if model.experts:
+        first = -(-EXPERT_BLOCK // model.experts.per_token)
+        tokens = np.append(tokens, [first - 1, first])
+    return np.unique(tokens[tokens >= 1])
 
 
 def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
@@ -254,8 +282,28 @@ def _check_mixers(model: Model) -> None:
         )
 
 
-def _check_precision(precision: str, chip: str, book: Catalogue) -> None:
-    check_precision(precision, chip, book, SERVING, "serve")
+def _experts_held_again(model: Model, ep: int) -> int:
+    """Parameters of experts that lie in memory a second time, divided for prompts."""
+    if ep == 1 or model.experts is None:
+        return 0
+    return model.moe_layers * model.experts.count * expert_parameters(model)
+
+
+def _check_groups(rank: RankShare) -> None:
+    """Refuse groups of experts that leave some ranks or experts over."""
+    some, ep = rank.model.experts, rank.ep
+    if ep == 1:
+        return
+    if some is None:
+        raise InputError(f"ep {ep}: {rank.model.name} has no experts to divide. Use 1.")
+    if not rank.overhead("expert_block"):
+        raise InputError(f"ep {ep}: how {rank.cluster.chip} divides experts is not known. Use 1.")
+    most = math.gcd(rank.ranks, some.count)
+    if ep < 1 or most % ep:
+        raise InputError(
+            f"ep {ep}: groups must divide the {rank.ranks} ranks of the replica and the "
+            f"{some.count} experts of {rank.model.name}. Use a divisor of {most}."
+        )
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:

@@ -22,7 +22,7 @@ from workloads.kernels.times import (
     elementwise_s,
     gemm_s,
 )
-from workloads.models.model import Model, expert_parameters
+from workloads.models.model import Experts, Model, expert_parameters
 
 KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
 """Of one cached element, by precision of the weights: checkpoints of 8 bits and fewer come with
@@ -34,7 +34,13 @@ SHORTEST = 128
 STATE_BYTES = 4.0
 """Of one element of a recurrent state, kept in 32 bits."""
 EXPERT_BLOCK = 512
-"""Routed tokens of a block of Neuron's grouped products for prompts."""
+"""Routed tokens of a block of Neuron's grouped products for prompts: NxD's default."""
+SCAN_TOKENS = 128
+"""Tokens of a chunk that a scan over states takes at once."""
+SCAN_STATE = 128 * 128
+"""Elements of one head's state."""
+BLOCK_PASSES = 3
+"""Passes of a block's tokens through memory: they are gathered, their sums read and written."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 """Precisions whose measured products include a launch that quantises the activations."""
 
@@ -54,6 +60,9 @@ class RankShare:
     book : Catalogue
     cores : int
         Logical cores of the replica, each of which runs a rank; 0 for all of its chips.
+    ep : int
+        Groups of ranks that divide the experts while prompts run; the ranks of a group divide each
+        expert's width.
     """
 
     model: Model
@@ -62,6 +71,7 @@ class RankShare:
     precision: str
     book: Catalogue
     cores: int = 0
+    ep: int = 1
 
     @property
     def per_chip(self) -> int:
@@ -117,8 +127,11 @@ class RankShare:
         )
         return np.asarray(seconds, float)
 
-    def products_s(self, tokens: FloatArray) -> FloatArray:
-        """All matrix products of an iteration; the output layer runs for one token a request."""
+    def products_s(self, tokens: FloatArray, *, prompts: bool = False) -> FloatArray:
+        """All matrix products of an iteration; the output layer runs for one token a request.
+
+        ``prompts`` says that the iteration runs prompts, and experts may be run by blocks.
+        """
         model, ranks = self.model, self.ranks
         dense = self._mlp_s(tokens, model.ffn)
         layers = self.attention_layers * self._projections_s(tokens)
@@ -126,7 +139,7 @@ class RankShare:
         if model.recurrence:
             layers = layers + (model.layers - self.attention_layers) * self._mixer_s(tokens)
         if model.experts and model.moe_layers:
-            layers = layers + model.moe_layers * self._experts_s(tokens)
+            layers = layers + model.moe_layers * self._experts_s(tokens, prompts=prompts)
         head = self._gemm_s(np.minimum(tokens, 256.0), model.vocab / ranks, model.hidden)
         return np.asarray(layers + head)
 
@@ -174,16 +187,28 @@ class RankShare:
         first = self._gemm_s(tokens, up, self.model.hidden)
         return first + self._gemm_s(tokens, self.model.hidden, round(ffn / self.ranks))
 
-    def _experts_s(self, tokens: FloatArray) -> FloatArray:
-        """Grouped products of the experts that balanced routing touches, and the shared one.
+    def _experts_s(self, tokens: FloatArray, *, prompts: bool = False) -> FloatArray:
+        """Routed experts of one layer, and the shared one.
+
+        Neuron's programs run prompts by blocks, but for those that fill less than one.
+        """
+        some = self.model.experts
+        if some is None:
+            return np.zeros_like(tokens)
+        routed = self._fetched_experts_s(tokens, some)
+        if prompts and self.overhead("expert_block"):
+            whole = tokens * some.per_token >= EXPERT_BLOCK
+            routed = np.where(whole, self.expert_blocks(tokens) * self.block_s(), routed)
+        shared = self._mlp_s(tokens, some.shared_ffn) if some.shared_ffn else np.zeros_like(tokens)
+        return np.asarray(routed + shared)
+
+    def _fetched_experts_s(self, tokens: FloatArray, some: Experts) -> FloatArray:
+        """Grouped products of the experts that balanced routing touches.
 
         A grouped kernel streams the weights of every touched expert once, or computes all rows as
         fast as one product of that many rows, whichever takes longer. Neuron's programs of decode
         loop over the tokens and fetch the experts of each, until all experts are fetched.
         """
-        some = self.model.experts
-        if some is None:
-            return np.zeros_like(tokens)
         touched = some.count * (1 - (1 - some.per_token / some.count) ** tokens)
         element = ELEMENT_BYTES[self.precision]
         weights = touched * expert_parameters(self.model) / self.ranks * element
@@ -193,9 +218,38 @@ class RankShare:
         computed = self._mlp_s(tokens * some.per_token, some.ffn)
         routed = np.maximum(np.asarray(streamed, float), computed) + self.overhead("expert_layer")
         looped = np.minimum(tokens, some.count / some.per_token)
-        routed = routed + self.overhead("expert_token") * np.maximum(0.0, looped - 1)
-        shared = self._mlp_s(tokens, some.shared_ffn) if some.shared_ffn else np.zeros_like(tokens)
-        return np.asarray(routed + shared)
+        return np.asarray(routed + self.overhead("expert_token") * np.maximum(0.0, looped - 1))
+
+    def expert_blocks(self, tokens: FloatArray) -> FloatArray:
+        """Blocks of one layer that each rank runs for a prompt's tokens, (sizes,).
+
+        Tokens are sorted by expert into blocks of ``EXPERT_BLOCK``, and programs are compiled for
+        the worst routing: ``ceil((T k - (E - 1)) / B) + E - 1`` blocks for the E experts of a rank
+        (``forward_blockwise`` of NxD 2.28; Neuron's guide to mixtures of experts). Every rank
+        holds a part of all experts unless ``ep`` divides them, so that more chips leave it as many
+        blocks.
+        """
+        some = self.model.experts
+        if some is None:
+            return np.zeros_like(tokens)
+        others = max(1, round(some.count / self.ep)) - 1
+        routed = tokens * some.per_token
+        full = np.ceil(np.maximum(0.0, routed - others) / EXPERT_BLOCK)
+        return np.asarray(np.minimum(routed, full + others))
+
+    def block_s(self) -> float:
+        """Time of one block: its start, its products, and its tokens on their way [s].
+
+        A block's tokens are gathered, and their sums read and written, over the whole hidden
+        width on every rank.
+        """
+        some = self.model.experts
+        if some is None:
+            return 0.0
+        rows = np.array([float(EXPERT_BLOCK)])
+        products = float(self._mlp_s(rows, some.ffn * self.ep)[0])
+        moved = BLOCK_PASSES * 2.0 * EXPERT_BLOCK * self.model.hidden
+        return self.overhead("expert_block") + products + moved / self.overhead("expert_block_rate")
 
     def reduces_s(self, tokens: FloatArray, family: str) -> FloatArray:
         """Two all-reduces a layer over the ranks of the replica."""
@@ -270,17 +324,17 @@ class RankShare:
         )
         return float((self.model.layers - self.attention_layers) * seconds)
 
-    def prompt_experts_s(self) -> tuple[float, float]:
-        """Blocks of routed tokens of a prompt's program: all layers' time, and more a token [s].
+    def scan_token_s(self) -> float:
+        """Scan of a prompt by layers that keep a state, of each token, all layers [s].
 
-        Tokens are sorted by expert into blocks of ``EXPERT_BLOCK``; every expert's last one is not
-        full, so that a prompt has a block an expert however short it is.
+        The kernel walks over the prompt chunk by chunk, head after head of the rank.
         """
-        some, block_s = self.model.experts, self.overhead("expert_block")
-        if some is None or not block_s:
-            return 0.0, 0.0
-        layers_s = self.model.moe_layers * block_s
-        return layers_s * (some.count - 1), layers_s * some.per_token / EXPERT_BLOCK
+        mixer = self.model.recurrence
+        if mixer is None:
+            return 0.0
+        heads = mixer.state / SCAN_STATE / self.ranks
+        chunks_s = (self.model.layers - self.attention_layers) * heads * self.overhead("scan_chunk")
+        return float(chunks_s / SCAN_TOKENS)
 
     def prefill_square_s(self) -> float:
         """Attention of a prompt token per token before it, all layers [s]."""

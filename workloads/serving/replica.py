@@ -277,7 +277,8 @@ def _mixed(state: _State, first: FloatArray, end: FloatArray) -> None:
         request = _admit(state)
         state.pieces.append([request, state.requests.held(request)])
         taken, extra = _take(state, state.pieces[-1], room, taken, extra)
-    took = profile.linear(verified + taken) + extra + profile.attention_s(batch, state.cached)
+    linear = profile.prompt_linear if taken else profile.linear
+    took = linear(verified + taken) + extra + profile.attention_s(batch, state.cached)
     if state.speculation is not None:
         took += state.speculation.draft_s(profile, batch, state.cached)
         took += state.speculation.prefill_s(taken, 0) if taken else 0.0

@@ -27,7 +27,7 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         chip, several = numbers.name(name, "chip"), numbers.has(name, "fabric")
         fabric = numbers.name(name, "fabric") if several else ""
         family = numbers.name(chip, "family")
-        known = (name, chip, fabric, f"kernels.{family}", "training")
+        known = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
         if part not in known and not part.startswith(("neuron", "rainier", "reliability")):
             continue
         if chip.startswith("tpu"):
@@ -42,6 +42,8 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
             yield (*train, "--tp=2", "--attention=unfused", "--overlap=none", "--zero=1")
             yield train
         yield "serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1"
+        if part.startswith("serving"):
+            yield "serve", "--model=mixtral-8x7b", f"--cluster={name}", "--count=20"
         if several:
             yield "fleet", f"--cluster={name}:8", *DEMAND
     if part == "rainier":

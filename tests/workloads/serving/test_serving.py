@@ -512,12 +512,78 @@ def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched() -> Non
 
 
 def test_a_prompt_has_a_block_an_expert_however_short_it_is() -> None:
+    rank = RankShare(named("qwen3-235b-a22b"), TRN2, 16, "bf16", catalogue())
+    # ceil((T k - 127) / 512) + 127 of 128 experts, at most one for each routed token.
+    tokens = np.array([8.0, 64.0, 128.0, 512.0, 4096.0])
+    assert rank.expert_blocks(tokens).tolist() == [64, 128, 129, 135, 191]
+    few = replace(rank, ep=32)
+    assert few.expert_blocks(tokens).tolist() == [4, 4, 5, 11, 67]
+
+
+def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
     sparse = named("qwen3-235b-a22b")
-    made, block = profile(sparse, TRN2), catalogue().value("serving.trn2", "expert_block")
-    assert made.prefill_program_s == pytest.approx(94 * 127 * block)
-    assert made.prefill_extra_s(0, 0) == 0
-    dense = profile(named("llama-3.1-8b"), TRN2)
-    assert dense.prefill_program_s == 0
+    rank = RankShare(sparse, TRN2, 16, "bf16", catalogue())
+    tokens = np.array([63.0, 64.0, 4096.0])
+    decode, prompts = rank.products_s(tokens), rank.products_s(tokens, prompts=True)
+    assert prompts[0] == decode[0]
+    blocks_s = 94 * rank.expert_blocks(tokens) * rank.block_s()
+    dense = prompts[1:] - blocks_s[1:]
+    assert (dense > 0).all()
+    assert (dense < decode[1:]).all()
+    made = profile(sparse, TRN2)
+    assert made.prompt_linear(64) - made.linear(64) == pytest.approx(prompts[1] - decode[1])
+    plain = profile(named("llama-3.1-8b"), TRN2)
+    assert plain.prompt_linear(4096) == plain.linear(4096)
+
+
+def test_a_block_moves_the_whole_hidden_width_on_every_rank() -> None:
+    """Why more chips hardly shorten prompts: only the products of a block shrink with them."""
+    sparse, book = named("deepseek-v3"), catalogue()
+    few, many = (RankShare(sparse, TRN2, chips, "bf16", book) for chips in (4, 16))
+    rate = book.value("serving.trn2", "expert_block_rate")
+    shared = book.value("serving.trn2", "expert_block") + 3 * 2 * 512 * 7168 / rate
+    assert shared < many.block_s() < few.block_s() < 2 * many.block_s()
+
+
+def test_groups_of_experts_shorten_prompts_and_take_memory() -> None:
+    sparse = named("qwen3-235b-a22b")
+    whole, grouped = profile(sparse, TRN2), profile(sparse, TRN2, ep=32)
+    assert grouped.prefill_s(512) < 0.3 * whole.prefill_s(512)
+    assert grouped.decode_s(4, 8000) == whole.decode_s(4, 8000)
+    experts = 94 * 128 * 3 * 4096 * 1536 * 2
+    assert grouped.weights_bytes - whole.weights_bytes == experts
+    assert grouped.kv_budget_bytes == pytest.approx(whole.kv_budget_bytes - experts)
+
+
+@pytest.mark.parametrize(
+    ("model", "ep", "told"),
+    [("qwen3-235b-a22b", 3, "divisor of 64"), ("llama-3.1-8b", 2, "no experts")],
+)
+def test_groups_of_experts_divide_ranks_and_experts(model: str, ep: int, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        profile(named(model), TRN2, ep=ep)
+
+
+def test_mixed_iterations_pay_for_blocks_once() -> None:
+    """Two prompts that share an iteration share its blocks; decode alone has none."""
+    made = profile(named("qwen3-235b-a22b"), TRN2)
+    both = Requests(np.zeros(2), np.array([100, 100]), np.array([2, 2]))
+    served = serve(made, both, Batching(4, 512))
+    assert served.first_token_s[1] == pytest.approx(
+        made.prompt_linear(200) + 2 * made.prefill_extra_s(100, 0)
+    )
+    assert served.end_s[1] - served.first_token_s[1] == pytest.approx(made.decode_s(2, 200))
+
+
+def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
+    from experiments.validation.models import model_for
+
+    gated = model_for("qwen3.5-9b")
+    rank = RankShare(gated, TRN2, 2, "bf16", catalogue(), 8)
+    chunk_s = catalogue().value("serving.trn2", "scan_chunk")
+    # 24 of 32 layers, 32 heads of 128 x 128 over 8 ranks.
+    assert rank.scan_token_s() * 512 == pytest.approx(24 * 4 * 4 * chunk_s)
+    assert RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", catalogue()).scan_token_s() == 0
 
 
 def test_a_table_counts_on_prefixes_and_proposals(served_70b: Profile, tmp_path: Path) -> None:
