@@ -8,11 +8,12 @@ a summary of neuron-profile in JSON whose file name states the shape, or rows in
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -27,6 +28,9 @@ RESULTS = ("results.csv", "training_rows.csv")
 """Files of a kit's folder beside those of ``collectives`` and ``profiles``."""
 SIZE = ("size", "size(b)", "size_bytes", "bytes", "message_size")
 TIME_UNITS = {"(us)": 1e-6, "_us": 1e-6, "(ms)": 1e-3, "_ms": 1e-3, "(s)": 1.0, "_s": 1.0}
+LARGEST_SIZE_BYTES = 2**53
+SHORTEST_S, LONGEST_S = 1e-9, 1e9
+"""Times that a measurement may have [s]."""
 SHAPE = re.compile(r"(kv_seq|kv_heads|head_dim|heads|batch|seq|cores|size_bytes|rows|[mnk])(\d+)")
 """Columns of a kernel's shape in the name of a file, each followed by its value."""
 
@@ -162,7 +166,7 @@ def _read_json(
         document = json.loads(text)
     except ValueError:
         raise InputError(f"{path}: not JSON. Give the tool's own file.") from None
-    pairs = sorted(_pairs(document))
+    pairs = sorted(_pairs(document, path))
     if pairs:
         size, seconds = np.array(pairs, float).T
         named = _named(document)
@@ -174,7 +178,7 @@ def _read_json(
             f"{path}: neither sizes with times, as nccom-test reports them, nor total_time, as "
             "neuron-profile does."
         )
-    kernels.append(_profiled(path, total_s))
+    kernels.append(_profiled(path, _checked_s(total_s, path)))
 
 
 def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
@@ -188,23 +192,44 @@ def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
             yield from _objects(item)
 
 
-def _pairs(document: Any) -> Iterable[tuple[float, float]]:
+def _pairs(document: Any, path: Path) -> Iterable[tuple[float, float]]:
     """Size [B] and time [s] of each result in a report of nccom-test."""
     for one in _objects(document):
         cells = {str(name).lower().replace(" ", ""): value for name, value in one.items()}
         size = next((cells[name] for name in SIZE if name in cells), None)
         time = _time_s(cells)
-        if isinstance(size, int | float) and time is not None and size > 0 and time > 0:
-            yield float(size), time
+        if not _is_number(size) or time is None or size <= 0 or time <= 0:
+            continue
+        if not size < LARGEST_SIZE_BYTES:
+            raise InputError(
+                f"{path}: a size of {str(size)[:40]} bytes; a message has less than 2^53. "
+                "Give the tool's own file."
+            )
+        yield float(size), _checked_s(time, path)
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _checked_s(time_s: float, path: Path) -> float:
+    """A measured time, refused where no clock shows it."""
+    if not SHORTEST_S <= time_s <= LONGEST_S:
+        raise InputError(
+            f"{path}: a time of {time_s:g} s; measured times are {SHORTEST_S:g} to {LONGEST_S:g} s."
+            " Give the tool's own file."
+        )
+    return time_s
 
 
 def _time_s(cells: Mapping[str, Any]) -> float | None:
     """Time of a result: the median where there is one; microseconds where no unit stands."""
     names = sorted((name for name in cells if name.startswith("time")), key=_not_median)
     for name in names:
-        if isinstance(cells[name], int | float):
+        value = cells[name]
+        if _is_number(value) and abs(value) < 2**1000:
             unit = next((TIME_UNITS[end] for end in TIME_UNITS if name.endswith(end)), 1e-6)
-            return float(cells[name]) * unit
+            return float(value) * unit
     return None
 
 
@@ -229,7 +254,7 @@ def _totals(document: Any) -> Iterable[float]:
     """Durations that a summary of neuron-profile states [s]."""
     for one in _objects(document):
         value = one.get("total_time")
-        if isinstance(value, int | float) and value > 0:
+        if _is_number(value) and 0 < value < math.inf:
             yield float(value)
 
 

@@ -13,6 +13,8 @@ Value = int | float | str | None
 Holds = Literal["text", "count", "number", "flag"]
 
 LARGEST_COUNT = 2**62
+SMALLEST_NUMBER, LARGEST_NUMBER = 1e-12, 1e25
+"""Range of any number in SI units, whatever its quantity."""
 LONGEST_CELL = 1000
 FLAGS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "yes": 1}
 """Values of a flag as people and table programs write them."""
@@ -290,6 +292,11 @@ def read_cell(column: Column, text: str) -> Value:
         return _count(column, number, shown)
     if not 0 < number < float("inf"):
         raise InputError(f"{column.name} {shown} is not above 0 and finite. State it in SI units.")
+    if not SMALLEST_NUMBER <= number <= LARGEST_NUMBER:
+        raise InputError(
+            f"{column.name} {shown} is not within {SMALLEST_NUMBER:g} to {LARGEST_NUMBER:g}. "
+            "State it in SI units."
+        )
     return number
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz import structure
 from tests.fuzz.seeds import COMMANDS, files
 
 NASTY_TEXTS = (
@@ -92,7 +93,10 @@ def draw(seed: int, options: Mapping[str, Mapping[str, Any]]) -> Case:
     used = [name for name in seeds if _is_used(name, base)]
     if used and rng.random() < 0.6:
         name = rng.choice(used)
-        seeds[name] = _mutated(seeds[name], rng)
+        by_value = rng.random() < 0.4
+        seeds[name] = (
+            structure.mutated(name, seeds[name], rng) if by_value else _mutated(seeds[name], rng)
+        )
     words = list(base)
     for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
         words = _with_option(words, options[base[0]], rng)

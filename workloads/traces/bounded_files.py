@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
         with open(path, "rb", opener=open_regular) as raw:
             zipped = raw.read(2) == GZIP
             raw.seek(0)
+            if not zipped and os.fstat(raw.fileno()).st_size > most_bytes:
+                raise InputError(_too_large(path, most_bytes, ""))
             stream = gzip.GzipFile(fileobj=raw) if zipped else raw
             content = stream.read(most_bytes + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as mistake:
@@ -37,11 +40,14 @@ def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
     except OSError as fault:
         raise InputError(file_fault(fault)) from None
     if len(content) > most_bytes:
-        held = " once it is decompressed" if zipped else ""
-        raise InputError(
-            f"{path} is over {most_bytes // 2**20:,} MiB{held}, the most that is read. Profile "
-            "fewer iterations."
-        )
+        raise InputError(_too_large(path, most_bytes, " once it is decompressed" if zipped else ""))
     if not content:
         raise InputError(f"{path} is empty. Give a trace.")
     return bytes(content)
+
+
+def _too_large(path: Path, most_bytes: int, how: str) -> str:
+    return (
+        f"{path} is over {most_bytes // 2**20:,} MiB{how}, the most that is read. Profile fewer "
+        "iterations."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
     HOST,
+    LARGEST,
     MEMORY,
     MOST_NODES,
     NOTHING,
@@ -29,6 +31,7 @@ from workloads.traces.recording import (
     Group,
     Node,
     Recording,
+    too_many_nodes,
 )
 
 LONGEST_US = 2**61 // PS_PER_US
@@ -64,10 +67,9 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
     by_rank = _ranks(paths)
     groups = _group_files(paths)
     columns, versions = Columns(), set()
-    contents = {rank: read_bounded(path) for rank, path in by_rank.items()}
-    _check_count(by_rank, contents)
+    _check_count(by_rank)
     for rank, path in by_rank.items():
-        versions.add(_read(columns, rank, path, contents[rank], groups))
+        versions.add(_read(columns, rank, path, read_bounded(path), groups))
     version = ", ".join(sorted(versions))
     files = {rank: str(path) for rank, path in by_rank.items()}
     alone = len(by_rank) == 1
@@ -99,11 +101,12 @@ def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
                 f"{path}: rank {rank} is also in {by_rank[rank]}. Give one job at a time."
             )
         by_rank[rank] = path
-    missing = sorted(set(range(max(by_rank) + 1)) - set(by_rank))
+    missing = max(by_rank) + 1 - len(by_rank)
     if missing:
-        shown = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+        some = islice((rank for rank in count() if rank not in by_rank), min(8, missing))
+        shown = ", ".join(map(str, some)) + (" …" if missing > 8 else "")
         raise InputError(
-            f"{paths[0].parent}: rank{'s' * (len(missing) > 1)} {shown} of {max(by_rank) + 1} "
+            f"{paths[0].parent}: rank{'s' * (missing > 1)} {shown} of {max(by_rank) + 1} "
             f"missing; there {'is' if len(by_rank) == 1 else 'are'} {len(by_rank)} files. Give all."
         )
     return dict(sorted(by_rank.items()))
@@ -127,16 +130,14 @@ def _group_files(paths: Sequence[Path]) -> dict[str, tuple[int, ...]]:
     return known
 
 
-def _check_count(by_rank: Mapping[int, Path], contents: Mapping[int, bytes]) -> None:
-    """Refuse more nodes than are read before any of them is decoded."""
+def _check_count(by_rank: Mapping[int, Path]) -> None:
+    """Refuse more nodes than are read before any of them is decoded, one file at a time."""
     total = 0
-    for rank, path in by_rank.items():
-        total += sum(1 for _ in _pieces(contents[rank], path)) - 1
-        if total > MOST_NODES:
-            raise InputError(
-                f"{path}: the traces have more than {MOST_NODES:,} nodes, the most that are read. "
-                "Trace fewer iterations, or give fewer ranks."
-            )
+    for path in by_rank.values():
+        for _ in _pieces(read_bounded(path), path):
+            total += 1
+            if total > MOST_NODES + len(by_rank):  # one message of each file is no node
+                raise InputError(f"{path}: {too_many_nodes('the traces', MOST_NODES)}")
 
 
 def _pieces(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
@@ -177,6 +178,8 @@ def _read(
             raise InputError(
                 f"{path}: broken protobuf at message {number}. Copy the file again."
             ) from None
+        if node.id >= LARGEST:
+            raise InputError(f"{path}: node {node.id}; numbers of nodes are below 2^62.")
         if node.id in rows:
             raise InputError(f"{path}: node {node.id} is there twice. Number the nodes.")
         rows[node.id] = _add(columns, rank, path, node, groups)

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +24,26 @@ from workloads.traces.recording import (
     COMPUTE,
     HOST,
     MEMORY,
+    MOST_NODES,
     NOTHING,
     RECEIVE,
     SEND,
     Columns,
     Node,
     Recording,
+    too_many_nodes,
 )
 
-LARGEST = 2**61 // PS_PER_NS
+LONGEST_NS = 2**61 // PS_PER_NS
 RANKS = re.compile(r"num_ranks\s+(\d+)")
 RANK = re.compile(r"rank\s+(\d+)\s*\{")
 WORK = re.compile(r"(\w+):\s*calc\s+(\d+)(?:\s+(?:cpu|nic)\s+\d+)*")
 TALK = re.compile(
     r"(\w+):\s*(send|recv)\s+(\d+)b\s+(?:to|from)\s+(\d+)(?:\s+tag\s+(\d+))?(?:\s+(?:cpu|nic)\s+\d+)*"
 )
+OPERATION = re.compile(r":\s*(?:calc|send|recv)\b")
+NUMBER = re.compile(r"\b\d{18,}")
+"""Numbers that no clock, memory or cluster has: of 18 digits and more."""
 NEEDS = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
 
 
@@ -52,12 +59,19 @@ def read_goal(paths: Sequence[Path]) -> Recording:
         raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")
     path = paths[0]
     text = read_bounded(path).decode("utf-8", "replace")
+    if sum(1 for _ in OPERATION.finditer(text)) > MOST_NODES:
+        raise InputError(too_many_nodes(f"{path}: its ranks", MOST_NODES))
     columns, rank, ranks = Columns(), -1, 0
     rows: dict[str, int] = {}
-    for number, raw in enumerate(text.splitlines(), start=1):
+    for number, raw in enumerate(io.StringIO(text), start=1):
         line = raw.split("//")[0].strip().rstrip(";")
         if not line:
             continue
+        if NUMBER.search(line):
+            raise InputError(
+                f"{path}, line {number}: {line[:60]!r} has a number of over 17 digits. "
+                "Correct the line."
+            )
         if total := RANKS.fullmatch(line):
             ranks = int(total[1])
         elif begun := RANK.fullmatch(line):
@@ -69,17 +83,17 @@ def read_goal(paths: Sequence[Path]) -> Recording:
     if not len(columns):
         raise InputError(f"{path} holds no operations. Give a GOAL schedule.")
     facts: dict[str, str | int | float] = {"format": "goal", "world": ranks, "iterations": 1}
-    recording = columns.finish(dict.fromkeys(range(ranks), str(path)), facts)
+    recording = columns.finish({}, facts)
     last = int(recording.rank.max())
     if ranks and last >= ranks:
         raise InputError(f"{path}: rank {last} of num_ranks {ranks}. Correct num_ranks.")
-    return recording
+    return replace(recording, files=dict.fromkeys(recording.ranks.tolist(), str(path)))
 
 
 def _line(columns: Columns, rank: int, rows: dict[str, int], line: str, number: int) -> bool:
     """Add one line of a rank; whether it was understood."""
     if work := WORK.fullmatch(line):
-        if int(work[2]) > LARGEST:
+        if int(work[2]) > LONGEST_NS:
             return False
         calculation = Node(COMPUTE, "calc", number, duration_ps=int(work[2]) * PS_PER_NS)
         rows[work[1]] = columns.add(rank, 0, calculation)

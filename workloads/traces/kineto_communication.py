@@ -21,6 +21,9 @@ ELEMENT_BYTES = {
     "bool": 1, "signed char": 1, "unsigned char": 1, "int8": 1, "uint8": 1, "short": 2,
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
+MOST_RANKS = 2**20
+"""Ranks of a group; a larger number is no number of ranks."""
+LATEST_US = 10**18
 NAMES = (
     ("allreduce", "all-reduce"), ("reducescatter", "reduce-scatter"), ("allgather", "all-gather"),
     ("alltoall", "all-to-all"), ("broadcast", "broadcast"), ("gather", "all-gather"),
@@ -55,19 +58,27 @@ def communications(
     world = _world(document)
     communication_at = {}
     for place, event in enumerate(device):
-        if str(event.get("cat", "")).lower() != "kernel" or not KERNEL.search(str(event["name"])):
+        name = str(event.get("name", ""))
+        if str(event.get("cat", "")).lower() != "kernel" or not KERNEL.search(name):
             continue
-        args = dict(event.get("args") or {})
+        args = _args(event)
         if "Collective name" not in args:
-            args |= _launched_in(spans, calls.get(args.get("correlation", -1)))
-        communication_at[place] = _communication(args, str(event["name"]), groups, world, path)
+            launch = args.get("correlation")
+            args |= _launched_in(spans, calls.get(launch) if isinstance(launch, int) else None)
+        communication_at[place] = _communication(args, name, groups, world, path)
     return communication_at
+
+
+def _args(event: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of what an event tells beside its times; empty where that is no object."""
+    args = event.get("args")
+    return dict(args) if isinstance(args, dict) else {}
 
 
 def _world(document: Mapping[str, Any]) -> int:
     stated = document.get("distributedInfo")
     size = stated.get("world_size") if isinstance(stated, dict) else None
-    return size if isinstance(size, int) and 0 < size < 2**31 else 0
+    return size if isinstance(size, int) and 0 < size <= MOST_RANKS else 0
 
 
 def _groups(document: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -92,12 +103,14 @@ def _annotations(complete: Sequence[Mapping[str, Any]]) -> list[Span]:
         name = str(event.get("name", ""))
         if name != "record_param_comms" and not name.startswith("nccl:"):
             continue
-        args = dict(event.get("args") or {})
+        args = _args(event)
         if name.startswith("nccl:"):
             args.setdefault("Collective name", name.removeprefix("nccl:"))
-        if "Collective name" in args and isinstance(event.get("ts"), int | float):
-            start = float(event["ts"])
-            spans.append((start, start + float(event.get("dur", 0)), args))
+        start, lasts = event.get("ts"), event.get("dur", 0)
+        if not isinstance(start, int | float) or not isinstance(lasts, int | float):
+            continue
+        if "Collective name" in args and max(abs(start), abs(lasts)) < LATEST_US:
+            spans.append((float(start), float(start) + float(lasts), args))
     return sorted(spans, key=lambda span: span[0])
 
 
@@ -174,7 +187,7 @@ def _group(args: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], world
         return Group(name, tuple(listed))
     if name in groups and (not isinstance(size, int) or len(groups[name]) == size):
         return Group(name, groups[name])
-    if isinstance(size, int) and 1 < size < 2**24:
+    if isinstance(size, int) and 1 < size <= MOST_RANKS:
         first, stride = args.get("Global rank start", 0), args.get("Global rank stride", 1)
         first, stride = (
             one if isinstance(one, int) else k for k, one in enumerate((first, stride))

@@ -201,9 +201,12 @@ def _meets(recording: Recording) -> list[tuple[int, ...]]:
     for node in np.flatnonzero(recording.kind == COLLECTIVE).tolist():
         calls[int(recording.group[node])][int(recording.rank[node])].append(node)
     meets: list[tuple[int, ...]] = []
+    traced = ranks.tolist()
+    present = set(traced)
     for group, by_rank in calls.items():
         stated = recording.groups[group].ranks
-        known = [rank for rank in (stated or ranks.tolist()) if rank in set(ranks.tolist())]
+        _check_members(recording, group, by_rank)
+        known = [rank for rank in (stated or traced) if rank in present]
         if not stated and recording.groups[group].name:
             known = sorted(by_rank)  # a named group without members: those that call it
         _check_calls(recording, group, by_rank, known)
@@ -211,6 +214,17 @@ def _meets(recording: Recording) -> list[tuple[int, ...]]:
     for nodes in meets:
         _check_alike(recording, nodes)
     return [nodes for nodes in meets if len(nodes) > 1]
+
+
+def _check_members(recording: Recording, group: int, by_rank: dict[int, list[int]]) -> None:
+    members = set(recording.groups[group].ranks)
+    stranger = next((rank for rank in by_rank if members and rank not in members), None)
+    if stranger is not None:
+        raise InputError(
+            f"{recording.place(by_rank[stranger][0])} is of group {recording.groups[group].name}, "
+            f"in which rank {stranger} is not. Name the file after its rank, as rank3.json, or "
+            "correct the group."
+        )
 
 
 def _check_calls(

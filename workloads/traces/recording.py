@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,7 +20,9 @@ OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broad
 """Collectives that can be timed, and those whose recorded time is kept."""
 UNKNOWN = OPERATIONS.index("unknown")
 MOST_NODES = 2_000_000
-"""Nodes that are read, of all ranks together; about 2 GB of memory at that size."""
+"""Nodes that are read, of all ranks together."""
+LARGEST = 2**62
+"""Bound of every number of a node; what is beyond fits no clock, memory or cluster."""
 
 
 @dataclass(frozen=True)
@@ -146,16 +149,19 @@ class Node(NamedTuple):
 
 
 class Columns:
-    """Columns of a recording while it is being read, row by row."""
+    """Columns of a recording while it is being read, row by row; 96 bytes a node, 24 an edge."""
+
+    WIDTH = 12
+    """Numbers of a node."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[int, ...]] = []
+        self.cells = array("q")
         self.names: dict[str, int] = {}
-        self.edges: list[tuple[int, int, int]] = []
+        self.edges = array("q")
         self.groups: dict[Group, int] = {}
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.cells) // self.WIDTH
 
     def add(self, rank: int, lane: int, node: Node) -> int:
         """Add a node to a lane of a rank; returns its row.
@@ -163,35 +169,48 @@ class Columns:
         Raises
         ------
         InputError
-            When the traces have more nodes than are read.
+            When the traces have more nodes than are read, and for a number that no column holds.
         """
-        if len(self.rows) >= MOST_NODES:
-            raise InputError(
-                f"the traces have more than {MOST_NODES:,} nodes, the most that are read. Profile "
-                "fewer iterations, or give fewer ranks."
-            )
+        row = len(self)
+        if row >= MOST_NODES:
+            raise InputError(too_many_nodes("the traces", MOST_NODES))
         kind, name, number, *amounts, operation, group, peer, tag = node
         code = self.names.setdefault(name, len(self.names))
         group_code = -1 if group is None else self.groups.setdefault(group, len(self.groups))
-        self.rows.append(
-            (rank, lane, kind, *amounts, code, operation, group_code, peer, tag, number)
-        )
-        return len(self.rows) - 1
+        cells = (rank, lane, kind, *amounts, code, operation, group_code, peer, tag, number)
+        if max(cells) >= LARGEST:
+            raise InputError(
+                f"node {str(number)[:40]} ({name[:60]}) of rank {str(rank)[:40]} has the number "
+                f"{str(max(cells))[:40]}; numbers are below 2^62. Correct the trace."
+            )
+        self.cells.extend(cells)
+        return row
 
     def link(self, src: int, dst: int, lag_ps: int = 0) -> None:
         """Let one node wait for another."""
-        self.edges.append((src, dst, lag_ps))
+        self.edges.extend((src, dst, lag_ps))
 
     def finish(self, files: Mapping[int, str], facts: Mapping[str, str | int | float]) -> Recording:
-        """Return the recording of all that was added."""
-        table = np.array(self.rows, np.int64).reshape(len(self.rows), 12)
-        edges = np.array(self.edges, np.int64).reshape(len(self.edges), 3)
-        rank, lane, kind, duration, size, flops, code, *rest = table.T.copy()
+        """Return the recording of all that was added, its ranks in ascending order."""
+        table = np.array(self.cells, np.int64).reshape(-1, self.WIDTH)
+        edges = np.array(self.edges, np.int64).reshape(-1, 3)
+        order = np.argsort(table[:, 0], kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        rank, lane, kind, duration, size, flops, code, *rest = np.ascontiguousarray(table[order].T)
         operation, group, peer, tag, number = rest
-        src, dst, lag = edges.T.copy()
+        src, dst, lag = place[edges[:, 0]], place[edges[:, 1]], edges[:, 2].copy()
         return Recording(
             rank=rank, lane=lane, kind=kind, duration_ps=duration, size_bytes=size, flops=flops,
             name=Codes(code.astype(np.int32), tuple(self.names)), operation=operation,
             group=group, peer=peer, tag=tag, number=number, src=src, dst=dst, lag_ps=lag,
             groups=tuple(self.groups), files=files, facts=facts,
         )  # fmt: skip
+
+
+def too_many_nodes(named: str, most: int) -> str:
+    """Return the message for traces that are longer than what is read."""
+    return (
+        f"{named} have more than {most:,} nodes, the most that are read. Profile fewer "
+        "iterations, or give fewer ranks."
+    )

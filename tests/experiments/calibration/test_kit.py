@@ -254,3 +254,31 @@ def test_a_gpu_is_not_fitted_to_what_its_host_or_neuron_s_runtime_takes(tmp_path
     (group,) = fit_all(read_measurements([path]), catalogue(), None)
     assert len(group.fit.after) == 1
     assert not any("runtime.neuron" in name for name in group.fit.kept)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"size": float("inf"), "time_us": 12.0}, "a size of inf bytes"),
+        ({"size": 10**30, "time_us": 12.0}, "a size of 10000000000000000000000000000000* bytes"),
+        ({"size": 1024, "time_us": 1e-5}, "measured times are 1e-09 to 1e"),
+        ({"size": 1024, "time_us": float("inf")}, "neither sizes with times"),
+        ({"size": 1024, "time_us": 10**400}, "neither sizes with times"),
+        ({"size": True, "time_us": 12.0}, "neither sizes with times"),
+        ({"total_time": 1e300}, "a time of 1e.300 s"),
+    ],
+)
+def test_measurements_that_no_clock_shows_are_refused(
+    result: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "gemm_m64_n64_k64.json"
+    path.write_text(json.dumps({"results": [result]}))
+    with pytest.raises(InputError, match=message):
+        read_measurements([path])
+
+
+def test_a_measured_number_has_a_range() -> None:
+    rows = read_rows("kernel,chip,m,n,k,kernel_s\ngemm,trn2,64,64,64,1e-320\n", "rows.csv")
+    assert rows.rows[0].mistakes == (
+        "kernel_s '1e-320' is not within 1e-12 to 1e+25. State it in SI units.",
+    )

@@ -137,3 +137,11 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message:
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         read_any_plan(path)
+
+
+@pytest.mark.parametrize("stage", ["Infinity", "null", "[1, 2]", '"x"', "1e999"])
+def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: str) -> None:
+    path = tmp_path / "deepspeed.json"
+    path.write_text(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}')
+    with pytest.raises(InputError, match=r"zero_optimization\.stage is .* of which no zero can"):
+        read_any_plan(path)

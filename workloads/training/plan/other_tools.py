@@ -244,8 +244,12 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
             answer = rule(value, keys)
         except InputError as mistake:
             raise InputError(f"{path}: {mistake}") from None
-        except ValueError:
-            raise InputError(f"{path}: {key} is {str(value)[:40]!r}; correct the value.") from None
+        except (ValueError, TypeError, OverflowError, ZeroDivisionError):
+            # rules convert what a stranger wrote: null, lists, infinities and zeros among it
+            raise InputError(
+                f"{path}: {key} is {str(value)[:40]!r}, of which no {field} can be made. "
+                "Correct the value."
+            ) from None
         if answer is None:
             ignored.append(f"{key} = {str(value)[:40]}")
         else:

@@ -1,0 +1,144 @@
+"""Traces from strangers: every value replaced, sizes that no memory holds, refused in advance."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fuzz.structure import LEFT_OUT, places, replaced
+from tests.workloads.traces.test_replay import GOAL, RING, job, profile
+from topologies import cluster
+from topologies.errors import InputError
+from workloads.traces import chakra_schema as schema
+from workloads.traces.chakra import read_chakra
+from workloads.traces.goal import read_goal
+from workloads.traces.kineto import read_kineto
+from workloads.traces.recording import COMPUTE, LARGEST, Columns, Node
+from workloads.traces.replay import replay
+
+SERVER = cluster("dgx-h100")
+
+
+@pytest.mark.parametrize(
+    "value", [None, -1, 10**30, "x", [1, 2], LEFT_OUT],
+    ids=["null", "-1", "10^30", "text", "list", "left-out"],
+)  # fmt: skip
+def test_any_value_of_a_profile_is_read_or_refused(value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    document = profile()
+    refused = 0
+    for place in places(document):
+        path.write_text(json.dumps(replaced(document, place, value)))
+        try:
+            replay([path], SERVER)
+        except InputError:
+            refused += 1
+    assert refused  # at least the whole document is no profile
+
+
+@pytest.mark.parametrize("digits", [str(2**63), "9" * 30, "9" * 5000], ids=["2^63", "30", "5000"])
+@pytest.mark.parametrize(
+    ("line", "old", "new"),
+    [
+        (1, "num_ranks 2", "num_ranks {}"),
+        (2, "rank 0 {", "rank {} {{"),
+        (3, "calc 1000", "calc {}"),
+        (4, "5000000b to", "{}b to"),
+        (4, "to 1", "to {}"),
+        (4, "tag 3", "tag {}"),
+    ],
+)
+def test_numbers_of_a_goal_schedule_that_nothing_has(
+    digits: str, line: int, old: str, new: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "huge.goal"
+    path.write_text(GOAL.replace(old, new.format(digits), 1))
+    with pytest.raises(InputError, match=f"huge.goal, line {line}: .* number of over 17 digits"):
+        read_goal([path])
+
+
+def test_ranks_of_a_goal_schedule_take_memory_only_where_they_work(tmp_path: Path) -> None:
+    path = tmp_path / "wide.goal"
+    path.write_text(GOAL.replace("num_ranks 2", "num_ranks 99999999999"))
+    recording = read_goal([path])
+    assert recording.files == {0: str(path), 1: str(path)}
+    with pytest.raises(InputError, match="is of 99,999,999,999 ranks, but ring:4 has 4 chips"):
+        replay([path], RING)
+
+
+def test_missing_ranks_are_counted_without_a_list_of_them(tmp_path: Path) -> None:
+    first, _ = job(tmp_path, 2)
+    last = first.rename(tmp_path / "job.99999999999.et")
+    with pytest.raises(InputError, match="ranks 0, 2, 3, 4, 5, 6, 7, 8 … of 100000000000 missing"):
+        read_chakra([tmp_path / "job.1.et", last])
+
+
+def test_too_many_kernels_are_refused_before_they_are_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workloads.traces.kineto.MOST_KERNELS", 2)
+    monkeypatch.setattr("workloads.traces.kineto.json.loads", lambda _: pytest.fail("parsed"))
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile()))
+    with pytest.raises(InputError, match=r"profile.json: the profiles have more than 2 kernels"):
+        read_kineto([path])
+
+
+def test_too_many_operations_of_a_goal_schedule_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workloads.traces.goal.MOST_NODES", 3)
+    (tmp_path / "long.goal").write_text(GOAL)
+    with pytest.raises(InputError, match=r"long\.goal: its ranks have more than 3 nodes"):
+        read_goal([tmp_path / "long.goal"])
+
+
+def test_a_node_takes_as_many_bytes_as_its_numbers() -> None:
+    tracemalloc.start()
+    columns = Columns()
+    for number in range(50_000):
+        columns.add(0, 0, Node(COMPUTE, "gemm", number, duration_ps=number))
+        columns.link(max(0, number - 1), number)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 50_000 * (12 + 3) * 8 * 1.3  # arrays grow by an eighth
+
+
+def test_a_number_that_no_column_holds_is_refused_by_node() -> None:
+    with pytest.raises(InputError, match=r"node 7 \(gemm\) of rank 3 has the number 46116860184"):
+        Columns().add(3, 0, Node(COMPUTE, "gemm", 7, flops=LARGEST))
+
+
+def test_ranks_may_come_in_any_order() -> None:
+    columns = Columns()
+    for rank in (2, 0, 1):
+        first = columns.add(rank, 0, Node(COMPUTE, "a", 0, duration_ps=10 * rank))
+        columns.link(first, columns.add(rank, 0, Node(COMPUTE, "b", 1, duration_ps=1)))
+    recording = columns.finish({}, {})
+    assert recording.rank.tolist() == [0, 0, 1, 1, 2, 2]
+    assert recording.duration_ps.tolist() == [0, 1, 10, 1, 20, 1]
+    np.testing.assert_array_equal(np.sort(recording.src), [0, 2, 4])
+    np.testing.assert_array_equal(recording.dst, recording.src + 1)
+
+
+def test_a_group_without_its_caller_is_refused(tmp_path: Path) -> None:
+    document = profile()
+    for event in document["traceEvents"]:
+        if "Process Group Ranks" in event["args"]:
+            event["args"]["Process Group Ranks"] = "[4, 5]"
+    (tmp_path / "profile.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="in which rank 0 is not"):
+        replay([tmp_path / "profile.json"], SERVER)
+
+
+def test_the_number_of_a_node_has_a_bound(tmp_path: Path) -> None:
+    from tests.workloads.traces.test_replay import et, node
+
+    path = et(tmp_path / "a.0.et", node(2**63 + 5, schema.COMPUTE, us=3))
+    with pytest.raises(InputError, match=r"a\.0\.et: node 9223372036854775813; numbers of nodes"):
+        read_chakra([path])
