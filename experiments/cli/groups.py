@@ -14,6 +14,7 @@ import click
 
 from experiments.cli.commands import COMMANDS, Command
 from experiments.cli.options import as_options
+from experiments.cli.parameters import HelpContext
 from topologies.errors import InputError, suggestion
 
 
@@ -28,6 +29,7 @@ class Entry:
 class LazyGroup(click.Group):
     """Commands by name, each loaded with its first use; those of the registry by default."""
 
+    context_class = HelpContext
     thing = "command"
     """Word for one of them."""
     unknown = "No such command '{}'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -142,6 +142,37 @@ class DescribedOption(click.Option):
         return record
 
 
+class HelpFormatter(click.HelpFormatter):
+    """A help page whose lines break between words only: names with hyphens can be copied."""
+
+    # Takes a hyphen's place while lines are broken; no text has it.
+    JOINER = "\x1f"
+
+    def write_text(self, text: str) -> None:
+        """Write a paragraph."""
+        super().write_text(self._joined(text))
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write names and their descriptions side by side."""
+        joined = [(name, self._joined(text)) for name, text in rows]
+        super().write_dl(joined, col_max, col_spacing)
+
+    def _joined(self, text: str) -> str:
+        return text.replace("-", self.JOINER)
+
+    def getvalue(self) -> str:
+        """Return the page."""
+        return super().getvalue().replace(self.JOINER, "-")
+
+
+class HelpContext(click.Context):
+    """The context of a command whose help page is written so."""
+
+    formatter_class = HelpFormatter
+
+
 class DescribedArgument(click.Argument):
     """An argument with a line on the help page."""
 
@@ -158,6 +189,8 @@ class DescribedArgument(click.Argument):
 
 class CommandWithArguments(click.Command):
     """A command whose help page tells of its arguments, too."""
+
+    context_class = HelpContext
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, then the options."""

@@ -99,7 +99,10 @@ class Catalogue:
         row = self._in_force.get((part, quantity))
         if row is None:
             near = suggestion(quantity, self.quantities(part))
-            raise InputError(f"the catalogue has no {quantity[:80]!r} of {part}.{near}")
+            raise InputError(
+                f"the catalogue has no {quantity[:80]!r} of {part}.{near} Correct the name, or add "
+                "a row for it to an overlay (--catalogue FILE)."
+            )
         return row
 
     def value(self, part: str, quantity: str) -> float:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import pytest
 
+from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 from experiments.cli.invocation import Invocation
 from experiments.cli.main import run
 from experiments.cli.options import Stated, as_options
@@ -115,3 +116,8 @@ def test_the_command_of_the_how_to_page_answers(capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out) == {"cluster": "ring:8", "diameter_hops": 4}
     assert run(["ring:8", "--engine", "simpy"], program) == 2
     assert "unknown engine 'simpy'" in capsys.readouterr().err
+
+
+def test_help_breaks_no_name_at_a_hyphen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["collective", "--help"]) == 0
+    assert set(ALGORITHMS) <= {word.strip(",;") for word in capsys.readouterr().out.split()}
