@@ -12,23 +12,16 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import IntArray
 from workloads.kernels.chip_share import Timing
 from workloads.training.layers.adapters import whole, without_frozen
-from workloads.training.layers.data_parallel import (
-    buckets,
-    clip,
-    gather_parameters,
-    reduce_gradients,
-    tie,
-    update,
-)
 from workloads.training.layers.embedding import (
     embedding,
     embedding_backward,
     output,
     output_backward,
 )
-from workloads.training.layers.host import host_s, scheduling_share, sharded_bytes_per_s
+from workloads.training.layers.host import host_s, scheduling_share
 from workloads.training.layers.layer import RankShapes, data_half, forward, weight_half
 from workloads.training.layers.layer import backward as layer_backward
+from workloads.training.layers.replica_exchange import ReplicaExchange
 from workloads.training.layers.stage_parameters import StageParameters
 from workloads.training.layers.steps import (
     CC,
@@ -43,7 +36,7 @@ from workloads.training.layers.steps import (
     collective,
     kernel,
 )
-from workloads.training.plan.parameters import WEIGHT_BYTES, Share, total
+from workloads.training.plan.parameters import Share
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import FORWARD, WEIGHT
 from workloads.training.plan.schedules.held import passes
@@ -111,6 +104,8 @@ class Builder:
         Plan of the whole job, of which ``shapes`` may show a part.
     parameters : StageParameters
         Parameters that a rank of the stage holds and trains.
+    exchange : ReplicaExchange
+        Steps in which the rank meets its replicas.
     chunks : list of int64 array
         Layers of each of the stage's chunks.
     """
@@ -129,6 +124,7 @@ class Builder:
         self.stage = stage
         self.catalog = catalog
         self.parameters = StageParameters(shapes, stage)
+        self.exchange = ReplicaExchange(self.parameters, self.job)
         self.chunks = self.parameters.chunks
         self.splits = shapes.plan.pipeline.splits_weights
 
@@ -174,9 +170,8 @@ class Builder:
         layers = self.chunks[chunk][::-1]
         worked, left = self._layers(blocks, layers, reduces)
         end = embedding_backward(s) if first and whole(s.plan) else []
-        edges = self.parameters.trained_edges if first or last else Share(0, 0)
         if reduces:
-            end = [*end, *self._reduced(total([left, edges]))]
+            end = [*end, *self.exchange.reduced(left, edges=first or last)]
         if not first:
             end = [*end, self._send("backward")]
         traced = 2 if s.plan.recompute == "full" else 1
@@ -188,17 +183,9 @@ class Builder:
         begin = weight_half(without_frozen(s, output_backward(s))) if last else []
         blocks = [[weight_half(block) for block in kind] for kind in self._backwards()]
         worked, left = self._layers(blocks, self.chunks[chunk][::-1], reduces)
-        edges = self.parameters.trained_edges if first or last else Share(0, 0)
-        rest = total([left, edges])
-        end = self._reduced(rest) if reduces else []
-        waited = self._waits_for_shards(self.chunks[chunk], gathers=False, reduces=True)
+        end = self.exchange.reduced(left, edges=first or last) if reduces else []
+        waited = self.exchange.waits(self.chunks[chunk], gathers=False, reduces=True)
         return join([self.catalog.ops(begin), *worked, self.catalog.ops([*waited, *end])])
-
-    def _reduced(self, left: Share) -> list[LayerOp]:
-        """Gradients that no bucket has taken; without overlap the next pass waits for them."""
-        steps = reduce_gradients(self.shapes, "bucket", left)
-        waits = steps and self.shapes.plan.overlap == "none"
-        return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
 
     def _first(self, chunk: int) -> bool:
         return self.stage == 0 and chunk == 0
@@ -229,14 +216,14 @@ class Builder:
         """
         before = []
         if self.shapes.plan.sharding == 3:
-            edges = self.catalog.ops(self._gather_rest() if rest else [])
+            edges = self.catalog.ops(self.exchange.gathered_edges() if rest else [])
             gathered = self._gathered([layers[k : k + 1] for k in range(len(layers))])
             before = [edges, *gathered[:1]]  # a chunk of an end alone has no layer to gather
             pairs = zip_longest(gathered[1:], worked, fillvalue=self.catalog.ops([]))
             worked = [part for pair in pairs for part in pair]
         begun, ended = self.catalog.ops(begin), self.catalog.ops(end)
         unexplained = self.catalog.ops(self._scheduling(join(worked)))
-        waited = self.catalog.ops(self._waits_for_shards(layers, gathers=True, reduces=reduces))
+        waited = self.catalog.ops(self.exchange.waits(layers, gathers=True, reduces=reduces))
         issued = self._issued(join(worked), traced, join([begun, ended]))
         return join([*before, begun, issued, unexplained, waited, ended])
 
@@ -253,39 +240,16 @@ class Builder:
         seconds = share * float(kernel_ps[layers.step].sum()) / PS_PER_S
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
-    def _waits_for_shards(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
-        """Time in which kernels wait for parameters and gradients of layers, which others hold."""
-        rate = sharded_bytes_per_s(self.shapes, self.job)
-        if not rate or not len(layers):
-            return []
-        held, trained = self.parameters.held(layers), self.parameters.trained(layers)
-        each = self.shapes.parts.integer("training", "reduced_bytes")
-        exchanged = gathers * WEIGHT_BYTES * total(held).total
-        exchanged += reduces * each * total(trained).total
-        return [kernel("shards.wait", Timing(exchanged / rate, "assumed"), "dp")]
-
     def _layers(
         self, blocks: Blocks, layers: IntArray, reduces: bool = False
     ) -> tuple[list[Ops], Share]:
-        """Layers in stretches that end with a bucket of gradients, and what no bucket has taken.
-
-        Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
-        """
-        plan, shares = self.shapes.plan, self.parameters.trained(layers)
-        least = 1 if plan.sharding >= 2 else self.parameters.bucket
-        runs = [range(len(layers))]
-        if reduces or plan.sharding == 3:
-            runs = buckets([share.total for share in shares], least)
-        stretches, left = [], Share(0, 0)
-        for run in runs:
-            stretches.append(self._repeated(blocks, layers[run.start : run.stop]))
-            own = total(shares[run.start : run.stop])
-            if reduces and own.total >= least:
-                leave = self.catalog.ops(reduce_gradients(self.shapes, "bucket", own))
-                stretches[-1] = join([stretches[-1], leave])
-            else:
-                left = own
-        return stretches, left
+        """Layers in stretches that end with a bucket of gradients, and what no bucket has taken."""
+        stretches, left = self.exchange.stretches(layers, reduces=reduces)
+        worked = [
+            join([self._repeated(blocks, one.layers), self.catalog.ops(one.leaving)])
+            for one in stretches
+        ]
+        return worked, left
 
     def _backwards(self) -> Blocks:
         """Steps of a layer's backward pass, by its kind and whether it is kept."""
@@ -306,22 +270,10 @@ class Builder:
         return join([repeat(ops[kind[run[0]]][kept[run[0]]], layers[run]) for run in worked])
 
     def _gathered(self, runs: Sequence[IntArray]) -> list[Ops]:
-        """Gather the parameters of each of these stretches of layers, before the first of them.
-
-        Where only the update was divided, what is frozen stays as it was on every rank.
-        """
-        own = self.parameters
-        shares = own.held if self.shapes.plan.sharding == 3 else own.trained
+        """Gather the parameters of each of these stretches of layers, before the first of them."""
         return [
-            repeat(
-                self.catalog.ops(gather_parameters(self.shapes, "bucket", total(shares(layers)))),
-                layers[:1],
-            )
-            for layers in runs
+            repeat(self.catalog.ops(self.exchange.gathered(layers)), layers[:1]) for layers in runs
         ]
-
-    def _gather_rest(self) -> list[LayerOp]:
-        return gather_parameters(self.shapes, "rest", self.parameters.edges)
 
     def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
         """Let a pass over the layers end no sooner than the host has issued it, its ends included.
@@ -348,27 +300,14 @@ class Builder:
 
     def start(self) -> Ops:
         """With overlap and ZeRO-1 or 2: gather what the step before has updated, by buckets."""
-        plan, own = self.shapes.plan, self.parameters
-        if plan.overlap == "none" or plan.sharding not in (1, 2):
+        if not self.exchange.gathers_ahead():
             return self.catalog.ops([])
-        runs = [
-            layers[run.start : run.stop]
-            for layers in self.chunks
-            for run in buckets([one.total for one in own.held(layers)], own.bucket)
-        ]
-        return join([self.catalog.ops(self._gather_rest()), *self._gathered(runs)])
+        edges = self.catalog.ops(self.exchange.gathered_edges())
+        return join([edges, *self._gathered(self.exchange.updated())])
 
     def finish(self) -> Ops:
         """Reduce gradients, update parameters, gather them where the update was sharded."""
-        plan, owned = self.shapes.plan, self.parameters.owned
-        tied = tie(self.shapes, self.stage)
-        updated = [*clip(self.shapes, owned), update(self.shapes, owned)]
-        reduced, gathered = [], []
-        if plan.overlap == "none" and plan.sharding < 2:
-            reduced = reduce_gradients(self.shapes, "all", owned)
-        if plan.overlap == "none" and plan.sharding < 3:
-            gathered = gather_parameters(self.shapes, "all", owned)
-        return self.catalog.ops([*tied, *reduced, *updated, *gathered])
+        return self.catalog.ops(self.exchange.finish())
 
     def _send(self, way: str) -> LayerOp:
         return LayerOp(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")

@@ -1,0 +1,146 @@
+"""Exchange of a stage's rank with its replicas: gradients, updated parameters, shards of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from topologies.arrays import IntArray
+from workloads.kernels.chip_share import Timing
+from workloads.training.layers.data_parallel import (
+    buckets,
+    clip,
+    gather_parameters,
+    reduce_gradients,
+    tie,
+    update,
+)
+from workloads.training.layers.host import sharded_bytes_per_s
+from workloads.training.layers.stage_parameters import NOTHING, StageParameters
+from workloads.training.layers.steps import LayerOp, kernel
+from workloads.training.plan.parameters import WEIGHT_BYTES, Share, total
+from workloads.training.plan.plan import ParallelPlan
+
+
+class Stretch(NamedTuple):
+    """Layers that follow one another, and what leaves when the last of them is done.
+
+    Attributes
+    ----------
+    layers : int array (layers,)
+    leaving : list of LayerOp
+        Reduction of their gradients, where they are a whole bucket.
+    """
+
+    layers: IntArray
+    leaving: list[LayerOp]
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaExchange:
+    """Steps in which one rank of a stage and those with the same parameters meet.
+
+    Attributes
+    ----------
+    parameters : StageParameters
+        Parameters that the rank holds and trains.
+    job : ParallelPlan
+        Plan of the whole job, of which the stage's shapes may show a part.
+    """
+
+    parameters: StageParameters
+    job: ParallelPlan
+
+    @property
+    def _plan(self) -> ParallelPlan:
+        return self.parameters.shapes.plan
+
+    def stretches(self, layers: IntArray, *, reduces: bool) -> tuple[list[Stretch], Share]:
+        """Divide layers into stretches that end with a bucket of gradients.
+
+        Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
+
+        Parameters
+        ----------
+        layers : int array (layers,)
+            In the order in which they are passed.
+        reduces : bool
+            Whether gradients leave in this pass.
+
+        Returns
+        -------
+        list of Stretch, Share
+            The stretches, and the parameters that no bucket has taken.
+        """
+        plan, shares = self._plan, self.parameters.trained(layers)
+        least = 1 if plan.sharding >= 2 else self.parameters.bucket
+        runs = [range(len(layers))]
+        if reduces or plan.sharding == 3:
+            runs = buckets([share.total for share in shares], least)
+        stretches, left = [], NOTHING
+        for run in runs:
+            own, leaving = total(shares[run.start : run.stop]), list[LayerOp]()
+            if reduces and own.total >= least:
+                leaving = reduce_gradients(self.parameters.shapes, "bucket", own)
+            else:
+                left = own
+            stretches.append(Stretch(layers[run.start : run.stop], leaving))
+        return stretches, left
+
+    def reduced(self, left: Share, *, edges: bool) -> list[LayerOp]:
+        """Reduce what no bucket has taken, with embedding and output layer if they are held.
+
+        Without overlap the next pass waits for it.
+        """
+        rest = total([left, self.parameters.trained_edges if edges else NOTHING])
+        steps = reduce_gradients(self.parameters.shapes, "bucket", rest)
+        waits = steps and self._plan.overlap == "none"
+        return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
+
+    def gathered(self, layers: IntArray) -> list[LayerOp]:
+        """Gather the parameters of a stretch of layers.
+
+        Where only the update was divided, what is frozen stays as it was on every rank.
+        """
+        own = self.parameters
+        shares = own.held if self._plan.sharding == 3 else own.trained
+        return gather_parameters(own.shapes, "bucket", total(shares(layers)))
+
+    def gathered_edges(self) -> list[LayerOp]:
+        """Gather embedding, final norm and output layer, as far as the stage holds them."""
+        return gather_parameters(self.parameters.shapes, "rest", self.parameters.edges)
+
+    def gathers_ahead(self) -> bool:
+        """Whether a step begins by gathering what the step before has updated."""
+        return self._plan.overlap != "none" and self._plan.sharding in (1, 2)
+
+    def updated(self) -> list[IntArray]:
+        """Stretches of layers, each a bucket, in which updated parameters are gathered."""
+        own = self.parameters
+        return [
+            layers[run.start : run.stop]
+            for layers in own.chunks
+            for run in buckets([one.total for one in own.held(layers)], own.bucket)
+        ]
+
+    def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
+        """Time in which kernels wait for parameters and gradients of layers, which others hold."""
+        own = self.parameters
+        rate = sharded_bytes_per_s(own.shapes, self.job)
+        if not rate or not len(layers):
+            return []
+        each = own.shapes.parts.integer("training", "reduced_bytes")
+        exchanged = gathers * WEIGHT_BYTES * total(own.held(layers)).total
+        exchanged += reduces * each * total(own.trained(layers)).total
+        return [kernel("shards.wait", Timing(exchanged / rate, "assumed"), "dp")]
+
+    def finish(self) -> list[LayerOp]:
+        """Reduce gradients, update parameters, gather them where the update was sharded."""
+        plan, shapes, owned = self._plan, self.parameters.shapes, self.parameters.owned
+        reduced, gathered = list[LayerOp](), list[LayerOp]()
+        if plan.overlap == "none" and plan.sharding < 2:
+            reduced = reduce_gradients(shapes, "all", owned)
+        if plan.overlap == "none" and plan.sharding < 3:
+            gathered = gather_parameters(shapes, "all", owned)
+        tied = tie(shapes, self.parameters.stage)
+        return [*tied, *reduced, *clip(shapes, owned), update(shapes, owned), *gathered]
