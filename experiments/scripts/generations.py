@@ -73,7 +73,8 @@ class Claim:
 CLAIMS = (
     Claim(
         "trn2 over h200, tokens a dollar", "tokens_per_usd", "trn2", "h200", 1.30, 1.40, "",
-        "memory: AWS, availability of Trn2 (December 2024): 30 to 40 % better price-performance",
+        "AWS's page of EC2 Trn2, 30-40% better price performance than P5e and P5en, as quoted in "
+        "public notes on its availability (December 2024)",
         "prices: ours are Capacity Blocks of October 2026 (2.24 and 7.90 USD a chip-hour); no "
         "on-demand price of Trn2 is published",
     ),
