@@ -19,7 +19,7 @@ from workloads.kernels.chip_share import worst
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
-from workloads.training.program.program import exchange_ps
+from workloads.training.program.group_times import exchange_ps
 
 
 def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:

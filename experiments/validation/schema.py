@@ -135,6 +135,9 @@ PLAN = (
     Column("date", "text"),
     Column("power_limit_w", "number", least=0),
     Column("train_only", "text", choices=("attention", "mlp", "output")),
+    *_counts("routed_nodes", least=0),
+    Column("fp8_exchange", "flag"),
+    Column("model", "text"),
     Column("runtime", "text", choices=("compiled", "eager", "xla")),
     Column("source", "text"),
 )

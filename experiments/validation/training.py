@@ -15,6 +15,7 @@ from experiments.validation.schema import TRAINING
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.models.huggingface import named
 from workloads.models.model import Experts, Model
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import worst
@@ -110,7 +111,22 @@ def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteratio
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
-    """Model of a row: Llama-like with a gated feed-forward part, GPT-like without."""
+    """Model of a row: the shipped one that it names, else Llama-like where gated, or GPT-like.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, and for a model of other layers or another width than the row's.
+    """
+    if row.get("model"):
+        shipped = named(row["model"])
+        for column in ("layers", "hidden"):
+            if row[column] != getattr(shipped, column):
+                raise InputError(
+                    f"{column} is {row[column]}, but {shipped.name} has "
+                    f"{getattr(shipped, column)}. Correct it, or leave model empty."
+                )
+        return shipped
     gated = bool(row["gated_mlp"])
     experts = None
     if row["experts"]:
@@ -172,6 +188,8 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         lora_rank=row.get("lora_rank") or 0,
         train_only=row.get("train_only") or "",
         runtime=row.get("runtime") or "compiled",
+        routed_nodes=row.get("routed_nodes") or 0,
+        fp8_exchange=bool(row.get("fp8_exchange")),
     )
 
 

@@ -27,6 +27,7 @@ from workloads.training.plan.plan_file import complete
 from workloads.training.plan.schedules import pipeline_schedule, schedule_names
 from workloads.training.plan.schedules.registry import DEFAULT
 from workloads.training.plan.stage_layers import layer_counts
+from workloads.training.program.expert_exchange import routing_mistake
 
 ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
 """Orders of the axes that are tried: replicas or pipeline stages next to each other."""
@@ -38,6 +39,8 @@ SHARED = (
     "bucket_bytes", "recompute_every", "reshard",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
+EXCHANGES = ("routed_nodes", "fp8_exchange")
+"""Fields that only plans with expert parallelism have."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
 EVEN, LIGHT_END = range(2)
 """Ways to spread layers over stages: evenly, or with fewer before the output layer."""
@@ -120,7 +123,7 @@ def candidates(
     check_alone(model, cluster, base, known)
     grid = _overlaps(_grid(model, cluster, base, known), base, compared="overlap" in spared)
     left, pruned = sieve(grid, Frame(model, cluster, base), {*known, *spared})
-    plans = _plans(model, base, left, known)
+    plans = _routable(_plans(model, base, left, known), cluster)
     return Candidates(model, cluster, plans, rows(grid), pruned)
 
 
@@ -185,10 +188,16 @@ def _divides(model: Model, plan: ParallelPlan) -> bool:
 
 def _experts(columns: Columns, model: Model, known: Stated) -> Columns:
     """Expert parallel degrees; an expert is whole on a rank, or divided as everything else."""
-    some = model.experts
+    some, exchanges = model.experts, [name for name in EXCHANGES if known.get(name)]
+    if some is None and exchanges:
+        raise InputError(
+            f"{exchanges[0].replace('_', ' ')} is about exchanges of experts, but {model.name} has "
+            "none. Leave it out."
+        )
     if some is None:
         return crossed(crossed(columns, "ep", [1]), "etp", [known.get("etp", 0)])
-    grown = crossed(columns, "ep", _only(known, "ep", divisors(some.count)))
+    degrees = [ep for ep in _only(known, "ep", divisors(some.count)) if ep > 1 or not exchanges]
+    grown = crossed(columns, "ep", degrees)
     if "etp" in known:
         grown = crossed(grown, "etp", [known["etp"]])
     else:
@@ -300,12 +309,24 @@ def _only(known: Stated, name: str, values: Sequence[int]) -> list[int]:
     return [int(known[name])] if name in known else list(values)
 
 
+def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[ParallelPlan, ...]:
+    """Plans whose experts lie on as many servers as tokens are sent to."""
+    routed = [plan for plan in plans if plan.routed_nodes]
+    if not routed:
+        return plans
+    reasons = {plan: routing_mistake(plan, cluster) for plan in routed}
+    if all(reasons.values()):
+        raise InputError(next(iter(reasons.values())))
+    return tuple(plan for plan in plans if not reasons[plan])
+
+
 def _plans(
     model: Model, base: ParallelPlan, columns: Columns, known: Stated
 ) -> tuple[ParallelPlan, ...]:
     """The rows as plans."""
     names = schedule_names()
     same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
+    same |= {name: known[name] for name in EXCHANGES if name in known}
     orders = [known["order"]] if "order" in known else ORDERS
     listed = {name: column.tolist() for name, column in columns.items()}
     spread = {pp: light_end(model, pp, base.seq) for pp in set(listed["pp"])}

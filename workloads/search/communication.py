@@ -22,7 +22,7 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
-from workloads.training.program.program import exchange_ps, group_of
+from workloads.training.program.group_times import exchange_ps, group_of
 
 SIZES = (2**18, 2**21, 2**24, 2**27, 2**30)
 """Buffers that a collective within a domain is run at [B]; beyond, its rate stays."""

@@ -14,18 +14,21 @@ from typing import TypeVar
 
 import numpy as np
 
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.search.communication import Meeting, meeting, talk_s
-from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
+from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, chunk_numbers, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, Talk, ends_s, layer_s
 from workloads.training.layers.shapes import TWO
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.stage_layers import is_moe, layer_counts
+from workloads.training.program.expert_exchange import routed_ps
+from workloads.training.program.group_times import group_of
 
 Found = TypeVar("Found")
 FIRST, LAST = 0, -1
@@ -102,9 +105,12 @@ class _Shared:
         (layers, ends), many = self.passes(plan), self.replicas(plan)
         counts = plan.stage_layers or layer_counts(self.model.layers, plan.pp * plan.vpp)
         first = np.concatenate([[0], np.cumsum(counts)])
-        beside = plan.overlap != "none"
+        beside, how = plan.overlap != "none", plan.pipeline
+        number, stage = chunk_numbers(plan.schedule, plan.pp, plan.vpp)
         return Line(
             passes=orders(plan.schedule, plan.pp, plan.microbatches, plan.vpp),
+            number=number,
+            stage=stage,
             first=first,
             kind=self.kind,
             sparse=np.diff(np.concatenate([[0], np.cumsum(self.kind)])[first]),
@@ -119,8 +125,8 @@ class _Shared:
             tie_s=many.tie_s,
             gathers=EACH if plan.sharding == 3 else ONCE if beside and plan.sharding else NOT,
             reduces=EACH if plan.sharding >= 2 else ONCE if beside else NOT,
-            reduced_in=WEIGHT if plan.pipeline.splits_weights else BACKWARD,
-            sends_beside=plan.overlap == "all",
+            reduced_in=WEIGHT if how.splits_weights else BACKWARD,
+            sends_beside=plan.overlap == "all" or how.pairs_passes,
             dp_beside=beside,
         )
 
@@ -132,8 +138,9 @@ class _Shared:
         """
         stage = Stage(self.model, plan, self.chip, self.parts, self._talk(plan))
         unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip)
-        near = (*_fields(plan, PASS_FIELDS), plan.pipeline.splits_weights, _where(plan, DENSE))
-        near = (*near, *unexplained)
+        how = plan.pipeline
+        near = (*_fields(plan, PASS_FIELDS), how.splits_weights, how.pairs_passes and plan.ep > 1)
+        near = (*near, _where(plan, DENSE), *unexplained)
         dense = self._once(lambda: layer_s(stage, moe=False), "dense", *near)
         ends = self._once(lambda: ends_s(stage), "ends", *near)
         if self.model.experts is None:
@@ -147,11 +154,16 @@ class _Shared:
         return self._once(
             lambda: replicas(self.model, plan, self.chip, self.parts, self._talk(plan)),
             *_fields(plan, REPLICA_FIELDS),
+            plan.pipeline.turns,
         )
 
     def _talk(self, plan: ParallelPlan) -> Talk:
         @cache
         def time(axis: str, op: str, size_bytes: int) -> float:
+            if axis == "ep" and plan.routed_nodes and self.model.experts:
+                all_experts = group_of(self.cluster, group(plan, axis))
+                each = self.model.experts.per_token
+                return routed_ps(all_experts, plan.routed_nodes, each, size_bytes) / PS_PER_S
             return float(self._meeting(plan, axis).seconds(op, size_bytes))
 
         return lambda step: time(step.axis, step.collective, step.size_bytes)
@@ -200,7 +212,7 @@ PASS_FIELDS = (
     "recompute_every",
 )  # fmt: skip
 """Fields of a plan that passes depend on."""
-EXPERT_FIELDS = ("ep", "etp", "routing_skew")
+EXPERT_FIELDS = ("ep", "etp", "routing_skew", "routed_nodes", "fp8_exchange")
 """Fields on which only layers with experts depend."""
 REPLICA_FIELDS = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "reshard", "order", "stage_layers", "seq",

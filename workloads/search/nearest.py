@@ -17,6 +17,7 @@ from workloads.training.memory.memory import worst
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
+from workloads.training.program.expert_exchange import routing_mistake
 
 RECOMPUTES = 0.9
 """Distance of computing again, where halving a degree counts for 1 …"""
@@ -110,7 +111,7 @@ def _plan(
         check_model(plan, model)
     except InputError:
         return None
-    return plan
+    return None if routing_mistake(plan, cluster) else plan
 
 
 def _ways(known: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Changes]:

@@ -18,7 +18,7 @@ from workloads.training.plan.schedules.held import passes
 
 NOT, ONCE, EACH = range(3)
 """When replicas exchange beside passes: never, once an iteration, with each pass."""
-ENGINE, SENDS, TAKES, TAKES_BACK, DP = range(5)
+ENGINE, SENDS, TAKES, TAKES_BACK, DP, RETURNS, RETURNS_BACK = range(7)
 """Streams of a stage, by the row of when they are free."""
 NEVER = -1.0
 ORDERS_KEPT = 64
@@ -31,6 +31,10 @@ class Line(NamedTuple):
     ----------
     passes : int64 array (3, stages, passes)
         Phase, microbatch and chunk of each pass of each stage, see :func:`orders`.
+    number : int64 array (stages, chunks of a stage)
+        Number of each stage's chunks in the model.
+    stage : int64 array (chunks,)
+        Stage that holds each chunk of the model.
     first : int64 array (chunks + 1,)
         First layer of each chunk of the model, and the number of layers.
     kind : int64 array (layers,)
@@ -63,6 +67,8 @@ class Line(NamedTuple):
     """
 
     passes: IntArray
+    number: IntArray
+    stage: IntArray
     first: IntArray
     kind: IntArray
     sparse: IntArray
@@ -90,6 +96,20 @@ def orders(schedule: str, pp: int, microbatches: int, vpp: int) -> IntArray:
     return np.ascontiguousarray(np.stack([np.stack(one) for one in of_stages], axis=1), np.int64)
 
 
+def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]:
+    """Numbers in the model of all stages' chunks, int64 (stages, vpp), and the stage of each.
+
+    Examples
+    --------
+    >>> [numbers.tolist() for numbers in chunk_numbers("interleaved", 2, 2)]
+    [[[0, 2], [1, 3]], [0, 1, 0, 1]]
+    """
+    how = pipeline_schedule(schedule)
+    number = [[how.number(pp, stage, chunk) for chunk in range(vpp)] for stage in range(pp)]
+    stage = [how.stage(pp, chunk) for chunk in range(pp * vpp)]
+    return np.array(number, np.int64), np.array(stage, np.int64)
+
+
 def walk_s(line: Line) -> float:
     """Time from the start of an iteration to the end of its last update [s].
 
@@ -100,7 +120,7 @@ def walk_s(line: Line) -> float:
     """
     stages = line.passes.shape[1]
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)
-    gathered, clocks = np.zeros(len(line.kind)), np.zeros((5, stages))
+    gathered, clocks = np.zeros(len(line.kind)), np.zeros((7, stages))
     place = np.zeros(stages, np.int64)
     line = Line(*(_in_order(column) for column in line))
     if not _walk(line, arrived, gathered, clocks, place):
@@ -150,8 +170,8 @@ def _gather_ahead(line: Line, gathered: FloatArray, clocks: FloatArray) -> None:
     clocks[ENGINE, 0] = clocks[DP, 0]  # the embedding is the first that is needed
     for chunk in range(len(line.first) - 1):
         for layer in range(line.first[chunk], line.first[chunk + 1]):
-            clocks[DP, chunk % stages] += line.gather_s[layer]
-            gathered[layer] = clocks[DP, chunk % stages]
+            clocks[DP, line.stage[chunk]] += line.gather_s[layer]
+            gathered[layer] = clocks[DP, line.stage[chunk]]
 
 
 @internal
@@ -161,7 +181,7 @@ def _go_on(
     """Do the next pass of a stage and send on what comes of it; whether its input had arrived."""
     stages, chunks = line.passes.shape[1], len(line.first) - 1
     phase, m = line.passes[0, s, at], line.passes[1, s, at]
-    chunk = line.passes[2, s, at] * stages + s
+    chunk = line.number[s, line.passes[2, s, at]]
     begin = clocks[ENGINE, s]
     if (phase == FORWARD and chunk > 0) or (phase == BACKWARD and chunk < chunks - 1):
         if arrived[phase, chunk, m] < 0.0:
@@ -174,8 +194,14 @@ def _go_on(
     clocks[ENGINE, s] = end
     to = chunk + 1 if phase == FORWARD else chunk - 1
     if phase < WEIGHT and 0 <= to < chunks:
-        there, way = to % stages, TAKES + phase
-        hop_s = line.hop_s[s if phase == FORWARD else there]
+        there = line.stage[to]
+        if there == s:  # where the model turns
+            arrived[phase, to, m] = end
+            return True
+        before, after = (s, there) if phase == FORWARD else (there, s)
+        onward = after == (before + 1) % stages
+        way = (TAKES if onward else RETURNS) + phase
+        hop_s = line.hop_s[before if onward else after]
         sent = max(end, clocks[SENDS, s], clocks[way, there]) + hop_s
         arrived[phase, to, m] = sent
         clocks[SENDS, s] = sent
@@ -223,7 +249,7 @@ def _layers(
     clocks: FloatArray,
 ) -> float:
     """The same layer by layer, replicas exchanging meanwhile."""
-    low, high, s = line.first[chunk], line.first[chunk + 1], chunk % clocks.shape[1]
+    low, high, s = line.first[chunk], line.first[chunk + 1], line.stage[chunk]
     gathers = line.gathers == EACH and phase != WEIGHT
     reduces = line.reduces != NOT and phase == line.reduced_in
     step = 1 if phase == FORWARD else -1

@@ -11,6 +11,7 @@ from workloads.search.grid import divisors
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.fields import ORDER
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule
 
 ALONE = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
@@ -30,10 +31,11 @@ def check_alone(
     InputError
     """
     alone = {name: known[name] for name in ALONE if name in known}
+    alone.setdefault("vpp", pipeline_schedule(known.get("schedule", DEFAULT)).chunks_allowed[0])
     once = _positive(known.get("dp")) * _positive(known.get("microbatch"))
     # As many replicas as any division of experts could ask for, and stages for any chunks.
     room = _positive(known.get("ep")) * _positive(known.get("etp"))
-    pipe = {"pp": 2} if _positive(known.get("vpp")) > 1 and "pp" not in known else {}
+    pipe = {"pp": 2} if _positive(alone["vpp"]) > 1 and "pp" not in known else {}
     wide = {"dp": room, "global_batch": room * once} if "dp" not in known else {}
     split = {"sequence_parallel": False} if "sequence_parallel" not in known else {}
     order = known.get("order", ORDER)

@@ -24,7 +24,7 @@ from workloads.training.layers.layer import RankShapes
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.parameters import Share, kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
+from workloads.training.plan.stage_layers import chunk_layers, end_stages, layer_kinds
 from workloads.training.program.ops import Catalog
 from workloads.training.program.stage import Builder
 
@@ -76,7 +76,7 @@ def replicas(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk
     if plan.replicas > 1 or plan.expert_replicas > 1:
         for stage, held in enumerate(edges):
             for chunk, layers in enumerate(chunk_layers(model, plan, stage)):
-                number = chunk * plan.pp + stage
+                number = plan.pipeline.number(plan.pp, stage, chunk)
                 left = _fill(beside, shapes, layers, times)
                 ends = held if number in (0, plan.pp * plan.vpp - 1) else Share(0, 0)
                 beside.reduce_rest_s[number] = times.reduce_s(total([left, ends]))
@@ -118,7 +118,7 @@ def _finished(shapes: RankShapes, talk: Talk) -> FloatArray:
     for stage in range(plan.pp):
         held = np.concatenate(chunk_layers(shapes.model, plan, stage))
         alike = tuple(np.bincount(layer_kinds(shapes.model, held)).tolist())
-        key = (stage == 0, stage == plan.pp - 1, alike)
+        key = (tuple(stage == end for end in end_stages(plan)), alike)
         if key not in known:
             known[key] = _finish(Builder(shapes, stage, Catalog()), talk)
         times.append(known[key])

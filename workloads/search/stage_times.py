@@ -79,10 +79,11 @@ def _through(one: Stage, layers: int, stage: int, kind: Layer) -> FloatArray:
     alone = replace(
         plan, pp=3, vpp=chunks, zero=0, global_batch=plan.dp * plan.microbatch, stage_layers=()
     )
+    number = (0, 1, 3 * chunks - 1)[stage]
+    at, chunk = plan.pipeline.stage(3, number), number // 3
     few = replace(one.model.of_kind(kind), layers=3 * chunks * layers)
-    make = Builder(RankShapes(few, alone, one.chip, one.parts), stage, Catalog(), plan)
+    make = Builder(RankShapes(few, alone, one.chip, one.parts), at, Catalog(), plan)
     times = np.zeros(3)
-    chunk = chunks - 1 if stage == LAST else 0
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
         times[phase] = span(make.one(phase, chunk, False), make.catalog.steps, one.talk)
     return times

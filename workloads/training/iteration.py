@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
+import numpy as np
 import pandas as pd
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
@@ -38,6 +39,7 @@ from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
+from workloads.training.program.expert_exchange import routing_mistake
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
@@ -295,11 +297,26 @@ def _checked(shapes: RankShapes, cluster: Cluster, how: Detail) -> Memory:
     check_model(plan, model)
     if not how.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
         check_ranks(plan, cluster.chips)
+    if plan.routed_nodes:
+        _check_routed(plan, cluster, how)
     _check_room(shapes, how)
     needed = worst(model, plan, shapes.parts, cluster.chip)
     if not how.allow_oversized:
         check_memory(needed, plan)
     return needed
+
+
+def _check_routed(plan: ParallelPlan, cluster: Cluster, how: Detail) -> None:
+    """Refuse tokens that are sent once to each server where no exchange is sent so."""
+    if how.level in WRITTEN_OUT:
+        raise InputError(
+            f"--level {how.level} writes out a copy for each expert of a token, not routed nodes "
+            f"{plan.routed_nodes}. Use --level collective."
+        )
+    chips = None if how.chips is None else np.asarray(how.chips, np.int64)
+    mistake = routing_mistake(plan, cluster, chips)
+    if mistake:
+        raise InputError(mistake)
 
 
 def _check_room(shapes: RankShapes, how: Detail) -> None:

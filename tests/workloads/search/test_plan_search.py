@@ -22,7 +22,15 @@ from workloads.search.communication import BLOCKS, SIZES, talk_s
 from workloads.search.estimate import group
 from workloads.search.fit import NEEDLESS, least_bytes
 from workloads.search.grid import divisors
-from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
+from workloads.search.pipeline_model import (
+    EACH,
+    NOT,
+    ONCE,
+    Line,
+    chunk_numbers,
+    orders,
+    walk_s,
+)
 from workloads.search.stage_times import span
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE, NOTHING, LayerOp
@@ -30,10 +38,10 @@ from workloads.training.memory.memory import worst
 from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import BACKWARD, WEIGHT
+from workloads.training.plan.schedules import BACKWARD, WEIGHT, pipeline_schedule
 from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
+from workloads.training.program.group_times import exchange_ps
 from workloads.training.program.ops import Catalog
-from workloads.training.program.program import exchange_ps
 
 SHORT = {"seq": 1024}
 
@@ -264,9 +272,12 @@ def line(
     stages: int, microbatches: int, schedule: str = "1f1b", *, vpp: int = 1, **changes: Any
 ) -> Line:
     """A pipeline of one layer a chunk: 1 s forward, 2 s backward, half of it weights."""
-    chunks, splits = stages * vpp, schedule == "zero-bubble"
+    chunks, splits = stages * vpp, pipeline_schedule(schedule).splits_weights
+    number, stage = chunk_numbers(schedule, stages, vpp)
     made = Line(
         passes=orders(schedule, stages, microbatches, vpp),
+        number=number,
+        stage=stage,
         first=np.arange(chunks + 1),
         kind=np.zeros(chunks, np.int64),
         sparse=np.zeros(chunks, np.int64),
@@ -303,6 +314,14 @@ def test_interleaving_divides_the_bubble(stages: int, rounds: int, vpp: int) -> 
     found = walk_s(line(stages, microbatches, "interleaved", vpp=vpp))
     bubble = bubble_fraction(stages, microbatches, vpp)
     assert found / (3.0 * vpp * microbatches) - 1 == pytest.approx(bubble, abs=1e-12)
+
+
+@given(st.integers(2, 8), st.integers(0, 24))
+def test_going_there_and_back_leaves_one_pass_a_stage(stages: int, more: int) -> None:
+    """DualPipe where passes of a pair take as long as one after the other."""
+    microbatches = 2 * stages + more
+    found = walk_s(line(stages, microbatches, "dualpipe", vpp=2))
+    assert found == 6.0 * microbatches + stages - 1
 
 
 @given(st.integers(2, 8), st.integers(8, 24))

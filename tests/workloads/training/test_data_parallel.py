@@ -15,7 +15,7 @@ from workloads.training.iteration import iteration
 from workloads.training.layers.data_parallel import update
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.stage_parameters import StageParameters
-from workloads.training.program.program import exchange_ps
+from workloads.training.program.group_times import exchange_ps
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:

@@ -18,7 +18,7 @@ from workloads.training.iteration import iteration
 from workloads.training.plan.parameters import edge_share, layer_share
 from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.program.fold import fold
-from workloads.training.program.program import exchange_ps
+from workloads.training.program.group_times import exchange_ps
 
 WORK = 10**9
 

@@ -17,7 +17,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution.lower import lower
-from workloads.training.layers.steps import CC_DP, ENGINE, STREAM_KINDS
+from workloads.training.layers.steps import CC_DP, ENGINE, stream_kinds
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.placement import geometries, place
 from workloads.training.plan.schedules import pipeline_schedule
@@ -25,7 +25,7 @@ from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubb
 from workloads.training.plan.schedules.held import passes
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.program import exchange_ps
+from workloads.training.program.group_times import exchange_ps
 
 
 def ends(trace: Trace, rank: int) -> list[int]:
@@ -275,8 +275,9 @@ def test_communication_is_timed_on_the_chips_that_do_it() -> None:
 
 
 def test_resources_are_those_of_the_chips() -> None:
-    made = lower(toy_program(plan(tp=8, dp=4, ranks_per_chip=2), cluster("trn1.32xlarge")))
+    program = toy_program(plan(tp=8, dp=4, ranks_per_chip=2), cluster("trn1.32xlarge"))
+    made = lower(program)
     names = made.resources.names()
-    assert len(set(names)) == len(names) == 32 * len(STREAM_KINDS)
+    assert len(set(names)) == len(names) == 32 * len(stream_kinds(program.steps))
     assert {"engine:15", "engine:15.1", "cc:0", "cc:0.1", "send:3"} <= set(names)
     assert (ENGINE, CC_DP) == (0, 2)

@@ -23,7 +23,8 @@ from topologies.errors import InputError
 from workloads.training.execution.flow_level import as_flow
 from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.layers.steps import LayerOp
-from workloads.training.program.program import Exchange, Program, group_of
+from workloads.training.program.group_times import group_of
+from workloads.training.program.program import Exchange, Program
 
 MOST_OPS = 10_000_000
 """Ops of a run; more would not fit in a few gigabytes."""

@@ -26,7 +26,7 @@ from cluster_sim.schedule.table import (
     Schedule,
 )
 from topologies.arrays import IntArray
-from workloads.training.layers.steps import STREAM_KINDS
+from workloads.training.layers.steps import stream_kinds
 from workloads.training.program.program import Program, Stream
 
 OWN = 0
@@ -252,7 +252,8 @@ def _flows(
     size[op[drawn > 0]] = drawn[drawn > 0]
     flows = np.flatnonzero(rate > 0)
     flows = flows[np.argsort(op[flows])]
-    op, hbm = op[flows].astype(np.int32), len(program) * len(STREAM_KINDS) + row[flows]
+    streams = len(program) * len(stream_kinds(program.steps))
+    op, hbm = op[flows].astype(np.int32), streams + row[flows]
     kind[op], duration[op] = FLOW, 0
     once = np.ones(len(op), np.int32)
     return Flows(op, rate[flows], np.arange(len(op) + 1), hbm.astype(np.int32), once)
@@ -280,11 +281,12 @@ def _resources(program: Program, *, memory: bool) -> Resources:
 
     With ``memory`` each row's part of the chip's memory follows.
     """
-    rows, streams = len(program), len(STREAM_KINDS)
-    alike = {kind: sum(kind == other for other, _ in STREAM_KINDS) for kind, _ in STREAM_KINDS}
+    kinds = stream_kinds(program.steps)
+    rows, streams = len(program), len(kinds)
+    alike = {kind: sum(kind == other for other, _ in kinds) for kind, _ in kinds}
     tables = [
         Resources.table(kind, program.chip, lane=program.core * alike[kind] + lane)
-        for kind, lane in STREAM_KINDS
+        for kind, lane in kinds
     ]
     whole = Resources.concat(tables)
     by_row = np.arange(streams * rows).reshape(streams, rows).T.reshape(-1)
@@ -304,7 +306,7 @@ def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray, IntA
     resource = np.full(layout.total, NO_RESOURCE, np.int32)
     duration = np.zeros(layout.total, np.int64)
     size = np.zeros(layout.total, np.int64)
-    first = len(STREAM_KINDS) * np.arange(len(program))
+    first = len(stream_kinds(program.steps)) * np.arange(len(program))
     _tile(program, layout, resource, _by_step(program, stream_of), first)
     _tile(program, layout, duration, _by_step(program, program.step_ps))
     _tile(program, layout, size, _by_step(program, size_of))

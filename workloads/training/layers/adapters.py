@@ -17,7 +17,7 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel
 from workloads.training.plan.parameters import Share, part, stage_share
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers
+from workloads.training.plan.stage_layers import chunk_layers, end_stages
 
 WEIGHT, INPUT = ".weight", ".input.gather"
 """Ends of the names of steps that only the gradients of a weight need."""
@@ -132,7 +132,7 @@ def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
         return Share(layers * layer_adapters(model, plan), 0)
     held = stage_share(model, plan, stage)
     if plan.train_only == "output":
-        last = stage == plan.pp - 1
+        last = stage == end_stages(plan)[1]
         return Share(part(model.vocab * model.hidden, plan.tp) * last, 0)
     attention = layers * _attention(model, plan)
     if plan.train_only == "attention":

@@ -24,6 +24,7 @@ from workloads.training.plan.parameters import (
     edge_share,
     part,
 )
+from workloads.training.plan.stage_layers import end_stages
 
 LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket of gradients at least, and for each replica: the defaults of Megatron-LM's
@@ -150,8 +151,8 @@ def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) ->
 def tie(shapes: RankShapes, stage: int) -> list[LayerOp]:
     """Sum the gradients of an embedding that the first and the last stage both hold."""
     model, plan = shapes.model, shapes.plan
-    frozen = not trains(plan, "output")
-    if frozen or not model.tied_embeddings or plan.pp == 1 or stage not in (0, plan.pp - 1):
+    frozen, (first, last) = not trains(plan, "output"), end_stages(plan)
+    if frozen or not model.tied_embeddings or first == last or stage not in (first, last):
         return []
     size = GRADIENT_BYTES * part(model.vocab, plan.tp) * model.hidden
     return [LayerOp("embedding.tie", "pp", CC_DP, 0.0, size, "tie", "all-reduce")]

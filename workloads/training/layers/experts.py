@@ -146,7 +146,7 @@ def _activation(shapes: RankShapes, width: int) -> Timing:
 
 def _there(shapes: RankShapes, name: str) -> list[LayerOp]:
     """Send copies to the ranks of their experts, and to all that share an expert."""
-    plan, size = shapes.plan, _sent(shapes)
+    plan, size = shapes.plan, _sent(shapes, shapes.plan.exchange_bytes)
     steps = []
     if plan.ep > 1:
         steps.append(collective(f"{name}.dispatch", "ep", "all-to-all", size))
@@ -166,10 +166,10 @@ def _home(shapes: RankShapes, name: str) -> list[LayerOp]:
     return steps
 
 
-def _sent(shapes: RankShapes) -> int:
+def _sent(shapes: RankShapes, element_bytes: float = TWO) -> int:
     """Copies that the busiest rank gets from its own kind [B]."""
     skew = shapes.plan.routing_skew if shapes.plan.ep > 1 else 1.0
-    return math.ceil(TWO * load(shapes).copies * shapes.model.hidden * skew)
+    return math.ceil(element_bytes * load(shapes).copies * shapes.model.hidden * skew)
 
 
 def _whole(shapes: RankShapes, name: str) -> list[LayerOp]:

@@ -79,7 +79,13 @@ class RankShapes:
         how = {"batch": batch, "ranks_per_chip": per, "parts": self.parts}
         timing = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
-        return replace(timing, size_bytes=round(batch * (inputs + TWO * m * n)))
+        timing = replace(timing, size_bytes=round(batch * (inputs + TWO * m * n)))
+        return self._beside(timing) if self._exchanges_beside else timing
+
+    @property
+    def _exchanges_beside(self) -> bool:
+        """Whether all work runs beside exchanges of experts, whose kernels keep processors."""
+        return self.plan.pipeline.pairs_passes and self.plan.ep > 1
 
     def beside(self, made: Timing) -> Timing:
         """Time of a product beside a reduction, which on NVIDIA's chips takes processors from it.
@@ -87,6 +93,9 @@ class RankShapes:
         What is only gathered is moved by copy engines (Transformer Engine's user buffers);
         Trainium's collectives have cores of their own.
         """
+        return made if self._exchanges_beside else self._beside(made)
+
+    def _beside(self, made: Timing) -> Timing:
         part, taken = f"kernels.{family(self.chip, self.parts).name}", "communication_processors"
         if not self.parts.has(part, taken):
             return made

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 from workloads.kernels.chip_share import Timing
 
-ENGINE, CC, CC_DP, SEND, RECEIVE, RECEIVE_BACK, HOST = range(7)
+ENGINE, CC, CC_DP, SEND, RECEIVE, RECEIVE_BACK, HOST, RETURN, RETURN_BACK = range(9)
 """Streams of a rank: its compute engine, collectives of the model and of dp, sending to other
-stages, receiving from the stage before and from the stage after, and the host that issues."""
+stages, receiving from the stage before and from the stage after, the host that issues, and
+receiving forward and backward where the model is on its way back to the first stage."""
 
 STREAM_KINDS = (
     ("engine", 0),
@@ -25,6 +26,8 @@ STREAM_KINDS = (
     ("receive", 0),
     ("receive", 1),
     ("host", 0),
+    ("receive", 2),
+    ("receive", 3),
 )
 """Kind of resource of each stream, and its number among those of a kind."""
 TOLD_AS = {"etp": "tp", "edp": "dp"}
@@ -70,6 +73,12 @@ class LayerOp:
     after: str = PREVIOUS
     provenance: str = ""
     issued: bool = True
+
+
+def stream_kinds(steps: Sequence[LayerOp]) -> tuple[tuple[str, int], ...]:
+    """Kinds of the streams of ranks; two are only there where steps take what returns."""
+    most = max((step.stream for step in steps), default=0)
+    return STREAM_KINDS[: HOST + 1] if most <= HOST else STREAM_KINDS
 
 
 def kernel(name: str, timing: Timing, what: str = "compute", after: str = PREVIOUS) -> LayerOp:

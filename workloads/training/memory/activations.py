@@ -83,7 +83,8 @@ def _experts(model: Model, plan: ParallelPlan, gated: int) -> int:
     some, rows = model.experts, -(-tokens_of(plan) // plan.tp)
     skew = plan.routing_skew if plan.ep > 1 else 1.0
     copies = math.ceil(rows * some.per_token * skew)
-    moved = 2 * ELEMENT_BYTES * copies * model.hidden * plan.expert_tp
+    each = plan.exchange_bytes + ELEMENT_BYTES  # as they came, and as they go back
+    moved = math.ceil(each * copies * model.hidden * plan.expert_tp)
     scores = 2 * 4 * rows * some.count
     shared = _inner(model, tokens_of(plan) * some.shared_ffn // plan.tp, gated)
     return moved + scores + shared + _inner(model, copies * some.ffn, gated)
@@ -130,6 +131,6 @@ def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int)
         layer = model.kinds[kind // 2]
         one = model.of_kind(layer)
         kept += count * layer_activations(one, how, moe=layer.experts, gated=gated)
-    last = stage == plan.pp - 1 and chunk == plan.vpp - 1
+    last = plan.pipeline.number(plan.pp, stage, chunk) == plan.pp * plan.vpp - 1
     # Input and output of the final norm.
     return kept + 2 * last * ELEMENT_BYTES * tokens_of(plan) * model.hidden // plan.sp

@@ -27,7 +27,7 @@ from workloads.training.plan.parameters import (
     stage_share,
 )
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, layer_kinds, stage_layers
+from workloads.training.plan.stage_layers import chunk_layers, end_stages, layer_kinds, stage_layers
 
 __all__ = ["Memory", "check_memory", "memory", "stage_layers", "worst"]
 
@@ -133,7 +133,7 @@ def _work(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue) -> int
             layer_activations(model.of_kind(kind), kept, moe=kind.experts, gated=gated)
             for kind in _held(model, plan, stage)
         )
-    if stage < plan.pp - 1:
+    if stage != end_stages(plan)[1]:
         return layer
     vocabulary = part(model.vocab, plan.tp)
     logits = parts.integer("training", "loss_bytes") * tokens * vocabulary
@@ -188,7 +188,7 @@ def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memo
             tuple(np.bincount(layer_kinds(model, layers), minlength=len(model.kinds)).tolist())
             for layers in chunks
         )
-        kinds.setdefault((stage == 0, stage == plan.pp - 1, alike), stage)
+        kinds.setdefault((tuple(stage == end for end in end_stages(plan)), alike), stage)
     needs = (memory(model, plan, stage, parts, chip) for stage in kinds.values())
     return max(needs, key=lambda one: one.total)
 

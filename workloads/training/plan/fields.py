@@ -31,9 +31,9 @@ COUNTS = (
     "recompute_every",
 )  # fmt: skip
 """Fields that are whole numbers of at least 1."""
-OPTIONAL = ("etp", "bucket_bytes", "lora_rank")
+OPTIONAL = ("etp", "bucket_bytes", "lora_rank", "routed_nodes")
 """Fields that are whole numbers, 0 for the usual."""
-FLAGS = ("reshard", "sequence_parallel")
+FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")
 SHOWN = 40
 """Characters of a value that a message repeats."""
 

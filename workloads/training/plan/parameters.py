@@ -10,7 +10,7 @@ import numpy as np
 
 from workloads.models.model import Model, expert_parameters, layer_norms, layer_parameters
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
+from workloads.training.plan.stage_layers import chunk_layers, end_stages, layer_kinds
 
 WEIGHT_BYTES = 2
 """Bytes of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
@@ -79,12 +79,12 @@ def _whole(model: Model, *, moe: bool) -> int:
 
 def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
     """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer."""
-    edges = 0
-    if stage == 0:
+    edges, (first, last) = 0, end_stages(plan)
+    if stage == first:
         edges += part(model.embedding_parameters, plan.tp)
-    if stage == plan.pp - 1:
+    if stage == last:
         own = not model.tied_embeddings
-        copied = model.tied_embeddings and plan.pp > 1
+        copied = model.tied_embeddings and first != last
         edges += model.norm_parameters
         edges += part(model.vocab * model.hidden, plan.tp) * (own or copied)
     return edges

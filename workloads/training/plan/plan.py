@@ -78,6 +78,12 @@ class ParallelPlan:
         attention (arXiv 2310.01889), or all of them before it (arXiv 2407.21783, section 3.3.2).
     routing_skew : float
         Tokens that the busiest expert-parallel rank receives over the mean.
+    routed_nodes : int
+        Servers on which the experts of a token lie at most, each of which is sent the token once;
+        0 sends a copy for each expert, wherever it is.
+    fp8_exchange : bool
+        Whether tokens, and gradients of outputs, travel to experts in fp8; results come back in
+        bf16 (arXiv 2412.19437, section 3.3.3).
     stage_layers : tuple of int
         Layers of each chunk in order of the model; as even as possible where it is empty.
     bucket_bytes : int
@@ -175,6 +181,16 @@ class ParallelPlan:
     routing_skew: float = field(
         default=1.0, metadata=option("Tokens of the busiest expert-parallel rank over the mean")
     )
+    routed_nodes: int = field(
+        default=0,
+        metadata=option(
+            "Servers of a token's experts at most, each sent the token once",
+            default="0: a copy for each expert",
+        ),
+    )
+    fp8_exchange: bool = field(
+        default=False, metadata=option("Send tokens to experts in fp8; results return in bf16")
+    )
     stage_layers: tuple[int, ...] = field(
         default=(),
         metadata=option(
@@ -254,7 +270,9 @@ class ParallelPlan:
         allowed = self.pipeline.chunks_allowed
         if self.vpp in allowed or self.pp == 1:
             return
-        has = "one chunk" if allowed[-1] == 1 else f"{allowed[0]} to {allowed[-1]} chunks"
+        has = f"{allowed[0]} to {allowed[-1]} chunks"
+        if len(allowed) == 1:
+            has = "one chunk" if allowed[0] == 1 else f"{allowed[0]} chunks"
         raise InputError(
             f"schedule {self.schedule} has {has} a stage, not vpp {self.vpp}. "
             f"Use vpp {allowed[0]} or --schedule {schedule_of_chunks(self.vpp)}."
@@ -262,6 +280,13 @@ class ParallelPlan:
 
     def _check_experts(self) -> None:
         inner, room = self.ep * self.expert_tp, self.tp * self.cp * self.dp
+        exchanges = {"routed nodes": self.routed_nodes, "fp8 exchange": self.fp8_exchange}
+        for name, value in exchanges.items():
+            if value and self.ep == 1:
+                raise InputError(
+                    f"{name} is about exchanges between ranks with other experts, but ep is 1. "
+                    f"Use ep above 1, or leave it out."
+                )
         if self.ep > 1 and room % inner:
             raise InputError(
                 f"ep {self.ep} × etp {self.expert_tp} = {inner} does not divide the tp {self.tp} × "
@@ -293,6 +318,11 @@ class ParallelPlan:
     def replicas(self) -> int:
         """Ranks that hold the same parameters, experts aside, and share what ZeRO shards."""
         return self.dp * self.cp
+
+    @property
+    def exchange_bytes(self) -> float:
+        """Bytes of an element of a token on its way to experts; fp8 has a scale for each 128."""
+        return 1 + 4 / 128 if self.fp8_exchange else 2.0
 
     @property
     def expert_replicas(self) -> int:

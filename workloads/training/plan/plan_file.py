@@ -21,6 +21,7 @@ from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.other_tools import OtherPlan, other_plan
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule
 
 __all__ = ["OtherPlan", "complete", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
 
@@ -139,6 +140,9 @@ def complete(
             f"--lnc {lnc} makes {usual} ranks a chip, but ranks_per_chip is {told}. "
             "State one of them."
         )
+    if _size(known, "pp") > 1:
+        allowed = pipeline_schedule(known.get("schedule", DEFAULT)).chunks_allowed
+        known.setdefault("vpp", allowed[0])
     known.setdefault("seq", min(USUAL_SEQ, model.positions or USUAL_SEQ))
     sizes = [_size(known, name) for name in ("tp", "pp", "cp", "ranks_per_chip", "microbatch")]
     if "dp" not in known:

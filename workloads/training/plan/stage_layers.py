@@ -1,6 +1,7 @@
 """Chunks: which layers of the model each pipeline stage holds.
 
-With ``vpp`` chunks a stage, chunk c of stage s is number c · pp + s in order of the model. Layers
+With ``vpp`` chunks a stage, chunk c of stage s is number c · pp + s in order of the model, or where
+a schedule turns at the last stage number c · pp + pp − 1 − s, for every second chunk. Layers
 that do not divide evenly are spread so that chunks differ by one at most. The fewer go to the last
 chunk, which has the output layer besides, then to the first, which has the embedding, and on from
 there, as early stages hold the most activations. So 126 layers in 64 chunks are 1, 2, …, 2, 1, as
@@ -35,16 +36,25 @@ def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
 def chunk_layers(model: Model, plan: ParallelPlan, stage: int) -> list[IntArray]:
     """Numbers of the layers of each chunk of a stage."""
     counts = plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
-    return list(_numbers(counts, plan.pp, stage))
+    held = [plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)]
+    return list(_numbers(counts, tuple(held)))
 
 
 @lru_cache(maxsize=4096)
-def _numbers(counts: tuple[int, ...], pp: int, stage: int) -> tuple[IntArray, ...]:
+def _numbers(counts: tuple[int, ...], held: tuple[int, ...]) -> tuple[IntArray, ...]:
     end = np.cumsum(counts)
-    return tuple(
-        np.arange(end[number] - counts[number], end[number])
-        for number in range(stage, len(counts), pp)
-    )
+    return tuple(np.arange(end[number] - counts[number], end[number]) for number in held)
+
+
+def end_stages(plan: ParallelPlan) -> tuple[int, int]:
+    """Stages of the first and the last chunk of the model, with the embedding and the output.
+
+    Examples
+    --------
+    >>> end_stages(ParallelPlan(pp=4, global_batch=4))
+    (0, 3)
+    """
+    return 0, plan.pipeline.stage(plan.pp, plan.pp * plan.vpp - 1)
 
 
 def is_moe(model: Model, layers: IntArray) -> IntArray:
@@ -79,5 +89,5 @@ def is_kept(plan: ParallelPlan, layers: IntArray) -> IntArray:
 
 def stage_layers(model: Model, plan: ParallelPlan) -> int:
     """Layers of the pipeline stage that has the most."""
-    counts = plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
-    return int(np.reshape(counts, (plan.vpp, plan.pp)).sum(axis=0).max())
+    held = (chunk_layers(model, plan, stage) for stage in range(plan.pp))
+    return max(sum(len(chunk) for chunk in chunks) for chunks in held)

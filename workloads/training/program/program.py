@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
-from cluster_sim.collectives.duration.duration import canonical, duration_ps
+from cluster_sim.collectives import Group
+from cluster_sim.collectives.duration.duration import canonical
 from topologies.arrays import BoolArray, IntArray
-from topologies.clusters.cluster import Cluster
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC_DP, ENGINE, LayerOp
 from workloads.training.plan.placement import Placement, geometries
+from workloads.training.program.expert_exchange import routed_ps
+from workloads.training.program.group_times import group_bytes, group_of, group_ps
 from workloads.training.program.ops import Catalog, Ops, edges
 from workloads.training.program.shared_memory import (
     Draws,
@@ -29,9 +29,8 @@ from workloads.training.program.shared_memory import (
     overlaps,
 )
 from workloads.training.program.stage import Known, stage_ops
+from workloads.training.program.transfers import RETURNING
 
-LOCAL_ACCESSES = 2
-"""Accesses of what ranks of one chip send each other: once through its memory and back."""
 WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
 """Axes whose groups lie within one stage."""
 
@@ -160,7 +159,8 @@ def program(shapes: RankShapes, placement: Placement, iterations: int = 1) -> Pr
     stream_of = catalog.column("stream")
     streams = tuple(_stream(ops, stream_of, catalog) for ops in all_ops)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
-    exchanges = _Exchanges(placement, catalog, streams, memory)
+    per_token = shapes.model.experts.per_token if shapes.model.experts else 1
+    exchanges = _Exchanges(placement, catalog, streams, memory, per_token)
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
     ranks = np.arange(plan.ranks)
@@ -247,8 +247,9 @@ class _Exchanges:
         catalog: Catalog,
         streams: tuple[Stream, ...],
         memory_bytes_per_s: int,
+        per_token: int,
     ):
-        self.placement = placement
+        self.placement, self.per_token = placement, per_token
         self.steps = catalog.steps
         self.streams = streams
         self.memory_bytes_per_s = memory_bytes_per_s
@@ -269,12 +270,14 @@ class _Exchanges:
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
         """Transfers between a stage and its neighbours; with several chunks they go round."""
-        pipes = self.placement.groups("pp")
-        round_about = stages if self.placement.plan.vpp > 1 else stages - 1
+        pipes, plan = self.placement.groups("pp"), self.placement.plan
+        round_about = stages if plan.vpp > 1 and not plan.pipeline.turns else stages - 1
         for s in range(round_about):
             after = (s + 1) % stages
             yield from self._between("forward", pipes[:, [s, after]], (s, after))
             yield from self._between("backward", pipes[:, [after, s]], (after, s))
+            yield from self._between("forward" + RETURNING, pipes[:, [after, s]], (after, s))
+            yield from self._between("backward" + RETURNING, pipes[:, [s, after]], (s, after))
         yield from self._between("tie", pipes[:, [0, -1]], (0, stages - 1))
 
     def _whole(self, stages: int) -> Iterator[Exchange]:
@@ -306,7 +309,7 @@ class _Exchanges:
         ops = self.streams[stage].ops
         rows = np.flatnonzero(step[ops.step])
         by_microbatch = np.argsort(ops.microbatch[rows], kind="stable")
-        return rows[by_microbatch] if axis in ("forward", "backward") else rows
+        return rows[by_microbatch] if axis.startswith(("forward", "backward")) else rows
 
     def _exchange(
         self,
@@ -345,7 +348,10 @@ class _Exchanges:
         They have one adapter and the same links, so each takes as long as one that moves all of
         their bytes.
         """
-        beside = max(1, self.placement.plan.ranks_per_chip // group.ranks_per_chip)
+        plan = self.placement.plan
+        beside = max(1, plan.ranks_per_chip // group.ranks_per_chip)
+        if plan.routed_nodes and step.axis == "ep":
+            return routed_ps(group, plan.routed_nodes, self.per_token, beside * step.size_bytes)
         return group_ps(group, step.collective, beside * step.size_bytes)
 
     def _drawn(self, group: Group, step: LayerOp) -> int:
@@ -353,48 +359,3 @@ class _Exchanges:
         if not self.memory_bytes_per_s or step.collective == "send":
             return 0
         return group_bytes(group, step.collective, step.size_bytes)
-
-
-def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
-    """Time of one communication of the ranks on these chips [ps], see :func:`group_ps`."""
-    return group_ps(group_of(cluster, chips), op, size_bytes)
-
-
-def group_ps(group: Group, op: str, size_bytes: int) -> int:
-    """Time of one communication of a group [ps], by a run of its chunks on an idle fabric.
-
-    What one chip sends to another takes as long as a step in which two exchange as much.
-    """
-    if len(group.chips) == 1 and not _copies_within_chip(group):
-        return _local_ps(group.cluster, size_bytes)
-    kind = "permute" if op == "send" else op
-    return max(1, duration_ps(CollectiveCall(kind, group, size_bytes)))
-
-
-def group_bytes(group: Group, op: str, size_bytes: int) -> int:
-    """Bytes that one rank's part of a communication reads and writes in memory [B]."""
-    if len(group.chips) == 1:
-        return LOCAL_ACCESSES * size_bytes
-    return hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
-
-
-def group_of(cluster: Cluster, chips: IntArray) -> Group:
-    """Group of ranks on these chips, one after the other; a chip is named by each of its ranks."""
-    _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
-    return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
-
-
-def _copies_within_chip(group: Group) -> bool:
-    """Whether it is known how fast ranks of one chip receive from each other."""
-    numbers = group.cluster.catalogue
-    known = numbers is not None and numbers.has(group.cluster.chip, "collective_copy")
-    return known and group.ranks > 1
-
-
-@cache
-def _local_ps(cluster: Cluster, size_bytes: int) -> int:
-    """Between the ranks of one chip: once through its memory and back."""
-    if cluster.catalogue is None:
-        return 1
-    rate = cluster.catalogue.value(cluster.chip, "hbm_bandwidth")
-    return max(1, round(LOCAL_ACCESSES * size_bytes / rate * 10**12))

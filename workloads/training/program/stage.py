@@ -28,12 +28,8 @@ from workloads.training.layers.steps import (
     CC_DP,
     ENGINE,
     HOST,
-    NOTHING,
-    RECEIVE,
-    RECEIVE_BACK,
     SEND,
     LayerOp,
-    collective,
     kernel,
 )
 from workloads.training.plan.parameters import Share
@@ -41,6 +37,8 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import FORWARD, WEIGHT
 from workloads.training.plan.schedules.held import passes
 from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, repeat, sequence
+from workloads.training.program.paired import pairs, side_by_side
+from workloads.training.program.transfers import received, sent
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
 """Steps of a layer: of each kind, whose activations are dropped or kept."""
@@ -77,8 +75,21 @@ def stage_ops(
     finish = make.finish()
     later = [number * plan.microbatches for number in range(iterations)]
     ops = join([part for more in later for part in (start, worked.later(more), finish)])
+    stream = catalog.column("stream")[ops.step]
+    ops = past_asynchronous(ops, np.isin(stream, _beside(plan)))
+    if not plan.pipeline.pairs_passes:
+        return ops
+    lengths = np.array([len(blocks[key]) for key in kinds.tolist()], np.int64)[which]
+    begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
+    whole = len(ops) // iterations
+    together = [pair for run in range(iterations) for pair in pairs(order, begins + run * whole)]
+    return side_by_side(ops, together, stream == CC)
+
+
+def _beside(plan: ParallelPlan) -> tuple[int, ...]:
+    """Streams that those after do not wait for."""
     beside = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
-    return past_asynchronous(ops, np.isin(catalog.column("stream")[ops.step], beside))
+    return (*beside, SEND) if plan.pipeline.pairs_passes else beside
 
 
 def _last_of_each(kind: IntArray) -> IntArray:
@@ -133,7 +144,9 @@ class Builder:
         layers = self.chunks[chunk]
         kinds = self.parameters.kinds[layers].tobytes()
         kept = self.parameters.kept[layers].tobytes()
-        key = (phase, last, self._first(chunk), self._last(chunk), kinds, kept)
+        there = chunk if self.shapes.plan.pipeline.turns else 0
+        ends = (self._first(chunk), self._last(chunk), self._at_turn())
+        key = (phase, last, there, *ends, kinds, kept)
         begin = int(layers[0]) if len(layers) else 0
         if key not in self.known:
             self.known[key] = begin, self._block(phase, chunk, last)
@@ -150,8 +163,9 @@ class Builder:
     def forward(self, chunk: int = 0) -> Ops:
         """One microbatch forward."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
-        begin = embedding(s) if first else self._received("forward", RECEIVE)
-        end = output(s) if last else [self._send("forward")]
+        number = self._number(chunk)
+        begin = embedding(s) if first else received(s, number, "forward")
+        end = output(s) if last else sent(s, number, "forward")
         blocks = [[forward(s.of_kind(kind), moe=kind.experts)] * 2 for kind in s.model.kinds]
         layers = self.chunks[chunk]
         worked, _ = self._layers(blocks, layers)
@@ -160,7 +174,7 @@ class Builder:
     def backward(self, chunk: int = 0, reduces: bool = False) -> Ops:
         """One microbatch backward; gradients leave as soon as a bucket of them is whole."""
         s, first, last = self.shapes, self._first(chunk), self._last(chunk)
-        begin = self._received("backward", RECEIVE_BACK)
+        begin = received(s, self._number(chunk), "backward")
         if last:
             begin = without_frozen(s, output_backward(s))
         blocks = self._backwards()
@@ -172,8 +186,7 @@ class Builder:
         end = embedding_backward(s) if first and whole(s.plan) else []
         if reduces:
             end = [*end, *self.exchange.reduced(left, edges=first or last)]
-        if not first:
-            end = [*end, self._send("backward")]
+        end = [*end, *sent(s, self._number(chunk), "backward")]
         traced = 2 if s.plan.recompute == "full" else 1
         return self._pass(begin, layers, worked, end, traced=traced, reduces=not self.splits)
 
@@ -188,11 +201,19 @@ class Builder:
         return join([self.catalog.ops(begin), *worked, self.catalog.ops([*waited, *end])])
 
     def _first(self, chunk: int) -> bool:
-        return self.stage == 0 and chunk == 0
+        return self._number(chunk) == 0
 
     def _last(self, chunk: int) -> bool:
         plan = self.shapes.plan
-        return self.stage == plan.pp - 1 and chunk == plan.vpp - 1
+        return self._number(chunk) == plan.pp * plan.vpp - 1
+
+    def _number(self, chunk: int) -> int:
+        plan = self.shapes.plan
+        return plan.pipeline.number(plan.pp, self.stage, chunk)
+
+    def _at_turn(self) -> bool:
+        plan = self.shapes.plan
+        return plan.pipeline.turns and self.stage in (0, plan.pp - 1)
 
     def _reduces(self, last: bool) -> bool:
         """Whether gradients leave during a backward pass: always under ZeRO-2 and 3."""
@@ -308,23 +329,3 @@ class Builder:
     def finish(self) -> Ops:
         """Reduce gradients, update parameters, gather them where the update was sharded."""
         return self.catalog.ops(self.exchange.finish())
-
-    def _send(self, way: str) -> LayerOp:
-        return LayerOp(f"{way}.send", "pp", SEND, 0.0, self._carried(), way, "send")
-
-    def _received(self, way: str, stream: int) -> list[LayerOp]:
-        """Take what the stage before sends; gather it where the sequence is not parallel."""
-        size, plan = self._carried(), self.shapes.plan
-        taken = LayerOp(f"{way}.receive", "pp", stream, 0.0, size, way, "send", after=NOTHING)
-        if plan.sp == plan.tp:
-            return [taken]
-        whole = collective(f"{way}.gather", "tp", "all-gather", self.shapes.wide_bytes)
-        return [taken, whole]
-
-    def _carried(self) -> int:
-        """Activations between stages: each rank of a tensor-parallel group sends its part.
-
-        With sequence parallelism it has no more; without, all have the whole, of which each sends
-        a part that is gathered behind (arXiv 2104.04473, section 4.1; Megatron-LM's default).
-        """
-        return self.shapes.wide_bytes // self.shapes.plan.tp

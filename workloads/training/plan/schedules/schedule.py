@@ -30,6 +30,12 @@ class PipelineSchedule:
         circle.
     splits_weights : bool
         Whether the backward pass leaves gradients of weights to a pass of their own, ``WEIGHT``.
+    turns : bool
+        Whether every second chunk is laid from the last stage back to the first, not again from the
+        first on, so that the model goes there and back.
+    pairs_passes : bool
+        Whether a forward pass and the backward pass through another chunk that follows it run side
+        by side: while one communicates the other computes. Sending holds up neither.
     chunks_allowed : range
         Numbers of chunks of the model that a stage may hold (``vpp`` of a plan).
     chunks_searched : tuple of int
@@ -48,12 +54,31 @@ class PipelineSchedule:
     title: str
     passes: Callable[[int, int, int, int], Passes]
     splits_weights: bool = False
+    turns: bool = False
+    pairs_passes: bool = False
     chunks_allowed: range = ONLY_ONE
     chunks_searched: tuple[int, ...] = (1,)
     searched: bool = True
     title_of_chunks: str = ""
     aliases: tuple[str, ...] = ()
     source: str = ""
+
+    def number(self, pp: int, stage: int, chunk: int) -> int:
+        """Return the number in the model, from 0, of a stage's chunk.
+
+        Examples
+        --------
+        >>> def none(pp, stage, microbatches, chunks): ...
+        >>> there_and_back = PipelineSchedule("v", "V", none, turns=True)
+        >>> [[there_and_back.number(3, stage, chunk) for chunk in (0, 1)] for stage in range(3)]
+        [[0, 5], [1, 4], [2, 3]]
+        """
+        return chunk * pp + (pp - 1 - stage if self.turns and chunk % 2 else stage)
+
+    def stage(self, pp: int, number: int) -> int:
+        """Return the stage that holds the chunk of a number in the model."""
+        chunk, place = divmod(number, pp)
+        return pp - 1 - place if self.turns and chunk % 2 else place
 
     def titled(self, chunks: int) -> str:
         """Return the title for stages of so many chunks."""

@@ -1,0 +1,127 @@
+"""DualPipe, cut in half: chunks there and back, and a forward pass beside each backward pass.
+
+DualPipe lets microbatches enter a pipeline of 2 p ranks from either end (arXiv 2412.19437, section
+3.2.1), so that ranks k and 2 p − 1 − k hold the same two chunks and do mirror images of one work.
+One half of them is a whole pipeline in which microbatches go from the first stage to the last and
+back (DualPipeV, github deepseek-ai/DualPipe), and the other half is more replicas of it. So the 16
+stages of DeepSeek-V3 with two copies of all parameters are ``pp`` 8, with twice the ``dp``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from workloads.training.plan.schedules.one_f_one_b import one_f_one_b
+from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes, in_order
+from workloads.training.plan.schedules.schedule import PipelineSchedule
+
+THERE, BACK = range(2)
+"""Chunks of a stage: that of the way to the last stage, and that of the way back to the first."""
+
+
+def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
+    """Passes of a stage in the eight steps of the published code.
+
+    With fewer than 2 p microbatches it has no steady state, and all go forward before any goes
+    backward. Gradients of weights come right after those of inputs, but for those that fill what
+    would be bubble at the beginning and the end.
+
+    Examples
+    --------
+    >>> print(dualpipe(2, 1, 4, 2))
+    F0 F0' F1 F1' F2 B0' W0' F2' B0 W0 F3 B1' W1' F3' B1 W1 B2' W2' B2 W2 B3' W3' B3 W3
+    """
+    if chunks == 1:  # a single stage
+        return _split(one_f_one_b(pp, stage, microbatches, chunks))
+    steps = _Steps()
+    if microbatches < 2 * pp:
+        steps.forward(THERE, microbatches)
+        steps.forward(BACK, microbatches)
+        steps.backward(BACK, microbatches)
+        steps.backward(THERE, microbatches)
+        return in_order(steps.passes)
+    behind, ahead = pp - 1 - stage, stage + 1
+    steps.forward(THERE, 2 * behind)
+    for _ in range(ahead):
+        steps.forward(THERE)
+        steps.forward(BACK)
+    for _ in range(behind):
+        steps.backward(BACK)
+        steps.forward(BACK)
+    for _ in range(microbatches - 2 * pp + ahead):
+        steps.forward(THERE)
+        steps.backward(BACK)
+        steps.forward(BACK)
+        steps.backward(THERE)
+    for _ in range(behind):
+        steps.backward(BACK)
+        steps.forward(BACK)
+        steps.backward(THERE)
+    for number in range(2 * ahead):
+        steps.backward((BACK, THERE)[number % 2], later=number >= ahead)
+    for _ in range(behind):
+        steps.weights()
+        steps.backward(THERE, later=True)
+    steps.weights(ahead)
+    return in_order(steps.passes)
+
+
+class _Steps:
+    """Passes as they come, each chunk's microbatches in order.
+
+    Attributes
+    ----------
+    passes : list of (int, int, int)
+    """
+
+    def __init__(self) -> None:
+        self.passes: list[tuple[int, int, int]] = []
+        self._next = {(phase, chunk): 0 for phase in (FORWARD, BACKWARD) for chunk in (THERE, BACK)}
+        self._late: deque[tuple[int, int]] = deque()
+
+    def _take(self, phase: int, chunk: int) -> int:
+        number = self._next[phase, chunk]
+        self._next[phase, chunk] += 1
+        self.passes.append((phase, number, chunk))
+        return number
+
+    def forward(self, chunk: int, count: int = 1) -> None:
+        for _ in range(count):
+            self._take(FORWARD, chunk)
+
+    def backward(self, chunk: int, count: int = 1, *, later: bool = False) -> None:
+        """Backward passes, with their gradients of weights unless these are left for later."""
+        for _ in range(count):
+            self._late.append((self._take(BACKWARD, chunk), chunk))
+            if not later:
+                self.weights()
+
+    def weights(self, count: int = 1) -> None:
+        """Gradients of weights that have waited longest."""
+        for _ in range(count):
+            self.passes.append((WEIGHT, *self._late.popleft()))
+
+
+def _split(whole: Passes) -> Passes:
+    """The same with gradients of weights after each backward pass."""
+    split: list[tuple[int, int, int]] = []
+    for phase, microbatch, chunk in zip(*(column.tolist() for column in whole), strict=True):
+        split.append((phase, microbatch, chunk))
+        if phase == BACKWARD:
+            split.append((WEIGHT, microbatch, chunk))
+    return in_order(split)
+
+
+DUALPIPE = PipelineSchedule(
+    name="dualpipe",
+    title="DualPipe",
+    passes=dualpipe,
+    splits_weights=True,
+    turns=True,
+    pairs_passes=True,
+    chunks_allowed=range(2, 3),
+    chunks_searched=(2,),
+    searched=False,  # its estimate leaves out what passes of a pair hide of one another
+    aliases=("dualpipev", "dualpipe-v"),
+    source="arXiv 2412.19437, section 3.2.1; github deepseek-ai/DualPipe",
+)

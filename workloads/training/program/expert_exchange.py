@@ -1,0 +1,88 @@
+"""Exchanges of experts that send a token once to each server, from where it is handed on.
+
+A token whose experts lie on few servers crosses the network once for each of them and reaches the
+ranks of its experts there by the server's own links, while further tokens arrive (DeepSeek-V3,
+arXiv 2412.19437, section 3.2.2). Results come back the same way, summed on each server.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives.duration.duration import duration_ps
+from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
+from workloads.training.plan.placement import place
+from workloads.training.plan.plan import ParallelPlan
+
+
+def servers_visited(nodes: int, per_token: int) -> float:
+    """Servers that a token is sent to in the mean, of so many that its experts may lie on.
+
+    Its experts are on any of them alike: n (1 − (1 − 1/n)^k).
+
+    Examples
+    --------
+    >>> servers_visited(1, 8), round(servers_visited(4, 8), 2)
+    (1.0, 3.6)
+    """
+    return float(nodes * (1 - (1 - 1 / nodes) ** per_token))
+
+
+def routed_ps(group: Group, nodes: int, per_token: int, size_bytes: int) -> int:
+    """Time of an exchange that sends each token once to each server [ps].
+
+    The longer of what crosses the network, between ranks of the same place on their servers, and
+    of what a server hands on.
+
+    Parameters
+    ----------
+    group : Group
+        All ranks among which experts are divided.
+    nodes : int
+        Servers on which the experts of a token lie at most.
+    per_token : int
+        Experts of a token.
+    size_bytes : int
+        Copies of a rank's tokens, one for each of their experts [B].
+    """
+    cluster, chips = group.cluster, np.asarray(group.chips)
+    server, place = np.divmod(chips, cluster.chips_per_domain)
+    peers, near = chips[place == place[0]], chips[server == server[0]]
+    crossing = round(servers_visited(nodes, per_token) * size_bytes / per_token)
+    calls = ((peers, crossing), (near, size_bytes))
+    return max(
+        duration_ps(CollectiveCall("all-to-all", Group(cluster, ranks, group.ranks_per_chip), size))
+        for ranks, size in calls
+        if len(ranks) > 1
+    )
+
+
+def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None = None) -> str:
+    """Why the ranks among which experts are divided cannot be routed to so; empty where they can.
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+    cluster : Cluster
+    chips : int array, optional
+        Chips in order of rank, as of :func:`workloads.training.plan.placement.place`.
+    """
+    if not plan.routed_nodes:
+        return ""
+    placed = place(plan, cluster, chips)
+    limit = f"routed nodes {plan.routed_nodes} limits the servers of a token's experts"
+    for ranks in placed.groups("ep"):
+        server, spot = np.divmod(placed.chip[ranks], cluster.chips_per_domain)
+        servers, spots = len(np.unique(server)), len(np.unique(spot))
+        if servers == 1:
+            return f"{limit}, but ep {plan.ep} lies within one. Use --routed-nodes 0."
+        if plan.routed_nodes > servers:
+            return f"{limit}, but ep {plan.ep} lies on {servers}. Use at most {servers}."
+        if spots * servers * plan.ranks_per_chip != len(ranks):
+            return (
+                f"{limit}, which must have the same chips of each, but ep {plan.ep} does not fill "
+                f"{servers} servers alike. Use another --ep or --routed-nodes 0."
+            )
+    return ""

@@ -1,0 +1,60 @@
+"""Time and memory traffic of a communication of one group of ranks."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
+from cluster_sim.collectives.duration.duration import duration_ps
+from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
+
+LOCAL_ACCESSES = 2
+"""Accesses of what ranks of one chip send each other: once through its memory and back."""
+
+
+def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
+    """Time of one communication of the ranks on these chips [ps], see :func:`group_ps`."""
+    return group_ps(group_of(cluster, chips), op, size_bytes)
+
+
+def group_ps(group: Group, op: str, size_bytes: int) -> int:
+    """Time of one communication of a group [ps], by a run of its chunks on an idle fabric.
+
+    What one chip sends to another takes as long as a step in which two exchange as much.
+    """
+    if len(group.chips) == 1 and not _copies_within_chip(group):
+        return _local_ps(group.cluster, size_bytes)
+    kind = "permute" if op == "send" else op
+    return max(1, duration_ps(CollectiveCall(kind, group, size_bytes)))
+
+
+def group_bytes(group: Group, op: str, size_bytes: int) -> int:
+    """Bytes that one rank's part of a communication reads and writes in memory [B]."""
+    if len(group.chips) == 1:
+        return LOCAL_ACCESSES * size_bytes
+    return hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
+
+
+def group_of(cluster: Cluster, chips: IntArray) -> Group:
+    """Group of ranks on these chips, one after the other; a chip is named by each of its ranks."""
+    _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
+    return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
+
+
+def _copies_within_chip(group: Group) -> bool:
+    """Whether it is known how fast ranks of one chip receive from each other."""
+    numbers = group.cluster.catalogue
+    known = numbers is not None and numbers.has(group.cluster.chip, "collective_copy")
+    return known and group.ranks > 1
+
+
+@cache
+def _local_ps(cluster: Cluster, size_bytes: int) -> int:
+    """Between the ranks of one chip: once through its memory and back."""
+    if cluster.catalogue is None:
+        return 1
+    rate = cluster.catalogue.value(cluster.chip, "hbm_bandwidth")
+    return max(1, round(LOCAL_ACCESSES * size_bytes / rate * 10**12))
