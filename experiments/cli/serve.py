@@ -16,11 +16,13 @@ from workloads.kernels.precision import SERVING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from experiments.cli.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
-    from workloads.serving import Batching, Deployed, Deployment, Profile, Requests, Served
+    from topologies.clusters.cluster import Cluster
+    from workloads.serving import Batching, Deployed, Requests, Served, ServingOptions
     from workloads.serving import Slo as Limits
 
 PREFILLS = ("auto", "separate", "chunked")
@@ -166,10 +168,14 @@ def serve(
     limits, numbers = parse_slo(replica.slo), catalogue.read()
     requests = _requests(load, call.seed)
 
+    path = _log(load, faster)
+
     def simulate(numbers: Catalogue) -> Deployed:
-        served_by = _deployment(asked, replica, faster, numbers)
-        cached = _cached(requests, load, faster, served_by.profile.kv_tokens)
-        return served_by.run(cached, call.seed)
+        cluster, precision = asked.read_cluster(numbers), replica.precision
+        options = _options(replica, faster, cluster)
+        model = asked.read_model()
+        served_by = options.deployment(model, cluster, tp=replica.tp, precision=precision)
+        return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
 
     deployed = simulate(numbers)
     ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), numbers, call)
@@ -191,49 +197,31 @@ def serve(
     )
 
 
-def _deployment(
-    asked: ModelOnCluster, replica: ReplicaInputs, faster: DeploymentInputs, numbers: Catalogue
-) -> Deployment:
-    """Replicas that the options name."""
+def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster) -> ServingOptions:
+    """Ways to serve that the command line names."""
     from topologies.catalogue.families import chip_family
-    from workloads.models.huggingface import model
-    from workloads.serving import Deployment, parse_pools, parse_speculation, pools, profile
-
-    cluster = asked.read_cluster(numbers)
-    served_by = profile(
-        asked.read_model(), cluster, tp=replica.tp, precision=replica.precision, ep=replica.ep
-    )
-
-    def draft(name: str) -> Profile:
-        return profile(model(name), cluster, tp=replica.tp)
+    from workloads.serving import ServingOptions
 
     trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
-    return Deployment(
-        served_by,
-        _batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium),
-        parse_speculation(faster.speculate, draft) if faster.speculate else None,
-        pools(cluster, served_by, *parse_pools(faster.disaggregate))
-        if faster.disaggregate
-        else None,
+    return ServingOptions(
+        batching=_batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium),
+        ep=replica.ep,
+        prefix_cache=faster.prefix_cache,
+        speculate=faster.speculate,
+        disaggregate=faster.disaggregate,
     )
 
 
-def _cached(
-    requests: Requests, load: RequestInputs, faster: DeploymentInputs, kv_tokens: int
-) -> Requests:
-    """Requests with what the prefix cache holds of their prompts."""
+def _log(load: RequestInputs, faster: DeploymentInputs) -> Path | None:
+    """Path of the log of requests, if they are not drawn."""
     from pathlib import Path
 
     from topologies.errors import InputError
-    from workloads.serving import with_prefix_cache
 
-    if faster.prefix_cache is None:
-        return requests
-    if load.service is not None and faster.prefix_cache.strip() == "trace":
+    whole = (faster.prefix_cache or "").strip() == "trace"
+    if whole and load.service is not None:
         raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
-    drawn = load.requests.startswith("poisson:")
-    path = None if drawn else Path(load.requests)
-    return with_prefix_cache(requests, faster.prefix_cache, kv_tokens=kv_tokens, path=path)
+    return None if load.requests.startswith("poisson:") else Path(load.requests)
 
 
 def _first_token_s(served: Served) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -12,14 +13,17 @@ import pandas as pd
 from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
+from topologies.errors import InputError, suggestion
+from workloads.confidence.answers import serving_interval
+from workloads.confidence.interval import Interval
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.capacity import Slo
-from workloads.serving.metrics import parse_slo, serving_summary
-from workloads.serving.profile import Profile, profile
+from workloads.serving.deployment import Deployed
+from workloads.serving.metrics import parse_slo
+from workloads.serving.options import ServingFields, ServingOptions
+from workloads.serving.profile import Profile
 from workloads.serving.replica import Served
-from workloads.serving.replica import serve as run
 from workloads.serving.requests import (
     Requests,
     azure_lengths,
@@ -28,8 +32,6 @@ from workloads.serving.requests import (
     read_requests,
 )
 
-CHUNK_TOKENS = 512
-"""Tokens of an iteration with chunked prefill, unless the user says."""
 USUAL_SLO = "ttft=6s,tpot=175ms"
 DRAWN = 2000
 """Requests of a Poisson process."""
@@ -37,26 +39,43 @@ DRAWN = 2000
 
 @dataclass(frozen=True, eq=False)
 class ServingResult:
-    """Requests that one replica served.
+    """Requests that a deployment served.
 
     Attributes
     ----------
-    replica : Profile
-        Memory and times of the replica.
-    served : Served
-        What became of each request.
+    model : Model
+    cluster : Cluster
+    deployed : Deployed
+        Replicas, and what became of each request.
     slo : Slo
         Limits that count as kept.
     """
 
-    replica: Profile
-    served: Served
+    model: Model
+    cluster: Cluster
+    deployed: Deployed
     slo: Slo
+
+    @property
+    def replica(self) -> Profile:
+        """Memory and times of one replica."""
+        return self.deployed.deployment.profile
+
+    @property
+    def served(self) -> Served:
+        """Outcome of each request."""
+        return self.deployed.served
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
-        return serving_summary(self.served, self.replica, self.slo)
+        return self.deployed.summary(self.slo)
+
+    @property
+    def interval(self) -> Interval:
+        """Interval that should hold 80 % of measured median times to first token [s]."""
+        median_s = self.summary["ttft_s"]["p50"]
+        return serving_interval(self.model, self.cluster.chip, self.replica.chips, median_s)
 
     @property
     def ttft_s(self) -> dict[str, float | None]:
@@ -92,7 +111,7 @@ class ServingResult:
         summary = self.summary
         return {
             "requests": f"{summary['requests']:,}",
-            "chips": self.replica.chips,
+            "chips": self.deployed.deployment.chips,
             "TTFT p50": f"{summary['ttft_s']['p50']:.4g} s",
             "TPOT p50": f"{summary['tpot_s']['p50']:.4g} s",
             "tokens/s": f"{summary['tokens_per_s']:,.1f}",
@@ -112,71 +131,75 @@ def serve(
     requests: Requests | str = "poisson:0.1",
     *,
     tp: int | None = None,
-    precision: str = "bf16",
-    batching: Batching | None = None,
+    precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
     seed: int = 0,
+    **ways: Unpack[ServingFields],
 ) -> ServingResult:
-    """Serve requests on one replica, iteration by iteration.
+    """Serve requests on one replica, or on pools of them, iteration by iteration.
 
     Parameters
     ----------
     model : Model or str
-        A model or its name, as :func:`cluster_sim.model` takes it.
+        A model or its name.
     cluster : Cluster or str
-        A cluster or its name, as :func:`cluster_sim.cluster` takes it; the replica runs on its
-        first chips.
+        A cluster or its name; the replica runs on its first chips.
     requests : Requests or str
         ``"poisson:RATE"`` draws 2,000 requests at RATE [1/s], as long as those of
-        Azure's conversations; any other text is the path of a log. Requests of your own are drawn
-        by :func:`workloads.serving.poisson` or read by :func:`workloads.serving.read_requests`.
+        Azure's conversations; any other text is the path of a log.
     tp : int, optional
         Tensor-parallel degree; by default the chips of one server.
-    precision : str
-        Of the weights.
-    batching : Batching, optional
-        By default that of the chip's serving library, :func:`usual_batching`.
+    precision : str, optional
+        Precision of the weights, such as ``"mxfp4"``; by default that of the stored ones.
     slo : Slo or str
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0
-        Of drawn requests.
+        Seed of drawn requests, and of the proposals that are accepted.
+    **ways
+        Fields of :class:`workloads.serving.ServingOptions`, such as ``prefix_cache="50%"``.
 
     Returns
     -------
     ServingResult
-        Percentiles of ``ttft_s`` and ``tpot_s`` [s], ``tokens_per_s`` [1/s], and ``frame()``,
-        request by request.
+        Percentiles of ``ttft_s`` and ``tpot_s`` [s], ``tokens_per_s`` [1/s], ``interval`` of the
+        median first token, and ``frame()``, request by request.
 
     Raises
     ------
     InputError
-        For a model that does not fit, and a request that can never fit into the cache.
+        For a model or a request that can never fit, and a way to serve that there is not.
 
     Examples
     --------
     >>> import numpy as np
     >>> from workloads.serving import fixed_lengths, poisson
     >>> requests = poisson(1.0, 20, fixed_lengths(256, 32), np.random.default_rng(0))
-    >>> serve("llama-3.1-8b", "trn2.48xlarge", requests, tp=8).summary["requests"]
-    20
+    >>> plain = serve("llama-3.1-8b", "trn2.48xlarge", requests, tp=8)
+    >>> ahead = serve("llama-3.1-8b", "trn2.48xlarge", requests, tp=8, speculate="3:0.8")
+    >>> ahead.tpot_s["p50"] < plain.tpot_s["p50"]
+    True
     """
-    machine = as_cluster(cluster)
-    replica = profile(as_model(model), machine, tp=tp, precision=precision)
-    arrivals = _requests(requests, seed) if isinstance(requests, str) else requests
-    served = run(replica, arrivals, batching or usual_batching(machine))
-    return ServingResult(replica, served, parse_slo(slo) if isinstance(slo, str) else slo)
+    decoder, machine, options = as_model(model), as_cluster(cluster), _options(ways)
+    deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
+    arrivals, log = _requests(requests, seed) if isinstance(requests, str) else (requests, None)
+    deployed = deployment.run(options.cached(arrivals, deployment.profile, log), seed)
+    limits = parse_slo(slo) if isinstance(slo, str) else slo
+    return ServingResult(decoder, machine, deployed, limits)
 
 
-def _requests(text: str, seed: int) -> Requests:
-    """Requests that a text names: drawn, or read from a log."""
+def _options(ways: ServingFields) -> ServingOptions:
+    """Options of keywords, which must all be known."""
+    known = [field.name for field in fields(ServingOptions)]
+    for name in ways:
+        if name not in known:
+            near = suggestion(name, known)
+            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {', '.join(known)}.")
+    return ServingOptions(**ways)
+
+
+def _requests(text: str, seed: int) -> tuple[Requests, Path | None]:
+    """Requests that a text names, drawn or read, and the log that they were read from."""
     rate_per_s = drawn_rate(text)
     if rate_per_s is None:
-        return read_requests(text, seed=seed)
-    return poisson(rate_per_s, DRAWN, azure_lengths(), np.random.default_rng(seed))
-
-
-def usual_batching(cluster: Cluster, slots: int = 64) -> Batching:
-    """Batching of the chip's serving library: whole prompts on Trainium, chunks elsewhere."""
-    if cluster.chip.startswith("trn"):
-        return Batching(slots, 0, BUCKETS)
-    return Batching(slots, CHUNK_TOKENS)
+        return read_requests(text, seed=seed), Path(text)
+    return poisson(rate_per_s, DRAWN, azure_lengths(), np.random.default_rng(seed)), None

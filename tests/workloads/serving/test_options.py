@@ -1,0 +1,116 @@
+"""Ways to serve through the front door: the same as through the parts, and as by the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cluster_sim as cs
+from experiments.cli.main import run
+from experiments.sweeps.outcome import run_row
+from workloads.models.huggingface import named
+from workloads.serving import (
+    Batching,
+    Requests,
+    Speculation,
+    fixed_lengths,
+    poisson,
+    pools,
+    profile,
+    serve,
+    serve_apart,
+    usual_batching,
+    with_prefix_cache,
+)
+
+CLUSTER = cs.cluster("trn2.48xlarge:2")
+MODEL = named("llama-3.1-8b")
+
+
+@pytest.fixture(scope="module")
+def requests() -> Requests:
+    return poisson(2.0, 40, fixed_lengths(512, 64), np.random.default_rng(0))
+
+
+def test_a_share_of_prompts_is_cached(requests: Requests) -> None:
+    result = cs.serve(MODEL, CLUSTER, requests, prefix_cache="50%")
+    held = with_prefix_cache(requests, "50%", kv_tokens=result.replica.kv_tokens)
+    alone = serve(profile(MODEL, CLUSTER), held, usual_batching(CLUSTER))
+    assert result.served.end_s.tolist() == alone.end_s.tolist()
+    assert result.summary["prefix_hit_share"] == 0.5
+
+
+def test_proposals_come_from_a_draft_on_the_same_chips(requests: Requests) -> None:
+    text = cs.serve(MODEL, CLUSTER, requests, tp=8, speculate="3:0.8:llama-3.2-1b", seed=3)
+    draft = profile(named("llama-3.2-1b"), CLUSTER, tp=8)
+    built = cs.serve(MODEL, CLUSTER, requests, tp=8, speculate=Speculation(3, 0.8, draft), seed=3)
+    assert text.served.end_s.tolist() == built.served.end_s.tolist()
+    assert text.summary["speculation"]["tokens"] == 3
+
+
+def test_pools_are_those_of_the_cluster(requests: Requests) -> None:
+    result = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate="1:2")
+    replica = profile(MODEL, CLUSTER, tp=8)
+    apart = serve_apart(replica, requests, pools(CLUSTER, replica, 1, 2), usual_batching(CLUSTER))
+    assert result.served.end_s.tolist() == apart.served.end_s.tolist()
+    assert result.deployed.deployment.chips == 24
+    same = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate=(1, 2))
+    assert same.summary == result.summary
+
+
+def test_precision_is_that_of_the_weights_unless_stated(requests: Requests) -> None:
+    plain, half = (cs.serve(MODEL, CLUSTER, requests, precision=p) for p in (None, "fp8"))
+    assert plain.replica.weights_bytes == MODEL.parameters * 2
+    assert half.replica.weights_bytes == MODEL.parameters
+    quarter = cs.serve(MODEL, "trn3-gen1", requests, tp=8, precision="mxfp4")
+    assert quarter.replica.weights_bytes < half.replica.weights_bytes
+
+
+def test_batching_and_groups_of_experts_reach_the_replica(requests: Requests) -> None:
+    pieces = cs.serve(MODEL, CLUSTER, requests, batching=Batching(4, 64))
+    assert pieces.served.end_s.tolist() != cs.serve(MODEL, CLUSTER, requests).served.end_s.tolist()
+    mixture = named("qwen3-235b-a22b")
+    grouped = cs.serve(mixture, CLUSTER, requests, ep=16)
+    assert grouped.replica.digest() == profile(mixture, CLUSTER, ep=16).digest()
+
+
+def test_the_interval_holds_the_median(requests: Requests) -> None:
+    result = cs.serve(MODEL, CLUSTER, requests)
+    median_s = result.ttft_s["p50"]
+    assert median_s is not None
+    assert result.interval.low < median_s < result.interval.high
+
+
+def test_the_command_gives_the_same_numbers(tmp_path: Path) -> None:
+    lines = ["timestamp,prompt_tokens,output_tokens"]
+    lines += [f"{at},{200 + 10 * at},20" for at in range(20)]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(lines) + "\n")
+    how = {"prefix_cache": "25%:cold", "speculate": "2:0.7", "disaggregate": "1:1"}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in how.items()]
+    words = ["serve", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge", "--tp=8", "--seed=2"]
+    outcome = run_row(run, [*words, f"--requests={log}", *options, "--json", "--quiet"])
+    assert outcome["status"] == "ok", outcome["message"]
+    ways: dict[str, Any] = how
+    result = cs.serve(MODEL, "trn2.48xlarge", str(log), tp=8, seed=2, **ways)
+    told = json.loads(json.dumps(result.summary))
+    assert {key: outcome["document"][key] for key in told} == told
+
+
+@pytest.mark.parametrize(
+    ("ways", "message"),
+    [
+        ({"prefix_cashe": "50%"}, r"serve has no 'prefix_cashe'\. Did you mean prefix_cache\?"),
+        ({"speculate": "often"}, "does not begin with two numbers"),
+        ({"disaggregate": "9:9"}, "takes? .* chips"),
+        ({"prefix_cache": "200%"}, "200%"),
+        ({"ep": 4}, "no experts"),
+    ],
+)
+def test_mistakes_are_told(ways: dict[str, Any], message: str, requests: Requests) -> None:
+    with pytest.raises(cs.InputError, match=message):
+        cs.serve(MODEL, CLUSTER, requests, **ways)

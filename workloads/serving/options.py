@@ -1,0 +1,110 @@
+"""Ways to serve a model: batching, a prefix cache, speculation, prefill and decode apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from workloads.models.huggingface import as_model
+from workloads.models.model import Model
+from workloads.serving.batching import BUCKETS, Batching
+from workloads.serving.deployment import Deployment, parse_pools
+from workloads.serving.disaggregated import pools
+from workloads.serving.prefix_cache import with_prefix_cache
+from workloads.serving.profile import Profile, profile
+from workloads.serving.requests import Requests
+from workloads.serving.speculation import Speculation, parse_speculation
+
+CHUNK_TOKENS = 512
+"""Tokens of an iteration with chunked prefill, unless the user says."""
+
+
+class ServingFields(TypedDict, total=False):
+    """Fields of :class:`ServingOptions` as keywords."""
+
+    batching: Batching | None
+    ep: int
+    prefix_cache: str | None
+    speculate: str | Speculation | None
+    disaggregate: str | tuple[int, int] | None
+
+
+@dataclass(frozen=True, eq=False)
+class ServingOptions:
+    """Ways to serve a model.
+
+    Attributes
+    ----------
+    batching : Batching, optional
+        By default that of the chip's serving library, :func:`usual_batching`.
+    ep : int, default 1
+        Groups of ranks that divide the experts while prompts run, see
+        :func:`workloads.serving.profile.profile`.
+    prefix_cache : str, optional
+        What a cache holds of prompts: a share such as ``"50%"``, ``"50%:cold"`` for one that is
+        empty at first, or ``"trace"`` for the blocks that a log names.
+    speculate : str or Speculation, optional
+        Proposals that one pass verifies: ``"7:0.9:llama-3.2-1b"`` is seven tokens, each accepted
+        with probability 0.9, from that draft; a number in its place is the draft's share of the
+        model's time.
+    disaggregate : str or (int, int), optional
+        Prefill and decode replicas, such as ``"1:3"``; by default one replica does both.
+    """
+
+    batching: Batching | None = None
+    ep: int = 1
+    prefix_cache: str | None = None
+    speculate: str | Speculation | None = None
+    disaggregate: str | tuple[int, int] | None = None
+
+    def deployment(
+        self, model: Model, cluster: Cluster, *, tp: int | None, precision: str | None
+    ) -> Deployment:
+        """Return the replicas that serve a model on the first chips of a cluster.
+
+        Raises
+        ------
+        InputError
+            For a model or draft that does not fit, and replicas that the cluster has no chips for.
+        """
+        replica = profile(model, cluster, tp=tp, precision=precision, ep=self.ep)
+
+        def draft(name: str) -> Profile:
+            return profile(as_model(name), cluster, tp=tp)
+
+        speculation, apart = self.speculate, self.disaggregate
+        if isinstance(speculation, str):
+            speculation = parse_speculation(speculation, draft)
+        if isinstance(apart, str):
+            apart = parse_pools(apart)
+        return Deployment(
+            replica,
+            self.batching or usual_batching(cluster),
+            speculation,
+            pools(cluster, replica, *apart) if apart else None,
+        )
+
+    def cached(self, requests: Requests, replica: Profile, path: Path | None) -> Requests:
+        """Return the requests with what the replica's prefix cache holds of their prompts.
+
+        Parameters
+        ----------
+        requests : Requests
+        replica : Profile
+        path : Path, optional
+            Log that the requests were read from, which ``"trace"`` needs.
+        """
+        if self.prefix_cache is None:
+            return requests
+        kv_tokens = replica.kv_tokens
+        return with_prefix_cache(requests, self.prefix_cache, kv_tokens=kv_tokens, path=path)
+
+
+def usual_batching(cluster: Cluster, slots: int = 64) -> Batching:
+    """Return the batching of the chip's serving library: whole prompts on Trainium, else pieces."""
+    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
+        return Batching(slots, 0, BUCKETS)
+    return Batching(slots, CHUNK_TOKENS)
