@@ -73,16 +73,19 @@ def _ops(name: str, ranks: int) -> int:
 def row(op: str, name: str, group: Group) -> None:
     """Build and run once; print ops a second, of building also by this process's CPU time."""
     begun, before = time.perf_counter(), os.times()
-    made = build(CollectiveCall(op, group, GIB), name)
+    schedule = build(CollectiveCall(op, group, GIB), name)
     wall, after = time.perf_counter() - begun, os.times()
-    rate, own = len(made) / wall / 1e6, len(made) / max(after.user - before.user, 1e-3) / 1e6
+    rate, own = (
+        len(schedule) / wall / 1e6,
+        len(schedule) / max(after.user - before.user, 1e-3) / 1e6,
+    )
     begun = time.perf_counter()
-    run(made)
-    ran = len(made) / (time.perf_counter() - begun) / 1e6
+    run(schedule)
+    ran = len(schedule) / (time.perf_counter() - begun) / 1e6
     print(
-        f"{op:>14} {name:<18} {group.ranks:5,} ranks {len(made):12,} ops  built "
+        f"{op:>14} {name:<18} {group.ranks:5,} ranks {len(schedule):12,} ops  built "
         f"{rate:6.2f} M ops/s ({own:5.1f} by user time)  run {ran:6.2f} M ops/s  "
-        f"{made.nbytes / len(made):5.1f} B/op",
+        f"{schedule.nbytes / len(schedule):5.1f} B/op",
         flush=True,
     )
 
@@ -110,12 +113,12 @@ def per_axis_all_to_all() -> None:
     """All-to-all of 4,096 chips along one axis after the other, built and run."""
     begun = time.perf_counter()
     call = CollectiveCall("all-to-all", torus("torus:16x16x16"), GIB)
-    made = build(call, "torus")
+    schedule = build(call, "torus")
     built = time.perf_counter()
-    total = run(made).total_s
+    total = run(schedule).total_s
     print(
-        f"16x16x16 per-axis all-to-all: {len(made):,} ops built in {built - begun:.1f} s, run in "
-        f"{time.perf_counter() - built:.1f} s, simulated {total * 1e3:.3f} ms",
+        f"16x16x16 per-axis all-to-all: {len(schedule):,} ops built in {built - begun:.1f} s, run "
+        f"in {time.perf_counter() - built:.1f} s, simulated {total * 1e3:.3f} ms",
         flush=True,
     )
 
@@ -126,11 +129,11 @@ def direct_all_to_all() -> None:
     axes = (Tier("column", 128, 100 * 10**9, 10**6), Tier("row", 64, 100 * 10**9, 10**6))
     chips = whole(replace(plain, name="64x128", shape=Tiered(axes), chips_per_server=8192))
     begun = time.perf_counter()
-    made = build(CollectiveCall("all-to-all", chips, GIB // 16), "torus")
+    schedule = build(CollectiveCall("all-to-all", chips, GIB // 16), "torus")
     built = time.perf_counter()
-    total = run(made).total_s
+    total = run(schedule).total_s
     print(
-        f"64x128 direct all-to-all: {len(made):,} ops built in {built - begun:.1f} s, run in "
+        f"64x128 direct all-to-all: {len(schedule):,} ops built in {built - begun:.1f} s, run in "
         f"{time.perf_counter() - built:.1f} s, simulated {total * 1e3:.3f} ms",
         flush=True,
     )

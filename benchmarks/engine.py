@@ -61,8 +61,8 @@ def beside_hand_written(ranks: int, engine: str) -> None:
     if engine == "fast":
         ours = best(lambda: simulate(ring(ranks), engine=engine))
     else:
-        made = ring(ranks)
-        ours = best(lambda: simulate(made, engine=engine))
+        schedule = ring(ranks)
+        ours = best(lambda: simulate(schedule, engine=engine))
     line = f"{ranks:6,} ranks, {ops:9,} ops: {ours / ops * 1e6:6.3f} us/op"
     for name, by_hand in BY_HAND.items():
         other = best(lambda by_hand=by_hand: by_hand(ranks))
@@ -85,18 +85,18 @@ def build_and_run(ranks: int) -> str:
     """One line: build and run once, with the memory of both."""
     simulate(ring(4))
     begun = clocks()
-    made = ring(ranks)
+    schedule = ring(ranks)
     built = clocks()
-    times = simulate(made)
+    times = simulate(schedule)
     done = clocks()
-    ops = len(made)
+    ops = len(schedule)
     (build_s, build_cpu_s), (run_s, run_cpu_s) = built - begun, done - built
     columns = (times.ready_ps, times.start_ps, times.end_ps, times.status)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return (
         f"{ranks:6,} ranks, {ops:10,} ops: built in {build_s:.2f} s ({build_cpu_s:.2f} s of cores, "
         f"{ops / build_cpu_s / 1e6:.1f} M ops/s), run in {run_s:.2f} s ({run_cpu_s:.2f} s, "
-        f"{ops / run_cpu_s / 1e6:.1f} M ops/s); {made.nbytes / ops:.0f} B an op, "
+        f"{ops / run_cpu_s / 1e6:.1f} M ops/s); {schedule.nbytes / ops:.0f} B an op, "
         f"{sum(column.nbytes for column in columns) / ops:.0f} B more for its times, "
         f"peak {peak / 1e9:.2f} GB"
     )

@@ -21,7 +21,7 @@ def main() -> None:
     from workloads.models.huggingface import named
 
     begun = time.perf_counter()
-    made = scenario(cluster("rainier"), azure_code(), model=named("llama-3.1-405b"))
+    rainier = scenario(cluster("rainier"), azure_code(), model=named("llama-3.1-405b"))
     print(f"scenario (capacity table, one training iteration): {time.perf_counter() - begun:.1f} s")
     naive = naive_s(NAIVE_MINUTES) * WEEK_MINUTES / NAIVE_MINUTES
     print(
@@ -29,7 +29,7 @@ def main() -> None:
     )
     for name in ("static", "threshold", "forecast", "oracle"):
         begun = time.perf_counter()
-        result = run(made, policy_of(name, made))
+        result = run(rainier, policy_of(name, rainier))
         took = time.perf_counter() - begun
         print(
             f"{name:>9}: {took:5.2f} s for a week, {WEEK_MINUTES * 60 / took:12,.0f} x real time, "

@@ -45,13 +45,13 @@ def _measured(name: str) -> dict[str, float]:
 
     machine = cluster(name)
     begun = time.perf_counter()
-    made = graph(machine)
+    multigraph = graph(machine)
     build_s = time.perf_counter() - begun
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "chips": machine.chips,
-        "nodes": made.number_of_nodes(),
-        "edges": made.number_of_edges(),
+        "nodes": multigraph.number_of_nodes(),
+        "edges": multigraph.number_of_edges(),
         "build_s": build_s,
         "peak_rss_bytes": kib * 1024,
     }
@@ -67,11 +67,11 @@ def _by_add_edge(name: str) -> None:
     """The same graph with one call an edge."""
     table = edge_table(cluster(name))
     names, kinds = node_names(table), [asdict(kind) for kind in table.kinds]
-    made: nx.MultiDiGraph[int | str] = nx.MultiDiGraph()
-    made.add_nodes_from(names, kind="chip")
+    multigraph: nx.MultiDiGraph[int | str] = nx.MultiDiGraph()
+    multigraph.add_nodes_from(names, kind="chip")
     rows = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
     for src, dst, kind in rows:
-        made.add_edge(names[src], names[dst], **kinds[kind])
+        multigraph.add_edge(names[src], names[dst], **kinds[kind])
 
 
 if __name__ == "__main__":

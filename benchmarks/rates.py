@@ -41,10 +41,10 @@ def permutation(side: int) -> tuple[IntArray, IntArray, IntArray]:
     """Every chip sends to another one, picked at random, by the shortest way."""
     shape = cluster(f"torus:{side}x{side}x{side}", bandwidth="64GB/s", latency="1us").shape
     chips = side**3
-    found = routes(shape, np.arange(chips), np.random.default_rng(0).permutation(chips))
-    sending = np.diff(found.ptr) > 0
-    ptr = np.concatenate([[0], np.cumsum(np.diff(found.ptr)[sending])])
-    return np.full(int(found.link.max()) + 1, 64 * GB), ptr, found.link
+    paths = routes(shape, np.arange(chips), np.random.default_rng(0).permutation(chips))
+    sending = np.diff(paths.ptr) > 0
+    ptr = np.concatenate([[0], np.cumsum(np.diff(paths.ptr)[sending])])
+    return np.full(int(paths.link.max()) + 1, 64 * GB), ptr, paths.link
 
 
 def all_to_all(chips: int, leaf: int, oversubscription: int) -> tuple[IntArray, IntArray, IntArray]:

@@ -32,7 +32,7 @@ def main() -> None:
 def first_use() -> None:
     """Compile, or load what is kept on disk."""
     begun = time.perf_counter()
-    small = made("trn2-ultraserver:16", pp=2, global_batch=16, overlap="all")
+    small = training_program("trn2-ultraserver:16", pp=2, global_batch=16, overlap="all")
     noisy(small)
     by_engine(small)
     print(f"{'first use, compiled or loaded':>42}: {time.perf_counter() - begun:6.2f} s")
@@ -42,9 +42,10 @@ def demo() -> None:
     """All ways to run the demo's plan, which have to agree."""
     asked = {"pp": 2, "global_batch": 256, "overlap": "all"}
     name = "1,024 chips"
-    step = made("trn2-ultraserver:16", **asked)
+    step = training_program("trn2-ultraserver:16", **asked)
     folded, folded_s = measured(
-        f"{name}, built, folded, engine", lambda: by_folding(made("trn2-ultraserver:16", **asked))
+        f"{name}, built, folded, engine",
+        lambda: by_folding(training_program("trn2-ultraserver:16", **asked)),
     )
     calm, calm_s = measured(f"{name}, rank vector", lambda: vector(step))
     _, noisy_s = measured(f"{name}, rank vector, jitter {JITTER}", lambda: noisy(step))
@@ -60,17 +61,18 @@ def demo() -> None:
 def rainier(pp: int) -> None:
     """Rainier folded, building included, and every rank with jitter."""
     begun = time.perf_counter()
-    step = made("rainier", pp=pp, overlap="dp")
+    step = training_program("rainier", pp=pp, overlap="dp")
     built_s = time.perf_counter() - begun
     name = f"{len(step):,} chips, pp {pp}"
     folded, run_s = measured(f"{name}, folded, engine", partial(by_folding, step))
     print(f"{'with building':>42}: {built_s + run_s:6.2f} s")
-    found, noisy_s = measured(f"{name}, jitter {JITTER}", partial(noisy, step))
-    print(f"{'jitter makes the iteration longer by':>42}: {found.total_ps / folded.total_ps:.4f} x")
+    disturbed, noisy_s = measured(f"{name}, jitter {JITTER}", partial(noisy, step))
+    longer = disturbed.total_ps / folded.total_ps
+    print(f"{'jitter makes the iteration longer by':>42}: {longer:.4f} x")
     ratio("all ranks with jitter take longer by", noisy_s, built_s + run_s)
 
 
-def made(cluster: str, **asked: Any) -> Program:
+def training_program(cluster: str, **asked: Any) -> Program:
     """Program of a step of Llama 3.1 405B with 32 ranks of tensor parallelism."""
     from topologies.catalogue.catalogue import catalogue
     from topologies.clusters.names import cluster as machine
@@ -130,15 +132,15 @@ def measured(name: str, work: Callable[[], Any]) -> tuple[Any, float]:
     The time of all cores together tells how much of it was waiting, as on a busy machine.
     """
     begun, before = time.perf_counter(), time.process_time()
-    found = work()
+    result = work()
     took, worked = time.perf_counter() - begun, time.process_time() - before
     print(
-        f"{name:>42}: {took:6.2f} s ({worked:6.2f} s of cores), {len(found) / 1e6:8.1f} M ops, "
-        f"{len(found) / worked / 1e6:6.1f} M ops/s of a core, {peak_rss_bytes() / 1e9:.2f} GB "
+        f"{name:>42}: {took:6.2f} s ({worked:6.2f} s of cores), {len(result) / 1e6:8.1f} M ops, "
+        f"{len(result) / worked / 1e6:6.1f} M ops/s of a core, {peak_rss_bytes() / 1e9:.2f} GB "
         "so far",
         flush=True,
     )
-    return found, took
+    return result, took
 
 
 def ratio(name: str, longer_s: float, shorter_s: float) -> None:

@@ -116,11 +116,11 @@ def after_rounds_ps(after: Callable[[int], Schedule], rounds: int) -> int:
     return run(after(rounds)).total_ps
 
 
-def _run(made: Schedule) -> tuple[int, IntArray, int]:
+def _run(schedule: Schedule) -> tuple[int, IntArray, int]:
     """Time that a schedule takes, and for which each resource's slots are held [ps]; its ops."""
-    busy = np.bincount(made.resource + 1, made.duration_ps, len(made.resources) + 1)[1:]
-    slots = np.maximum(1, made.resources.slots)
-    return run(made).total_ps, busy.astype(np.int64) // slots, len(made)
+    busy = np.bincount(schedule.resource + 1, schedule.duration_ps, len(schedule.resources) + 1)[1:]
+    slots = np.maximum(1, schedule.resources.slots)
+    return run(schedule).total_ps, busy.astype(np.int64) // slots, len(schedule)
 
 
 def lowered(

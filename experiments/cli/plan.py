@@ -116,11 +116,11 @@ def _search(
     )
 
 
-def _print(found: Search, top: int, model: str) -> None:
+def _print(search: Search, top: int, model: str) -> None:
     from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
 
-    print_table(headline(found), *table(found, top), left=1)
-    click.echo(shared(found, top))
-    print_table("", *sifted(found))
-    for line in (*remarks(found), f"Run the first: {train_command(found, model)}"):
+    print_table(headline(search), *table(search, top), left=1)
+    click.echo(shared(search, top))
+    print_table("", *sifted(search))
+    for line in (*remarks(search), f"Run the first: {train_command(search, model)}"):
         click.echo(line)

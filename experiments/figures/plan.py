@@ -83,12 +83,12 @@ def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
     return "\n".join(words)
 
 
-def pareto(found: Search, top: int) -> Figure:
+def pareto(search: Search, top: int) -> Figure:
     """Estimated time of all plans against their memory, coloured by what divides the model.
 
     Parameters
     ----------
-    found : Search
+    search : Search
     top : int
         Simulated plans that are numbered.
     """
@@ -96,15 +96,15 @@ def pareto(found: Search, top: int) -> Figure:
 
     figure = Figure(figsize=(9.5, 5.4), layout="constrained")
     axes = figure.subplots()
-    memory, seconds = found.total_bytes / 1e9, found.estimate_s
-    known = [kind(plan) for plan in found.plans]
+    memory, seconds = search.total_bytes / 1e9, search.estimate_s
+    known = [kind(plan) for plan in search.plans]
     for number, name in enumerate(kinds()):
         which = np.array([one == name for one in known])
         if which.any():
             hue = HUES[number % len(HUES)]
             axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=hue,
                          label=f"{name} ({which.sum():,})")  # fmt: skip
-    edge = frontier(found.total_bytes, seconds)
+    edge = frontier(search.total_bytes, seconds)
     axes.step(
         memory[edge],
         seconds[edge],
@@ -113,8 +113,8 @@ def pareto(found: Search, top: int) -> Figure:
         lw=1.2,
         label="fastest so far",
     )
-    marked = [(one.memory.total / 1e9, one.iteration_s) for one in found.finalists[:top]]
-    capacity = found.finalists[0].memory.capacity / 1e9
+    marked = [(one.memory.total / 1e9, one.iteration_s) for one in search.finalists[:top]]
+    capacity = search.finalists[0].memory.capacity / 1e9
     axes.axvline(capacity, color="grey", ls="--", lw=1)
     axes.text(capacity, 1.0, " memory\n of a rank", transform=axes.get_xaxis_transform(), va="top",
               fontsize=8, color="grey")  # fmt: skip
@@ -123,9 +123,9 @@ def pareto(found: Search, top: int) -> Figure:
     axes.set_xlabel("memory of the rank that needs most [GB]")
     axes.set_ylabel("time of one iteration [s]")
     axes.spines[["top", "right"]].set_visible(False)
-    best = found.finalists[0]
+    best = search.finalists[0]
     axes.set_title(
-        f"{found.model.name} on {found.cluster.name}: the fastest plan takes "
+        f"{search.model.name} on {search.cluster.name}: the fastest plan takes "
         f"{format_seconds(best.iteration_s)} and {format_bytes(best.memory.total)} a rank",
         loc="left",
         fontsize=10,
@@ -158,12 +158,12 @@ def _numerals(figure: Figure, axes: Axes, places: Sequence[tuple[float, float]])
             axes.annotate(str(number), at, (4, -3), textcoords="offset points", fontsize=8)
 
 
-def worth(found: Search, top: int) -> Figure:
+def worth(search: Search, top: int) -> Figure:
     """Time of the simulated plans against what they cost or draw, coloured as in :func:`pareto`.
 
     Parameters
     ----------
-    found : Search
+    search : Search
         Ranked by cost or energy.
     top : int
         Plans that are numbered.
@@ -171,19 +171,19 @@ def worth(found: Search, top: int) -> Figure:
     from matplotlib.figure import Figure
 
     unit, scale = {"energy": ("energy of one iteration [kWh]", 3.6e6)}.get(
-        found.objective, ("price of one iteration [USD]", 1.0)
+        search.objective, ("price of one iteration [USD]", 1.0)
     )
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = figure.subplots()
-    known = [kind(one.plan) for one in found.finalists]
+    known = [kind(one.plan) for one in search.finalists]
     for number, name in enumerate(kinds()):
-        some = [one for one, its in zip(found.finalists, known, strict=True) if its == name]
+        some = [one for one, its in zip(search.finalists, known, strict=True) if its == name]
         if some:
             times = [one.iteration_s for one in some]
-            spent = [one.worth(found.objective) / scale for one in some]
+            spent = [one.worth(search.objective) / scale for one in some]
             axes.plot(times, spent, "o", color=HUES[number % len(HUES)], label=name)
-    seconds = np.array([one.iteration_s for one in found.finalists])
-    values = np.array([one.worth(found.objective) / scale for one in found.finalists])
+    seconds = np.array([one.iteration_s for one in search.finalists])
+    values = np.array([one.worth(search.objective) / scale for one in search.finalists])
     order = np.lexsort((values, seconds))
     edge = order[np.minimum.accumulate(values[order]) == values[order]]
     axes.step(seconds[edge], values[edge], where="post", color="black", lw=1.2,
@@ -193,9 +193,9 @@ def worth(found: Search, top: int) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     cheap, quick = values.argmin(), seconds.argmin()
     less, longer = 1 - values[cheap] / values[quick], seconds[cheap] / seconds[quick] - 1
-    told = f"the plan of least {found.objective} takes {less:.0%} less than the fastest"
+    told = f"the plan of least {search.objective} takes {less:.0%} less than the fastest"
     axes.set_title(
-        f"{found.model.name} on {found.cluster.name}: {told}, and {longer:.0%} longer",
+        f"{search.model.name} on {search.cluster.name}: {told}, and {longer:.0%} longer",
         loc="left",
         fontsize=10,
     )

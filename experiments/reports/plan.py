@@ -42,73 +42,73 @@ SHOWN_PARTS = {
 """Parts of the breakdown that a table shows where they are not nothing, and their heads."""
 
 
-def document(found: Search, top: int, model: str = "") -> dict[str, Any]:
+def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     """All results under the keys of the command line; ``model`` as the user wrote it."""
-    best = found.finalists[0].plan
+    best = search.finalists[0].plan
     return {
-        "model": found.model.name,
-        "cluster": found.cluster.name,
-        "chips": found.cluster.chips,
+        "model": search.model.name,
+        "cluster": search.cluster.name,
+        "chips": search.cluster.chips,
         "ranks": best.ranks,
-        "parameters": found.model.parameters,
+        "parameters": search.model.parameters,
         "global_batch": best.global_batch,
         "seq": best.seq,
-        "candidates": found.candidates,
-        "pruned": dict(found.pruned),
-        "oversized": found.oversized,
-        "fitting": len(found.plans),
-        "estimated": len(found.plans),
-        "simulated": len(found.finalists),
-        "rows": ranked(found, top),
+        "candidates": search.candidates,
+        "pruned": dict(search.pruned),
+        "oversized": search.oversized,
+        "fitting": len(search.plans),
+        "estimated": len(search.plans),
+        "simulated": len(search.finalists),
+        "rows": ranked(search, top),
         "agreement": {
-            "plans": found.agreement.plans,
-            "kendall_tau": found.agreement.kendall_tau,
-            "median_abs_error": found.agreement.median_abs_error,
-            "worst_abs_error": found.agreement.worst_abs_error,
+            "plans": search.agreement.plans,
+            "kendall_tau": search.agreement.kendall_tau,
+            "median_abs_error": search.agreement.median_abs_error,
+            "worst_abs_error": search.agreement.worst_abs_error,
         },
-        "interval": plan_interval(found, found.finalists[0]).document(),
-        "objective": found.objective,
-        "cost_usd": found.finalists[0].cost.cost_usd,
-        "energy_joules": found.finalists[0].cost.energy_joules,
-        "usd_per_million_tokens": found.finalists[0].cost.usd_per_million_tokens,
-        "price_basis": found.finalists[0].cost.price_basis,
-        "power_basis": found.finalists[0].cost.power_basis,
-        "next_estimate_s": found.next_estimate_s,
-        "overlapped_s": found.overlapped_s,
-        "train": train_command(found, model),
-        "build_s": found.estimated_in_s,
-        "simulate_s": found.simulated_in_s,
+        "interval": plan_interval(search, search.finalists[0]).document(),
+        "objective": search.objective,
+        "cost_usd": search.finalists[0].cost.cost_usd,
+        "energy_joules": search.finalists[0].cost.energy_joules,
+        "usd_per_million_tokens": search.finalists[0].cost.usd_per_million_tokens,
+        "price_basis": search.finalists[0].cost.price_basis,
+        "power_basis": search.finalists[0].cost.power_basis,
+        "next_estimate_s": search.next_estimate_s,
+        "overlapped_s": search.overlapped_s,
+        "train": train_command(search, model),
+        "build_s": search.estimated_in_s,
+        "simulate_s": search.simulated_in_s,
     }
 
 
-def plan_interval(found: Search, one: Finalist) -> Interval:
+def plan_interval(search: Search, one: Finalist) -> Interval:
     """Interval of the time of one plan."""
-    return training_interval(found.model, one.plan, found.cluster.chip, one.iteration_s)
+    return training_interval(search.model, one.plan, search.cluster.chip, one.iteration_s)
 
 
-def ranked(found: Search, top: int) -> list[dict[str, Any]]:
+def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     """The best plans as rows, each with its interval and whether it ties with the first.
 
     Plans of one search share the errors of machine, model and kernels, so their ratio is surer than
     either time: ``tied`` says that the ratio to the first plan is within what pairs of measured
     plans of one job differed by.
     """
-    best = found.finalists[0]
-    kind = training_features(found.model, best.plan, found.cluster.chip).kind
+    best = search.finalists[0]
+    kind = training_features(search.model, best.plan, search.cluster.chip).kind
     margin = ratio_half_width(kind)
     rows = []
-    for place, one in enumerate(found.finalists[:top], start=1):
-        ends = plan_interval(found, one)
+    for place, one in enumerate(search.finalists[:top], start=1):
+        ends = plan_interval(search, one)
         tied = math.log(one.iteration_s / best.iteration_s) <= margin
         rows.append({**row(one, place), "low": ends.low, "high": ends.high, "tied": tied})
     return rows
 
 
-def ties(found: Search) -> str:
+def ties(search: Search) -> str:
     """One line on the interval of the first plan, and which plans cannot be told from it."""
-    rows = ranked(found, len(found.finalists))
+    rows = ranked(search, len(search.finalists))
     tied = [str(one["rank"]) for one in rows[1:] if one["tied"]]
-    ends = format_interval(plan_interval(found, found.finalists[0]))
+    ends = format_interval(plan_interval(search, search.finalists[0]))
     first = f"The first takes {format_seconds(rows[0]['iteration_s'])} {ends}"
     if not tied:
         return (
@@ -150,17 +150,17 @@ def fields_of(plan: ParallelPlan) -> dict[str, Any]:
     return told | joined | {"etp": plan.expert_tp}
 
 
-def estimates(found: Search) -> pd.DataFrame:
+def estimates(search: Search) -> pd.DataFrame:
     """Every plan that was estimated, the fastest first: fields, time and memory."""
-    rows = pd.DataFrame([fields_of(plan) for plan in found.plans])
-    rows["estimate_s"], rows["memory_total_bytes"] = found.estimate_s, found.total_bytes
+    rows = pd.DataFrame([fields_of(plan) for plan in search.plans])
+    rows["estimate_s"], rows["memory_total_bytes"] = search.estimate_s, search.total_bytes
     return rows.sort_values(["estimate_s", "memory_total_bytes"], kind="stable")
 
 
-def frame(found: Search, top: int) -> pd.DataFrame:
+def frame(search: Search, top: int) -> pd.DataFrame:
     """The ranked plans as a table, breakdown and memory in columns of their own."""
     rows = []
-    for told in ranked(found, top):
+    for told in ranked(search, top):
         memory, parts = told.pop("memory_bytes"), told.pop("breakdown_s")
         told |= {f"memory_{name}_bytes": size for name, size in memory.items()}
         rows.append(told | {f"{part}_s": seconds for part, seconds in parts.items()})
@@ -175,30 +175,30 @@ BRIEF = (
 """Columns that say most about a plan."""
 
 
-def brief(found: Search, top: int) -> pd.DataFrame:
+def brief(search: Search, top: int) -> pd.DataFrame:
     """The columns of :func:`frame` that say most, after ``model`` and ``cluster``."""
-    rows = frame(found, top)[[*BRIEF]]
-    rows.insert(0, "cluster", found.cluster.name)
-    rows.insert(0, "model", found.model.name)
+    rows = frame(search, top)[[*BRIEF]]
+    rows.insert(0, "cluster", search.cluster.name)
+    rows.insert(0, "model", search.model.name)
     return rows
 
 
-def headline(found: Search) -> str:
+def headline(search: Search) -> str:
     """Return the question in one line."""
-    plan = found.finalists[0].plan
-    overlaps = {one.plan.overlap for one in found.finalists}
+    plan = search.finalists[0].plan
+    overlaps = {one.plan.overlap for one in search.finalists}
     overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
     return (
-        f"{found.model.name} ({found.model.parameters / 1e9:,.1f} G parameters) on "
-        f"{found.cluster.name}, {found.cluster.chips:,} chips, global batch "
+        f"{search.model.name} ({search.model.parameters / 1e9:,.1f} G parameters) on "
+        f"{search.cluster.name}, {search.cluster.chips:,} chips, global batch "
         f"{plan.global_batch:,} × {plan.seq:,} tokens{overlap}"
     )
 
 
-def table(found: Search, top: int) -> tuple[list[str], list[list[str]]]:
+def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the ranked plans; what is the same in all of them is left out."""
-    shown = found.finalists[:top]
-    silent = () if found.model.experts else ("ep", "etp")
+    shown = search.finalists[:top]
+    silent = () if search.model.experts else ("ep", "etp")
     varying = [
         name
         for name in FIELDS
@@ -207,7 +207,7 @@ def table(found: Search, top: int) -> tuple[list[str], list[list[str]]]:
     columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
     parts = [part for part in SHOWN_PARTS if any(one.breakdown_s[part] for one in shown)]
     heads = ["", *(HEADS.get(name, name) for name in columns), "estimate", "simulated", "error"]
-    sought = WORTH.get(found.objective, {})
+    sought = WORTH.get(search.objective, {})
     heads += [*sought, "MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
     return heads, [
         [
@@ -252,9 +252,9 @@ SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "atte
 """Fields that are told even where they are the default."""
 
 
-def shared(found: Search, top: int) -> str:
+def shared(search: Search, top: int) -> str:
     """Return the fields that all plans of the table share, in one line."""
-    shown = found.finalists[:top]
+    shown = search.finalists[:top]
     same = [
         f"{name.replace('_', ' ')} {_field(shown[0], name)}"
         for name in FIELDS
@@ -265,36 +265,36 @@ def shared(found: Search, top: int) -> str:
     return f"All of them: {', '.join(same)}. Shares are of the simulated step, mean over ranks."
 
 
-def sifted(found: Search) -> tuple[list[str], list[list[str]]]:
+def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
     """Count the plans by what became of them, as heads and cells."""
-    rows = [("plans that divide model, batch and cluster", found.candidates)]
-    rows += [(f"  left out: {reason}", -count) for reason, count in found.pruned.items()]
-    rows += [("  too large for a rank's memory", -found.oversized)] * bool(found.oversized)
-    rows += [("estimated", len(found.plans)), ("simulated in full", len(found.finalists))]
+    rows = [("plans that divide model, batch and cluster", search.candidates)]
+    rows += [(f"  left out: {reason}", -count) for reason, count in search.pruned.items()]
+    rows += [("  too large for a rank's memory", -search.oversized)] * bool(search.oversized)
+    rows += [("estimated", len(search.plans)), ("simulated in full", len(search.finalists))]
     return ["what became of all plans", "plans"], [[text, f"{count:,}"] for text, count in rows]
 
 
-def remarks(found: Search) -> list[str]:
+def remarks(search: Search) -> list[str]:
     """Return remarks on the time of the search and on the error of its estimates."""
-    agree = found.agreement
+    agree = search.agreement
     told = [
-        f"Weighed and estimated in {found.estimated_in_s:.1f} s, the best {len(found.finalists)} "
-        f"simulated in {found.simulated_in_s:.1f} s."
+        f"Weighed and estimated in {search.estimated_in_s:.1f} s, the best {len(search.finalists)} "
+        f"simulated in {search.simulated_in_s:.1f} s."
     ]
     errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
     told.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
-    told.append(ties(found))
-    if found.next_estimate_s is not None:
-        best = found.finalists[0]
-        slower = found.next_estimate_s / best.iteration_s - 1
+    told.append(ties(search))
+    if search.next_estimate_s is not None:
+        best = search.finalists[0]
+        slower = search.next_estimate_s / best.iteration_s - 1
         told.append(
             f"The best plan that was not simulated is estimated at "
-            f"{format_seconds(found.next_estimate_s)}, {slower:.1%} over the first."
+            f"{format_seconds(search.next_estimate_s)}, {slower:.1%} over the first."
         )
-    if found.overlapped_s is not None:
-        first, least = found.finalists[0], found.overlapped_s
+    if search.overlapped_s is not None:
+        first, least = search.finalists[0], search.overlapped_s
         told.append(
             f"All overlap what frameworks overlap unasked (--overlap {first.plan.overlap}). With "
             f"--overlap all the first takes {format_seconds(least)}, "
@@ -312,10 +312,10 @@ SPELT = (
 """Fields that a command states even where they are the default."""
 
 
-def train_command(found: Search, model: str = "") -> str:
+def train_command(search: Search, model: str = "") -> str:
     """The command that runs the first plan by itself; ``model`` as the user wrote it."""
-    plan, named = found.finalists[0].plan, model or found.model.name
-    words = ["cluster-sim", "train", "--model", named, "--cluster", found.cluster.name]
+    plan, named = search.finalists[0].plan, model or search.model.name
+    words = ["cluster-sim", "train", "--model", named, "--cluster", search.cluster.name]
     for name, value in fields_of(plan).items():
         option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
         if isinstance(value, bool):
@@ -325,34 +325,34 @@ def train_command(found: Search, model: str = "") -> str:
     return shlex.join(words)
 
 
-def write(run: Run, found: Search, top: int, model: str) -> None:
+def write(run: Run, search: Search, top: int, model: str) -> None:
     """Put pictures, tables and the first plan into a run directory."""
     from experiments.figures.plan import bars, pareto, worth
 
-    rows, every = frame(found, top), estimates(found)
-    run.figure("plans", bars(rows, _titled(found, top)), title="The best plans")
-    run.figure("pareto", pareto(found, top), title="Memory and time of all plans", note=PARETO)
-    if found.objective != "time":
-        title = f"Time and {found.objective} of the simulated plans"
-        run.figure(found.objective, worth(found, top), title=title)
-    run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(found)))
-    heads, cells = sifted(found)
+    rows, every = frame(search, top), estimates(search)
+    run.figure("plans", bars(rows, _titled(search, top)), title="The best plans")
+    run.figure("pareto", pareto(search, top), title="Memory and time of all plans", note=PARETO)
+    if search.objective != "time":
+        title = f"Time and {search.objective} of the simulated plans"
+        run.figure(search.objective, worth(search, top), title=title)
+    run.table("metrics", rows, title="Ranked plans", note=" ".join(remarks(search)))
+    heads, cells = sifted(search)
     run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")
     listed = every.to_csv(index=False).encode()
     run.file("estimates.csv", listed, title="Every plan that was estimated", table=True)
-    first = found.finalists[0].plan
+    first = search.finalists[0].plan
     run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
-    run.json("results", document(found, top, model), title="Results")
+    run.json("results", document(search, top, model), title="Results")
 
 
-def _titled(found: Search, top: int) -> str:
+def _titled(search: Search, top: int) -> str:
     """The fastest plan and how far the others are, then the question."""
-    best, last = found.finalists[0], found.finalists[:top][-1]
+    best, last = search.finalists[0], search.finalists[:top][-1]
     slower = last.iteration_s / best.iteration_s - 1
     return (
         f"tp {best.plan.tp}, pp {best.plan.pp}, dp {best.plan.dp:,} takes "
-        f"{format_seconds(best.iteration_s)}; the last of {min(top, len(found.finalists))} plans "
-        f"{slower:.0%} more\n{headline(found)}"
+        f"{format_seconds(best.iteration_s)}; the last of {min(top, len(search.finalists))} plans "
+        f"{slower:.0%} more\n{headline(search)}"
     )
 
 

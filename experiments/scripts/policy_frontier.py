@@ -77,15 +77,15 @@ KEPT = (
 
 
 def _policies(
-    made: Scenario, headrooms: tuple[float, ...]
+    week: Scenario, headrooms: tuple[float, ...]
 ) -> Iterator[tuple[str, dict[str, float], Policy]]:
     from workloads.fleet.policy_by_name import policy_of
 
     for name in ("static", "threshold", "forecast", "mpc", "oracle"):
         for headroom in headrooms:
-            yield name, {"headroom": headroom}, policy_of(name, made, headroom=headroom)
+            yield name, {"headroom": headroom}, policy_of(name, week, headroom=headroom)
     for share in (0.2, 0.4, 0.6, 0.8):
-        yield "clock", {"night_share": share}, policy_of("clock", made, night_share=share)
+        yield "clock", {"night_share": share}, policy_of("clock", week, night_share=share)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

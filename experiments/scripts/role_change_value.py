@@ -80,7 +80,7 @@ def run(
     return frame
 
 
-def _least(made: Scenario, lead: int, target: float) -> tuple[float, float, float]:
+def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, float]:
     """Headroom, freed share and attainment of the least headroom that keeps the target."""
     from dataclasses import replace
 
@@ -89,10 +89,10 @@ def _least(made: Scenario, lead: int, target: float) -> tuple[float, float, floa
     from workloads.fleet.results.summary import summary
     from workloads.fleet.scenario import run as run_scenario
 
-    timed = replace(made, costs=ChangeCosts.fixed(60.0 * lead))
+    timed = replace(week, costs=ChangeCosts.fixed(60.0 * lead))
 
     def tried(headroom: float) -> tuple[float, float, float]:
-        done = summary(run_scenario(timed, threshold(headroom=headroom)), made.economics)
+        done = summary(run_scenario(timed, threshold(headroom=headroom)), week.economics)
         freed = 1 - done["inference_chip_hours"] / done["chip_hours"]
         return headroom, float(freed), float(done["slo_attainment"])
 

@@ -114,8 +114,8 @@ def study(document: Any) -> Study:
 
     Examples
     --------
-    >>> made = study({"command": "topology", "grid": {"cluster": ["ring:8", "mesh:8"]}})
-    >>> made.grid["cluster"]
+    >>> described = study({"command": "topology", "grid": {"cluster": ["ring:8", "mesh:8"]}})
+    >>> described.grid["cluster"]
     ['ring:8', 'mesh:8']
     """
     if not isinstance(document, dict):
@@ -133,7 +133,7 @@ def study(document: Any) -> Study:
         raise InputError(f"{shown(place)}: {rule(first)}.") from None
 
 
-def rows(made: Study, program: Program) -> list[Row]:
+def rows(described: Study, program: Program) -> list[Row]:
     """All runs of a study, in order: runs of the list, and for each of them the grid.
 
     Raises
@@ -141,15 +141,17 @@ def rows(made: Study, program: Program) -> list[Row]:
     InputError
         When there are none or too many, or a parameter is unknown to the command.
     """
-    count = math.prod(len(values) for values in made.grid.values()) * max(1, len(made.runs))
-    if not (made.grid or made.runs) or not count:
+    count = math.prod(len(values) for values in described.grid.values()) * max(
+        1, len(described.runs)
+    )
+    if not (described.grid or described.runs) or not count:
         raise InputError(
             "the study has no runs; name parameters with several values under grid, or list runs."
         )
     if count > MOST_RUNS:
         raise InputError(f"the study has {count:,} runs; at most {MOST_RUNS:,}. Make several.")
     files: dict[str, str] = {}
-    return [_row(made, varied, files, program) for varied in _combinations(made)]
+    return [_row(described, varied, files, program) for varied in _combinations(described)]
 
 
 def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
@@ -188,14 +190,14 @@ def _is_mixed(column: pd.Series[Any]) -> bool:
     return any(texts) and not all(texts)
 
 
-def _combinations(made: Study) -> Iterable[Values]:
-    for own in made.runs or [{}]:
-        for values in itertools.product(*made.grid.values()):
-            yield {**own, **dict(zip(made.grid, values, strict=True))}
+def _combinations(described: Study) -> Iterable[Values]:
+    for own in described.runs or [{}]:
+        for values in itertools.product(*described.grid.values()):
+            yield {**own, **dict(zip(described.grid, values, strict=True))}
 
 
-def _row(made: Study, varied: Values, files: dict[str, str], program: Program) -> Row:
-    command_line = arguments(program, made.command, {**made.fixed, **varied})
+def _row(described: Study, varied: Values, files: dict[str, str], program: Program) -> Row:
+    command_line = arguments(program, described.command, {**described.fixed, **varied})
     named = sorted({name for word in command_line for name in _names(word)})
     for name in named:
         if name not in files:

@@ -115,10 +115,10 @@ def grades(numbers: Catalogue) -> dict[str, Counter[str]]:
     return grades_of
 
 
-def page(found: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
+def page(lines: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
     """Text of the page."""
     rows = []
-    for line in found:
+    for line in lines:
         name, rests = KINDS[line.kind]
         if not line.rows:
             rows.append(f"| {name} | {line.chip} | no row | | | | | |")
@@ -136,7 +136,7 @@ def page(found: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
     return HEAD + "\n".join(rows) + "\n" + TAIL + "\n".join(of_chips) + "\n" + END
 
 
-def draw(found: Sequence[Line], path: Path) -> None:
+def draw(lines: Sequence[Line], path: Path) -> None:
     """Median and 90th percentile of the error by kind of answer and chip."""
     from matplotlib.figure import Figure
 
@@ -144,7 +144,7 @@ def draw(found: Sequence[Line], path: Path) -> None:
     axes = figure.subplots(1, len(KINDS), sharey=True)
     heights = {chip: -at for at, chip in enumerate(CHIPS)}
     for axis, (kind, (name, _)) in zip(axes, KINDS.items(), strict=True):
-        for line in found:
+        for line in lines:
             if line.kind != kind:
                 continue
             y = heights[line.chip]

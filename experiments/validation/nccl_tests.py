@@ -117,11 +117,11 @@ def parse_measured(text: str, name: str = "the text", wanted: str | None = None)
 
     Examples
     --------
-    >>> found = parse_measured('''nccom-test -r 2 allr
+    >>> table = parse_measured('''nccom-test -r 2 allr
     ...        size(B)    count(elems)     type    time(us)    algbw(GB/s)    busbw(GB/s)
     ...       33554432        33554432    uint8         768          40.69          40.69
     ... ''')
-    >>> found.collective, found.ranks, found.time_s.tolist(), found.bandwidth_unit
+    >>> table.collective, table.ranks, table.time_s.tolist(), table.bandwidth_unit
     ('all-reduce', 2, [0.000768], 'GiB/s')
     """
     lines = [_plain(line) for line in text.splitlines()]

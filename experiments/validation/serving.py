@@ -37,7 +37,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
         chips=chips if chips and tp > chips else None,
         ep=values.get("ep") or 1,
     )
-    answer = _found(replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
+    answer = _answered(replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
     predicted = {
         "ttft_s": answer.ttft_s,
         "tpot_s": answer.tpot_s,
@@ -52,19 +52,19 @@ def _engine_numbers(values: Mapping[str, Any], numbers: Catalogue | None) -> Cat
     return book.with_variants(engine(values, machines_for(values["cluster"], 1, book).chip, book))
 
 
-def _found(made: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
+def _answered(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
     """Times with the row's batching, or else with that of the chip's usual engine."""
     prompt, output = values["prompt_tokens"], values["output_tokens"]
     users = values["concurrency"] or 1
     static = neuron if values.get("batching") is None else values["batching"] == "static"
     buckets = BUCKETS if neuron else ()
     if static:
-        return static_batch(made, prompt, output, users, buckets)
+        return static_batch(replica, prompt, output, users, buckets)
     batching = Batching(users, 0 if neuron else max(GPU_CHUNK, users + 1), buckets)
     if values.get("rounds") is not None:
         shortest = values.get("shortest_lengths") or 1.0
-        return benchmark(made, (prompt, output), shortest, values["rounds"], batching)
-    return continuous(made, prompt, output, users, batching)
+        return benchmark(replica, (prompt, output), shortest, values["rounds"], batching)
+    return continuous(replica, prompt, output, users, batching)
 
 
 def _provenance(values: Mapping[str, Any]) -> dict[str, str]:

@@ -76,12 +76,12 @@ def _layer_text(fabric: ScaleOut, layer: Layer, number: int, cluster: Cluster) -
     return f"{layer.groups:,} {layer.name} groups{rails}, up to {below:,} chips each"
 
 
-def _rise_text(fabric: ScaleOut, made: tuple[Layer, ...], number: int, cluster: Cluster) -> str:
+def _rise_text(fabric: ScaleOut, layers: tuple[Layer, ...], number: int, cluster: Cluster) -> str:
     """Links that go up into layer ``number``, and how long a step over it takes."""
     climb_ps = fabric.climb_ps[min(number, len(fabric.climb_ps) - 1)]
     step = f"{time_text(fabric.latency_ps + climb_ps)} a step"
     if number == 0:
         server = rate_text(fabric.bandwidth_bytes_per_s * cluster.chips_per_server)
         return f"{rate_text(fabric.bandwidth_bytes_per_s)} a chip, {server} a server\n{step}"
-    below = made[number - 1]
+    below = layers[number - 1]
     return f"{rate_text(below.up_bytes_per_s)} a group over {below.up_links:,} links\n{step}"

@@ -123,17 +123,17 @@ def _scale_up(
 
 
 def _scale_out(
-    cluster: Cluster, made: tuple[Layer, ...], nodes: dict[str, int], first_kind: int
+    cluster: Cluster, layers: tuple[Layer, ...], nodes: dict[str, int], first_kind: int
 ) -> list[tuple[IntArray, IntArray, IntArray]]:
     """Edges from chips to adapters, to hosts, and up from layer to layer, each both ways."""
     begin = dict(zip(nodes, np.cumsum([0, *nodes.values()]).tolist(), strict=False))
     chip = np.arange(cluster.chips)
     server = np.arange(cluster.servers)
     adapters = begin["adapters"] + server
-    tor = begin[made[0].name] + server * cluster.chips_per_server // made[0].chips
+    tor = begin[layers[0].name] + server * cluster.chips_per_server // layers[0].chips
     pairs = [(chip, begin["adapters"] + chip // cluster.chips_per_server)]
     pairs += [(adapters, begin["host"] + server), (adapters, tor)]
-    for lower, upper in pairwise(made):
+    for lower, upper in pairwise(layers):
         group = np.arange(lower.groups)
         above = begin[upper.name] + group * lower.chips // upper.chips
         pairs.append((begin[lower.name] + group, above))
@@ -146,12 +146,14 @@ def _both_ways(low: IntArray, high: IntArray, kind: int) -> tuple[IntArray, IntA
     return src, dst, np.full(len(src), kind, np.int32)
 
 
-def _scale_out_kinds(cluster: Cluster, fabric: ScaleOut, made: tuple[Layer, ...]) -> list[EdgeKind]:
+def _scale_out_kinds(
+    cluster: Cluster, fabric: ScaleOut, layers: tuple[Layer, ...]
+) -> list[EdgeKind]:
     """Kinds of :func:`_scale_out`; latencies along a path add up to its step from end to end.
 
     A host reaches its adapters at their rate: each sits on a slot that is at least as fast.
     """
-    climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(made))]
+    climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
     rate = fabric.bandwidth_bytes_per_s
     server_rate = rate * cluster.chips_per_server
     ports = max(1, round(server_rate / fabric.port_bytes_per_s))
@@ -161,7 +163,7 @@ def _scale_out_kinds(cluster: Cluster, fabric: ScaleOut, made: tuple[Layer, ...]
         EdgeKind("host", server_rate, 0.0, fabric.adapters_per_server),
         EdgeKind("server", server_rate, climb_ps[0] / half, ports),
     ]
-    for number, layer in enumerate(made[:-1]):
+    for number, layer in enumerate(layers[:-1]):
         step_ps = climb_ps[number + 1] - climb_ps[number]
         kinds.append(EdgeKind(layer.name, layer.up_bytes_per_s, step_ps / half, layer.up_links))
     return kinds

@@ -41,8 +41,8 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     Examples
     --------
     >>> from topologies.clusters.names import cluster
-    >>> made = graph(cluster("trn2.48xlarge"))
-    >>> made.out_degree(0), made[0][1][0]["bandwidth_bytes_per_s"]
+    >>> multigraph = graph(cluster("trn2.48xlarge"))
+    >>> multigraph.out_degree(0), multigraph[0][1][0]["bandwidth_bytes_per_s"]
     (5, 128000000000)
     """
     table = edge_table(cluster)
@@ -94,12 +94,12 @@ def _node_attributes(cluster: Cluster, table: EdgeTable) -> Iterator[dict[str, A
 
 
 def _add_nodes(
-    made: nx.MultiDiGraph[Node], names: list[Node], attributes: Iterator[dict[str, Any]]
+    multigraph: nx.MultiDiGraph[Node], names: list[Node], attributes: Iterator[dict[str, Any]]
 ) -> tuple[list[Row], list[Row]]:
     """Add all nodes; return the rows of successors and of predecessors that networkx keeps."""
     after: list[Row] = [{} for _ in names]
     before: list[Row] = [{} for _ in names]
-    inside = vars(made)
+    inside = vars(multigraph)
     inside["_node"].update(zip(names, attributes, strict=True))
     inside["_adj"].update(zip(names, after, strict=True))
     inside["_pred"].update(zip(names, before, strict=True))

@@ -19,10 +19,10 @@ Direction = Literal["forward", "backward"]
 BLOCK = 128
 """Queries that one block of a fused kernel works on; also the head dimension of the fits."""
 BACKWARD_FLOPS = 2.5
-"""Of fused attention over forward: five products instead of two (arXiv 2307.08691)."""
+"""FLOPs of fused attention backward over forward: five products, not two (arXiv 2307.08691)."""
 FORWARD_PASSES, BACKWARD_PASSES = 9, 11
-"""Bytes a score that softmax and dropout move when every step is its own kernel: read and write
-of each in two bytes, and one byte of mask (arXiv 2205.05198, section 4.1)."""
+"""Bytes that softmax and dropout move for each score when every step is a kernel of its own: two
+bytes for each read and each write, and one byte of mask (arXiv 2205.05198, section 4.1)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ def decode_attention(
     batch, cached, kv_heads, head_dim : int or int array
         Sequences, cached tokens of each, key-value heads of this rank, head width.
     element_bytes : float
-        Of a cached key or value.
+        Bytes of a cached key or value.
     ranks_per_chip, parts
         As for :func:`workloads.kernels.gemm.gemm`.
 

@@ -28,11 +28,11 @@ class Timing:
     Attributes
     ----------
     seconds : float or float array
-        Of one call of the kernel [s].
+        Time of one call of the kernel [s].
     provenance : str
         The worst of its inputs: ``measured``, ``interpolated``, ``extrapolated``, ``assumed``.
     size_bytes : int
-        What one call reads and writes in memory at least [B]; 0 where nobody has counted.
+        Least that one call reads and writes in memory [B]; 0 where nobody has counted.
     """
 
     seconds: Any
@@ -68,15 +68,15 @@ class Rank:
     chip : str
         Part of the catalogue.
     kin : Family
-        Whose kernels it runs.
+        Family whose kernels it runs.
     peak_flops_per_s, hbm_bytes_per_s : float
-        Its part of the matrix peak in the precision asked for, and of the memory bandwidth.
+        Share of the matrix peak in the precision asked for, and of the memory bandwidth.
     element_bytes : float
-        Of a GEMM's inputs.
+        Bytes of an element of a GEMM's inputs.
     ranks_per_chip : int
         Ranks that share the chip.
     parts : Catalogue
-        Where the constants are.
+        Catalogue with the constants.
     """
 
     chip: str

@@ -41,7 +41,7 @@ def gemm(
     m, n, k : int or int array
         Rows, columns and length of the inner sums.
     precision : str
-        Of the inputs: ``bf16``, ``fp8``, …; results are written in two bytes.
+        Precision of the inputs: ``bf16``, ``fp8``, …; results are written in two bytes.
     batch : int or int array
         Independent products of one shape: a batched or grouped GEMM.
     ranks_per_chip : int

@@ -59,7 +59,7 @@ def check_precision(
     Parameters
     ----------
     does : str
-        What is asked of the chip, such as ``"train"``.
+        Command that asks, as a verb, such as ``"train"``.
 
     Raises
     ------

@@ -31,7 +31,7 @@ def product_s(
     ----------
     rank : Rank
     batch, m, n, k : float array
-        Of one shape.
+        Sides of the products; the arrays have one shape.
     sustained : float
         Share of the engines' rate that a run keeps.
     """

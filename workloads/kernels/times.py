@@ -76,8 +76,8 @@ def elementwise(
         Class of the operation: sums and copies, transcendental functions, reductions over a row.
         Chips without a constant of its own for a class run it as they stream.
     precision : str
-        Of the elements. Where an engine works element by element, wider ones draw a larger share
-        of the memory's rate.
+        Precision of the elements. Where an engine works element by element, wider ones draw a
+        larger share of the memory's rate.
     ranks_per_chip, parts
         As for :func:`gemm`.
 

@@ -107,8 +107,8 @@ def candidates(
     --------
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
-    >>> found = candidates(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 64)
-    >>> sorted({plan.tp for plan in found.plans})
+    >>> searched = candidates(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 64)
+    >>> sorted({plan.tp for plan in searched.plans})
     [1, 2, 4, 8, 16]
     """
     if not cluster.chip:

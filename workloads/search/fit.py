@@ -67,7 +67,7 @@ class Fit:
 
 
 def fit(
-    found: Candidates,
+    candidates: Candidates,
     settled: Collection[str] = (),
     watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
     margin: float = 0.0,
@@ -76,7 +76,7 @@ def fit(
 
     Parameters
     ----------
-    found : Candidates
+    candidates : Candidates
     settled : collection of str
         Fields by which no plan is left out.
     watch : function
@@ -89,16 +89,16 @@ def fit(
     InputError
         When no candidate fits: which comes nearest, and by how many bytes it misses.
     """
-    parts, chip = found.cluster.catalogue or catalogue(), found.cluster.chip
+    parts, chip = candidates.cluster.catalogue or catalogue(), candidates.cluster.chip
     known: dict[Hashable, int] = {}
     fitting: dict[Hashable, list[tuple[int, int]]] = {}
-    total = np.full(len(found), UNKNOWN, np.int64)
+    total = np.full(len(candidates), UNKNOWN, np.int64)
     pruned = dict.fromkeys(NEEDLESS.values(), 0)
-    capacity = worst(found.model, found.plans[0], parts, chip).capacity
+    capacity = worst(candidates.model, candidates.plans[0], parts, chip).capacity
     capacity -= int(margin * capacity)
-    order = sorted(range(len(found)), key=lambda row: _savings(found.plans[row]))
+    order = sorted(range(len(candidates)), key=lambda row: _savings(candidates.plans[row]))
     for row in watch(order, "weighed"):
-        plan = found.plans[row]
+        plan = candidates.plans[row]
         needless = _needless(_savings(plan), fitting.get(_alike(plan), ()), settled)
         if needless:
             pruned[NEEDLESS[needless]] += 1
@@ -106,15 +106,15 @@ def fit(
         # The order of the axes changes where ranks are, not what they hold.
         key = (*_alike(plan)[1:], plan.zero, plan.recompute)
         if key not in known:
-            known[key] = least_bytes(found.model, plan)
+            known[key] = least_bytes(candidates.model, plan)
             if known[key] <= capacity:
-                known[key] = worst(found.model, plan, parts, chip).total
+                known[key] = worst(candidates.model, plan, parts, chip).total
         total[row] = known[key]
         if total[row] <= capacity:
             fitting.setdefault(_alike(plan), []).append(_savings(plan))
     outcome = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
     if not outcome.fits.any():
-        raise InputError(_nothing_fits(found, outcome))
+        raise InputError(_nothing_fits(candidates, outcome))
     return outcome
 
 
@@ -161,21 +161,21 @@ def _alike(plan: ParallelPlan) -> tuple[Hashable, ...]:
     return tuple(getattr(plan, name) for name in SAME)
 
 
-def _nothing_fits(found: Candidates, made: Fit) -> str:
-    parts, chip = found.cluster.catalogue or catalogue(), found.cluster.chip
+def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
+    parts, chip = candidates.cluster.catalogue or catalogue(), candidates.cluster.chip
     # Of some only the parameters were weighed: from the lightest on until the others are heavier.
     nearest, total = -1, 2**62
-    for row in np.argsort(made.total_bytes).tolist():
-        if made.total_bytes[row] >= total:
+    for row in np.argsort(fit.total_bytes).tolist():
+        if fit.total_bytes[row] >= total:
             break
-        needed = worst(found.model, found.plans[row], parts, chip).total
+        needed = worst(candidates.model, candidates.plans[row], parts, chip).total
         if needed < total:
             nearest, total = row, needed
-    plan, missing = found.plans[nearest], total - made.capacity_bytes
+    plan, missing = candidates.plans[nearest], total - fit.capacity_bytes
     return (
-        f"none of {len(found):,} plans for {found.model.name} fits on {found.cluster.name}: the "
-        f"nearest, {describe(plan)}, needs {total:,} bytes a rank, "
-        f"{missing:,} more than its {made.capacity_bytes:,}. Use more chips, a shorter "
+        f"none of {len(candidates):,} plans for {candidates.model.name} fits on "
+        f"{candidates.cluster.name}: the nearest, {describe(plan)}, needs {total:,} bytes a rank, "
+        f"{missing:,} more than its {fit.capacity_bytes:,}. Use more chips, a shorter "
         "--seq, or fewer stated fields."
     )
 

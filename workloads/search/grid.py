@@ -29,8 +29,8 @@ def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Co
 
     Examples
     --------
-    >>> made = crossed(crossed(one_row(), "tp", [1, 2]), "pp", [1, 4])
-    >>> made["tp"].tolist(), made["pp"].tolist()
+    >>> rows = crossed(crossed(one_row(), "tp", [1, 2]), "pp", [1, 4])
+    >>> rows["tp"].tolist(), rows["pp"].tolist()
     ([1, 1, 2, 2], [1, 4, 1, 4])
     """
     grown = {key: np.repeat(column, len(values)) for key, column in columns.items()}

@@ -29,7 +29,7 @@ DEVICES = (
     (r"GB200", "gb200"), (r"B200", "b200"), (r"trn3|Trainium3", "trn3-gen2"),
     (r"trn2|Trainium2", "trn2"), (r"trn1|Trainium1|Trainium", "trn1"),
 )  # fmt: skip
-"""How profilers name chips of the catalogue."""
+"""Names that profilers give to chips of the catalogue."""
 NODES = (COMPUTE, MEMORY)
 
 

@@ -52,14 +52,14 @@ def direct(group: Group, size_bytes: int | IntArray) -> Messages:
     )
 
 
-def dimension_ordered(group: Group, found: Box, size_bytes: int | IntArray) -> Messages:
+def dimension_ordered(group: Group, box: Box, size_bytes: int | IntArray) -> Messages:
     """Write messages that travel axis by axis, hop by hop, without a barrier between the axes.
 
     Parameters
     ----------
     group : Group
         One rank a chip.
-    found : Box
+    box : Box
         The box that it fills.
     size_bytes : int or int array (ranks, ranks)
         As in :func:`direct` [B].
@@ -69,8 +69,8 @@ def dimension_ordered(group: Group, found: Box, size_bytes: int | IntArray) -> M
         return no_sends(Chunks.table([], src, dst), group.ranks)
     shape, local = group.cluster.shape, group.chips % group.cluster.chips_per_domain
     tied = _tied(group, src, dst)
-    orders = [np.roll(found.axes[::-1], -turn).tolist() for turn in range(len(found.axes))]
-    every = [axis for axis in range(len(group.cluster.shape.sizes)) if axis not in found.axes]
+    orders = [np.roll(box.axes[::-1], -turn).tolist() for turn in range(len(box.axes))]
+    every = [axis for axis in range(len(group.cluster.shape.sizes)) if axis not in box.axes]
     parts = cut(whole, len(orders))
     legs, pair, size = [], [], []
     for turn, order in enumerate(orders):

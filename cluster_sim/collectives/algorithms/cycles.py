@@ -99,16 +99,16 @@ def _strides(chips: int) -> IntArray:
     return np.outer(strides, np.arange(chips)) % chips
 
 
-def _slow_steps(orders: IntArray, found: Box) -> IntArray:
+def _slow_steps(orders: IntArray, box: Box) -> IntArray:
     """Steps of each cycle along axes below the fastest rate."""
-    at = np.stack(np.unravel_index(orders, found.sizes))
+    at = np.stack(np.unravel_index(orders, box.sizes))
     moved = at != np.roll(at, -1, axis=-1)
-    slow = np.array([rate < max(found.rates) for rate in found.rates])
+    slow = np.array([rate < max(box.rates) for rate in box.rates])
     return np.asarray((moved & slow[:, None, None]).sum(axis=(0, 2)))
 
 
-def _hamiltonian(found: Box) -> Found:
-    return hamiltonian_cycles(found.sizes, found.wraps, rate_units(found.rates))
+def _hamiltonian(box: Box) -> Found:
+    return hamiltonian_cycles(box.sizes, box.wraps, rate_units(box.rates))
 
 
 def rate_units(rates: Sequence[int]) -> tuple[int, ...]:

@@ -45,12 +45,12 @@ def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
     return staged(call, parts(filled), slices)
 
 
-def parts(found: Box) -> list[Part]:
+def parts(box: Box) -> list[Part]:
     """Parts of the payload: orders of axes with their shares, each both ways round where it can."""
-    wraps = tuple(found.wraps)
-    lines = [axis_lines(found, axis) for axis in range(len(found.sizes))]
+    wraps = tuple(box.wraps)
+    lines = [axis_lines(box, axis) for axis in range(len(box.sizes))]
     shapes = []
-    for order, weight in shares(found.sizes, _capacities(found)):
+    for order, weight in shares(box.sizes, _capacities(box)):
         shapes.append(Part(tuple(lines[axis] for axis in order), weight))
         if any(wraps):
             turned = tuple(lines[axis][:, ::-1] if wraps[axis] else lines[axis] for axis in order)
@@ -58,17 +58,15 @@ def parts(found: Box) -> list[Part]:
     return shapes
 
 
-def axis_lines(found: Box, axis: int) -> IntArray:
+def axis_lines(box: Box, axis: int) -> IntArray:
     """Ranks along one axis, int32 (lines, size)."""
-    grid = found.chip_at.reshape(found.sizes)
-    return np.moveaxis(grid, axis, -1).reshape(-1, found.sizes[axis]).astype(np.int32)
+    grid = box.chip_at.reshape(box.sizes)
+    return np.moveaxis(grid, axis, -1).reshape(-1, box.sizes[axis]).astype(np.int32)
 
 
-def _capacities(found: Box) -> tuple[int, ...]:
+def _capacities(box: Box) -> tuple[int, ...]:
     """Rate at which rings along each axis can send, both ways round together [B/s]."""
-    return tuple(
-        rate * (2 if wrap else 1) for rate, wrap in zip(found.rates, found.wraps, strict=True)
-    )
+    return tuple(rate * (2 if wrap else 1) for rate, wrap in zip(box.rates, box.wraps, strict=True))
 
 
 @functools.lru_cache(maxsize=256)
@@ -92,9 +90,9 @@ def shares(
     kept = kept_files.read(name)
     if kept is not None:
         return tuple((tuple(order), weight) for order, weight in json.loads(kept))
-    found = _evenest(sizes, capacities)
-    kept_files.keep(name, json.dumps(found).encode())
-    return found
+    evenest = _evenest(sizes, capacities)
+    kept_files.keep(name, json.dumps(evenest).encode())
+    return evenest
 
 
 def _evenest(

@@ -50,12 +50,12 @@ class _Items:
     level: IntArray
 
 
-def prove(made: Collective) -> str:
+def prove(collective: Collective) -> str:
     """Prove that a schedule computes what its chunks ask for.
 
     Parameters
     ----------
-    made : Collective
+    collective : Collective
         From :func:`cluster_sim.collectives.lowering.build`.
 
     Returns
@@ -69,20 +69,20 @@ def prove(made: Collective) -> str:
         When a contribution is missing or counted twice, when something is sent that its sender
         does not have, when a route has a gap, or when the edges form a cycle.
     """
-    schedule, chunks = made.schedule, made.chunks
+    schedule, chunks = collective.schedule, collective.chunks
     if not chunks.known:
         raise ProofError(
-            f"{made.algorithm} on {len(made.group_of_rank):,} ranks does not list what its "
-            "messages carry; use fewer ranks to prove it"
+            f"{collective.algorithm} on {len(collective.group_of_rank):,} ranks does not list what "
+            "its messages carry; use fewer ranks to prove it"
         )
     _check_bytes(schedule, chunks)
-    _check_routes(schedule, made.chip_of_rank)
+    _check_routes(schedule, collective.chip_of_rank)
     level = _levels(schedule)
     items, at = _items(schedule, level, chunks.content)
-    members = _Members.of(chunks, made.group_of_rank)
+    members = _Members.of(chunks, collective.group_of_rank)
     source, target, base = _supplies(schedule, items, at, listed=chunks.content is not None)
     values = _flow(items, members, source, target, base)
-    _check_results(items, values, members, made.group_of_rank)
+    _check_results(items, values, members, collective.group_of_rank)
     return PROVEN
 
 

@@ -99,7 +99,7 @@ def automatic(program: Program, faults: Sequence[Fault]) -> str:
     return "rank-vector" if many else "collective"
 
 
-def _run(made: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:
-    if isinstance(made, Schedule):
-        return run(made, engine=engine, faults=faults)
-    return project(run(made.schedule, engine=engine, faults=faults), made)
+def _run(schedule: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:
+    if isinstance(schedule, Schedule):
+        return run(schedule, engine=engine, faults=faults)
+    return project(run(schedule.schedule, engine=engine, faults=faults), schedule)

@@ -87,21 +87,21 @@ class RankShapes:
         """Whether all work runs beside exchanges of experts, whose kernels keep processors."""
         return self.plan.pipeline.pairs_passes and self.plan.ep > 1
 
-    def beside(self, made: Timing) -> Timing:
+    def beside(self, alone: Timing) -> Timing:
         """Time of a product beside a reduction, which on NVIDIA's chips takes processors from it.
 
         What is only gathered is moved by copy engines (Transformer Engine's user buffers);
         Trainium's collectives have cores of their own.
         """
-        return made if self._exchanges_beside else self._beside(made)
+        return alone if self._exchanges_beside else self._beside(alone)
 
-    def _beside(self, made: Timing) -> Timing:
+    def _beside(self, alone: Timing) -> Timing:
         part, taken = f"kernels.{family(self.chip, self.parts).name}", "communication_processors"
         if not self.parts.has(part, taken):
-            return made
+            return alone
         processors = self.parts.value(part, "processors")
         left = processors - self.parts.value(part, taken)
-        return replace(made, seconds=made.seconds * processors / left)
+        return replace(alone, seconds=alone.seconds * processors / left)
 
     def stream(self, size_bytes: int, work: kernel_times.Work = "streaming") -> Timing:
         """Time of an element-wise kernel over these bytes, reads and writes."""

@@ -193,7 +193,7 @@ def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memo
     return max(needs, key=lambda one: one.total)
 
 
-def check_memory(found: Memory, plan: ParallelPlan) -> None:
+def check_memory(memory: Memory, plan: ParallelPlan) -> None:
     """Refuse what does not fit.
 
     Raises
@@ -201,18 +201,18 @@ def check_memory(found: Memory, plan: ParallelPlan) -> None:
     InputError
         With the numbers by part.
     """
-    if found.total <= found.capacity:
+    if memory.total <= memory.capacity:
         return
-    numbers = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in found.parts().items())
+    numbers = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     raise InputError(
-        f"the plan needs {found.total / 1e9:.1f} GB a rank ({numbers}), but a rank has "
-        f"{found.capacity / 1e9:.1f} GB. {_remedy(found, plan)}"
+        f"the plan needs {memory.total / 1e9:.1f} GB a rank ({numbers}), but a rank has "
+        f"{memory.capacity / 1e9:.1f} GB. {_remedy(memory, plan)}"
     )
 
 
-def _remedy(found: Memory, plan: ParallelPlan) -> str:
-    if plan.zero == 0 and plan.dp > 1 and found.optimizer > found.activations:
+def _remedy(memory: Memory, plan: ParallelPlan) -> str:
+    if plan.zero == 0 and plan.dp > 1 and memory.optimizer > memory.activations:
         return "Use --zero 1, or more tp or pp."
-    if found.activations > found.weights + found.gradients and plan.recompute != "full":
+    if memory.activations > memory.weights + memory.gradients and plan.recompute != "full":
         return "Use --recompute full, a smaller --microbatch, or more tp."
     return "Use more tp or pp, or --allow-oversized to run it all the same."

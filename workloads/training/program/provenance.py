@@ -34,11 +34,11 @@ def provenance(program_kernels: Program, parts: Catalogue, chip: str) -> dict[st
     return {**grades, "collectives": LINKS.get(grade, "assumed")}
 
 
-def _worst(made: Program, names: tuple[str, ...]) -> str:
+def _worst(program: Program, names: tuple[str, ...]) -> str:
     """The worst of the kernels whose names begin so; assumed where there is none."""
     graded = [
         step.provenance
-        for step in made.steps
+        for step in program.steps
         if step.provenance and _plain(step.name).startswith(names)
     ]
     return worst(*graded) if graded else "assumed"

@@ -65,8 +65,8 @@ def draws(
 
     Examples
     --------
-    >>> found, lasts = draws(np.array([10**9, 7]), np.array([3 * 10**9, 10**12]), 2 * 10**12)
-    >>> found.rate_bytes_per_s.tolist(), lasts.tolist()
+    >>> drawn, lasts = draws(np.array([10**9, 7]), np.array([3 * 10**9, 10**12]), 2 * 10**12)
+    >>> drawn.rate_bytes_per_s.tolist(), lasts.tolist()
     ([333333333334, 0], [3000000000, 1000000000000])
     """
     columns = [

@@ -109,23 +109,23 @@ def _nothing_usual(program: Program) -> Usual:
     return Usual(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
 
 
-def _check_horizon(made: Nodes, how: Disturbance) -> None:
+def _check_horizon(nodes: Nodes, how: Disturbance) -> None:
     factor = 2 * max((factor for _, factor in how.stragglers), default=1.0)
-    if float(made.run_ps.sum()) * factor > HORIZON_PS:
+    if float(nodes.run_ps.sum()) * factor > HORIZON_PS:
         raise ScheduleError("the kernels of an iteration together last longer than the horizon")
 
 
-def _summed(machine: Machine, found: Followed, usual: Usual | None = None) -> RankVector:
+def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) -> RankVector:
     """Sum up; what is idle after a rank's last op counts like what is idle before one."""
-    total = int(found.until.max())
-    tail = total - found.until
-    late = found.late if usual is None else _late(found, usual, tail)
-    spent = machine.unions.spent(found.covered, found.spent)
-    active = machine.unions.active(found.covered, found.spent)
+    total = int(followed.until.max())
+    tail = total - followed.until
+    late = followed.late if usual is None else _late(followed, usual, tail)
+    spent = machine.unions.spent(followed.covered, followed.spent)
+    active = machine.unions.active(followed.covered, followed.spent)
     order = machine.layout.order
     count = machine.program.count[order]
     columns = {f"{name}_ps": spent[code] for code, name in enumerate(ORDER)}
-    columns["bubble_ps"] = found.until - spent.sum(axis=0) + tail - late
+    columns["bubble_ps"] = followed.until - spent.sum(axis=0) + tail - late
     columns["straggler_ps"] = late
     frame = pd.DataFrame({"count": count, **columns})
     frame.index = pd.Index(machine.program.rank[order], name="rank")
@@ -137,6 +137,6 @@ def _summed(machine: Machine, found: Followed, usual: Usual | None = None) -> Ra
     return RankVector(total, ops, parts, hidden_s)
 
 
-def _late(found: Followed, usual: Usual, tail: IntArray) -> IntArray:
-    late: IntArray = found.late + np.maximum(0, tail - usual.idle[usual.like, -1])
+def _late(followed: Followed, usual: Usual, tail: IntArray) -> IntArray:
+    late: IntArray = followed.late + np.maximum(0, tail - usual.idle[usual.like, -1])
     return late

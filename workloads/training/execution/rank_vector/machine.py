@@ -50,14 +50,14 @@ class Machine:
     threads : int
     """
 
-    def __init__(self, program: Program, made: Nodes, how: Disturbance, threads: int):
+    def __init__(self, program: Program, nodes: Nodes, how: Disturbance, threads: int):
         self.program = program
-        self.nodes = made
+        self.nodes = nodes
         self.layout = layout(program)
-        self.tape = phases_tape(made, self.layout.wide, self.layout.widest)
-        self.unions = unions(made)
-        self.work = _work(made)
-        self.kernels = _kernels(program, made, self.layout, how)
+        self.tape = phases_tape(nodes, self.layout.wide, self.layout.widest)
+        self.unions = unions(nodes)
+        self.work = _work(nodes)
+        self.kernels = _kernels(program, nodes, self.layout, how)
         sizes = np.where(self.layout.wide, self.layout.groups * self.layout.calls, 0)
         self.meet_at = np.cumsum(sizes) - sizes
         self.meet_ps = np.zeros(int(sizes.sum()), np.int64)
@@ -196,20 +196,20 @@ class _Counter:
             self.told(self.done, self.whole)
 
 
-def _work(made: Nodes) -> Work:
-    total = np.concatenate([[0], np.cumsum(made.run_ps)])
+def _work(nodes: Nodes) -> Work:
+    total = np.concatenate([[0], np.cumsum(nodes.run_ps)])
     return Work(
-        made.exchange, made.call, made.part_ptr, made.stage, made.category, made.first,
-        made.run_ptr, made.run_op, made.run_ps, np.diff(total[made.run_ptr]), made.wait_ptr,
+        nodes.exchange, nodes.call, nodes.part_ptr, nodes.stage, nodes.category, nodes.first,
+        nodes.run_ptr, nodes.run_op, nodes.run_ps, np.diff(total[nodes.run_ptr]), nodes.wait_ptr,
     )  # fmt: skip
 
 
-def _kernels(program: Program, made: Nodes, where: Layout, how: Disturbance) -> Kernels:
+def _kernels(program: Program, nodes: Nodes, where: Layout, how: Disturbance) -> Kernels:
     ranks = program.rank[where.order]
-    longest = int(np.diff(made.base).max())
+    longest = int(np.diff(nodes.base).max())
     op_key = np.arange(longest).astype(np.uint64) * GOLDEN
     slow = how.slowness(ranks)
-    durations, row = np.unique(made.run_ps, return_inverse=True)
+    durations, row = np.unique(nodes.run_ps, return_inverse=True)
     tabulated = bool(how) and len(durations) <= MOST_TABLES
     scaled = jittered(durations if tabulated else durations[:0], how.table)
     slowed = _slowed(where, slow) if tabulated else np.ones(_blocks(where), np.bool_)
