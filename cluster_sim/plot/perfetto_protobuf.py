@@ -3,7 +3,8 @@
 A track for every chip with one for each of its engines, CC-Cores and ways in and out below it;
 every link stands once, below all links. Slices have the name of the kernel or message and the
 category that the trace gives it; arrows lead from where a message leaves to where it is waited
-for; counters tell how many links are busy and how fast memory is read.
+for; counters tell how many links are busy and what they carry, how fast the memory of each chip is
+read, and whatever the caller adds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from cluster_sim.files import whole_file
 from cluster_sim.plot.perfetto import fitting
-from cluster_sim.plot.perfetto_counters import counters
+from cluster_sim.plot.perfetto_counters import Counter, counters, drawn_on
 from cluster_sim.plot.protobuf_columns import (
     Column,
     constant,
@@ -35,6 +36,8 @@ from topologies.units import PS_PER_NS
 MOST_SLICES = 1_000_000
 PACKET, SEQUENCE = 1, 1
 BEGIN, END, COUNTER = 1, 2, 4
+DOUBLE_VALUE = 44
+"""Field of a counter's value."""
 LINKS, COUNTERS, CHIPS, RESOURCES = 1, 2, 1_000, 10_000_000
 """Numbers of the tracks: of all links, of counters, of chips and of resources from there on."""
 OP, BYTES, WAITED, START = 1, 2, 3, 4
@@ -70,6 +73,7 @@ def write_perfetto(
     resources: Picks | None = None,
     arrows: bool = True,
     most_slices: int = MOST_SLICES,
+    more: Sequence[Counter] = (),
 ) -> None:
     """Write ops as a gzipped Perfetto trace; the file appears whole or not at all.
 
@@ -86,6 +90,8 @@ def write_perfetto(
         Draw what leads from one track to another.
     most_slices : int
         More are cut to the lowest ranks that fit whole.
+    more : sequence of Counter
+        Counters beside those of links and memories, such as the memory in use.
 
     Raises
     ------
@@ -94,11 +100,12 @@ def write_perfetto(
     """
     rows, _ = fitting(trace, trace.rows(ranks, resources), most_slices)
     drawn = slices(trace, rows)
+    counted = [*counters(trace, rows), *more]
     content = b"".join(
         [
-            _head(trace, drawn),
+            _head(trace, drawn, [one.chip for one in counted if one.chip >= 0]),
             _packets(trace, drawn, arrows=arrows),
-            *(_counter(*one) for one in enumerate(counters(trace, rows))),
+            *(_counter(*one) for one in enumerate(counted)),
         ]
     )
     with (
@@ -111,12 +118,7 @@ def write_perfetto(
 
 def slices(trace: Trace, rows: IntArray) -> Slices:
     """Return the slices of these ops; what overlaps on a resource lies on tracks of its own."""
-    schedule = trace.schedule
-    resource = schedule.resource.astype(np.int64)
-    flows = schedule.flows
-    if len(flows):
-        bare = resource[flows.op] < 0
-        resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    resource = drawn_on(trace)
     start, end = trace.times.start_ps[rows], trace.times.end_ps[rows]
     end = np.where(end < 0, trace.times.stopped_ps or trace.total_ps, end)
     order = np.lexsort((end, start, resource[rows]))
@@ -156,8 +158,8 @@ def _packet(*parts: tuple[int, int | bytes | str]) -> bytes:
     return message((PACKET, message(*parts, (10, SEQUENCE))))
 
 
-def _head(trace: Trace, drawn: Slices) -> bytes:
-    """Names of tracks, slices, categories and annotations."""
+def _head(trace: Trace, drawn: Slices, counted: Sequence[int]) -> bytes:
+    """Names of tracks, those of counted chips too, of slices, categories and annotations."""
     schedule = trace.schedule
     name, category = _names(trace), _categories(trace)
     interned = b"".join(
@@ -172,7 +174,7 @@ def _head(trace: Trace, drawn: Slices) -> bytes:
     number = (tracks - RESOURCES) // LANES - 1
     held = number[number >= 0]
     printed = dict(zip(held.tolist(), schedule.resources.names(held), strict=True))
-    parents: dict[int, str] = {}
+    parents = {CHIPS + chip: f"chip {chip}" for chip in counted}
     for track, resource in zip(tracks.tolist(), number.tolist(), strict=True):
         parent, title = LINKS, "links"
         if resource >= 0:
@@ -273,7 +275,9 @@ def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
     schedule, count = trace.schedule, len(drawn.op)
     place = np.full(len(trace) + 1, -1, np.int64)
     place[drawn.op] = np.arange(count)
-    source, target = _across_joins(trace, schedule.edges.sources(), schedule.edges.dst)
+    edges = _across_joins(trace, schedule.edges.sources(), schedule.edges.dst)
+    # A slice sends one arrow and takes one up; that of a message comes first.
+    source, target = np.concatenate([_messages(trace), edges], axis=1)
     leaves, arrives = place[source], place[target]
     shown = (leaves >= 0) & (arrives >= 0)
     shown[shown] = drawn.track[leaves[shown]] != drawn.track[arrives[shown]]
@@ -287,6 +291,23 @@ def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
     return [fixed64(47, out, out > 0), fixed64(48, into, into > 0)]
 
 
+def _messages(trace: Trace) -> tuple[IntArray, IntArray]:
+    """Ops that send a message and those that receive it, where both follow one join."""
+    schedule = trace.schedule
+    source, target = schedule.edges.sources(), schedule.edges.dst.astype(np.int64)
+    kinds = [*schedule.resources.kinds, "none"]
+    kind = np.concatenate([schedule.resources.kind, [len(kinds) - 1]])[schedule.resource[target]]
+    joins = trace.times.end_ps[source] <= trace.times.start_ps[source]
+    ends = []
+    for name in ("send", "receive"):
+        at = joins & (kind == (kinds.index(name) if name in kinds else -1))
+        join, first, count = np.unique(source[at], return_index=True, return_counts=True)
+        ends.append((join[count == 1], target[at][first[count == 1]]))
+    (sent, sender), (taken, receiver) = ends
+    _, mine, theirs = np.intersect1d(sent, taken, return_indices=True)
+    return sender[mine], receiver[theirs]
+
+
 def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
     """Edges with those that lead through one join made whole."""
     joins = trace.times.end_ps <= trace.times.start_ps
@@ -298,14 +319,15 @@ def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[Int
     return whole[known], target[known].astype(np.int64)
 
 
-def _counter(place: int, counter: tuple[str, str, IntArray, IntArray]) -> bytes:
+def _counter(place: int, counter: Counter) -> bytes:
     """A counter's track and values."""
-    name, unit, at_ps, value = counter
-    track = COUNTERS + place
+    track, points = COUNTERS + place, len(counter.value)
+    bits = np.ascontiguousarray(counter.value, np.float64).view(np.int64)
     event = [
-        constant(message((9, COUNTER)), len(value)),
-        varint(11, np.full(len(value), track)),
-        varint(30, value),
+        constant(message((9, COUNTER)), points),
+        varint(11, np.full(points, track)),
+        fixed64(DOUBLE_VALUE, bits, np.ones(points, np.bool_)),
     ]
-    rows = rows_of(_timed(event, at_ps // PS_PER_NS)) if len(value) else b""
-    return _track(track, name, 0, order=place, unit=unit) + rows
+    rows = rows_of(_timed(event, counter.at_ps // PS_PER_NS)) if points else b""
+    parent = CHIPS + counter.chip if counter.chip >= 0 else 0
+    return _track(track, counter.name, parent, order=place, unit=counter.unit) + rows

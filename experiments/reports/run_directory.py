@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from cluster_sim.plot.perfetto_counters import Counter
     from cluster_sim.trace.trace import Trace
 
 MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
@@ -109,8 +110,11 @@ class Run:
         self._new(f"{name}.json").write_text(readable(document))
         self._show("json", f"{name}.json", title or name, "")
 
-    def trace(self, trace: Trace) -> None:
-        """Write ``trace.parquet``, all of it, and the timelines for the Perfetto page."""
+    def trace(self, trace: Trace, counters: Sequence[Counter] = ()) -> None:
+        """Write ``trace.parquet``, all of it, and the timelines for the Perfetto page.
+
+        The Perfetto file has these counters beside those of links and memories.
+        """
         from cluster_sim.plot.perfetto import write_timeline
         from cluster_sim.plot.perfetto_protobuf import write_perfetto
 
@@ -120,7 +124,7 @@ class Run:
         self._show("file", "trace.parquet", "", "Every op: resource, ready, start, end, labels.")
         write_timeline(trace, self._new("timeline.json.gz"))
         self._show("file", "timeline.json.gz", "", "The run to browse: open it in ui.perfetto.dev.")
-        write_perfetto(trace, self._new("timeline.pftrace.gz"))
+        write_perfetto(trace, self._new("timeline.pftrace.gz"), more=counters)
         note = "The same by chip and link, with arrows and counters."
         self._show("file", "timeline.pftrace.gz", "", note)
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.plot.perfetto_counters import MOST_POINTS, counter
 from cluster_sim.plot.perfetto_protobuf import write_perfetto
 from cluster_sim.plot.protobuf_columns import plain_varint, rows_of, varint
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources
 from cluster_sim.trace.trace import Trace, run
 from topologies import cluster
+from workloads.training.front import train
 
 schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 BEGIN, END, COUNTER = 1, 2, 4
@@ -38,8 +40,8 @@ def events(document: Any, kind: int) -> list[Any]:
 
 def tracks(document: Any) -> dict[int, Any]:
     """Descriptors of tracks by their number."""
-    found = [one.track_descriptor for one in document.packet if one.HasField("track_descriptor")]
-    return {one.uuid: one for one in found}
+    described = [packet for packet in document.packet if packet.HasField("track_descriptor")]
+    return {packet.track_descriptor.uuid: packet.track_descriptor for packet in described}
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +100,73 @@ def test_arrows_lead_from_one_track_to_another(ring: Trace, tmp_path: Path) -> N
     )
 
 
-def test_a_counter_ends_at_nothing(ring: Trace, tmp_path: Path) -> None:
+def test_counters_are_tracks_with_units(ring: Trace, tmp_path: Path) -> None:
     document = read(ring, tmp_path)
-    values = [one.track_event.counter_value for one in events(document, COUNTER)]
-    assert values[-1] == 0
-    assert max(values) > 1
-    assert "links busy" in {one.name for one in tracks(document).values()}
+    known = tracks(document)
+    counted = {one.uuid: one for one in known.values() if one.HasField("counter")}
+    units = {one.name: one.counter.unit_name for one in counted.values()}
+    assert units == {"links busy": "links", "links, load": "B/s"}
+    for track in counted:
+        values = [
+            one.track_event.double_counter_value
+            for one in events(document, COUNTER)
+            if one.track_event.track_uuid == track
+        ]
+        assert values[-1] == 0
+        assert max(values) > 1
+
+
+def test_a_thinned_counter_keeps_its_integral() -> None:
+    rng = np.random.default_rng(0)
+    start = np.sort(rng.integers(0, 10**9, 20_000))
+    end = start + rng.integers(1, 10**6, len(start))
+    by = rng.random(len(start))
+    thin = counter("load", "B/s", start, end, by)
+    assert len(thin.value) == MOST_POINTS
+    whole = float(((end - start) * by).sum())
+    assert float((np.diff(thin.at_ps) * thin.value[:-1]).sum()) == pytest.approx(whole, rel=1e-9)
+    few = counter("load", "B/s", start[:9], end[:9], by[:9])
+    assert float((np.diff(few.at_ps) * few.value[:-1]).sum()) == pytest.approx(
+        float(((end - start) * by)[:9].sum()), rel=1e-12
+    )
+
+
+def test_counters_of_the_caller_stand_below_their_chip(ring: Trace, tmp_path: Path) -> None:
+    span = np.array([0]), np.array([5_000_000])
+    mine = counter("memory in use, rank 3", "B", *span, np.array([7e9]), chip=300)
+    known = tracks(read(ring, tmp_path, more=[mine]))
+    (own,) = (one for one in known.values() if one.name == mine.name)
+    assert known[own.parent_uuid].name == "chip 300"
+
+
+@pytest.fixture(scope="module")
+def step() -> Trace:
+    traced = train("gpt2", "trn2.48xlarge", pp=2, global_batch=16).trace
+    assert isinstance(traced, Trace)
+    return traced
+
+
+def test_each_chip_has_the_rate_of_its_memory(step: Trace, tmp_path: Path) -> None:
+    known = tracks(read(step, tmp_path))
+    rates = [one for one in known.values() if one.name == "memory rate"]
+    assert {known[one.parent_uuid].name for one in rates} == {"chip 0", "chip 8"}
+    assert {one.counter.unit_name for one in rates} == {"B/s"}
+
+
+def test_a_send_points_to_its_receive(step: Trace, tmp_path: Path) -> None:
+    document = read(step, tmp_path)
+    names = {one.iid: one.name for one in document.packet[0].interned_data.event_names}
+    sent, taken = (
+        {flow: names[one.track_event.name_iid] for one in events(document, BEGIN)
+         for flow in getattr(one.track_event, field)}
+        for field in ("flow_ids", "terminating_flow_ids")
+    )  # fmt: skip
+    pairs = Counter((sent[flow], taken[flow]) for flow in sent)
+    assert set(sent) == set(taken)
+    both = {(f"{way}.send", f"{way}.receive") for way in ("forward", "backward")}
+    assert {pair: count for pair, count in pairs.items() if "receive" in pair[1]} == (
+        dict.fromkeys(both, 2)  # microbatches
+    )
 
 
 def test_names_and_categories_are_those_of_the_trace(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
             train = ("train", "--model=gpt2", f"--cluster={name}", f"--precision={precision}")
             yield (*train, "--tp=2", "--attention=unfused", "--overlap=none", "--zero=1")
             yield train
+            if part == "training":
+                yield *train, "--cp=2"
+                yield *train, "--zero=3"
         yield "serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1"
         if part.startswith("serving"):
             yield "serve", "--model=mixtral-8x7b", f"--cluster={name}", "--count=20"

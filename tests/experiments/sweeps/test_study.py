@@ -335,7 +335,7 @@ def test_ctrl_c_keeps_what_has_finished_and_leaves_no_process(tmp_path: Path) ->
     while not list(out.glob("rows/*.json")):
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
-    assert child.wait(timeout=20) != 0
+    assert child.wait(timeout=300) != 0  # as long as a busy machine may need
     kept = len(list(out.glob("rows/*.json")))
     assert 1 <= kept < 40
     assert not list(out.glob("rows/.*"))

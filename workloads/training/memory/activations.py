@@ -103,7 +103,8 @@ def held_activations(
     model: Model, plan: ParallelPlan, stage: int, *, gated: int = GATED_KEPT
 ) -> int:
     """Return the most that a stage holds at once, by its passes [B]; ``gated`` as of a layer."""
-    each = np.array([_chunk(model, plan, stage, chunk, gated) for chunk in range(plan.vpp)])
+    chunks = range(plan.vpp)
+    each = np.array([chunk_activations(model, plan, stage, chunk, gated) for chunk in chunks])
     return int((_held(plan, stage) * each).sum(axis=1).max())
 
 
@@ -120,8 +121,8 @@ def _held(plan: ParallelPlan, stage: int) -> IntArray:
     return most_held(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
 
 
-def _chunk(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:
-    """Activations of one microbatch in one chunk of a stage [B]."""
+def chunk_activations(model: Model, plan: ParallelPlan, stage: int, chunk: int, gated: int) -> int:
+    """Return the activations of one microbatch in one chunk of a stage [B]."""
     layers = chunk_layers(model, plan, stage)[chunk]
     numbers = 2 * layer_kinds(model, layers) + is_kept(plan, layers)
     kinds, counts = np.unique(numbers, return_counts=True)

@@ -1,0 +1,83 @@
+"""Memory in use over a simulated step: what is always there, and activations while kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cluster_sim.plot.perfetto_counters import MOST_CHIPS, Counter, counter
+from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
+from topologies.catalogue.catalogue import Catalogue
+from workloads.models.model import Model
+from workloads.training.memory.activations import chunk_activations
+from workloads.training.memory.memory import memory
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import chunk_layers
+
+
+def memory_in_use(
+    trace: Trace, model: Model, plan: ParallelPlan, parts: Catalogue, chip: str
+) -> list[Counter]:
+    """Return the memory in use of each simulated rank, as a counter of its chip.
+
+    Weights, gradients and optimizer states are there from beginning to end; the activations of a
+    microbatch in a chunk of layers from the start of its first op to the end of its last. What is
+    alive for a moment only, buffers and fragments, is not counted.
+
+    Parameters
+    ----------
+    trace : Trace
+        Training step whose ops are labelled by rank, stage, layer and microbatch; for any other
+        there is no counter.
+    model : Model
+    plan : ParallelPlan
+    parts : Catalogue
+    chip : str
+        Catalogue part.
+    """
+    labels = trace.schedule.labels
+    if any(name not in labels for name in ("rank", "stage", "layer", "microbatch")):
+        return []
+    rank, stage, layer, microbatch = (
+        np.asarray(labels[name]) for name in ("rank", "stage", "layer", "microbatch")
+    )
+    ran = (trace.times.start_ps >= 0) & (trace.times.end_ps > trace.times.start_ps)
+    gated = parts.integer("training", "gated_kept")
+    in_use = []
+    for one in np.unique(rank[ran])[:MOST_CHIPS].tolist():
+        own = np.flatnonzero((rank == one) & ran)
+        its_stage = int(stage[own[0]])
+        kept = memory(model, plan, its_stage, parts, chip)
+        always = kept.weights + kept.gradients + kept.optimizer
+        chunks = chunk_layers(model, plan, its_stage)
+        each = [chunk_activations(model, plan, its_stage, k, gated) for k in range(plan.vpp)]
+        passes = own[(layer[own] >= 0) & (microbatch[own] >= 0)]
+        start, end, chunk = _spans(trace, passes, layer, microbatch, chunks)
+        held = np.concatenate([[always], np.array(each, np.float64)[chunk]])
+        spans = np.append(0, start), np.append(trace.total_ps, end)
+        owner = int(trace.schedule.resources.owner[trace.schedule.resource[own].max()])
+        name = f"memory in use, rank {one}"
+        in_use.append(counter(name, "B", *spans, held, chip=owner))
+    return in_use
+
+
+def _spans(
+    trace: Trace,
+    op: IntArray,
+    layer: IntArray,
+    microbatch: IntArray,
+    chunks: Sequence[IntArray],
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Start, end [ps] and chunk of each microbatch's activations in each chunk of layers."""
+    chunk_of = np.full(max(int(one.max(initial=-1)) for one in chunks) + 1, -1, np.int64)
+    for number, layers in enumerate(chunks):
+        chunk_of[layers] = number
+    pair = microbatch[op].astype(np.int64) * len(chunks) + chunk_of[layer[op]]
+    known, place = np.unique(pair, return_inverse=True)
+    start = np.full(len(known), np.iinfo(np.int64).max)
+    end = np.zeros(len(known), np.int64)
+    np.minimum.at(start, place, trace.times.start_ps[op])
+    np.maximum.at(end, place, trace.times.end_ps[op])
+    return start, end, known % len(chunks)
