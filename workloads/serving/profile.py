@@ -167,7 +167,7 @@ def profile(
         chips=rank.chips,
         tokens=tokens,
         linear_s=beside_s + rank.products_s(tokens),
-        prompt_linear_s=beside_s + rank.products_s(tokens, prompts=True),
+        prompt_linear_s=_issued(beside_s + rank.products_s(tokens, prompts=True), rank),
         decode_kv_s=rank.decode_kv_s(),
         decode_request_s=rank.decode_request_s(),
         prefill_token_s=_prompt_token_s(rank),
@@ -183,6 +183,14 @@ def _prompt_token_s(rank: RankShare) -> float:
     """Overhead and scan of a prompt's token, all layers [s]."""
     overhead = constant(rank.book, rank.cluster.chip, "prompt_token_layer")
     return rank.model.layers * overhead + rank.scan_token_s()
+
+
+def _issued(seconds: FloatArray, rank: RankShare) -> FloatArray:
+    """Times of iterations with prompts, which a GPU's host issues kernel by kernel, (sizes,) [s].
+
+    Iterations of decode are captured as graphs; of prompts the host can be the slower part.
+    """
+    return np.maximum(seconds, rank.model.moe_layers * rank.overhead("expert_layer_host"))
 
 
 def _beside_products_s(rank: RankShare, tokens: FloatArray) -> FloatArray:

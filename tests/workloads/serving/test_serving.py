@@ -575,6 +575,17 @@ def test_mixed_iterations_pay_for_blocks_once() -> None:
     assert served.end_s[1] - served.first_token_s[1] == pytest.approx(made.decode_s(2, 200))
 
 
+def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus() -> None:
+    mixture, server = named("deepseek-v3"), cluster("dgx-h200")
+    made = profile(mixture, server, precision="fp8")
+    floor_s = 58 * catalogue().value("serving.gpu", "expert_layer_host")
+    assert made.prompt_linear(128) == floor_s > made.linear(128)
+    assert made.prompt_linear(8192) == made.linear(8192) > floor_s
+    assert made.decode_s(1, 0) < floor_s
+    dense = profile(named("llama-3.1-70b"), server, precision="fp8")
+    assert dense.prompt_linear(128) == dense.linear(128)
+
+
 def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
     from experiments.validation.models import model_for
 
