@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -39,3 +40,22 @@ def test_a_moved_number_is_told() -> None:
     text = "```python\nprint(1 + 1)\n```\n\n```\n3\n```\n"
     assert list(moved(text, rerun(text, "page"))) == ["-3", "+2"]
     assert rerun(text, "page").endswith("```\n2\n```\n")
+
+
+EXAMPLES = {"FILE.py", "batched_warm_up.py"}
+"""Files that pages tell a reader to write."""
+SOURCE = re.compile(r"`([\w./-]+?(?:\.py|/))`")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    packages = ("topologies", "cluster_sim", "workloads", "experiments", "tests", "benchmarks")
+    known = [f"/{path}" for name in packages for path in _below(name)]
+    for name in {*SOURCE.findall(page.read_text(encoding="utf-8"))} - EXAMPLES:
+        assert any(path.endswith(f"/{name.rstrip('/')}") for path in known), name
+
+
+@functools.cache
+def _below(package: str) -> tuple[Path, ...]:
+    """Files and folders of a package, from the root of the repository."""
+    return tuple(path.relative_to(ROOT) for path in (ROOT / package).rglob("*"))
