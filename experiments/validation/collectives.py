@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,14 @@ from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.algorithms.ring import RING
 from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import (
+    LIBRARIES,
+    MERGING,
+    WAYS,
+    known,
+    library_s,
+    visited,
+)
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
@@ -24,6 +33,8 @@ from topologies.errors import InputError
 from workloads.kernels.runtime import collective_seen_by_host
 
 PYTORCH = "nccl.pytorch"
+EXPERTS_PER_TOKEN = 8
+"""Experts of a token where a row states none, as many as DeepSeek-V3 has."""
 QUEUED, WAITED = "pytorch", "pytorch-waited"
 """Recipes of collectives timed through PyTorch: call behind call, or waiting for each."""
 
@@ -60,6 +71,9 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     issue one where the benchmark waits for each.
     """
     through = recipe(values).collectives
+    library = values.get("library") or through
+    if library in LIBRARIES:
+        return _of_library(library, values, numbers or catalogue())
     if through == "nvshmem":
         return unsupported(
             "measured with NVSHMEM, whose puts are not modelled: its times do not depend on the "
@@ -72,14 +86,42 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
     runtime = values.get("runtime") or "compiled"
     seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
-    known = _provenance(whole, algorithm)
+    grades = _provenance(whole, algorithm)
     if through == WAITED:
         seconds += parts.value(PYTORCH, "waited")
     elif through == QUEUED:
         seconds = max(seconds, parts.value(PYTORCH, "call"))
     if through in (WAITED, QUEUED):
-        known["host"] = "assumed: timed through PyTorch"
-    return Outcome({"time_s": seconds}, provenance=known)
+        grades["host"] = "assumed: timed through PyTorch"
+    return Outcome({"time_s": seconds}, provenance=grades)
+
+
+def _of_library(library: str, values: Mapping[str, Any], parts: Catalogue) -> Outcome:
+    """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
+
+    Where neither ``way`` nor ``what`` says which way tokens go, the time is between both.
+
+    Raises
+    ------
+    InputError
+        For another operation.
+    """
+    whole = machines_for(values["cluster"], values["chips"], parts)
+    if operation(values["collective"]) != "all-to-all":
+        raise InputError(
+            f"library {library} exchanges tokens of experts. Use collective all-to-all."
+        )
+    if not known(parts, library, whole.chip):
+        return unsupported(f"{library}'s kernels on {whole.chip} were not measured.")
+    group = Group(whole, np.arange(values["chips"]), 1)
+    experts = values.get("experts_per_token") or EXPERTS_PER_TOKEN
+    copies = visited(group.ranks, experts) if library == MERGING else experts
+    sent = values["size_bytes"] / copies
+    told = f"{values.get('way') or values.get('what') or ''}".lower()
+    ways = [way for way in WAYS if way in told] or WAYS
+    seconds = [library_s(parts, library, way, group, sent, experts) for way in ways]
+    grades = {"exchange": "derived" if len(ways) == 1 else "assumed: neither dispatch nor combine"}
+    return Outcome({"time_s": fmean(seconds)}, provenance=grades)
 
 
 def _provenance(whole: Cluster, algorithm: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
 from topologies.errors import InputError, suggestion
 from workloads.training.plan.schedules import all_schedules, schedule_names
 
@@ -186,6 +187,10 @@ COLLECTIVE = Kind(
         Column("algorithm", "text"),
         Column("size_bytes", "count", required=True, least=0),
         Column("runtime", "text", choices=("compiled", "eager", "xla")),
+        Column("library", "text", choices=LIBRARIES),
+        Column("way", "text", choices=WAYS),
+        *_counts("experts_per_token"),
+        Column("what", "text"),
         Column("time_s", "number", least=0),
         Column("source", "text"),
     ),

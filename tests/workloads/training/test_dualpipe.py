@@ -10,6 +10,7 @@ import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import visited
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
@@ -24,7 +25,7 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import pipeline_schedule
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.stage_layers import chunk_layers, end_stages
-from workloads.training.program.expert_exchange import routed_ps, servers_visited
+from workloads.training.program.expert_exchange import routed_ps
 
 HOW: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
 WIDE = {"ep": 16, "dp": 16, "seq": 1024, "zero": 1, "global_batch": 16}
@@ -118,7 +119,7 @@ def test_a_token_is_sent_to_each_server_once() -> None:
     size = 2**28
     across = Group(machine, np.array([0, 8]), 1)
     within = Group(machine, np.arange(8), 1)
-    crossing = round(servers_visited(2, 8) * size / 8)
+    crossing = round(visited(2, 8) * size / 8)
     expected = max(
         duration_ps(CollectiveCall("all-to-all", across, crossing)),
         duration_ps(CollectiveCall("all-to-all", within, size)),

@@ -11,23 +11,11 @@ import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import visited
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-
-
-def servers_visited(nodes: int, per_token: int) -> float:
-    """Servers that a token is sent to in the mean, of so many that its experts may lie on.
-
-    Its experts are on any of them alike: n (1 − (1 − 1/n)^k).
-
-    Examples
-    --------
-    >>> servers_visited(1, 8), round(servers_visited(4, 8), 2)
-    (1.0, 3.6)
-    """
-    return float(nodes * (1 - (1 - 1 / nodes) ** per_token))
 
 
 def routed_ps(group: Group, nodes: int, per_token: int, size_bytes: int) -> int:
@@ -50,7 +38,7 @@ def routed_ps(group: Group, nodes: int, per_token: int, size_bytes: int) -> int:
     cluster, chips = group.cluster, np.asarray(group.chips)
     server, place = np.divmod(chips, cluster.chips_per_domain)
     peers, near = chips[place == place[0]], chips[server == server[0]]
-    crossing = round(servers_visited(nodes, per_token) * size_bytes / per_token)
+    crossing = round(visited(nodes, per_token) * size_bytes / per_token)
     calls = ((peers, crossing), (near, size_bytes))
     return max(
         duration_ps(CollectiveCall("all-to-all", Group(cluster, ranks, group.ranks_per_chip), size))

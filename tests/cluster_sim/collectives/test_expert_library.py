@@ -1,0 +1,81 @@
+"""Exchanges of experts by a library's kernels, and the rows of validation that they made."""
+
+from __future__ import annotations
+
+from math import hypot
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import Group
+from cluster_sim.collectives.duration.expert_library import known, library_s, visited
+from experiments.validation.collectives import predict
+from experiments.validation.outcome import Outcome
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+
+SENT = 2.0**26
+
+
+def seconds(library: str, servers: int, way: str = "dispatch", experts: int = 8) -> float:
+    machine = cluster(f"dgx-h100:{servers}")
+    group = Group(machine, np.arange(8 * servers), 1)
+    return library_s(catalogue(), library, way, group, SENT, experts)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    usual = {
+        "collective": "all-to-all", "cluster": "dgx-h100", "chips": 16, "ranks": 16,
+        "size_bytes": 2**26, "algorithm": "", "source": "mine",
+    }  # fmt: skip
+    return {**usual, **changes}
+
+
+def constant(library: str, name: str, way: str = "dispatch") -> float:
+    return catalogue().value(f"experts.{library}.h100.{way}", name)
+
+
+@pytest.mark.parametrize("library", ["deepep", "deepep-low-latency"])
+@pytest.mark.parametrize("way", ["dispatch", "combine"])
+def test_within_a_server_copies_move_at_the_kernels_rate(library: str, way: str) -> None:
+    copies = visited(8, 8) if library == "deepep" else 8
+    moved = copies * SENT / constant(library, "copy_rate", way)
+    assert seconds(library, 1, way) == pytest.approx(constant(library, "launch", way) + moved)
+
+
+def test_a_token_crosses_the_network_once_for_each_server_or_each_expert() -> None:
+    for library, places, crossing in (
+        ("deepep", visited(32, 8), visited(4, 8)),
+        ("deepep-low-latency", 8.0, 8.0),
+    ):
+        moved = places * SENT / constant(library, "copy_rate")
+        away = crossing * 0.75 * SENT / constant(library, "network_rate")
+        begun = constant(library, "launch") + constant(library, "network_start")
+        assert seconds(library, 4) == pytest.approx(begun + hypot(moved, away))
+
+
+def test_more_servers_and_more_experts_take_longer() -> None:
+    times = [seconds("deepep", servers) for servers in (1, 2, 4, 8)]
+    assert times == sorted(times)
+    assert seconds("deepep", 4, experts=2) < seconds("deepep", 4, experts=8)
+
+
+def test_rows_are_known_by_their_library_or_source() -> None:
+    named = predict(row(library="deepep", way="combine", experts_per_token=8))
+    found = predict(row(source="x/wideep_deepep_normal_perf.parquet", what="normal combine"))
+    assert named.predicted == found.predicted
+    nothing = predict(row(library="deepep"))
+    both = [predict(row(library="deepep", way=way)) for way in ("dispatch", "combine")]
+    mean = sum(one.predicted["time_s"] for one in both) / 2
+    assert nothing.predicted["time_s"] == pytest.approx(mean)
+    assert nothing.provenance["exchange"].startswith("assumed")
+
+
+def test_other_operations_and_chips_are_told() -> None:
+    with pytest.raises(InputError, match="Use collective all-to-all"):
+        predict(row(library="deepep", collective="all-gather"))
+    assert not known(catalogue(), "deepep", "a100-80gb")
+    told: Outcome = predict(row(library="deepep", cluster="dgx-a100"))
+    assert "were not measured" in told.why
