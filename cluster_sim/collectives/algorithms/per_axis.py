@@ -14,24 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms import along_axes
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
 from cluster_sim.collectives.algorithms.stages import (
     Part,
     ring_stage,
     staged,
     staged_count,
-    staged_rounds,
 )
 from cluster_sim.collectives.algorithms.torus import axis_lines
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
-from cluster_sim.collectives.group import Box, box, whole
+from cluster_sim.collectives.group import Box, whole
 from cluster_sim.collectives.lowering.lower import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.engine.copies import simulate_copies
@@ -39,20 +37,11 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.table import NO_RESOURCE, Edges, Schedule
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from topologies.shapes.basic import Axis, Torus
 
 
 def _box(call: CollectiveCall) -> Box:
-    filled = box(call.group)
-    if filled is None:
-        raise InputError("per-axis needs a group that fills a box of a torus")
-    return filled
-
-
-def _has_axes(call: CollectiveCall) -> bool:
-    filled = box(call.group) if call.group.ranks_per_chip == 1 else None
-    return filled is not None and len(filled.sizes) > 1
+    return along_axes.filled_box(call, "per-axis")
 
 
 def per_axis(call: CollectiveCall) -> Messages:
@@ -116,19 +105,6 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     if call.kind == "all-to-all":
         return call.ranks * (sum(sizes) - 1) + len(sizes) - 1
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
-
-
-def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    sizes = _box(call).sizes
-    return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
-
-
-def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Accesses; an exchange stores what passes through at every axis."""
-    if call.kind != "all-to-all":
-        return each_byte_arrives_once(call, costs)
-    moved = sum((Fraction(size - 1, size) for size in _box(call).sizes), Fraction(0))
-    return call.ranks * moved * costs.copy_accesses
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
@@ -197,11 +173,11 @@ PER_AXIS = Algorithm(
     name="per-axis",
     summary="a ring, or an exchange, along one axis after the other, all ranks in step",
     kinds=(*RING_KINDS, "all-to-all"),
-    suits=_has_axes,
+    suits=along_axes.has_axes,
     messages=lambda call, costs: per_axis(call),
     message_count=_message_count,
-    rounds=_rounds,
-    memory_accesses=_memory_accesses,
+    rounds=lambda call, costs: along_axes.rounds(call, "per-axis"),
+    memory_accesses=lambda call, costs: along_axes.memory_accesses(call, costs, "per-axis"),
     stands_for=ring_by_ring_ps,
     streams=True,
 )

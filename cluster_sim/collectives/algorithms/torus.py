@@ -11,28 +11,25 @@ import functools
 import itertools
 import json
 import math
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
+from cluster_sim.collectives.algorithms import along_axes
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
 from cluster_sim.collectives.algorithms.slices import stage_slices
 from cluster_sim.collectives.algorithms.stages import (
     Part,
     staged,
     staged_count,
-    staged_rounds,
 )
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
-from cluster_sim.collectives.group import Box, box
+from cluster_sim.collectives.group import Box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from topologies import kept_files
 from topologies.arrays import IntArray
-from topologies.errors import InputError
 
 WHOLE = 1000
 """Weights of the orders are rounded to parts of this."""
@@ -132,15 +129,7 @@ def _load(order: tuple[int, ...], sizes: tuple[int, ...], axis: int) -> float:
 
 
 def _box(call: CollectiveCall) -> Box:
-    filled = box(call.group)
-    if filled is None:
-        raise InputError("torus needs a group that fills a box of a torus")
-    return filled
-
-
-def _has_axes(call: CollectiveCall) -> bool:
-    filled = box(call.group) if call.group.ranks_per_chip == 1 else None
-    return filled is not None and len(filled.sizes) > 1
+    return along_axes.filled_box(call, "torus")
 
 
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
@@ -159,26 +148,13 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return staged_count(call, [filled.sizes] * orders, stage_slices(call, costs))
 
 
-def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    sizes = _box(call).sizes
-    return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
-
-
-def _memory_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Accesses; an exchange stores what passes through at every axis."""
-    if call.kind != "all-to-all":
-        return each_byte_arrives_once(call, costs)
-    moved = sum((Fraction(size - 1, size) for size in _box(call).sizes), Fraction(0))
-    return call.ranks * moved * costs.copy_accesses
-
-
 TORUS = Algorithm(
     name="torus",
     summary="ring stages, or an exchange, along the axes or tiers, all of them busy at once",
     kinds=(*RING_KINDS, "all-to-all"),
-    suits=_has_axes,
+    suits=along_axes.has_axes,
     messages=_messages,
     message_count=_message_count,
-    rounds=_rounds,
-    memory_accesses=_memory_accesses,
+    rounds=lambda call, costs: along_axes.rounds(call, "torus"),
+    memory_accesses=lambda call, costs: along_axes.memory_accesses(call, costs, "torus"),
 )

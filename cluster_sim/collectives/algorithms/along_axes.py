@@ -1,0 +1,47 @@
+"""Answers that are the same for all algorithms that go along the axes of a torus."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.stages import staged_rounds
+from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.group import Box, box
+from cluster_sim.hardware.communication_costs import CommunicationCosts
+from topologies.errors import InputError
+
+
+def filled_box(call: CollectiveCall, algorithm: str) -> Box:
+    """Return the box of a torus that the group of a call fills.
+
+    Raises
+    ------
+    InputError
+        When it fills none, with the name of the algorithm that needs it.
+    """
+    filled = box(call.group)
+    if filled is None:
+        raise InputError(f"{algorithm} needs a group that fills a box of a torus")
+    return filled
+
+
+def has_axes(call: CollectiveCall) -> bool:
+    """Whether one rank a chip fills a box of several axes."""
+    filled = box(call.group) if call.group.ranks_per_chip == 1 else None
+    return filled is not None and len(filled.sizes) > 1
+
+
+def rounds(call: CollectiveCall, algorithm: str) -> int:
+    """Count the rounds of one pass along all axes; an exchange takes one an axis."""
+    sizes = filled_box(call, algorithm).sizes
+    return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
+
+
+def memory_accesses(call: CollectiveCall, costs: CommunicationCosts, algorithm: str) -> Fraction:
+    """Count the accesses for each byte; an exchange stores what passes through at every axis."""
+    if call.kind != "all-to-all":
+        return each_byte_arrives_once(call, costs)
+    sizes = filled_box(call, algorithm).sizes
+    moved = sum((Fraction(size - 1, size) for size in sizes), Fraction(0))
+    return call.ranks * moved * costs.copy_accesses
