@@ -28,10 +28,10 @@ def load(path: Path) -> dict[str, Any]:
 def faults(document: dict[str, Any]) -> list[str]:
     """Everything in a document that breaks a rule, one line each."""
     events: list[Event] = document["traceEvents"]
-    found = [] if document.get("displayTimeUnit") in ("ns", "ms") else ["no display unit"]
-    found += [line for event in events for line in _form(event)]
-    if found:
-        return found
+    broken = [] if document.get("displayTimeUnit") in ("ns", "ms") else ["no display unit"]
+    broken += [line for event in events for line in _form(event)]
+    if broken:
+        return broken
     return [*_unnamed(events), *_overlaps(events), *_async(events), *_arrows(events)]
 
 
@@ -42,21 +42,21 @@ def _refuse(constant: str) -> Any:
 def _form(event: Event) -> list[str]:
     """One event by itself: fields and their types."""
     phase = event.get("ph")
-    found = [f"{key} of {event} is no integer" for key in ("pid", "tid") if not _whole(event, key)]
+    broken = [f"{key} of {event} is no integer" for key in ("pid", "tid") if not _whole(event, key)]
     if not event.get("name") or not isinstance(event["name"], str):
-        found.append(f"{event} has no name")
+        broken.append(f"{event} has no name")
     if phase == "M":
         ok = event["name"] in NAMED and isinstance(event.get("args"), dict)
-        return found if ok else [*found, f"{event} is no metadata"]
+        return broken if ok else [*broken, f"{event} is no metadata"]
     if phase not in NAMES:
-        return [*found, f"{event} has the phase {phase}"]
+        return [*broken, f"{event} has the phase {phase}"]
     for key in ("ts", "dur") if phase == "X" else ("ts",):
         value = event.get(key)
         if not isinstance(value, int | Decimal) or isinstance(value, bool) or value < 0:
-            found.append(f"{key} of {event} is no time")
+            broken.append(f"{key} of {event} is no time")
     if phase != "X" and not _whole(event, "id"):
-        found.append(f"{event} has no id")
-    return found
+        broken.append(f"{event} has no id")
+    return broken
 
 
 def _whole(event: Event, key: str) -> bool:
@@ -103,14 +103,14 @@ def _async(events: list[Event]) -> list[str]:
     for event in events:
         if event["ph"] in "be":
             sides[event["ph"]][event["cat"], event["id"]].append(event)
-    found = []
+    broken = []
     for key in sorted(set(sides["b"]) | set(sides["e"])):
         begun, ended = sides["b"][key], sides["e"][key]
         if len(begun) != 1 or len(ended) != 1:
-            found.append(f"async {key}: {len(begun)} begins and {len(ended)} ends")
+            broken.append(f"async {key}: {len(begun)} begins and {len(ended)} ends")
         elif begun[0]["pid"] != ended[0]["pid"] or begun[0]["ts"] > ended[0]["ts"]:
-            found.append(f"async {key} ends before it begins, or elsewhere")
-    return found
+            broken.append(f"async {key} ends before it begins, or elsewhere")
+    return broken
 
 
 def _arrows(events: list[Event]) -> list[str]:
@@ -120,21 +120,21 @@ def _arrows(events: list[Event]) -> list[str]:
         if event["ph"] == "X":
             spans[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     ends: dict[str, dict[int, Event]] = {"s": {}, "f": {}}
-    found = []
+    broken = []
     for event in events:
         if event["ph"] in ends:
             if event["id"] in ends[event["ph"]]:
-                found.append(f"arrow {event['id']} twice")
+                broken.append(f"arrow {event['id']} twice")
             ends[event["ph"]][event["id"]] = event
     for number in sorted(set(ends["s"]) | set(ends["f"])):
         leaves, arrives = ends["s"].get(number), ends["f"].get(number)
         if leaves is None or arrives is None:
-            found.append(f"arrow {number} has one end only")
+            broken.append(f"arrow {number} has one end only")
         elif arrives["ts"] < leaves["ts"] or arrives.get("bp") != "e":
-            found.append(f"arrow {number} points back, or to no slice")
+            broken.append(f"arrow {number} points back, or to no slice")
         elif not _inside(leaves, spans) or not _inside(arrives, spans):
-            found.append(f"arrow {number} hangs in the air")
-    return found
+            broken.append(f"arrow {number} hangs in the air")
+    return broken
 
 
 def _inside(end: Event, spans: dict[tuple[int, int], list[tuple[Decimal, Decimal]]]) -> bool:

@@ -13,21 +13,21 @@ MICROBYTES = PER_MICROBYTE = 10**6
 class Naive:
     """One run without faults; ``ready``, ``start`` and ``end`` are None until they happen."""
 
-    def __init__(self, made: Schedule):
-        ops = range(len(made))
-        self.made = made
+    def __init__(self, schedule: Schedule):
+        ops = range(len(schedule))
+        self.schedule = schedule
         self.now = 0
         self.ready: list[int | None] = [None for _ in ops]
         self.start: list[int | None] = [None for _ in ops]
         self.end: list[int | None] = [None for _ in ops]
-        edges = made.edges
+        edges = schedule.edges
         starts = [False] * len(edges) if edges.from_start is None else edges.from_start.tolist()
         columns = (edges.dst.tolist(), edges.sources().tolist(), edges.lag_ps.tolist(), starts)
         self.into: list[list[tuple[int, int, bool]]] = [[] for _ in ops]
         for dst, *rest in zip(*columns, strict=True):
             self.into[dst].append(tuple(rest))
-        self.flows = {op: row for row, op in enumerate(made.flows.op.tolist())}
-        self.left = {op: int(made.size_bytes[op]) * MICROBYTES for op in self.flows}
+        self.flows = {op: row for row, op in enumerate(schedule.flows.op.tolist())}
+        self.left = {op: int(schedule.size_bytes[op]) * MICROBYTES for op in self.flows}
         self.rate = dict.fromkeys(self.flows, 0)
         self.since = dict.fromkeys(self.flows, 0)
 
@@ -46,21 +46,21 @@ class Naive:
         if self.start[op] is None or self.end[op] is not None:
             return None
         if op not in self.flows:
-            return self.start[op] + int(self.made.duration_ps[op])
+            return self.start[op] + int(self.schedule.duration_ps[op])
         if not self.rate[op]:
             return None
         return self.since[op] + -(-self.left[op] * PER_MICROBYTE // self.rate[op])
 
     def run(self) -> Naive:
         """Go from instant to instant until nothing lies ahead."""
-        ops = range(len(self.made))
+        ops = range(len(self.schedule))
         while True:
             for op in ops:
                 if self.planned_end(op) == self.now:
                     self.end[op] = self.now
             while self.settle_readiness():
                 pass
-            for resource in [-1, *range(len(self.made.resources))]:
+            for resource in [-1, *range(len(self.schedule.resources))]:
                 while self.start_one(resource):
                     pass
             self.share()
@@ -74,25 +74,25 @@ class Naive:
     def settle_readiness(self) -> bool:
         """Let ops become ready, and joins end; False when nothing changed."""
         changed = False
-        for op in range(len(self.made)):
+        for op in range(len(self.schedule)):
             elapsed = self.elapsed(op)
             if self.ready[op] is None and elapsed is not None and elapsed <= self.now:
                 self.ready[op] = elapsed
                 changed = True
-                if self.made.kind[op] == JOIN:
+                if self.schedule.kind[op] == JOIN:
                     self.start[op] = self.end[op] = self.now
         return changed
 
     def start_one(self, resource: int) -> bool:
         """Start the first op that is ready for a resource with a free slot."""
-        on_it = [op for op in range(len(self.made)) if self.made.resource[op] == resource]
+        on_it = [op for op in range(len(self.schedule)) if self.schedule.resource[op] == resource]
         held = [op for op in on_it if self.start[op] is not None and self.end[op] is None]
-        if resource >= 0 and len(held) >= self.made.resources.slots[resource]:
+        if resource >= 0 and len(held) >= self.schedule.resources.slots[resource]:
             return False
         waiting = [op for op in on_it if self.ready[op] is not None and self.start[op] is None]
         if not waiting:
             return False
-        first = min(waiting, key=lambda op: (self.made.priority[op], self.ready[op], op))
+        first = min(waiting, key=lambda op: (self.schedule.priority[op], self.ready[op], op))
         self.start[first] = self.now
         self.since[first] = self.now
         return True
@@ -100,15 +100,15 @@ class Naive:
     def share(self) -> None:
         """Give every flow in flight its max-min fair rate."""
         moving = [op for op in self.flows if self.start[op] is not None and self.end[op] is None]
-        for op, rate in max_min(self.made, {op: self.flows[op] for op in moving}).items():
+        for op, rate in max_min(self.schedule, {op: self.flows[op] for op in moving}).items():
             if rate != self.rate[op]:
                 self.left[op] -= self.rate[op] * (self.now - self.since[op]) // PER_MICROBYTE
                 self.rate[op], self.since[op] = rate, self.now
 
 
-def max_min(made: Schedule, rows: dict[int, int]) -> dict[int, int]:
+def max_min(schedule: Schedule, rows: dict[int, int]) -> dict[int, int]:
     """Rates of flows (op: row of the flow), by the definition: raise one level for all."""
-    flows = made.flows
+    flows = schedule.flows
     paths = {
         op: list(zip(flows.resource[span].tolist(), flows.weight[span].tolist(), strict=True))
         for op, row in rows.items()
@@ -123,7 +123,7 @@ def max_min(made: Schedule, rows: dict[int, int]) -> dict[int, int]:
             on_it = {op: w for op in rows for number, w in paths[op] if number == resource}
             taken = sum(weight * rate[op] for op, weight in on_it.items() if op in rate)
             weight = sum(weight for op, weight in on_it.items() if op in rising)
-            levels[resource] = (int(made.resources.capacity[resource]) - taken) // weight
+            levels[resource] = (int(schedule.resources.capacity[resource]) - taken) // weight
         level = min([*levels.values(), *(caps[op] for op in rising)])
         for op in rising:
             if caps[op] == level or any(levels[number] == level for number, _ in paths[op]):

@@ -65,7 +65,7 @@ def spans(rank: list[int], what: list[str], start: list[int], end: list[int]) ->
     """A trace of ops with given times, each on a resource of its own, without edges."""
     ops = len(rank)
     length = np.array(end, np.int64) - np.array(start, np.int64)
-    made = schedule(
+    op_table = schedule(
         OpColumns(kind=np.full(ops, FIXED), resource=np.arange(ops), duration_ps=length),
         edges=Edges.from_pairs(ops, [], []),
         resources=Resources.table("engine", np.arange(ops)),
@@ -74,7 +74,7 @@ def spans(rank: list[int], what: list[str], start: list[int], end: list[int]) ->
             "what": Codes(np.array([WHATS.index(name) for name in what]), WHATS),
         },
     )
-    return Trace(made, ended(np.array(start), np.array(end)))
+    return Trace(op_table, ended(np.array(start), np.array(end)))
 
 
 def on_one_link(count: int, duration_ps: int = 5) -> Schedule:

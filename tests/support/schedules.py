@@ -109,11 +109,11 @@ def edge_tables(draw: st.DrawFn, kind: list[int], duration: list[int], *, blocke
 
 
 @st.composite
-def fault_tables(draw: st.DrawFn, made: Schedule) -> Faults:
+def fault_tables(draw: st.DrawFn, schedule: Schedule) -> Faults:
     """A few changes of speed within the first instants; often deaths and revivals."""
     rows = draw(
         st.dictionaries(
-            st.tuples(st.integers(0, 20), st.integers(0, len(made.resources) - 1)),
+            st.tuples(st.integers(0, 20), st.integers(0, len(schedule.resources) - 1)),
             st.tuples(st.sampled_from([0, 0, 1, 1, 2]), st.integers(2, 3), st.booleans()),
             max_size=6,
         )

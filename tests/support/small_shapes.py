@@ -38,7 +38,7 @@ def tori(draw: st.DrawFn, most_chips: int = 60) -> Torus:
     """Tori and grids of up to three dimensions, sizes 1 and 2 among them."""
     sizes = draw(
         st.lists(st.integers(1, 7), min_size=1, max_size=3).filter(
-            lambda found: int(np.prod(found)) <= most_chips
+            lambda sides: int(np.prod(sides)) <= most_chips
         )
     )
     return Torus(
@@ -54,7 +54,7 @@ def tiereds(draw: st.DrawFn, most_chips: int = 48) -> Tiered:
     """Products of up to three direct or switched tiers."""
     sizes = draw(
         st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(
-            lambda found: int(np.prod(found)) <= most_chips
+            lambda sides: int(np.prod(sides)) <= most_chips
         )
     )
     return Tiered(
@@ -90,23 +90,23 @@ def shapes(most_chips: int = 40) -> st.SearchStrategy[Shape]:
 def as_graph(shape: Shape, *, fold: bool = False) -> nx.MultiDiGraph[int]:
     """The links of a shape as a graph made the slow way."""
     links = domain_links(shape, fold=fold)
-    made: nx.MultiDiGraph[int] = nx.MultiDiGraph()
-    made.add_nodes_from(range(links.nodes))
+    multigraph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
+    multigraph.add_nodes_from(range(links.nodes))
     for src, dst, rate in zip(
         links.src.tolist(), links.dst.tolist(), links.bandwidth_bytes_per_s.tolist(), strict=True
     ):
-        made.add_edge(src, dst, rate=rate)
-    return made
+        multigraph.add_edge(src, dst, rate=rate)
+    return multigraph
 
 
 def distances(shape: Shape) -> np.ndarray:
     """Hops between all chips by breadth-first search, (chips, chips)."""
-    found = np.zeros((shape.chips, shape.chips), np.int64)
+    values = np.zeros((shape.chips, shape.chips), np.int64)
     graph = as_graph(shape)
     for chip in range(shape.chips):
         lengths = nx.single_source_shortest_path_length(graph, chip)
-        found[chip] = [lengths[other] for other in range(shape.chips)]
-    return found
+        values[chip] = [lengths[other] for other in range(shape.chips)]
+    return values
 
 
 def halves(chips: int) -> Iterator[tuple[int, ...]]:

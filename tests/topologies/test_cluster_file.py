@@ -45,16 +45,22 @@ def read(folder: Path, text: str) -> Cluster:
 
 
 def test_a_whole_file(tmp_path: Path) -> None:
-    made = read(tmp_path, POD)
-    assert (made.name, made.chip, made.domains, made.chips) == ("my-pod", "trn2", 8, 64)
-    assert isinstance(made.shape, Torus)
+    recording = read(tmp_path, POD)
+    assert (recording.name, recording.chip, recording.domains, recording.chips) == (
+        "my-pod",
+        "trn2",
+        8,
+        64,
+    )
+    assert isinstance(recording.shape, Torus)
     assert [
-        (a.name, a.size, a.bandwidth_bytes_per_s, a.latency_ps, a.wrap) for a in made.shape.axes
+        (a.name, a.size, a.bandwidth_bytes_per_s, a.latency_ps, a.wrap)
+        for a in recording.shape.axes
     ] == [
         ("Y", 2, 64 * GB, 400_000, True),
         ("X", 4, 128 * GB, 300_000, False),
     ]
-    fabric = made.scale_out
+    fabric = recording.scale_out
     assert fabric is not None
     assert (fabric.name, fabric.bandwidth_bytes_per_s, fabric.latency_ps) == (
         "my-fabric",
@@ -62,16 +68,16 @@ def test_a_whole_file(tmp_path: Path) -> None:
         12_000_000,
     )
     assert (fabric.radix, fabric.oversubscription, fabric.port_bytes_per_s) == (32, 2, 25 * GB)
-    assert made.servers == 16
+    assert recording.servers == 16
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "background" / "cluster-file.md"
     (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
-    made = read(tmp_path, example)
-    assert (made.chips, made.domains) == (256, 8)
-    assert measure(made).hbm_bytes_per_s_per_chip == 3200 * GB
-    assert measure(made).hbm_bytes_per_chip == 96 * 2**30
+    recording = read(tmp_path, example)
+    assert (recording.chips, recording.domains) == (256, 8)
+    assert measure(recording).hbm_bytes_per_s_per_chip == 3200 * GB
+    assert measure(recording).hbm_bytes_per_chip == 96 * 2**30
 
 
 def test_it_is_a_form_of_cluster(tmp_path: Path) -> None:
@@ -83,10 +89,10 @@ def test_it_is_a_form_of_cluster(tmp_path: Path) -> None:
 
 
 def test_without_a_chip_it_is_the_plain_model(tmp_path: Path) -> None:
-    made = read(tmp_path, "scale_up: {shape: mesh, size: 5, bandwidth: 1GB/s, latency: 2us}")
-    assert (made.name, made.chip, made.plain) == ("pod", "", True)
-    assert made.shape == FullMesh(5, GB, 2_000_000)
-    assert measure(made).flops_per_s == {}
+    recording = read(tmp_path, "scale_up: {shape: mesh, size: 5, bandwidth: 1GB/s, latency: 2us}")
+    assert (recording.name, recording.chip, recording.plain) == ("pod", "", True)
+    assert recording.shape == FullMesh(5, GB, 2_000_000)
+    assert measure(recording).flops_per_s == {}
 
 
 def test_a_chip_by_its_own_values(tmp_path: Path) -> None:
@@ -94,9 +100,12 @@ def test_a_chip_by_its_own_values(tmp_path: Path) -> None:
         "chip: trn2",
         "chip: {name: mine, bf16_peak: 500TFLOP/s, hbm_bytes: 64GiB, hbm_bandwidth: 2TB/s}",
     )
-    found = measure(read(tmp_path, text))
-    assert found.flops_per_s_per_chip == {"bf16": 500e12}
-    assert (found.hbm_bytes_per_chip, found.hbm_bytes_per_s_per_chip) == (64 * 2**30, 2000 * GB)
+    measured = measure(read(tmp_path, text))
+    assert measured.flops_per_s_per_chip == {"bf16": 500e12}
+    assert (measured.hbm_bytes_per_chip, measured.hbm_bytes_per_s_per_chip) == (
+        64 * 2**30,
+        2000 * GB,
+    )
 
 
 def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> None:
@@ -135,17 +144,17 @@ def test_a_fabric_like_one_of_the_catalogue(tmp_path: Path) -> None:
 
 def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
     head, _, _ = POD.partition("scale_out:")
-    made = read(tmp_path, head + "scale_out: {name: mine, like: efa-v3, oversubscription: 4}")
+    recording = read(tmp_path, head + "scale_out: {name: mine, like: efa-v3, oversubscription: 4}")
     shipped = cluster("trn2.48xlarge:8").scale_out
-    assert made.scale_out is not None
+    assert recording.scale_out is not None
     assert shipped is not None
-    assert (made.scale_out.name, made.scale_out.oversubscription) == ("mine", 4)
-    assert made.scale_out.climb_ps == shipped.climb_ps
-    assert made.scale_out.port_bytes_per_s == shipped.port_bytes_per_s
-    assert made.catalogue is not None
-    assert made.catalogue.value("mine", "efficiency") == 0.8
-    assert made.catalogue.has("nccl.mine", "slice")
-    assert made.catalogue.has("nccl-tuner.mine", "latency")
+    assert (recording.scale_out.name, recording.scale_out.oversubscription) == ("mine", 4)
+    assert recording.scale_out.climb_ps == shipped.climb_ps
+    assert recording.scale_out.port_bytes_per_s == shipped.port_bytes_per_s
+    assert recording.catalogue is not None
+    assert recording.catalogue.value("mine", "efficiency") == 0.8
+    assert recording.catalogue.has("nccl.mine", "slice")
+    assert recording.catalogue.has("nccl-tuner.mine", "latency")
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,19 @@ PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 
 
 def texts(figure: Figure) -> list[str]:
-    found = [text.get_text() for axes in figure.axes for text in axes.texts]
+    words = [text.get_text() for axes in figure.axes for text in axes.texts]
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
-    return found + [text.get_text() for legend in legends for text in legend.get_texts()]
+    return words + [text.get_text() for legend in legends for text in legend.get_texts()]
 
 
 @pytest.mark.parametrize("name", machines(catalogue()))
 def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -> None:
-    made = cluster(f"{name}:3" if catalogue().has(name, "fabric") else name)
-    if made.chips_per_domain > LARGEST_DRAWN_WHOLE:
-        assert draw(made).axes
+    machine = cluster(f"{name}:3" if catalogue().has(name, "fabric") else name)
+    if machine.chips_per_domain > LARGEST_DRAWN_WHOLE:
+        assert draw(machine).axes
         return
-    found = texts(draw(made))
-    assert {str(chip) for chip in range(made.chips_per_domain)} <= set(found)
+    words = texts(draw(machine))
+    assert {str(chip) for chip in range(machine.chips_per_domain)} <= set(words)
 
 
 @pytest.mark.parametrize(
@@ -69,43 +69,43 @@ def test_the_title_gives_the_totals() -> None:
 
 
 def test_the_legend_gives_rate_and_latency_of_each_kind_of_link() -> None:
-    found = texts(draw(cluster("trn2-ultraserver")))
-    assert "Z: 64 GB/s a cable and direction, 300 ns a hop" in found
-    assert "X: 128 GB/s a cable and direction, 300 ns a hop" in found
-    assert "stub with a number: cable round to that chip" in found
+    words = texts(draw(cluster("trn2-ultraserver")))
+    assert "Z: 64 GB/s a cable and direction, 300 ns a hop" in words
+    assert "X: 128 GB/s a cable and direction, 300 ns a hop" in words
+    assert "stub with a number: cable round to that chip" in words
     assert "stub with a number: cable round to that chip" not in texts(
         draw(cluster("ring:8", **PLAIN))
     )
 
 
 def test_wrapping_cables_name_the_chip_at_their_other_end() -> None:
-    found = texts(draw(cluster("trn2.48xlarge")))
-    assert found.count("12") == 3  # the chip itself, and the stubs of chips 0 and 15
+    words = texts(draw(cluster("trn2.48xlarge")))
+    assert words.count("12") == 3  # the chip itself, and the stubs of chips 0 and 15
 
 
 def test_trn3_shows_planes_and_switches() -> None:
     figure = draw(cluster("trn3-gen2"))
-    found = texts(figure)
-    assert found.count("plane 3: 10 switches") == 2
-    assert any("every chip\nto the chip in the\nsame position" in text for text in found)
+    words = texts(figure)
+    assert words.count("plane 3: 10 switches") == 2
+    assert any("every chip\nto the chip in the\nsame position" in text for text in words)
     squares = [len(marks.get_offsets()) for marks in figure.axes[0].collections]
     assert squares.count(10) == 8  # planes of ten switches in two racks of four
 
 
 def test_rainier_is_a_block_diagram_of_three_layers() -> None:
-    found = texts(draw(cluster("rainier")))
-    assert "31,248 servers of 16 chips, 16 adapters" in found
-    assert "7,812 ToR groups, up to 64 chips each" in found
-    assert "123 leaf groups, up to 4,096 chips each" in found
-    assert "one spine group" in found
-    assert any("17 µs a step" in text for text in found)
+    words = texts(draw(cluster("rainier")))
+    assert "31,248 servers of 16 chips, 16 adapters" in words
+    assert "7,812 ToR groups, up to 64 chips each" in words
+    assert "123 leaf groups, up to 4,096 chips each" in words
+    assert "one spine group" in words
+    assert any("17 µs a step" in text for text in words)
 
 
 @pytest.mark.parametrize("tiers", [(4,), (3, 2), (3, 4, 2), (2, 2, 30, 10)])
 @pytest.mark.parametrize("switches", [0, 3])
 def test_tiers_of_any_number_are_drawn(tiers: tuple[int, ...], switches: int) -> None:
-    made = Tiered(tuple(Tier(f"tier {k}", n, 60 * GB, 0, switches) for k, n in enumerate(tiers)))
-    figure = draw(Cluster("own", made))
+    shape = Tiered(tuple(Tier(f"tier {k}", n, 60 * GB, 0, switches) for k, n in enumerate(tiers)))
+    figure = draw(Cluster("own", shape))
     assert "0" in texts(figure)
     figure.savefig(BytesIO(), format="png", dpi=20)
 

@@ -53,8 +53,8 @@ def test_a_chip_of_ones_own_names_its_family(tmp_path: Path) -> None:
     )
     shape = "{shape: switch, size: 4, bandwidth: 1GB/s, latency: 1us}"
     path.write_text(f"chip: {chip}\nscale_up: {shape}\n")
-    made = cluster(str(path))
-    assert chip_family(made.chip, made.catalogue).is_neuron
+    machine = cluster(str(path))
+    assert chip_family(machine.chip, machine.catalogue).is_neuron
     path.write_text(path.read_text().replace("trainium", "trainum"))
     with pytest.raises(InputError, match=r"family 'trainum' of trn9 .* Did you mean trainium"):
         cluster(str(path))

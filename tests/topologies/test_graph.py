@@ -31,15 +31,15 @@ CLUSTERS = [
 
 
 def by_add_edge(name: str, given: dict[str, str]) -> nx.MultiDiGraph[Node]:
-    made: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
+    multigraph: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
     table = edge_table(cluster(name, **given))
     names = node_names(table)
-    made.add_nodes_from(names)
+    multigraph.add_nodes_from(names)
     for src, dst, kind in zip(
         table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True
     ):
-        made.add_edge(names[src], names[dst], **asdict(table.kinds[kind]))
-    return made
+        multigraph.add_edge(names[src], names[dst], **asdict(table.kinds[kind]))
+    return multigraph
 
 
 @pytest.mark.parametrize(("name", "given"), CLUSTERS)
@@ -54,19 +54,19 @@ def test_it_equals_a_graph_made_with_add_edge(name: str, given: dict[str, str]) 
 
 @pytest.mark.parametrize(("name", "given"), CLUSTERS)
 def test_it_has_what_the_measures_count(name: str, given: dict[str, str]) -> None:
-    made, counted = graph(cluster(name, **given)), measure(cluster(name, **given))
-    assert made.number_of_edges() == counted.links + counted.scale_out_links
-    kinds = [kind for _, kind in made.nodes(data="kind")]
+    multigraph, counted = graph(cluster(name, **given)), measure(cluster(name, **given))
+    assert multigraph.number_of_edges() == counted.links + counted.scale_out_links
+    kinds = [kind for _, kind in multigraph.nodes(data="kind")]
     assert kinds.count("chip") == counted.chips
     assert kinds.count("chip") + kinds.count("switch") == counted.nodes
     assert kinds.count("host") == counted.hosts
-    assert sum(links for _, links in made.nodes(data="links", default=0)) == counted.nics
-    assert nx.is_strongly_connected(made)
+    assert sum(links for _, links in multigraph.nodes(data="links", default=0)) == counted.nics
+    assert nx.is_strongly_connected(multigraph)
 
 
 def test_every_edge_carries_rate_latency_tier_links_and_lane() -> None:
-    made = graph(cluster("trn2-ultraserver:2"))
-    for _, _, edge in made.edges(data=True):
+    multigraph = graph(cluster("trn2-ultraserver:2"))
+    for _, _, edge in multigraph.edges(data=True):
         assert edge["bandwidth_bytes_per_s"] > 0
         assert edge["latency_s"] >= 0
         assert edge["links"] >= 1
@@ -74,38 +74,38 @@ def test_every_edge_carries_rate_latency_tier_links_and_lane() -> None:
 
 
 def test_edges_do_not_share_their_attributes() -> None:
-    made = graph(cluster("trn2.48xlarge"))
-    made[0][1][0]["bandwidth_bytes_per_s"] = 1
-    assert made[1][0][0]["bandwidth_bytes_per_s"] == 128 * GB
+    multigraph = graph(cluster("trn2.48xlarge"))
+    multigraph[0][1][0]["bandwidth_bytes_per_s"] = 1
+    assert multigraph[1][0][0]["bandwidth_bytes_per_s"] == 128 * GB
 
 
 def test_two_cables_are_two_edges() -> None:
-    made = graph(cluster("ring:2", **PLAIN))
-    assert made.number_of_edges(0, 1) == made.number_of_edges(1, 0) == 2
-    assert [made[0][1][key]["lane"] for key in (0, 1)] == [0, 1]
+    multigraph = graph(cluster("ring:2", **PLAIN))
+    assert multigraph.number_of_edges(0, 1) == multigraph.number_of_edges(1, 0) == 2
+    assert [multigraph[0][1][key]["lane"] for key in (0, 1)] == [0, 1]
 
 
 def test_chips_know_their_domain_and_server() -> None:
-    made = graph(cluster("trn2-ultraserver:2"))
-    assert made.nodes[100] == {"kind": "chip", "domain": 1, "server": 6}
+    multigraph = graph(cluster("trn2-ultraserver:2"))
+    assert multigraph.nodes[100] == {"kind": "chip", "domain": 1, "server": 6}
     assert graph(cluster("trn3-gen1:2")).nodes["switch:40"] == {"kind": "switch", "domain": 1}
 
 
 def test_parallel_links_between_two_layers_are_one_edge() -> None:
-    made = graph(cluster("trn2-ultraserver:150"))
-    assert made["ToR:5"]["leaf:0"][0]["links"] == 128
-    assert made["ToR:5"]["leaf:0"][0]["bandwidth_bytes_per_s"] == 64 * 25 * GB
-    assert made["leaf:1"]["spine:0"][0]["links"] == 64 * 128
-    assert made[70]["adapters:4"][0]["bandwidth_bytes_per_s"] == 25 * GB
-    assert made["adapters:4"]["ToR:1"][0]["bandwidth_bytes_per_s"] == 16 * 25 * GB
-    assert made.nodes["adapters:4"]["links"] == 16
+    multigraph = graph(cluster("trn2-ultraserver:150"))
+    assert multigraph["ToR:5"]["leaf:0"][0]["links"] == 128
+    assert multigraph["ToR:5"]["leaf:0"][0]["bandwidth_bytes_per_s"] == 64 * 25 * GB
+    assert multigraph["leaf:1"]["spine:0"][0]["links"] == 64 * 128
+    assert multigraph[70]["adapters:4"][0]["bandwidth_bytes_per_s"] == 25 * GB
+    assert multigraph["adapters:4"]["ToR:1"][0]["bandwidth_bytes_per_s"] == 16 * 25 * GB
+    assert multigraph.nodes["adapters:4"]["links"] == 16
 
 
 @pytest.mark.parametrize(("other", "step_us"), [(16, 15.0), (64, 16.0), (64 * 64, 17.0)])
 def test_latencies_add_up_to_a_step_between_servers(other: int, step_us: float) -> None:
-    made = graph(cluster("trn2.48xlarge:1024"))
-    path = nx.shortest_path(made, 0, other, weight="latency_s")
-    total = sum(made[a][b][0]["latency_s"] for a, b in pairwise(path))
+    multigraph = graph(cluster("trn2.48xlarge:1024"))
+    path = nx.shortest_path(multigraph, 0, other, weight="latency_s")
+    total = sum(multigraph[a][b][0]["latency_s"] for a, b in pairwise(path))
     assert total * 1e6 == pytest.approx(step_us)
 
 

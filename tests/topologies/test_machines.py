@@ -49,15 +49,20 @@ def test_named_machines(
     scale_out_gbit_s: int | None,
     adapters: int | None,
 ) -> None:
-    made = cluster(name)
-    assert (made.chip, made.chips, made.domains, made.servers) == (chip, chips, 1, servers)
+    machine = cluster(name)
+    assert (machine.chip, machine.chips, machine.domains, machine.servers) == (
+        chip,
+        chips,
+        1,
+        servers,
+    )
     if scale_out_gbit_s is None:
-        assert made.scale_out is None
+        assert machine.scale_out is None
         return
-    assert made.scale_out is not None
-    assert made.scale_out.bandwidth_bytes_per_s == scale_out_gbit_s * 125_000_000
-    assert made.scale_out.adapters_per_server == adapters
-    assert not made.plain
+    assert machine.scale_out is not None
+    assert machine.scale_out.bandwidth_bytes_per_s == scale_out_gbit_s * 125_000_000
+    assert machine.scale_out.adapters_per_server == adapters
+    assert not machine.plain
 
 
 def test_no_named_machine_is_left_out_above() -> None:
@@ -128,9 +133,9 @@ def test_clusters_are_values() -> None:
 
 
 def test_plain_shapes_are_one_domain_without_a_chip() -> None:
-    made = cluster("torus:4x4", bandwidth="100GB/s", latency="1us")
-    assert (made.chip, made.plain, made.domains, made.servers) == ("", True, 1, 1)
-    assert made.scale_out is None
+    machine = cluster("torus:4x4", bandwidth="100GB/s", latency="1us")
+    assert (machine.chip, machine.plain, machine.domains, machine.servers) == ("", True, 1, 1)
+    assert machine.scale_out is None
 
 
 @pytest.mark.parametrize(

@@ -44,19 +44,19 @@ PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}
 @UNHURRIED
 @given(shapes())
 def test_hops_against_breadth_first_search(shape: Shape) -> None:
-    found = distances(shape)
+    hops = distances(shape)
     pairs = shape.chips * (shape.chips - 1)
-    assert diameter_hops(shape) == found.max(initial=0)
-    assert mean_hops(shape) == pytest.approx(found.sum() / pairs if pairs else 0.0)
+    assert diameter_hops(shape) == hops.max(initial=0)
+    assert mean_hops(shape) == pytest.approx(hops.sum() / pairs if pairs else 0.0)
 
 
 @UNHURRIED
 @given(closes(60))
 def test_hops_of_partly_filled_closes(shape: Clos) -> None:
-    found = distances(shape)
+    hops = distances(shape)
     pairs = max(1, shape.chips * (shape.chips - 1))
-    assert diameter_hops(shape) == found.max()
-    assert mean_hops(shape) == pytest.approx(found.sum() / pairs)
+    assert diameter_hops(shape) == hops.max()
+    assert mean_hops(shape) == pytest.approx(hops.sum() / pairs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -146,12 +146,12 @@ def test_degree_and_rate_are_means_over_the_chips(shape: Shape) -> None:
 def test_what_must_hold(
     name: str, links: int, diameter: int, mean: float, bisection_gb_s: int, all_to_all_gb_s: int
 ) -> None:
-    found = measure(cluster(name))
-    assert (found.links, found.diameter_hops) == (links, diameter)
-    assert round(found.mean_hops, 2) == mean
-    assert found.bisection_bytes_per_s == bisection_gb_s * GB
-    assert found.all_to_all_bytes_per_s_per_chip is not None
-    assert int(found.all_to_all_bytes_per_s_per_chip / GB) == all_to_all_gb_s
+    measured = measure(cluster(name))
+    assert (measured.links, measured.diameter_hops) == (links, diameter)
+    assert round(measured.mean_hops, 2) == mean
+    assert measured.bisection_bytes_per_s == bisection_gb_s * GB
+    assert measured.all_to_all_bytes_per_s_per_chip is not None
+    assert int(measured.all_to_all_bytes_per_s_per_chip / GB) == all_to_all_gb_s
 
 
 def test_cuts_across_each_axis() -> None:
@@ -192,17 +192,17 @@ def test_neither_sparse_nor_integer_rates_are_flops() -> None:
 
 
 def test_plain_shapes_have_no_memory_and_no_fabric() -> None:
-    found = measure(cluster("ring:8", **PLAIN))
-    assert (found.hbm_bytes, found.hbm_bytes_per_s, found.flops_per_s) == (None, None, {})
-    assert (found.scale_out_links, found.nics, found.hosts) == (0, 0, 0)
-    assert found.scale_out_bisection_bytes_per_s == 0
+    measured = measure(cluster("ring:8", **PLAIN))
+    assert (measured.hbm_bytes, measured.hbm_bytes_per_s, measured.flops_per_s) == (None, None, {})
+    assert (measured.scale_out_links, measured.nics, measured.hosts) == (0, 0, 0)
+    assert measured.scale_out_bisection_bytes_per_s == 0
 
 
 def test_one_chip_is_near_itself() -> None:
-    found = measure(cluster("torus:1x1", **PLAIN))
-    assert (found.diameter_hops, found.mean_hops, found.links) == (0, 0.0, 0)
-    assert found.bisection_bytes_per_s == 0
-    assert found.all_to_all_bytes_per_s_per_chip is None
+    measured = measure(cluster("torus:1x1", **PLAIN))
+    assert (measured.diameter_hops, measured.mean_hops, measured.links) == (0, 0.0, 0)
+    assert measured.bisection_bytes_per_s == 0
+    assert measured.all_to_all_bytes_per_s_per_chip is None
 
 
 def test_oversubscription_thins_the_cut_between_servers() -> None:
@@ -216,5 +216,5 @@ def test_oversubscription_thins_the_cut_between_servers() -> None:
 
 
 def test_a_million_chips_at_once() -> None:
-    found = measure(cluster("rainier:1000000"))
-    assert (found.chips, found.links) == (1_000_000, 6_000_000)
+    measured = measure(cluster("rainier:1000000"))
+    assert (measured.chips, measured.links) == (1_000_000, 6_000_000)

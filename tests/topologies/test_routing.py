@@ -83,8 +83,8 @@ def test_uniform_traffic_loads_all_links_of_a_torus_alike(
     sizes: tuple[int, ...], load: int
 ) -> None:
     shape = torus(*sizes)
-    found = np.bincount(routes(shape, *all_pairs(shape.chips)).link)
-    assert set(found.tolist()) == {load}
+    counts = np.bincount(routes(shape, *all_pairs(shape.chips)).link)
+    assert set(counts.tolist()) == {load}
 
 
 def test_an_axis_of_two_takes_either_cable() -> None:

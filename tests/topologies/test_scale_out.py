@@ -43,8 +43,8 @@ def machine(servers: int, chips_each: int = 2, **changes: object) -> Cluster:
     )
 
 
-def shape_of(made: Cluster) -> list[tuple[str, int, int]]:
-    return [(layer.name, layer.chips, layer.groups) for layer in clos(made)[1]]
+def shape_of(machine: Cluster) -> list[tuple[str, int, int]]:
+    return [(layer.name, layer.chips, layer.groups) for layer in clos(machine)[1]]
 
 
 def test_one_switch_joins_what_fits_its_ports() -> None:
@@ -112,10 +112,10 @@ def test_shared_links_by_hand() -> None:
 
 
 def test_paths_by_hand() -> None:
-    made = machine(5)  # groups of four chips: 0-3, 4-7, 8-9
-    paths = scale_out_paths(made, [0, 0, 9, 3], [2, 5, 0, 3])
-    found = [paths.link[a:b].tolist() for a, b in zip(paths.ptr, paths.ptr[1:], strict=False)]
-    assert found == [[0, 12], [0, 20, 24, 15], [9, 22, 23, 10], []]
+    cluster = machine(5)  # groups of four chips: 0-3, 4-7, 8-9
+    paths = scale_out_paths(cluster, [0, 0, 9, 3], [2, 5, 0, 3])
+    links = [paths.link[a:b].tolist() for a, b in zip(paths.ptr, paths.ptr[1:], strict=False)]
+    assert links == [[0, 12], [0, 20, 24, 15], [9, 22, 23, 10], []]
     assert paths.latency_ps.tolist() == [10 * US, 11 * US, 11 * US, 0]
     assert set(paths.weight.tolist()) == {1}
 
@@ -131,10 +131,10 @@ def test_latency_grows_with_the_layer_that_a_path_climbs_to() -> None:
 def test_paths_go_up_from_the_source_and_down_to_the_destination(
     servers: int, chips_each: int, over: int, random: object
 ) -> None:
-    made = machine(servers, chips_each, oversubscription=Fraction(over))
-    shared, (_, tiers) = shared_links(made), clos(made)
-    src, dst = np.divmod(np.arange(0, made.chips**2, 7), made.chips)
-    paths = scale_out_paths(made, src, dst)
+    cluster = machine(servers, chips_each, oversubscription=Fraction(over))
+    shared, (_, tiers) = shared_links(cluster), clos(cluster)
+    src, dst = np.divmod(np.arange(0, cluster.chips**2, 7), cluster.chips)
+    paths = scale_out_paths(cluster, src, dst)
     for k in range(0, len(paths), 11):
         link = paths.link[paths.ptr[k] : paths.ptr[k + 1]]
         kinds = [shared.kinds[kind] for kind in shared.kind[link]]
@@ -150,18 +150,18 @@ def test_paths_go_up_from_the_source_and_down_to_the_destination(
 
 
 def test_uniform_traffic_fills_no_layer_of_a_non_blocking_fabric_first() -> None:
-    made = machine(16)
+    cluster = machine(16)
     src, dst = np.divmod(np.arange(32 * 32), 32)
-    paths = scale_out_paths(made, src, dst)
-    load = np.bincount(paths.link, paths.weight) / shared_links(made).capacity_bytes_per_s
+    paths = scale_out_paths(cluster, src, dst)
+    load = np.bincount(paths.link, paths.weight) / shared_links(cluster).capacity_bytes_per_s
     assert load[:64].min() == load.max()
 
 
 def test_rainier_pairs_are_arithmetic() -> None:
-    made = cluster("rainier")
-    chips = np.random.default_rng(0).integers(0, made.chips, (2, 10**5))
-    paths = scale_out_paths(made, chips[0], chips[1])
-    assert paths.link.max() < len(shared_links(made))
+    machine = cluster("rainier")
+    chips = np.random.default_rng(0).integers(0, machine.chips, (2, 10**5))
+    paths = scale_out_paths(machine, chips[0], chips[1])
+    assert paths.link.max() < len(shared_links(machine))
     assert paths.latency_ps.max() == 17 * US
 
 

@@ -83,11 +83,11 @@ def test_refusals_name_the_thing_and_the_limit(make: object, message: str) -> No
 
 
 def test_plain_shapes_from_text() -> None:
-    made = plain_shape("torus:2x3x4", "100GB/s", "1us")
-    assert isinstance(made, Torus)
-    assert [(axis.name, axis.size) for axis in made.axes] == [("Z", 2), ("Y", 3), ("X", 4)]
-    assert {axis.bandwidth_bytes_per_s for axis in made.axes} == {100 * GB}
-    assert {axis.latency_ps for axis in made.axes} == {10**6}
+    shape = plain_shape("torus:2x3x4", "100GB/s", "1us")
+    assert isinstance(shape, Torus)
+    assert [(axis.name, axis.size) for axis in shape.axes] == [("Z", 2), ("Y", 3), ("X", 4)]
+    assert {axis.bandwidth_bytes_per_s for axis in shape.axes} == {100 * GB}
+    assert {axis.latency_ps for axis in shape.axes} == {10**6}
     assert plain_shape("ring:8", "1GB/s", "0us") == Torus((Axis("X", 8, GB, 0),))
     assert plain_shape("mesh:8", "1GB/s", "1us") == FullMesh(8, GB, 10**6)
     assert plain_shape("switch:64", "1GB/s", "1us") == Switch(64, GB, 10**6)

@@ -54,29 +54,29 @@ def test_every_instant_goes_to_the_first_category_that_is_on(
     for group in range(4):
         for instant in range(total):
             expected[group, min(_on_at(table, group, instant), default=3)] += 1
-    made, category = _columns(table)
-    assert np.array_equal(attribute_ps(made, category, 3, total), expected)
+    columns, category = _columns(table)
+    assert np.array_equal(attribute_ps(columns, category, 3, total), expected)
 
 
 @given(table=st.lists(rows, max_size=25))
 def test_merged_intervals_cover_the_same_and_do_not_touch(
     table: list[tuple[int, int, int, int]],
 ) -> None:
-    made, _ = _columns(table)
-    joined = merged(made)
-    assert np.array_equal(union_ps(joined), union_ps(made))
+    columns, _ = _columns(table)
+    joined = merged(columns)
+    assert np.array_equal(union_ps(joined), union_ps(columns))
     same = joined.group[1:] == joined.group[:-1]
     assert np.all(joined.start_ps[1:][same] > joined.end_ps[:-1][same])
     length = joined.end_ps - joined.start_ps
     counted = np.bincount(joined.group, length, minlength=4)
-    assert np.array_equal(counted, union_ps(made))
+    assert np.array_equal(counted, union_ps(columns))
 
 
 @given(table=st.lists(rows, max_size=25))
 def test_gaps_and_intervals_make_up_the_whole(table: list[tuple[int, int, int, int]]) -> None:
-    made, _ = _columns(table)
-    rest, _ = gaps(made, 40)
-    assert np.array_equal(union_ps(made) + union_ps(rest), np.full(4, 40))
+    columns, _ = _columns(table)
+    rest, _ = gaps(columns, 40)
+    assert np.array_equal(union_ps(columns) + union_ps(rest), np.full(4, 40))
 
 
 def test_intervals_of_zero_length_and_no_intervals_count_for_nothing() -> None:
@@ -92,13 +92,13 @@ def test_many_blocks_and_long_horizons_stay_exact(monkeypatch: pytest.MonkeyPatc
     rng = np.random.default_rng(1)
     group, category = rng.integers(0, 50, 400), rng.integers(0, 3, 400)
     start = rng.integers(0, 2**61, 400)
-    made = Intervals(group, start, start + rng.integers(0, 2**60, 400), 50)
-    parts = attribute_ps(made, category, 3, 2**62 - 1)
+    many = Intervals(group, start, start + rng.integers(0, 2**60, 400), 50)
+    parts = attribute_ps(many, category, 3, 2**62 - 1)
     assert np.all(parts >= 0)
     assert np.all(parts.sum(1) == 2**62 - 1)
     for k in (0, 17, 49):
-        alone = made.group == k
-        one = Intervals(np.zeros(alone.sum(), int), start[alone], made.end_ps[alone], 1)
+        alone = many.group == k
+        one = Intervals(np.zeros(alone.sum(), int), start[alone], many.end_ps[alone], 1)
         assert attribute_ps(one, category[alone], 3, 2**62 - 1)[0].tolist() == parts[k].tolist()
 
 
@@ -108,7 +108,7 @@ def test_a_stable_order_by_code_beyond_16_bits() -> None:
 
 
 def test_resources_show_busy_time_utilisation_and_bytes() -> None:
-    made = schedule(
+    ops = schedule(
         OpColumns(
             kind=[FIXED, FIXED, FIXED],
             resource=[0, 1, 1],
@@ -118,68 +118,68 @@ def test_resources_show_busy_time_utilisation_and_bytes() -> None:
         edges=Edges.from_pairs(3, [], []),
         resources=Resources.table("link", [0, 1, 2], [1, 2, 0], slots=[1, 2, 1]),
     )
-    table = resource_use(run(made))
+    table = resource_use(run(ops))
     assert table["busy_ps"].tolist() == [4, 20, 0]
     assert table["utilisation"].tolist() == [0.4, 1.0, 0.0]
     assert table["bytes"].tolist() == [100, 15, 0]
     assert table["mean_bytes_per_s"].tolist() == [1e13, 1.5e12, 0.0]
     assert table.index.tolist() == ["link:0-1", "link:1-2", "link:2-0"]
-    kinds = kind_use(run(made))
+    kinds = kind_use(run(ops))
     assert kinds.loc["link", "busiest"] == "link:1-2"
     assert kinds.loc["link", "mean_utilisation"] == pytest.approx(1.4 / 3)
 
 
 def test_a_shared_resource_is_used_by_the_work_that_crosses_it() -> None:
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FLOW], size_bytes=50),
         edges=Edges.from_pairs(1, [], []),
         resources=Resources.table("hbm", [0], slots=0, capacity=10**12),
         flows=Flows(*(np.array(c, np.int64) for c in ([0], [10**12], [0, 1], [0], [2]))),
     )
-    table = resource_use(Trace(made, ended(np.array([0]), np.array([200]))))
+    table = resource_use(Trace(ops, ended(np.array([0]), np.array([200]))))
     assert table["bytes"].tolist() == [100]
     assert table["utilisation"].tolist() == [pytest.approx(0.5)]
 
 
 def test_slots_without_capacity_and_resources_without_either_are_fine() -> None:
     table = Resources.table("x", [0, 1, 2], slots=[1, 0, 0], capacity=[0, 5, 0])
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FIXED], resource=0, duration_ps=2**50, size_bytes=2**50),
         resources=table,
         edges=Edges.from_pairs(1, [], []),
     )
-    assert resource_use(run(made))["utilisation"].tolist() == [1.0, 0.0, 0.0]
+    assert resource_use(run(ops))["utilisation"].tolist() == [1.0, 0.0, 0.0]
 
 
-@given(made=schedules())
-def test_busy_time_is_the_sum_of_durations(made: Schedule) -> None:
-    trace = run(made)
-    assert resource_use(trace)["busy_ps"].sum() == made.duration_ps.sum()
-    assert label_use(trace, "what")["busy_ps"].sum() == made.duration_ps.sum()
-    assert label_use(trace, "rank")["bytes"].sum() == made.size_bytes.sum()
+@given(schedule=schedules())
+def test_busy_time_is_the_sum_of_durations(schedule: Schedule) -> None:
+    trace = run(schedule)
+    assert resource_use(trace)["busy_ps"].sum() == schedule.duration_ps.sum()
+    assert label_use(trace, "what")["busy_ps"].sum() == schedule.duration_ps.sum()
+    assert label_use(trace, "rank")["bytes"].sum() == schedule.size_bytes.sum()
 
 
-@given(made=schedules())
-def test_as_many_bytes_reach_nodes_as_leave_them(made: Schedule) -> None:
-    table = node_bytes(run(made))
-    held = made.resource >= 0
+@given(schedule=schedules())
+def test_as_many_bytes_reach_nodes_as_leave_them(schedule: Schedule) -> None:
+    table = node_bytes(run(schedule))
+    held = schedule.resource >= 0
     assert table["sent_bytes"].sum() == table["received_bytes"].sum()
-    assert table["sent_bytes"].sum() == made.size_bytes[held].sum()
+    assert table["sent_bytes"].sum() == schedule.size_bytes[held].sum()
 
 
 def test_switches_have_names_of_their_own() -> None:
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FIXED] * 2, resource=[0, 1], duration_ps=1, size_bytes=5),
         edges=Edges.from_pairs(2, [0], [1]),
         resources=Resources.table("link", [0, 8], [8, 1], switches_from=8),
     )
-    table = node_bytes(run(made))
+    table = node_bytes(run(ops))
     assert table.loc["s0"].tolist() == [5, 5]
     assert table.index.tolist() == ["0", "1", "s0"]
 
 
 def test_lost_attempts_and_running_ops_count_as_busy() -> None:
-    made = on_one_link(2)
+    schedule = on_one_link(2)
     times = Times(
         *(np.array(c, np.int64) for c in ([0, 14], [9, 14], [14, -1])),
         status=np.array([DONE, RUNNING], np.uint8),
@@ -187,7 +187,7 @@ def test_lost_attempts_and_running_ops_count_as_busy() -> None:
         dead=np.empty(0, np.int32),
         stopped_ps=16,
     )
-    trace = Trace(made, times)
+    trace = Trace(schedule, times)
     assert stretches(trace).op.tolist() == [0, 1, 0]
     assert resource_use(trace)["busy_ps"].tolist() == [3 + 5 + 2]
     assert label_use(trace, "rank")["active_ps"].tolist() == [8, 2]
@@ -220,9 +220,11 @@ def test_categories_may_gather_several_names() -> None:
     }
 
 
-@given(made=schedules(), order=st.permutations(WHATS))
-def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(made: Schedule, order: list[str]) -> None:
-    trace = run(made)
+@given(schedule=schedules(), order=st.permutations(WHATS))
+def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(
+    schedule: Schedule, order: list[str]
+) -> None:
+    trace = run(schedule)
     table = time_by_category(trace, order)
     parts = table.drop(columns="total_ps")
     assert (parts.sum(axis=1) == trace.total_ps).all()
@@ -254,11 +256,11 @@ def test_a_wait_until_the_end_of_the_run_has_no_op() -> None:
 def test_a_gap_knows_the_first_row_that_ends_it(
     table: list[tuple[int, int, int, int]], block: int
 ) -> None:
-    made, _ = _columns(table)
+    columns, _ = _columns(table)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "BLOCK_ROWS", block)
-        found, row = gaps(made, 40)
-    for group, end, first in zip(found.group, found.end_ps, row, strict=True):
+        free, row = gaps(columns, 40)
+    for group, end, first in zip(free.group, free.end_ps, row, strict=True):
         starting = [
             k
             for k, (g, start, length, _) in enumerate(table)
@@ -267,9 +269,9 @@ def test_a_gap_knows_the_first_row_that_ends_it(
         assert first == min(starting, default=-1)
 
 
-@given(made=schedules())
-def test_waits_are_what_no_category_takes(made: Schedule) -> None:
-    trace = run(made)
+@given(schedule=schedules())
+def test_waits_are_what_no_category_takes(schedule: Schedule) -> None:
+    trace = run(schedule)
     idle = time_by_category(trace, WHATS)["idle_ps"]
     by_rank = waits(trace).groupby("rank")["wait_ps"].sum()
     assert by_rank.reindex(idle.index, fill_value=0).tolist() == idle.tolist()
@@ -285,12 +287,12 @@ def test_labels_that_are_missing_or_numbers_are_refused() -> None:
 
 def test_the_critical_path_of_a_pipe_of_two() -> None:
     """Op 1 follows op 0 by an edge of 3 ps; op 2 waits for op 1 to leave the link."""
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FIXED] * 3, resource=[1, 0, 0], duration_ps=[5, 4, 7], priority=[0, 0, 1]),
         edges=Edges.from_pairs(3, [0, 0], [1, 2], lag_ps=[3, 3]),
         resources=Resources.table("link", [0, 1], [1, 2]),
     )
-    path = critical_path(run(made))
+    path = critical_path(run(ops))
     assert path.index.tolist() == [0, 1, 2]
     assert path["because"].tolist() == ["begin", "edge", "resource"]
     assert path["after"].tolist() == [-1, 0, 1]
@@ -300,29 +302,29 @@ def test_the_critical_path_of_a_pipe_of_two() -> None:
 
 
 def test_a_start_edge_puts_only_the_way_to_the_start_on_the_path() -> None:
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FIXED] * 2, resource=[0, 1], duration_ps=[5, 5]),
         edges=Edges.from_pairs(2, [0], [1], [2], [True]),
         resources=Resources.table("link", [0, 1], [1, 2]),
     )
     times = ended(np.array([0, 2]), np.array([5, 7]))
-    path = critical_path(Trace(made, times))
+    path = critical_path(Trace(ops, times))
     assert path["because"].tolist() == ["begin", "start-edge"]
     assert path[["lag_ps", "on_path_ps"]].to_numpy().tolist() == [[0, 0], [2, 5]]
 
 
 def test_a_start_after_a_revival_begins_a_path() -> None:
-    made = on_one_link(1)
-    trace = Trace(made, ended(np.array([9]), np.array([14]), np.array([0])))
+    schedule = on_one_link(1)
+    trace = Trace(schedule, ended(np.array([9]), np.array([14]), np.array([0])))
     path = critical_path(trace)
     assert path["because"].tolist() == ["revival"]
     assert path["lag_ps"].tolist() == [9]
 
 
-@given(made=schedules(), block=st.sampled_from([1, 3, 2**20]))
+@given(schedule=schedules(), block=st.sampled_from([1, 3, 2**20]))
 @settings(max_examples=60)
-def test_the_critical_path_explains_the_whole_run(made: Schedule, block: int) -> None:
-    trace = run(made)
+def test_the_critical_path_explains_the_whole_run(schedule: Schedule, block: int) -> None:
+    trace = run(schedule)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cluster_sim.analysis.critical_path.BLOCK_OPS", block)
         path = critical_path(trace)
@@ -334,10 +336,10 @@ def test_the_critical_path_explains_the_whole_run(made: Schedule, block: int) ->
         assert path["after"].tolist() == [-1, *path.index.tolist()[:-1]]
 
 
-@given(made=schedules())
+@given(schedule=schedules())
 @settings(max_examples=30)
-def test_every_table_is_labelled_and_finite(made: Schedule) -> None:
-    trace = run(made)
+def test_every_table_is_labelled_and_finite(schedule: Schedule) -> None:
+    trace = run(schedule)
     tables = [
         resource_use(trace),
         kind_use(trace),
@@ -351,7 +353,7 @@ def test_every_table_is_labelled_and_finite(made: Schedule) -> None:
         numbers = table.select_dtypes("number")
         assert np.isfinite(numbers.to_numpy(np.float64)).all()
     assert summary(trace).columns.tolist() == ["metric", "value", "unit"]
-    assert summary(trace).set_index("metric")["value"]["ops"] == len(made)
+    assert summary(trace).set_index("metric")["value"]["ops"] == len(schedule)
 
 
 def test_a_name_under_two_categories_belongs_to_the_first() -> None:

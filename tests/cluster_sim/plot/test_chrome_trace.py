@@ -54,19 +54,19 @@ def test_machines_keep_the_rules(name: str, tmp_path: Path) -> None:
 def test_a_training_iteration_keeps_the_rules(tmp_path: Path) -> None:
     machine = cluster("trn2-ultraserver")
     plan = ParallelPlan(tp=4, pp=2, dp=8, global_batch=32)
-    made = iteration(named("llama-3.1-8b"), machine, plan)
-    assert isinstance(made.trace, Trace)
-    document = _written(made.trace, tmp_path)
+    step = iteration(named("llama-3.1-8b"), machine, plan)
+    assert isinstance(step.trace, Trace)
+    document = _written(step.trace, tmp_path)
     assert len(document["traceEvents"]) > 100
     assert faults(document) == []
 
 
-@given(made=schedules())
+@given(schedule=schedules())
 @settings(max_examples=40)
 def test_any_schedule_keeps_the_rules(
-    made: Schedule, tmp_path_factory: pytest.TempPathFactory
+    schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert faults(_written(run(made), tmp_path_factory.mktemp("any"))) == []
+    assert faults(_written(run(schedule), tmp_path_factory.mktemp("any"))) == []
 
 
 Break = Callable[[list[Event]], object]
@@ -112,10 +112,10 @@ def test_times_in_another_unit_would_be_seen(document: dict[str, Any]) -> None:
 
 def test_faults_keep_the_rules(tmp_path: Path) -> None:
     ring = cluster("ring:4", bandwidth="100GB/s", latency="1us")
-    made = build(Call("all-reduce", whole(ring), 10**6), "ring")
-    resource = int(made.resource[np.argmax(made.duration_ps)])
+    schedule = build(Call("all-reduce", whole(ring), 10**6), "ring")
+    resource = int(schedule.resource[np.argmax(schedule.duration_ps)])
     lost = Faults.table([10**6, 3 * 10**6], [resource, resource], [0, 1])
-    trace = run(made, faults=lost)
+    trace = run(schedule, faults=lost)
     document = _written(trace, tmp_path)
     assert any(event.get("cat") == "lost" for event in document["traceEvents"])
     assert faults(document) == []

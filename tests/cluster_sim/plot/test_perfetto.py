@@ -60,13 +60,13 @@ def test_times_are_exact_to_the_picosecond(tmp_path: Path) -> None:
 
 
 def test_ops_that_may_overlap_are_begin_and_end_pairs(tmp_path: Path) -> None:
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FIXED, FLOW], resource=[0, -1], duration_ps=[5, 0], size_bytes=[0, 9]),
         edges=Edges.from_pairs(2, [], []),
         resources=Resources.table("dma", [0, 4], slots=[2, 0], capacity=[0, 10]),
         flows=Flows(*(np.array(c, np.int64) for c in ([1], [10], [0, 1], [1], [1]))),
     )
-    document = _written(Trace(made, ended(np.array([0, 1]), np.array([5, 3]))), tmp_path)
+    document = _written(Trace(ops, ended(np.array([0, 1]), np.array([5, 3]))), tmp_path)
     assert _phase(document, "X") == []
     begun, finished = _phase(document, "b"), _phase(document, "e")
     assert [(e["id"], e["pid"], e["tid"]) for e in begun] == [(0, 0, 1), (1, 4, 2)]
@@ -92,12 +92,12 @@ def test_lost_attempts_and_ops_cut_short_are_shown(tmp_path: Path) -> None:
 
 
 def test_arrows_lead_from_inside_one_slice_to_the_start_of_another(tmp_path: Path) -> None:
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FIXED] * 3, resource=[0, 1, 1], duration_ps=4),
         edges=Edges.from_pairs(3, [0, 1], [1, 2]),
         resources=Resources.table("link", [0, 1], [1, 2]),
     )
-    document = _written(run(made), tmp_path, arrows=True)
+    document = _written(run(ops), tmp_path, arrows=True)
     (leaves,), (arrives,) = _phase(document, "s"), _phase(document, "f")
     assert (leaves["id"], leaves["tid"], leaves["ts"]) == (arrives["id"], 1, 3e-6)
     assert (arrives["tid"], arrives["ts"], arrives["bp"]) == (2, 4e-6, "e")
@@ -105,8 +105,8 @@ def test_arrows_lead_from_inside_one_slice_to_the_start_of_another(tmp_path: Pat
 
 def test_names_from_strangers_stay_names(tmp_path: Path) -> None:
     name = '"},{"ph":"X\\'
-    made = on_one_link(1).with_labels(what=Codes(np.array([0]), (name,)))
-    (event,) = _phase(_written(run(made), tmp_path), "X")
+    schedule = on_one_link(1).with_labels(what=Codes(np.array([0]), (name,)))
+    (event,) = _phase(_written(run(schedule), tmp_path), "X")
     assert event["name"] == name
 
 
@@ -123,23 +123,23 @@ def test_an_empty_choice_is_a_valid_file(tmp_path: Path) -> None:
     assert _written(run(on_one_link(2)), tmp_path, ranks=5)["traceEvents"] == []
 
 
-@given(made=schedules())
+@given(schedule=schedules())
 @settings(max_examples=30)
 def test_every_op_that_takes_time_is_there_once(
-    made: Schedule, tmp_path_factory: pytest.TempPathFactory
+    schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("perfetto")
-    trace = run(made)
+    trace = run(schedule)
     document = _written(trace, folder, arrows=True)
     shown = _phase(document, "X") + _phase(document, "b")
     assert (
         sorted(event["args"]["op"] for event in shown)
-        == np.flatnonzero(made.duration_ps > 0).tolist()
+        == np.flatnonzero(schedule.duration_ps > 0).tolist()
     )
     for event in _phase(document, "X"):
         op = event["args"]["op"]
         assert round(event["ts"] * 1e6) == trace.times.start_ps[op]
-        assert round(event["dur"] * 1e6) == made.duration_ps[op]
+        assert round(event["dur"] * 1e6) == schedule.duration_ps[op]
     first = (folder / "timeline.json.gz").read_bytes()
     _written(trace, folder, arrows=True)
     assert (folder / "timeline.json.gz").read_bytes() == first

@@ -127,8 +127,8 @@ def test_colours_are_known_or_in_order_and_never_twice_while_they_last() -> None
 
 
 def test_flows_that_hold_nothing_are_drawn_where_they_share_and_words_are_in_the_legend() -> None:
-    made = memory_kernel(cluster("trn2.48xlarge"), [3], 10**9)
-    figure = timeline(run(made), legend=Legend(words={"shared": "loads and stores"}))
+    kernel = memory_kernel(cluster("trn2.48xlarge"), [3], 10**9)
+    figure = timeline(run(kernel), legend=Legend(words={"shared": "loads and stores"}))
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["hbm:3"]
     assert axes.get_legend().get_texts()[0].get_text() == "loads and stores"

@@ -98,9 +98,13 @@ def test_edges_without_starts_keep_no_column_of_them() -> None:
 
 
 def test_scalars_are_spread_and_columns_have_one_width() -> None:
-    made = two_links(priority=3)
-    assert made.priority.tolist() == [3, 3]
-    assert [c.dtype.itemsize for c in (made.kind, made.resource, made.duration_ps)] == [1, 4, 8]
+    schedule = two_links(priority=3)
+    assert schedule.priority.tolist() == [3, 3]
+    assert [c.dtype.itemsize for c in (schedule.kind, schedule.resource, schedule.duration_ps)] == [
+        1,
+        4,
+        8,
+    ]
     assert repr(two_links(facts={"collective": "permute"})) == (
         "Schedule(2 ops, 1 edges, 2 resources, collective=permute)"
     )
@@ -109,20 +113,20 @@ def test_scalars_are_spread_and_columns_have_one_width() -> None:
 def test_a_ring_step_fits_in_a_hundred_bytes_an_op() -> None:
     ops = 10_000
     labels = {"rank": np.zeros(ops, np.int32), "what": Codes(np.zeros(ops, np.uint8), ("send",))}
-    made = schedule(
+    op_table = schedule(
         OpColumns(kind=FIXED, duration_ps=1),
         edges=Edges.from_pairs(ops, np.arange(ops - 1), np.arange(1, ops), lag_ps=7),
         resources=Resources.none(),
         labels=labels,
     )
-    assert made.nbytes / ops < 60
+    assert op_table.nbytes / ops < 60
 
 
 def test_labels_are_added_to_a_copy() -> None:
-    made = two_links()
-    labelled = made.with_labels(rank=np.array([0, 1]))
+    schedule = two_links()
+    labelled = schedule.with_labels(rank=np.array([0, 1]))
     assert list(labelled.labels) == ["rank"]
-    assert not made.labels
+    assert not schedule.labels
 
 
 @pytest.mark.parametrize(
@@ -211,10 +215,10 @@ def test_columns_that_do_not_fit_together_are_refused(
     part: str, column: str, values: list, message: str
 ) -> None:
     """What a damaged file may hold; compiled code would read past the ends of its arrays."""
-    made = two_links()
-    changed = replace(getattr(made, part) if part else made, **{column: np.array(values)})
+    schedule = two_links()
+    changed = replace(getattr(schedule, part) if part else schedule, **{column: np.array(values)})
     with pytest.raises(ScheduleError, match=message):
-        check(replace(made, **{part: changed}) if part else changed)
+        check(replace(schedule, **{part: changed}) if part else changed)
 
 
 def test_a_flow_over_an_unknown_resource_is_refused() -> None:

@@ -30,26 +30,26 @@ def _with_flow() -> Schedule:
     )
 
 
-@given(made=schedules())
+@given(schedule=schedules())
 @settings(max_examples=40)
 def test_there_and_back_is_the_same(
-    made: Schedule, tmp_path_factory: pytest.TempPathFactory
+    schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("schedule") / "s.npz"
-    save(made, path)
-    assert equal(load(path), made)
+    save(schedule, path)
+    assert equal(load(path), schedule)
 
 
 def test_flows_and_start_edges_are_kept(tmp_path: Path) -> None:
     flow = _with_flow()
     save(flow, tmp_path / "flow.npz")
     assert equal(load(tmp_path / "flow.npz"), flow)
-    made = on_one_link(2)
+    schedule = on_one_link(2)
     edges = Edges.from_pairs(2, [0], [1], [1], [True])
-    start = replace(made, edges=edges)
+    start = replace(schedule, edges=edges)
     save(start, tmp_path / "start.npz")
     assert equal(load(tmp_path / "start.npz"), start)
-    assert not equal(start, replace(made, edges=Edges.from_pairs(2, [0], [1], [1])))
+    assert not equal(start, replace(schedule, edges=Edges.from_pairs(2, [0], [1], [1])))
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_flows_and_start_edges_are_kept(tmp_path: Path) -> None:
     ids=lambda changed: f"{next(iter(changed))}",
 )
 def test_any_difference_is_seen(changed: dict) -> None:
-    made = on_one_link(2)
-    assert equal(made, on_one_link(2))
-    assert not equal(made, replace(made, **changed))
-    assert not equal(replace(made, **changed), made)
+    schedule = on_one_link(2)
+    assert equal(schedule, on_one_link(2))
+    assert not equal(schedule, replace(schedule, **changed))
+    assert not equal(replace(schedule, **changed), schedule)
 
 
 def test_an_interrupted_save_leaves_nothing(

@@ -87,20 +87,20 @@ def test_what_never_came_is_nan_and_minus_one() -> None:
 
 
 def test_names_that_repeat_are_one_category() -> None:
-    made = on_one_link(2).with_labels(what=Codes(np.array([0, 1]), ("a", "a")))
-    assert list(run(made).frame()["what"]) == ["a", "a"]
+    schedule = on_one_link(2).with_labels(what=Codes(np.array([0, 1]), ("a", "a")))
+    assert list(run(schedule).frame()["what"]) == ["a", "a"]
 
 
-@given(made=schedules())
+@given(schedule=schedules())
 @settings(max_examples=40)
 def test_parquet_gives_back_schedule_and_times(
-    made: Schedule, tmp_path_factory: pytest.TempPathFactory
+    schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("trace") / "trace.parquet"
-    trace = run(made)
+    trace = run(schedule)
     trace.save(path)
     again = load_trace(path)
-    assert equal(again.schedule, made)
+    assert equal(again.schedule, schedule)
     for column in ("ready_ps", "start_ps", "end_ps", "status", "dead"):
         assert np.array_equal(getattr(again.times, column), getattr(trace.times, column))
     pd.testing.assert_frame_equal(again.frame(), trace.frame(), check_dtype=False)
@@ -108,7 +108,7 @@ def test_parquet_gives_back_schedule_and_times(
 
 def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path) -> None:
     shared = Resources.table("nic", [0, 1], slots=[1, 0], capacity=[0, 10**9])
-    made = schedule(
+    ops = schedule(
         OpColumns(
             kind=[FIXED, FLOW, JOIN, FIXED],
             resource=[0, -1, -1, 0],
@@ -128,9 +128,9 @@ def test_parquet_keeps_flows_start_edges_attempts_and_odd_labels(tmp_path: Path)
         stopped_ps=20,
     )
     path = tmp_path / "t.parquet"
-    Trace(made, times).save(path)
+    Trace(ops, times).save(path)
     again = load_trace(path)
-    assert equal(again.schedule, made)
+    assert equal(again.schedule, ops)
     assert again.schedule.edges.from_start.tolist() == [False, True]
     assert again.times.attempts.end_ps.tolist() == [8]
     assert (again.times.dead.tolist(), again.times.stopped_ps) == ([1], 20)
@@ -214,19 +214,19 @@ def test_a_circle_is_reported_not_dropped() -> None:
 
 def test_the_first_is_on_the_circle_not_behind_it() -> None:
     edges = Edges.from_pairs(3, [1, 2, 1], [0, 1, 2])
-    made = schedule(
+    ops = schedule(
         OpColumns(kind=[FIXED] * 3, duration_ps=1), edges=edges, resources=Resources.none()
     )
-    times = run(made, on_blocked="report").times
-    assert waiting_chain(made, times) == [1, 2, 1]
+    times = run(ops, on_blocked="report").times
+    assert waiting_chain(ops, times) == [1, 2, 1]
 
 
 def test_a_long_circle_is_cut_short() -> None:
     ops = 2_000
     edges = Edges.from_pairs(ops, np.arange(ops), (np.arange(ops) + 1) % ops)
-    made = schedule(OpColumns(kind=np.full(ops, JOIN)), edges=edges, resources=Resources.none())
+    op_table = schedule(OpColumns(kind=np.full(ops, JOIN)), edges=edges, resources=Resources.none())
     with pytest.raises(BlockedWork) as blocked:
-        run(made)
+        run(op_table)
     assert str(blocked.value) == (
         "2,000 of 2,000 ops never ran. First: op 0 waits for op 1999, which waits for op 1998, "
         "which waits for op 1997, which waits for op 1996, which waits for op 1995, "
@@ -235,11 +235,11 @@ def test_a_long_circle_is_cut_short() -> None:
 
 
 def test_a_dead_resource_and_a_starved_flow_are_named() -> None:
-    made = on_one_link(2)
+    ops = on_one_link(2)
     never = np.full(2, -1, np.int64)
     waiting = np.array([READY, WAITING], np.uint8)
     dead = Times(np.array([0, -1]), never, never, waiting, Attempts.none(), np.array([0]))
-    assert explain(made, dead) == (
+    assert explain(ops, dead) == (
         "2 of 2 ops never ran. First: op 0 waits for link:0-1, which is dead."
     )
     flow = schedule(
@@ -269,13 +269,15 @@ def test_a_fault_that_blocks_work_names_the_dead_resource() -> None:
         run(on_one_link(3), faults=Faults.table([7], [9], [0]))
 
 
-@given(made=schedules(), at=st.integers(0, 20), speed=st.integers(0, 2), resource=st.integers(0, 2))
+@given(
+    schedule=schedules(), at=st.integers(0, 20), speed=st.integers(0, 2), resource=st.integers(0, 2)
+)
 def test_what_must_hold_holds_with_faults_too(
-    made: Schedule, at: int, speed: int, resource: int
+    schedule: Schedule, at: int, speed: int, resource: int
 ) -> None:
-    hit = resource % len(made.resources)
+    hit = resource % len(schedule.resources)
     faults = Faults.table([at, at + 9], [hit, hit], [speed, 1], [2, 1])
-    trace = run(made, faults=faults)
+    trace = run(schedule, faults=faults)
     assert violations(trace, faults=True) == []
     lost = trace.times.attempts
     lasted = (trace.times.end_ps - trace.times.start_ps).sum()
@@ -293,9 +295,9 @@ def test_a_run_past_the_horizon_is_refused() -> None:
         run(on_one_link(3, duration_ps=2**61))
 
 
-@given(made=schedules())
-def test_what_must_hold_holds_after_every_run(made: Schedule) -> None:
-    assert violations(run(made)) == []
+@given(schedule=schedules())
+def test_what_must_hold_holds_after_every_run(schedule: Schedule) -> None:
+    assert violations(run(schedule)) == []
 
 
 @pytest.mark.parametrize(
@@ -312,9 +314,9 @@ def test_every_broken_law_is_found(
     start: list[int], end: list[int], ready: list[int], said: list[str]
 ) -> None:
     times = ended(np.array(start), np.array(end), np.array(ready))
-    found = violations(Trace(on_one_link(2), times))
-    assert len(found) == len(said)
-    assert all(text in line for text, line in zip(said, found, strict=True))
+    broken = violations(Trace(on_one_link(2), times))
+    assert len(broken) == len(said)
+    assert all(text in line for text, line in zip(said, broken, strict=True))
 
 
 def test_a_status_against_the_times_is_found() -> None:
