@@ -249,7 +249,9 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
 
 def _replica_text(one: Mapping[str, Any]) -> str:
     chips = f"{one['replicas_per_unit']} x {one['chips']} chips"
-    return f"{chips} with {one['model']}, {one['precision']}"
+    groups = one["expert_groups"]
+    divided = f", ep {groups} for prompts" if groups > 1 else ""
+    return f"{chips} with {one['model']}, {one['precision']}{divided}"
 
 
 def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:

@@ -134,9 +134,13 @@ class FleetInputs:
             "that keeps them, such as ttft=2s,tpot=50ms,share=99.9%"
         ),
     )
-    chunk: int = field(
-        default=512,
-        metadata=option("Tokens of a chunk of prefill; 0 processes whole prompts", least=0),
+    chunk: int | None = field(
+        default=None,
+        metadata=option(
+            "Tokens of a chunk of prefill; 0 processes whole prompts",
+            least=0,
+            default="512, of mixtures 8192",
+        ),
     )
     unit_rate: float | None = field(
         default=None,

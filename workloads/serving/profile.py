@@ -61,6 +61,8 @@ class Profile:
         Network, tokenizer and scheduler before the engine sees a request [s].
     prompt_linear_s : float array (sizes,), optional
         The same as ``linear_s`` of an iteration in which prompts run, where that differs [s].
+    expert_groups : int
+        Groups of ranks that divide the experts of a mixture while prompts run.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Profile:
     request_s: float = 0.0
     decode_request_s: float = 0.0
     prompt_linear_s: FloatArray | None = None
+    expert_groups: int = 1
 
     @property
     def kv_tokens(self) -> int:
@@ -157,13 +160,13 @@ def profile(
     precision, book = precision or model.precision, parts or cluster.catalogue or catalogue()
     rank = replace(replica_share(model, cluster, tp, precision, book, chips=chips), ep=ep)
     _check_groups(rank)
-    book = rank.book
-    check_precision(precision, cluster.chip, book, SERVING, "serve")
+    check_precision(precision, cluster.chip, rank.book, SERVING, "serve")
     weights = (model.parameters + _experts_held_again(model, ep)) * ELEMENT_BYTES[precision]
     tokens = _token_counts(model)
     beside_s = _beside_products_s(rank, tokens)
     return Profile(
         name=f"{model.name} on {rank.chips} x {cluster.chip}",
+        expert_groups=ep,
         chips=rank.chips,
         tokens=tokens,
         linear_s=beside_s + rank.products_s(tokens),
@@ -175,7 +178,7 @@ def profile(
         weights_bytes=weights,
         kv_bytes_per_token=rank.kv_bytes_per_token(),
         kv_budget_bytes=_left_for_cache(model, weights, rank),
-        request_s=book.value(chip_family(cluster.chip, book).serving, "request_overhead"),
+        request_s=rank.overhead("request_overhead"),
     )
 
 

@@ -10,7 +10,7 @@ from workloads.demand import constant
 from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.progress import training_rate
-from workloads.fleet.setup.replica import shortest_replica
+from workloads.fleet.setup.replica import fitting_replicas, shortest_replica
 from workloads.fleet.setup.serving import Serving, services_from
 from workloads.models.huggingface import named
 
@@ -37,6 +37,30 @@ def test_the_shortest_replica_that_fits(
 def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
     with pytest.raises(InputError, match="1,342 GB of weights, 8 chips hold 576 GB"):
         shortest_replica(named("deepseek-v3"), cluster("dgx-h100"))
+
+
+def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice() -> None:
+    machine = cluster("trn2-ultraserver")
+    mixture = list(fitting_replicas(named("deepseek-v3"), machine, precision="bf16"))
+    assert [(one.served.chips, one.served.expert_groups) for one in mixture] == [
+        (16, 1), (32, 1), (32, 16), (64, 1), (64, 16)
+    ]  # fmt: skip
+    for whole, in_groups in (mixture[1:3], mixture[3:5]):
+        assert in_groups.served.prefill_s(4096) < 0.5 * whole.served.prefill_s(4096)
+        assert in_groups.served.decode_s(8, 8000) == whole.served.decode_s(8, 8000)
+    dense = list(fitting_replicas(named("llama-3.1-405b"), machine, precision="bf16"))
+    assert [(one.served.chips, one.served.expert_groups) for one in dense] == [
+        (16, 1), (32, 1), (64, 1)
+    ]  # fmt: skip
+
+
+def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
+    machine, model = cluster("trn2-ultraserver:4"), named("deepseek-v3")
+    demand = constant(0.1, minutes=60, prompt_tokens=2500.0, output_tokens=30.0)
+    (service,) = services_from(demand, machine, [model], Serving())
+    assert (service.replica_chips, service.expert_groups, service.replicas) == (32, 16, 2)
+    with pytest.raises(InputError, match=r"on 16 x trn2 keeps ttft 6 s .* use more chips"):
+        services_from(demand, machine, [model], Serving(tp=16, precision="bf16"))
 
 
 @pytest.mark.parametrize("machine", ["trn2-ultraserver:4", "trn3-gen2:2", "gb200-nvl72:2"])

@@ -1,8 +1,12 @@
-"""The replica of a model on a machine: the fewest chips, and the precision, in which it fits."""
+"""The replicas of a model that fit a machine, the one on the fewest chips first."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
 
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.cluster import Cluster
@@ -17,6 +21,8 @@ KNOWN = (AUTO, *IN_TURN, "mxfp8", "fp4", "mxfp4")
 """Precisions that a fleet may be asked for."""
 LEAST_CACHE = 0.05
 """Share of the memory that weights have to leave to the cache."""
+LONG_PROMPT = 4096
+"""Prompt for which the groups of experts are chosen [tokens]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +43,25 @@ class Replica:
 def shortest_replica(
     model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
 ) -> Replica:
-    """Return the replica on the fewest chips of a unit, whole servers first.
+    """Return the replica on the fewest chips of a unit; parameters as for fitting_replicas."""
+    return next(fitting_replicas(model, cluster, tp=tp, precision=precision))
+
+
+def fitting_replicas(
+    model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
+) -> Iterator[Replica]:
+    """Yield the replicas that fit a unit, on the fewest chips first, whole servers before others.
 
     One server is tried, then each larger number of chips that divides a scale-up domain, those
     first that divide the attention heads as well; the weights have to leave 5 % of the memory to
-    the cache. In precision ``auto`` BF16 is tried on all sizes,
-    then FP8.
+    the cache. On Trainium a mixture whose experts fit twice is yielded a second time, with the
+    groups of experts that make its prompts shortest. In precision ``auto`` BF16 is tried on all
+    sizes, then FP8.
 
     Parameters
     ----------
+    model : Model
+    cluster : Cluster
     tp : int, optional
         Chips of the replica, instead of the fewest.
     precision : str
@@ -54,26 +70,54 @@ def shortest_replica(
     Raises
     ------
     InputError
-        When no size fits; the last reason is told.
+        When no size fits; the first reason is told.
     """
-    sizes = [tp] if tp is not None else _sizes(model, cluster)
     known = cluster.catalogue or catalogue()
+    asked = IN_TURN if precision == AUTO else (precision,)
+    offered = [one for one in asked if precision != AUTO or known.has(cluster.chip, f"{one}_peak")]
+    least = 0.0 if tp is not None else LEAST_CACHE
     fault: InputError | None = None
-    for name in IN_TURN if precision == AUTO else (precision,):
-        if precision == AUTO and not known.has(cluster.chip, f"{name}_peak"):
+    fits = False
+    for name, size in product(offered, [tp] if tp is not None else _sizes(model, cluster)):
+        try:
+            served = profile(model, cluster, tp=size, precision=name)
+        except InputError as refusal:
+            fault = fault or refusal
             continue
-        for size in sizes:
-            try:
-                served = profile(model, cluster, tp=size, precision=name)
-            except InputError as refusal:
-                fault = fault or refusal
-                continue
-            room = served.kv_budget_bytes / (served.kv_budget_bytes + served.weights_bytes)
-            if tp is not None or room >= LEAST_CACHE:
-                return Replica(served, name)
-    raise fault or InputError(
-        f"{model.name} leaves no memory for a cache on {cluster.name}; choose a smaller precision."
-    )
+        if _room(served) < least:
+            continue
+        fits = True
+        yield Replica(served, name)
+        divided = _with_divided_experts(model, cluster, size, name)
+        if divided is not None:
+            yield Replica(divided, name)
+    if not fits:
+        raise fault or InputError(
+            f"{model.name} leaves no memory for a cache on {cluster.name}; choose a smaller "
+            "precision."
+        )
+
+
+def _with_divided_experts(
+    model: Model, cluster: Cluster, tp: int | None, precision: str
+) -> Profile | None:
+    """Return the profile whose groups of experts make a long prompt shortest, if any fits."""
+    most = model.experts.count if model.experts else 1
+    groups = 2 ** np.arange(1, most.bit_length())
+    candidates = []
+    for ep in groups:
+        try:
+            served = profile(model, cluster, tp=tp, precision=precision, ep=int(ep))
+        except InputError:
+            continue
+        if _room(served) >= LEAST_CACHE:
+            candidates.append(served)
+    return min(candidates, key=lambda one: one.prefill_s(LONG_PROMPT), default=None)
+
+
+def _room(served: Profile) -> float:
+    """Share of the memory that the weights leave to the cache."""
+    return served.kv_budget_bytes / (served.kv_budget_bytes + served.weights_bytes)
 
 
 def _sizes(model: Model, cluster: Cluster) -> list[int | None]:

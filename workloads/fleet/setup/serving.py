@@ -13,7 +13,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
 from workloads.confidence import serving_features
 from workloads.demand import Demand
-from workloads.fleet.setup.replica import AUTO, KNOWN, Replica, shortest_replica
+from workloads.fleet.setup.replica import AUTO, KNOWN, Replica, fitting_replicas
 from workloads.fleet.state.services import Service
 from workloads.models.model import Model
 from workloads.serving import (
@@ -31,6 +31,10 @@ RATE_WITHOUT_MODEL = 1000.0
 """Requests/s of a unit where neither a model nor a rate is given: only the shape counts then."""
 SAME = "one model"
 """Weights of services whose model is not named."""
+PIECE_TOKENS = 512
+"""Tokens of a piece of a prompt: what a dense model needs to be bound by its products."""
+MIXTURE_PIECE_TOKENS = 8192
+"""The same of a mixture, where a piece reads most experts however few tokens it has."""
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths are spread as in conversation, not as in code [tokens]."""
 
@@ -44,9 +48,10 @@ class Serving:
     slo : Slo
     tp : int, optional
         Chips of a replica; by default one server.
-    chunk_tokens : int
-        Prompts are cut into such pieces; 0 lets decode stand still for whole prompts, which keeps
-        no tight TPOT. See :class:`workloads.serving.Batching`.
+    chunk_tokens : int, optional
+        Prompts are cut into such pieces, by default of 512 tokens, of mixtures of 8,192; 0 lets
+        decode stand still for whole prompts, which keeps no tight TPOT. See
+        :class:`workloads.serving.Batching`.
     unit_rate_per_s : float, optional
         Requests/s of a unit, instead of a model's capacity; then there is no latency model, and a
         request that is not queued keeps the SLO.
@@ -58,7 +63,7 @@ class Serving:
 
     slo: Slo = DEFAULT_SLO
     tp: int | None = None
-    chunk_tokens: int = 512
+    chunk_tokens: int | None = None
     unit_rate_per_s: float | None = None
     cache: Path | None = None
     precision: str = AUTO
@@ -76,6 +81,9 @@ def services_from(
 ) -> tuple[Service, ...]:
     """Return a service for each of the demand's, with the capacity of one unit for its lengths.
 
+    Services of one model run on the same replicas: the first, from the fewest chips on, with which
+    all of them keep the SLO while little is asked.
+
     Parameters
     ----------
     demand : Demand
@@ -87,7 +95,7 @@ def services_from(
     Raises
     ------
     InputError
-        For a model that does not fit, and an SLO that even an idle replica misses.
+        For a model that does not fit, and an SLO that an idle replica of every size misses.
     """
     if not models or serving.unit_rate_per_s is not None:
         rate = serving.unit_rate_per_s
@@ -98,14 +106,28 @@ def services_from(
             Service(name, capacity, replicas=servers, weights=weights)
             for name, weights in zip(demand.services, names, strict=True)
         )
-    replicas = {
-        model.name: shortest_replica(model, cluster, tp=serving.tp, precision=serving.precision)
-        for model in models
-    }
-    return tuple(
-        _service(demand.only(name), model, replicas[model.name], cluster, serving)
-        for name, model in zip(demand.services, models, strict=True)
-    )
+    services: dict[str, Service] = {}
+    for model in {one.name: one for one in models}.values():
+        same = [
+            demand.only(name)
+            for name, one in zip(demand.services, models, strict=True)
+            if one.name == model.name
+        ]
+        services |= {one.name: one for one in _services_of(model, same, cluster, serving)}
+    return tuple(services[name] for name in demand.services)
+
+
+def _services_of(
+    model: Model, demands: Sequence[Demand], cluster: Cluster, serving: Serving
+) -> list[Service]:
+    """Return the services of one model on the smallest replica that keeps the SLO of all."""
+    fault: InputError | None = None
+    for replica in fitting_replicas(model, cluster, tp=serving.tp, precision=serving.precision):
+        try:
+            return [_service(asked, model, replica, cluster, serving) for asked in demands]
+        except InputError as refusal:
+            fault = refusal
+    raise fault or InputError(f"{model.name} fits no replica on {cluster.name}.")
 
 
 def _service(
@@ -118,7 +140,8 @@ def _service(
         for column in (asked.prompt_tokens, asked.output_tokens)
     )
     alike = azure_lengths("conv" if output >= LONG_ANSWER else "code")
-    chunk = serving.chunk_tokens
+    pieces = MIXTURE_PIECE_TOKENS if model.experts else PIECE_TOKENS
+    chunk = pieces if serving.chunk_tokens is None else serving.chunk_tokens
     table = capacity_table(
         served,
         alike.with_means(prompt, output),
@@ -137,6 +160,7 @@ def _service(
         weights=served.name,
         precision=replica.precision,
         replica_chips=served.chips,
+        expert_groups=served.expert_groups,
         prediction=serving_features(model, cluster.chip, served.chips),
     )
 

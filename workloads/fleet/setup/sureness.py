@@ -41,6 +41,7 @@ def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
             "model": name.partition(" on ")[0],
             "precision": service.precision,
             "chips": service.replica_chips,
+            "expert_groups": service.expert_groups,
             "replicas_per_unit": service.replicas,
         }
         for name, service in models.items()

@@ -35,6 +35,8 @@ class Service:
         Of the weights; empty where a rate stands for the model.
     replica_chips : int
         Chips of a replica; 0 where a rate stands for the model.
+    expert_groups : int
+        Groups of ranks that divide the experts of a mixture while prompts run.
     prediction : Prediction, optional
         Kind of prediction that the capacity is, for its interval.
     """
@@ -47,6 +49,7 @@ class Service:
     weights: str = ""
     precision: str = ""
     replica_chips: int = 0
+    expert_groups: int = 1
     prediction: Prediction | None = None
 
 
