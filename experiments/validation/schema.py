@@ -119,6 +119,7 @@ PLAN = (
     *(Column(name, "count", required=True) for name in ("layers", "hidden", "heads", "seq")),
     *_counts("ffn", "kv_heads", "head_dim", "vocab"),
     Column("gated_mlp", "flag"),
+    Column("parallel_layers", "flag"),
     Column("tied_embeddings", "flag"),
     *_counts("experts", "experts_per_token", "moe_ffn", "shared_experts", least=0),
     *_counts("dense_layers", least=0),

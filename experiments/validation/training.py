@@ -154,6 +154,8 @@ def model_of(row: Mapping[str, Any]) -> Model:
         qkv_bias=not gated,
         output_bias=not gated,
         mlp_bias=not gated,
+        parallel=bool(row.get("parallel_layers")),
+        norms=1 if row.get("parallel_layers") else 2,
         experts=experts,
     )
 

@@ -27,6 +27,7 @@ def seconds(**stated: Any) -> float:
     [
         ({"attention": "unfused"}, {"attention": "fused"}),
         ({"compiled": 0}, {"compiled": 1}),
+        ({"tp": 8, "parallel_layers": 0}, {"tp": 8, "parallel_layers": 1}),
         ({"power_limit_w": 500}, {"power_limit_w": 700}),
         ({"precision": "fp8", "date": "2023-05"}, {"precision": "fp8", "date": "2023-11"}),
         ({"precision": "fp8", "date": "2023-11"}, {"precision": "fp8", "date": "2024-11"}),
@@ -48,6 +49,29 @@ def test_what_a_row_states_counts_before_its_recipe() -> None:
     variants = [dict(recipe(row).variants) for row in (limited, {**limited, "power_limit_w": 700})]
     assert "kernels.h100.gemm_sustained" in variants[0]
     assert "kernels.h100.gemm_sustained" not in variants[1]
+
+
+def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server() -> None:
+    sparse = {"chips": 16, "global_batch": 16, "experts": 64, "experts_per_token": 8, "ep": 16}
+    usual = seconds(**sparse)
+    assert seconds(**sparse, fp8_exchange=1) < usual
+    assert seconds(**sparse, routed_nodes=1) < usual
+
+
+def test_a_row_may_name_a_shipped_model() -> None:
+    """Its own layers and width are taken, which those of the row must equal."""
+    llama = {
+        **ROW,
+        "layers": 32,
+        "kv_heads": 8,
+        "vocab": 128256,
+        "ffn": 14336,
+        "cluster": "dgx-h100",
+    }
+    named = predict({**llama, "model": "llama-3.1-8b"}).predicted["iteration_s"]
+    assert named == pytest.approx(predict(llama).predicted["iteration_s"], rel=1e-3)
+    with pytest.raises(InputError, match=r"layers is 4, but llama-3.1-8b has 32"):
+        predict({**ROW, "model": "llama-3.1-8b"})
 
 
 def test_a_date_that_is_none_is_refused() -> None:
