@@ -36,11 +36,11 @@ def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
     Parameters
     ----------
     what : str
-        Names the work, such as ``the graph of 1,000,000 chips``.
+        Name of the work, such as ``the graph of 1,000,000 chips``.
     needed_bytes : int
         Estimate of the most that it holds at once [B].
     remedy : str
-        Sentence that says what would do.
+        Sentence that says what to do instead.
 
     Raises
     ------

@@ -41,7 +41,7 @@ def read_yaml(
         Kind of document for messages, such as ``study``.
     all_text : bool
         Leave every value as text, as on a command line; otherwise numbers, truth values and dates
-        become what they are.
+        are converted.
 
     Raises
     ------

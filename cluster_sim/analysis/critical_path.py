@@ -92,7 +92,7 @@ def _blocks_backwards(schedule: Schedule) -> Iterator[tuple[int, int]]:
 
 
 class _Holders:
-    """Who left a resource at an instant; resources are sorted by end when first asked for."""
+    """Ops that left a resource at an instant; a resource is sorted by end at its first use."""
 
     def __init__(self, trace: Trace):
         self._trace = trace

@@ -16,11 +16,11 @@ from topologies.errors import InputError
 def memory_kernel(
     cluster: Cluster, chips: npt.ArrayLike, size_bytes: int, bytes_per_s: int | None = None
 ) -> Schedule:
-    """One kernel on each chip that moves so many bytes through its memory.
+    """Return a schedule of one kernel on each chip that moves ``size_bytes`` through its memory.
 
-    Each core loads and stores its part by its own DMA engines, so that a kernel is one flow a core:
-    of equal flows a memory serves each as much, and a kernel keeps the more of it the fewer
-    messages of a collective cross it.
+    Each core loads and stores its part with its own DMA engines, so a kernel is one flow for each
+    core. A memory serves equal flows equally: the fewer messages of a collective cross it, the
+    larger the share that the kernel keeps.
 
     Parameters
     ----------

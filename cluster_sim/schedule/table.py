@@ -134,7 +134,7 @@ class Resources:
         return cls.table("none", np.empty(0, np.int32))
 
     def names(self, index: IntArray | None = None) -> list[str]:
-        """Printed names, all or those asked for: ``engine:5``, ``link:0-1``, ``link:0-1.1``."""
+        """Return printed names, all or those chosen: ``engine:5``, ``link:0-1``, ``link:0-1.1``."""
         rows = np.arange(len(self)) if index is None else np.asarray(index)
         columns = (self.kind, self.owner, self.peer, self.lane)
         picked = zip(*(column[rows].tolist() for column in columns), strict=True)

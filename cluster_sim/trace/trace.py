@@ -103,7 +103,7 @@ class Trace:
         resources: Picks | None = None,
         ops: npt.ArrayLike | None = None,
     ) -> pd.DataFrame:
-        """Ops as a table, one row each; only the rows asked for are ever made.
+        """Return ops as a table with one row each; only the chosen rows are built.
 
         Parameters
         ----------

@@ -35,7 +35,7 @@ def cluster(
     Parameters
     ----------
     text : str
-        A named machine (``trn2.48xlarge``), so many of them over their scale-out fabric
+        A named machine (``trn2.48xlarge``), several of them on their scale-out fabric
         (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, a plain shape (``ring:8``,
         ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or the path of a YAML file or
         of a graph in GraphML or node-link JSON.

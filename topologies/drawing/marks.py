@@ -17,7 +17,7 @@ Point = tuple[float, float]
 Curve = npt.NDArray[np.floating[Any]]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#B58900")
-"""One a tier, told apart by the colour-blind too (after Okabe and Ito)."""
+"""Colours of tiers, which the colour-blind can tell apart too (after Okabe and Ito)."""
 
 CHIP, SWITCH, QUIET = "#20303f", "#f2c14e", "#7a8894"
 MOST_SHOWN = 8
@@ -87,7 +87,7 @@ def bow(start: Point, end: Point, bend: float) -> Curve:
 
 
 def note(axes: Axes, point: Point, text: str, **style: Any) -> None:
-    """Small text, grey and centred unless told otherwise."""
+    """Write small text at a point, grey and centred unless ``style`` says otherwise."""
     usual: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "color": QUIET}
     axes.annotate(text, point, **(usual | style))
 

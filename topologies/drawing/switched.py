@@ -46,7 +46,7 @@ def draw_mesh(axes: Axes, shape: FullMesh) -> None:
 
 
 def _around(axes: Axes, size: int) -> list[Point]:
-    """Place chips on a circle, at most so many that they can be told apart."""
+    """Place chips on a circle, no more than can be seen apart."""
     count = min(size, _MOST_AROUND)
     angle = np.pi / 2 - 2 * np.pi * np.arange(count) / count
     points = [(float(np.cos(a)), float(np.sin(a))) for a in angle]

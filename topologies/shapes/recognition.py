@@ -68,7 +68,7 @@ def recognised(sketch: Sketch) -> Shape:
     ------
     InputError
         For a graph that is too large or in pieces, whose two directions differ, or that is none of
-        the shapes; it says what it has instead.
+        the shapes; the message describes the graph.
     """
     if len(sketch.nodes) > LARGEST:
         raise InputError(
@@ -188,7 +188,7 @@ def _steps(
 
 
 def _candidates(chips: int, bundles: Counter[tuple[Cable, ...]]) -> Iterator[Torus]:
-    """Tori of so many chips with as many links of each kind, fewest axes first."""
+    """Tori with this number of chips and of links of each kind, fewest axes first."""
     total, cables = sum(bundles.values()), sorted({bundle[0] for bundle in bundles})
     for sizes in sorted(_factors(chips, 2), key=lambda sizes: (len(sizes), sizes)):
         if len(sizes) > MOST_AXES:

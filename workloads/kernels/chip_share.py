@@ -70,7 +70,7 @@ class Rank:
     kin : Family
         Family whose kernels it runs.
     peak_flops_per_s, hbm_bytes_per_s : float
-        Share of the matrix peak in the precision asked for, and of the memory bandwidth.
+        Share of the matrix peak in the given precision, and of the memory bandwidth.
     element_bytes : float
         Bytes of an element of a GEMM's inputs.
     ranks_per_chip : int

@@ -100,8 +100,8 @@ def passes(
 ) -> Timing:
     """Time of kernels whose every pass over memory is counted in the bytes; as `elementwise`.
 
-    A framework that does not fuse moves more than `elementwise` is told of; here nothing is left
-    out, so the plain share of the bandwidth holds.
+    A framework that does not fuse kernels moves more bytes than `elementwise` is given. Here the
+    bytes include every pass, so the share of the bandwidth is that of a single pass.
     """
     share = "pass_efficiency"
     known = rank_of(chip, "bf16", ranks_per_chip, parts).knows(share)

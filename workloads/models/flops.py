@@ -111,7 +111,7 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
-    """Operations of one optimizer step over so many tokens, without recomputation.
+    """Operations of one optimizer step over ``tokens``, without recomputation.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from topologies.errors import InputError, suggestion
 
 TOP = 10
 SIMULATED = 2
-"""Plans that are simulated for each one that is asked for."""
+"""Plans that are simulated for each plan that the list shows."""
 OBJECTIVES = ("time", "cost", "energy")
 MOST_MARGIN = 0.9
 

@@ -154,7 +154,7 @@ def meeting(cluster: Cluster, chips: IntArray) -> Meeting:
 
 
 def _staged(cluster: Cluster, stages: Sequence[int], sizes: IntArray) -> FloatArray:
-    """Rings over so many domains one after the other, each on a block of the one before."""
+    """Rings over domains, one after the other, each on a block of the one before."""
     between = np.zeros(sizes.shape)
     for domains in stages:
         sizes = sizes // domains

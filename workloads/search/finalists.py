@@ -19,7 +19,7 @@ from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
 
 Watch = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Hands on a sequence that takes a while, told what is being done, to show progress."""
+"""Function that wraps a slow sequence to show progress; it is given a word for the work."""
 LARGE_CHIPS = 1024
 """Chips from which a second process is worth its start."""
 PROCESSES = 2

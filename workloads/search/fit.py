@@ -80,7 +80,7 @@ def fit(
     settled : collection of str
         Fields by which no plan is left out.
     watch : function
-        Wraps the sequence of rows, and is told what is being done, to show progress.
+        Wraps the sequence of rows to show progress; it is given a word for the work.
     margin : float
         Share of a rank's memory that stays free.
 

@@ -95,8 +95,10 @@ def remedied(
         changes = nearest_plan(stated, model, cluster, lnc=lnc)
         if not changes:
             raise
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changes.items())
-        raise InputError(f"{mistake} The nearest plan that works: {told}.") from None
+        changed_fields = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in changes.items()
+        )
+        raise InputError(f"{mistake} The nearest plan that works: {changed_fields}.") from None
 
 
 def _machine(known: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Refusals when no plan divides everything: the field in the way, and what would do."""
+"""Refusals when no plan divides everything: the field in the way, and a value that works."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def no_degrees(model: Model, cluster: Cluster, known: Mapping[str, Any], ranks: 
 
 
 def no_batch(base: ParallelPlan, fewest: int, known: Mapping[str, Any]) -> str:
-    """Which batch would do, with the fewest replicas that the cluster can hold."""
+    """Find a batch that works, with the fewest replicas that the cluster can hold."""
     each = known.get("microbatch", 1)
     once = fewest * each
     below = base.global_batch // once * once

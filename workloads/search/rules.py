@@ -40,7 +40,7 @@ class Rule:
     Attributes
     ----------
     reason : str
-        As told to people, after "left out: …".
+        Text for people, after "left out: …".
     judges : str
         A field.
     leaves_out : function of (columns, frame) to a bool array (rows,)

@@ -156,8 +156,8 @@ def search(
         Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied.
     engine : {"fast", "reference"}
     watch : function
-        Wraps the sequences of candidates, of plans that fit and of finalists, and is told what is
-        being done, to show progress.
+        Wraps the sequences of candidates, of plans that fit and of finalists to show progress;
+        it is given a word for the work.
     **changes
         Fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
 

@@ -42,7 +42,7 @@ class Stage:
         Catalogue part.
     parts : Catalogue
     talk : function of a step
-        Time of its communication [s]; only those of ``INSIDE`` are asked for.
+        Time of its communication [s]; it is called for steps of ``INSIDE`` only.
     """
 
     model: Model
@@ -73,7 +73,7 @@ def ends_s(stage: Stage) -> FloatArray:
 
 
 def _through(one: Stage, layers: int, stage: int, kind: Layer) -> FloatArray:
-    """A stage of so many layers by phase: forward, backward, gradients of weights if split [s]."""
+    """Time of a stage of some layers by phase: forward, backward, and weights if split [s]."""
     plan, splits = one.plan, one.plan.pipeline.splits_weights
     chunks = plan.pipeline.chunks_allowed[0]
     alone = replace(

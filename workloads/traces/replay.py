@@ -265,7 +265,7 @@ def replay_document(played: Replay, engine: str) -> dict[str, Any]:
     """All results under the keys of the command line."""
     recording = played.recording
     facts = recording.facts
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "format": facts.get("format", ""),
         "version": facts.get("version", ""),
         "files": list(recording.files.values()),
@@ -282,9 +282,9 @@ def replay_document(played: Replay, engine: str) -> dict[str, Any]:
         },
     }  # fmt: skip
     if "recorded_s" in facts:
-        told["recorded_s"] = facts["recorded_s"]
+        document["recorded_s"] = facts["recorded_s"]
     return {
-        **told,
+        **document,
         "compute": played.how,
         "recorded_on": played.source or None,
         "unmapped": dict(sorted(played.unmapped.items(), key=lambda item: -item[1])),

@@ -29,7 +29,7 @@ class Algorithm:
     name : str
         As ``--algorithm`` takes it.
     summary : str
-        Line that says what it does.
+        One line on what it does.
     kinds : tuple of str
         Operations that it can run.
     suits : function of a call
@@ -37,7 +37,7 @@ class Algorithm:
     messages : function of a call and costs
         Messages between ranks, without regard to links.
     message_count : function of a call and costs
-        Rows of ``messages``, joins included, told without building them.
+        Number of rows of ``messages``, joins included, without building them.
     rounds : function of a call and costs
         Rounds, one after the other.
     memory_accesses : function of a call and costs

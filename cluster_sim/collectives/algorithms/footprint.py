@@ -1,4 +1,4 @@
-"""The memory that a schedule would take, told before it is built; more than there is is refused."""
+"""Memory that a schedule would take, estimated before it is built; too much is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_op_count(
 
 
 def fits(ops: int) -> bool:
-    """Whether so many ops can be built and run in the memory of this machine."""
+    """Whether this number of ops can be built and run in the memory of this machine."""
     return ops * BYTES_AN_OP <= machine_bytes()
 
 

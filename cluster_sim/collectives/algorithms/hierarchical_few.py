@@ -51,7 +51,7 @@ def hierarchical_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
 
 
 def of_few_domains_ps(call: CollectiveCall, slices: int, costs: CommunicationCosts) -> int:
-    """Time of a hierarchical collective in so many slices, from two domains [ps]."""
+    """Time of a hierarchical collective cut into ``slices``, from two domains [ps]."""
     group = call.group
     table = rank_table(group)
     if table is None:

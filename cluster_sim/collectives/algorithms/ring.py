@@ -135,7 +135,7 @@ def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
 
 
 def _few_rounds_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    """Time of a ring of so many messages that only a few of its rounds are run, on all ranks [ps].
+    """Time of a ring with very many messages, from a few of its rounds on all ranks [ps].
 
     Exact in bandwidth; the latencies of the hops are those that the rounds which are run meet,
     within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).

@@ -142,7 +142,7 @@ def staged_by_few(
 
 
 def staged_count(call: CollectiveCall, parts: Sequence[Sequence[int]], slices: int) -> int:
-    """Rows of :func:`staged`, told without building them.
+    """Count the rows of :func:`staged` without building them.
 
     Parameters
     ----------

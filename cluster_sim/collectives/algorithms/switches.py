@@ -1,6 +1,6 @@
 """Where the Neuron runtime switches from one algorithm to another, and what it costs there.
 
-The runtime goes by the length of a buffer alone, so just below a switch a collective may take
+The runtime chooses by the length of a buffer alone, so just below a switch a collective may take
 longer than one of twice the bytes just above it. ``auto`` does as the runtime does, and says so.
 """
 

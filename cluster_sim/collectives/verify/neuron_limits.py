@@ -114,7 +114,7 @@ def _refuse_cores(group: Group) -> None:
 
 
 def _refuse_many_groups(groups: Sequence[Group]) -> None:
-    """A chip's graph may hold so many replica groups; disjoint ones count once on every chip."""
+    """Refuse more replica groups than a chip's graph may hold; disjoint ones count as one."""
     cluster = groups[0].cluster
     most = _limit(cluster, "replica_groups")
     chips, times = np.unique(np.concatenate([one.chips for one in groups]), return_counts=True)

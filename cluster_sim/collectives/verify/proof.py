@@ -87,7 +87,7 @@ def prove(collective: Collective) -> str:
 
 
 def _check_bytes(schedule: Schedule, chunks: Chunks) -> None:
-    """Every op moves the bytes of its chunks; an issue moves none but speaks of them."""
+    """Check that every op moves the bytes of its chunks; an issue names chunks and moves none."""
     offsets = chunks.offsets()
     first = _column(schedule, "chunk").astype(np.int64)
     sends = np.flatnonzero(_column(schedule, "what") < JOINED)

@@ -58,7 +58,7 @@ class Tuner:
     short_tree_bytes : float
         Longest buffer that a tree in LL128 carries in LL [B].
     tree_bytes : tuple of float
-        Longest buffer that goes by a tree in LL128 over 2, 4, 8, ... domains [B], where the
+        Longest buffer that a tree in LL128 carries over 2, 4, 8, ... domains [B], where the
         network plugin says so; else empty.
     """
 
@@ -70,7 +70,7 @@ class Tuner:
     tree_bytes: tuple[float, ...] = ()
 
     def longest_tree_bytes(self, domains: Number) -> Number | None:
-        """Longest buffer that goes by a tree in LL128 [B]; None where no plugin picks one."""
+        """Longest buffer that a tree in LL128 carries [B]; None where no plugin picks one."""
         if not self.tree_bytes:
             return None
         known = np.arange(1, len(self.tree_bytes) + 1)
