@@ -131,12 +131,12 @@ def test_an_uneven_exchange_delivers_every_byte_in_no_less_than_its_bound(data):
     sizes = st.lists(st.sampled_from([0, 1, 999, 2**20]), min_size=ranks**2, max_size=ranks**2)
     sent = np.array(data.draw(sizes), np.int64).reshape(ranks, ranks)
     group = Group(machine, np.arange(ranks))
-    made = compose_v(group, sent, data.draw(st.sampled_from(["auto", "direct"])), ideal=True)
-    assert prove(made) == "proven"
-    what = made.schedule.labels["what"]
+    collective = compose_v(group, sent, data.draw(st.sampled_from(["auto", "direct"])), ideal=True)
+    assert prove(collective) == "proven"
+    what = collective.schedule.labels["what"]
     last = np.array([name in ("copy", "reduce") for name in what])
-    assert made.schedule.size_bytes[last].sum() == sent.sum() - np.trace(sent)
-    assert run(made.schedule).total_ps >= lower_bound_v(group, sent).time_ps
+    assert collective.schedule.size_bytes[last].sum() == sent.sum() - np.trace(sent)
+    assert run(collective.schedule).total_ps >= lower_bound_v(group, sent).time_ps
 
 
 def test_without_skew_it_is_the_all_to_all():

@@ -34,29 +34,29 @@ def cable_uses(orders, sizes):
 
 
 def test_five_cycles_use_every_cable_of_the_ultraserver():
-    found = hamiltonian_cycles((4, 4, 4), (True,) * 3, (1, 2, 2))
-    assert found.both_ways
-    assert found.orders.shape == (5, 64)
-    z, y, x = cable_uses(found.orders, (4, 4, 4))
+    cycles = hamiltonian_cycles((4, 4, 4), (True,) * 3, (1, 2, 2))
+    assert cycles.both_ways
+    assert cycles.orders.shape == (5, 64)
+    z, y, x = cable_uses(cycles.orders, (4, 4, 4))
     assert len(z) == len(y) == len(x) == 64
     assert set(z.values()) == {1}
     assert set(y.values()) == set(x.values()) == {2}
 
 
 def test_two_cycles_use_every_cable_of_the_server():
-    found = hamiltonian_cycles((4, 4), (True, True), (1, 1))
-    assert found.orders.shape == (2, 16)
-    for axis in cable_uses(found.orders, (4, 4)):
+    cycles = hamiltonian_cycles((4, 4), (True, True), (1, 1))
+    assert cycles.orders.shape == (2, 16)
+    for axis in cable_uses(cycles.orders, (4, 4)):
         assert len(axis) == 16
         assert set(axis.values()) == {1}
 
 
 @pytest.mark.parametrize("grid", shipped_boxes(), ids=str)
 def test_shipped_cycles_are_hamiltonian_and_share_links_by_their_rates(grid):
-    found = hamiltonian_cycles(grid.sizes, grid.wraps, grid.units)
-    assert (np.sort(found.orders, axis=1) == np.arange(grid.chips)).all()
-    orders = found.orders
-    if found.both_ways:
+    cycles = hamiltonian_cycles(grid.sizes, grid.wraps, grid.units)
+    assert (np.sort(cycles.orders, axis=1) == np.arange(grid.chips)).all()
+    orders = cycles.orders
+    if cycles.both_ways:
         orders = np.concatenate([orders, orders[:, ::-1]])
     cable_uses(orders, grid.sizes)
     at = np.stack(np.unravel_index(orders, grid.sizes), axis=-1)
@@ -72,9 +72,9 @@ def test_shipped_cycles_are_hamiltonian_and_share_links_by_their_rates(grid):
 @given(sizes=st.lists(st.integers(3, 6), min_size=2, max_size=2).map(tuple))
 @settings(max_examples=10, deadline=None)
 def test_two_cycles_part_the_cables_of_any_torus(sizes):
-    found = hamiltonian_cycles(sizes, (True, True), (1, 1))
-    assert found.orders.shape == (2, sizes[0] * sizes[1])
-    for axis in cable_uses(found.orders, sizes):
+    cycles = hamiltonian_cycles(sizes, (True, True), (1, 1))
+    assert cycles.orders.shape == (2, sizes[0] * sizes[1])
+    for axis in cable_uses(cycles.orders, sizes):
         assert set(axis.values()) == {1}
 
 

@@ -29,32 +29,32 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     assert command(*arguments, "--json") == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    found = json.loads(printed.out)
-    assert isinstance(found, dict)
-    return found
+    document = json.loads(printed.out)
+    assert isinstance(document, dict)
+    return document
 
 
 def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "trn2-ultraserver:16")
-    assert set(KEYS) <= set(found)
-    assert (found["chips"], found["domains"], found["nodes"], found["links"]) == (
+    results = document(capsys, "trn2-ultraserver:16")
+    assert set(KEYS) <= set(results)
+    assert (results["chips"], results["domains"], results["nodes"], results["links"]) == (
         1024,
         16,
         1024,
         6144,
     )
-    assert (found["nics"], found["hosts"]) == (1024, 64)
-    assert found["hbm_bytes"] == 1024 * 96 * 2**30
-    assert found["flops_per_s"]["bf16"] == pytest.approx(1024 * 667e12)
-    assert found["build_s"] > 0
-    assert found["peak_rss_bytes"] > 10**7
+    assert (results["nics"], results["hosts"]) == (1024, 64)
+    assert results["hbm_bytes"] == 1024 * 96 * 2**30
+    assert results["flops_per_s"]["bf16"] == pytest.approx(1024 * 667e12)
+    assert results["build_s"] > 0
+    assert results["peak_rss_bytes"] > 10**7
 
 
 def test_a_plain_shape_says_what_it_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "torus:4x4", "--bandwidth", "50GB/s")
-    assert found["assumed"] == {"latency": "1us"}
-    assert found["bisection_bytes_per_s"] == 8 * 50 * 10**9
-    assert found["hbm_bytes"] is None
+    results = document(capsys, "torus:4x4", "--bandwidth", "50GB/s")
+    assert results["assumed"] == {"latency": "1us"}
+    assert results["bisection_bytes_per_s"] == 8 * 50 * 10**9
+    assert results["hbm_bytes"] is None
     assert command("ring:8", "--latency", "2us") == 0
     printed = capsys.readouterr().out
     assert "assumed, as no --bandwidth was given: 100GB/s a link" in printed
@@ -70,14 +70,14 @@ def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_variant_and_overlay(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = document(capsys, "trn2.48xlarge", "--variant", "trn2.hbm_bandwidth=kernel-guide")
-    assert found["hbm_bytes_per_s"] == 48 * 10**12
+    results = document(capsys, "trn2.48xlarge", "--variant", "trn2.hbm_bandwidth=kernel-guide")
+    assert results["hbm_bytes_per_s"] == 48 * 10**12
     overlay = tmp_path / "own.csv"
     overlay.write_text(
         "part,quantity,variant,value,unit,grade,source\ntrn2,link_bandwidth,,64,GB/s,stated,own\n"
     )
-    found = document(capsys, "trn2.48xlarge", "--catalogue", str(overlay))
-    assert found["bisection_bytes_per_s"] == 512 * 10**9
+    results = document(capsys, "trn2.48xlarge", "--catalogue", str(overlay))
+    assert results["bisection_bytes_per_s"] == 512 * 10**9
 
 
 def test_the_graph_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,12 +90,12 @@ def test_out_writes_drawing_measures_and_links(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    found = document(capsys, "trn3-gen2:2", "--out", str(out))
+    results = document(capsys, "trn3-gen2:2", "--out", str(out))
     names = {path.name for path in out.iterdir()}
     assert {"topology.png", "topology.svg", "measures.json", "links.csv", "run.json"} <= names
-    assert json.loads((out / "measures.json").read_text())["links"] == found["links"]
+    assert json.loads((out / "measures.json").read_text())["links"] == results["links"]
     links = pd.read_csv(out / "links.csv")
-    assert len(links) * 2 == found["links"]
+    assert len(links) * 2 == results["links"]
     assert links[links.src == "0"].groupby("tier").bandwidth_bytes_per_s.sum().to_dict() == {
         "cross-rack": 128 * 10**9,
         "rack": 512 * 10**9,

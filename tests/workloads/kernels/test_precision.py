@@ -86,12 +86,12 @@ def test_a_chip_without_it_refuses_with_the_list(machine: str, precision: str, t
 
 def test_weights_and_cache_of_a_replica_follow_the_precision() -> None:
     model, machine = named("llama-3.1-70b"), cluster("trn3-gen1")
-    made = {one: profile(model, machine, tp=4, precision=one) for one in HAVE["trn3"]}
-    each = {one: held.weights_bytes / model.parameters for one, held in made.items()}
+    replicas = {one: profile(model, machine, tp=4, precision=one) for one in HAVE["trn3"]}
+    each = {one: held.weights_bytes / model.parameters for one, held in replicas.items()}
     assert each == {one: ELEMENT_BYTES[one] for one in HAVE["trn3"]}
-    assert made["mxfp4"].kv_tokens > made["mxfp8"].kv_tokens > made["bf16"].kv_tokens
-    assert made["mxfp4"].decode_s(1, 1000) < made["mxfp8"].decode_s(1, 1000)
-    assert made["mxfp8"].kv_bytes_per_token == made["bf16"].kv_bytes_per_token / 2
+    assert replicas["mxfp4"].kv_tokens > replicas["mxfp8"].kv_tokens > replicas["bf16"].kv_tokens
+    assert replicas["mxfp4"].decode_s(1, 1000) < replicas["mxfp8"].decode_s(1, 1000)
+    assert replicas["mxfp8"].kv_bytes_per_token == replicas["bf16"].kv_bytes_per_token / 2
 
 
 @pytest.mark.parametrize("precision", SERVING)

@@ -40,10 +40,10 @@ def test_a_measured_shape_takes_its_measured_time_over_the_sustained_share():
     burst = catalogue().with_rows([_sustained_fully("a100")])
     row, column, inner = 7, 8, 8
     shape = grid.m[row], grid.n[column], grid.k[inner]
-    found = gemm("a100-80gb", *shape, parts=burst)
-    assert found.seconds == pytest.approx(grid.seconds[row, column, inner], rel=1e-6)
-    assert found.provenance == "measured"
-    assert gemm_s("a100-80gb", *shape) > found.seconds
+    timing = gemm("a100-80gb", *shape, parts=burst)
+    assert timing.seconds == pytest.approx(grid.seconds[row, column, inner], rel=1e-6)
+    assert timing.provenance == "measured"
+    assert gemm_s("a100-80gb", *shape) > timing.seconds
 
 
 def _sustained_fully(name):
@@ -81,8 +81,8 @@ def test_interpolation_is_exact_on_the_grid_and_holds_at_the_edge():
     assert grid is not None
     values = np.log2(grid.m)[:, None, None] + np.zeros(grid.seconds.shape)
     at = (np.array([3000.0, 1e9]), np.array([4096.0, 1.0]), np.array([700.0, 1e9]))
-    found = interpolate(grid, values, *at)
-    assert found == pytest.approx([np.log2(3000), np.log2(grid.m[-1])])
+    interpolated = interpolate(grid, values, *at)
+    assert interpolated == pytest.approx([np.log2(3000), np.log2(grid.m[-1])])
     assert place(grid, *at) == "extrapolated"
 
 

@@ -28,13 +28,13 @@ def idle_and_work(**changes: Any) -> tuple[int, int]:
 
     Forward and both halves of the backward pass then take one unit a layer, transfers a picosecond.
     """
-    made = fold(toy_program(plan(**changes), sixteen()))
-    names = np.array([step.name for step in made.steps]).astype(str)
+    folded = fold(toy_program(plan(**changes), sixteen()))
+    names = np.array([step.name for step in folded.steps]).astype(str)
     units = np.char.startswith(names, "attention.out") * WORK
-    talks = [replace(one, duration_ps=np.ones_like(one.duration_ps)) for one in made.exchanges]
-    made = replace(made, step_ps=np.maximum(units, 1), exchanges=tuple(talks))
-    busy = max(int(made.step_ps[stream.ops.step].sum()) for stream in made.streams)
-    return run(lower(made)).total_ps - busy, busy
+    talks = [replace(one, duration_ps=np.ones_like(one.duration_ps)) for one in folded.exchanges]
+    folded = replace(folded, step_ps=np.maximum(units, 1), exchanges=tuple(talks))
+    busy = max(int(folded.step_ps[stream.ops.step].sum()) for stream in folded.streams)
+    return run(lower(folded)).total_ps - busy, busy
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
@@ -67,8 +67,8 @@ def test_stages_of_unequal_length_wait_for_the_longest() -> None:
 
 
 def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None:
-    made = fold(toy_program(plan(dp=16, zero=3, overlap="dp"), sixteen()))
-    frame = run(lower(made)).frame()
+    folded = fold(toy_program(plan(dp=16, zero=3, overlap="dp"), sixteen()))
+    frame = run(lower(folded)).frame()
     own = frame[(frame["kind"] != "join") & (frame["microbatch"] == 2)]
     names = own["name"].astype(str)
     gathers = own[names == "parameters.bucket"]
@@ -99,12 +99,12 @@ PIPELINES: list[dict[str, Any]] = [
 def test_bytes_of_replicas_are_those_of_the_zero_paper(zero: int, pipeline: Any) -> None:
     """Ψ gradients and Ψ parameters an iteration; ZeRO-3 gathers parameters twice a microbatch."""
     how, model = plan(dp=4, zero=zero, overlap="dp", **pipeline), replace(TOY, vocab=4)
-    made = toy_program(how, sixteen(), model)
+    program = toy_program(how, sixteen(), model)
     sent = {"gradients": 0, "parameters": 0}
-    for number in np.concatenate([stream.ops.step for stream in made.streams]).tolist():
-        kind = made.steps[number].name.split(".")[0]
+    for number in np.concatenate([stream.ops.step for stream in program.streams]).tolist():
+        kind = program.steps[number].name.split(".")[0]
         if kind in sent:
-            sent[kind] += made.steps[number].size_bytes
+            sent[kind] += program.steps[number].size_bytes
     layers = TOY.layers * 2 * 8 if zero == 3 else TOY.layers
     per_layer = {"gradients": 4, "parameters": 2}
     each = layer_share(model, how).total
@@ -133,10 +133,10 @@ def test_gradients_leave_in_buckets_of_whole_layers(zero: int) -> None:
     """Of eight layers a bucket of three takes two threes; two and the edges are left."""
     how = plan(dp=16, zero=zero, overlap="dp", global_batch=32)
     each, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
-    made = toy_program(replace(how, bucket_bytes=4 * 3 * each - 3), sixteen())
-    ops = made.streams[0].ops
-    names = np.array([step.name for step in made.steps])[ops.step]
-    sizes = np.array([step.size_bytes for step in made.steps])[ops.step]
+    program = toy_program(replace(how, bucket_bytes=4 * 3 * each - 3), sixteen())
+    ops = program.streams[0].ops
+    names = np.array([step.name for step in program.steps])[ops.step]
+    sizes = np.array([step.size_bytes for step in program.steps])[ops.step]
     reduced = names == "gradients.bucket"
     assert sizes[reduced].tolist() == [4 * (3 * each), 4 * (3 * each), 4 * (2 * each + edges)]
     gathered = names == "parameters.bucket"
@@ -151,8 +151,8 @@ def test_gradients_leave_in_buckets_of_whole_layers(zero: int) -> None:
 def test_small_buckets_wait_for_the_latency_of_thousands_of_servers() -> None:
     """A ring over 997 servers takes as many steps for the gradients of one layer as for all."""
     how = plan(dp=64 * 997, overlap="dp", global_batch=64 * 997)
-    made = cluster("rainier:63808")
-    usual, small = (iteration(TOY, made, replace(how, bucket_bytes=b)) for b in (0, 1))
+    machine = cluster("rainier:63808")
+    usual, small = (iteration(TOY, machine, replace(how, bucket_bytes=b)) for b in (0, 1))
     names = np.array([step.name for step in small.program.steps])
     assert (names[small.program.streams[0].ops.step] == "gradients.bucket").sum() == 9
     assert small.breakdown_s["exposed_dp"] > 2 * usual.breakdown_s["exposed_dp"]
@@ -160,12 +160,12 @@ def test_small_buckets_wait_for_the_latency_of_thousands_of_servers() -> None:
 
 def test_experts_show_as_their_own_part() -> None:
     how = plan(tp=2, dp=8, ep=8, etp=2, overlap="dp")
-    found = iteration(SPARSE, sixteen(), how)
-    assert found.breakdown_s["exposed_ep"] > 0
-    assert found.breakdown_s["bubble"] == 0
+    step = iteration(SPARSE, sixteen(), how)
+    assert step.breakdown_s["exposed_ep"] > 0
+    assert step.breakdown_s["bubble"] == 0
     skewed = iteration(SPARSE, sixteen(), replace(how, routing_skew=2.0))
-    assert skewed.iteration_s > found.iteration_s
-    assert skewed.mfu < found.mfu
+    assert skewed.iteration_s > step.iteration_s
+    assert skewed.mfu < step.mfu
 
 
 def test_a_ring_hides_behind_long_sequences_and_gathering_does_not() -> None:
@@ -181,8 +181,8 @@ def test_a_ring_hides_behind_long_sequences_and_gathering_does_not() -> None:
 
 def test_fp8_is_faster_and_counts_against_its_own_peak() -> None:
     model = replace(TOY, hidden=4096, heads=32, head_dim=128, ffn=16384)
-    made = cluster("dgx-h100:2")
-    slow, fast = (iteration(model, made, plan(dp=16, precision=p)) for p in ("bf16", "fp8"))
+    machine = cluster("dgx-h100:2")
+    slow, fast = (iteration(model, machine, plan(dp=16, precision=p)) for p in ("bf16", "fp8"))
     assert 1.1 < slow.iteration_s / fast.iteration_s < 2
     assert fast.peak_flops_per_s == pytest.approx(2 * slow.peak_flops_per_s, rel=1e-3)
     with pytest.raises(InputError, match=r"cannot train in fp8 on a100-80gb; it .* bf16\. Use"):
@@ -190,11 +190,11 @@ def test_fp8_is_faster_and_counts_against_its_own_peak() -> None:
 
 
 def test_latent_attention_runs_and_its_work_is_counted() -> None:
-    found = iteration(LATENT, sixteen(), plan(tp=2, pp=2, dp=4, ep=4, etp=1, recompute="full"))
-    assert 0 < found.mfu < found.hfu < 1
+    step = iteration(LATENT, sixteen(), plan(tp=2, pp=2, dp=4, ep=4, etp=1, recompute="full"))
+    assert 0 < step.mfu < step.hfu < 1
     per_token = forward_flops(LATENT, 1024)
-    assert found.model_flops_per_s_per_chip * found.iteration_s * 16 == pytest.approx(
-        3 * per_token * found.plan.tokens
+    assert step.model_flops_per_s_per_chip * step.iteration_s * 16 == pytest.approx(
+        3 * per_token * step.plan.tokens
     )
 
 

@@ -34,8 +34,8 @@ class Counted(RankShapes):
     def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
         return Timing(2.0 * m * n * k * batch, "assumed")
 
-    def beside(self, made: Timing) -> Timing:
-        return made
+    def beside(self, timing: Timing) -> Timing:
+        return timing
 
     def stream(self, size_bytes: int, work: str = "streaming") -> Timing:
         return Timing(0.0, "assumed")
@@ -44,8 +44,8 @@ class Counted(RankShapes):
 class Undisturbed(RankShapes):
     """RankShapes whose products lose nothing to what runs beside them."""
 
-    def beside(self, made: Timing) -> Timing:
-        return made
+    def beside(self, timing: Timing) -> Timing:
+        return timing
 
 
 def counted(model: Model, **changes: Any) -> Counted:
@@ -266,10 +266,10 @@ def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
 @pytest.mark.parametrize("machine", ["trn2.48xlarge", "dgx-h100:2"])
 def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
     wide = replace(TOY, layers=2, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28_672)
-    how, made = plan(tp=8, dp=2, seq=8192, global_batch=2), cluster(machine)
-    found = [iteration(wide, made, replace(how, overlap=kind)) for kind in ("dp", "all")]
-    assert found[1].breakdown_s["exposed_tp"] < 0.6 * found[0].breakdown_s["exposed_tp"]
-    assert found[1].iteration_s < found[0].iteration_s
+    how, where = plan(tp=8, dp=2, seq=8192, global_batch=2), cluster(machine)
+    steps = [iteration(wide, where, replace(how, overlap=kind)) for kind in ("dp", "all")]
+    assert steps[1].breakdown_s["exposed_tp"] < 0.6 * steps[0].breakdown_s["exposed_tp"]
+    assert steps[1].iteration_s < steps[0].iteration_s
 
 
 def test_shared_experts_work_while_copies_travel() -> None:
@@ -327,7 +327,7 @@ def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: floa
 def test_only_reductions_take_processors_from_products() -> None:
     how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
     slowed, undisturbed = (
-        made(TOY, how, "h100", catalogue()) for made in (RankShapes, Undisturbed)
+        kind(TOY, how, "h100", catalogue()) for kind in (RankShapes, Undisturbed)
     )
     longer = [
         one.name
@@ -341,10 +341,10 @@ def test_only_reductions_take_processors_from_products() -> None:
 def test_stages_send_each_value_once_and_put_sequences_together(parallel: bool) -> None:
     """Without sequence parallelism what the ranks of a group sent in parts is gathered behind."""
     how = plan(tp=4, pp=2, sequence_parallel=parallel)
-    made = program(RankShapes(TOY, how, "h100", catalogue()), place(how, cluster("dgx-h100")))
-    sends = {s.name: s.size_bytes for s in made.steps if s.axis in ("forward", "backward")}
+    whole = program(RankShapes(TOY, how, "h100", catalogue()), place(how, cluster("dgx-h100")))
+    sends = {s.name: s.size_bytes for s in whole.steps if s.axis in ("forward", "backward")}
     assert set(sends.values()) == {2 * 1024 * TOY.hidden // 4}
-    gathers = [s for s in made.steps if s.name in ("forward.gather", "backward.gather")]
+    gathers = [s for s in whole.steps if s.name in ("forward.gather", "backward.gather")]
     assert [s.size_bytes for s in gathers] == ([] if parallel else [2 * 1024 * TOY.hidden] * 2)
 
 
@@ -372,10 +372,10 @@ def test_sharded_layers_are_handled_three_times_a_microbatch() -> None:
 def test_the_host_issues_the_ends_of_a_model_too() -> None:
     """Where the host is what holds a step up, embedding and loss take it as long as any kernel."""
     small = replace(TOY, layers=2, hidden=128, ffn=512, vocab=512)
-    made, parts = cluster("dgx-h100"), catalogue()
+    machine, parts = cluster("dgx-h100"), catalogue()
     how = plan(tp=1, dp=8, global_batch=8, seq=128)
     shapes = RankShapes(small, how, "h100", parts)
     steps = [*forward(shapes) * 2, *backward(shapes) * 2, *output(shapes), *output_backward(shapes)]
     issued = sum(step.issued for step in steps) * parts.value("kernels.h100", "host_dispatch")
-    step = iteration(small, made, how)
+    step = iteration(small, machine, how)
     assert step.iteration_s > issued

@@ -75,11 +75,11 @@ def test_bytes_a_parameter() -> None:
 def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -> None:
     """Parameters of the layer at work and of the next are whole in buffers, and those of ends."""
     how = plan(dp=4, cp=2, zero=zero)
-    found, parameters = memory(TOY, how, 0, catalogue(), "trn2"), TOY.parameters
-    kept = (found.weights / 2, found.gradients / 4, found.optimizer / 12)
+    held, parameters = memory(TOY, how, 0, catalogue(), "trn2"), TOY.parameters
+    kept = (held.weights / 2, held.gradients / 4, held.optimizer / 12)
     assert kept == tuple(-(-parameters // share) for share in shares)
     layer, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
-    more = found.buffers - memory(TOY, replace(how, zero=1), 0, catalogue(), "trn2").buffers
+    more = held.buffers - memory(TOY, replace(how, zero=1), 0, catalogue(), "trn2").buffers
     assert more == (2 * (2 * layer + edges) if zero == 3 else 0)
 
 
@@ -97,8 +97,8 @@ def test_experts_are_sharded_over_those_that_hold_the_same() -> None:
     how = plan(tp=2, dp=8, ep=4, etp=1)
     assert (how.replicas, how.expert_replicas) == (8, 4)
     share = stage_share(SPARSE, how, 0)
-    found = memory(SPARSE, how, 0, catalogue(), "trn2")
-    assert found.optimizer == 12 * (-(-share.dense // 8) + -(-share.experts // 4))
+    held = memory(SPARSE, how, 0, catalogue(), "trn2")
+    assert held.optimizer == 12 * (-(-share.dense // 8) + -(-share.experts // 4))
 
 
 def test_context_parallelism_divides_activations() -> None:
@@ -141,9 +141,9 @@ def test_microbatches_in_flight(schedule: str, stage: int, held: int) -> None:
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     how = plan(tp=8, zero=0, seq=8192)
-    found = worst(named("llama-3.1-405b"), how, catalogue(), "trn2")
+    largest = worst(named("llama-3.1-405b"), how, catalogue(), "trn2")
     with pytest.raises(InputError, match=r"needs .* GB a rank \(weights 101.5, gradients 202.9, "):
-        check_memory(found, how)
+        check_memory(largest, how)
 
 
 def test_half_a_chip_has_half_its_memory() -> None:
@@ -177,11 +177,11 @@ def test_eager_frameworks_keep_the_activated_gate() -> None:
 
 
 def test_fragments_follow_what_comes_and_goes_and_the_runtime_stands_beside() -> None:
-    found = memory(TOY, plan(), 0, catalogue(), "h100")
+    held = memory(TOY, plan(), 0, catalogue(), "h100")
     share = catalogue().value("training", "fragmentation")
-    assert found.fragments == int(share * (found.activations + found.buffers))
-    assert found.total - found.reserved == found.runtime == 2_000_000_000
-    assert found.reserved - found.allocated == found.fragments
+    assert held.fragments == int(share * (held.activations + held.buffers))
+    assert held.total - held.reserved == held.runtime == 2_000_000_000
+    assert held.reserved - held.allocated == held.fragments
 
 
 def test_peaks_of_the_published_runs_that_state_them() -> None:
@@ -189,9 +189,9 @@ def test_peaks_of_the_published_runs_that_state_them() -> None:
     model = replace(named("llama-3.1-70b"), layers=12)
     how = plan(tp=2, dp=4, zero=1, seq=4096, microbatch=1, recompute="none")
     fused = catalogue().with_variants({"training.loss_bytes": "fused"})
-    found = memory(model, how, 0, fused, "b200")
-    assert found.allocated == pytest.approx(60.68 * 2**30, rel=0.02)
-    assert found.reserved == pytest.approx(62.53 * 2**30, rel=0.02)
+    held = memory(model, how, 0, fused, "b200")
+    assert held.allocated == pytest.approx(60.68 * 2**30, rel=0.02)
+    assert held.reserved == pytest.approx(62.53 * 2**30, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +211,6 @@ def test_published_peaks_of_experts_and_latent_attention(
     model = replace(whole, layers=4, experts=replace(whole.experts, dense_layers=1))
     how = plan(pp=pp, dp=8 // pp, ep=ep, zero=1, seq=4096, recompute="none")
     fused = catalogue().with_variants({"training.loss_bytes": "fused"})
-    found = worst(model, how, fused, "b200")
-    assert found.allocated / 2**30 == pytest.approx(allocated_gib, rel=0.03)
-    assert found.reserved / 2**30 == pytest.approx(reserved_gib, rel=0.03)
+    largest = worst(model, how, fused, "b200")
+    assert largest.allocated / 2**30 == pytest.approx(allocated_gib, rel=0.03)
+    assert largest.reserved / 2**30 == pytest.approx(reserved_gib, rel=0.03)
