@@ -87,10 +87,10 @@ def _slope(unit: FloatArray, lacking_s: FloatArray, measured_s: FloatArray) -> f
 
 def _bare(point: Point, cluster: Cluster, book: Catalogue) -> tuple[float, float]:
     """Times of prefill and of one decode iteration without the two overheads [s]."""
-    made = profile(point.model, cluster)
+    replica = profile(point.model, cluster)
     share = share_of_overhead(point.model, cluster.chip, book)
     overhead = share * constant(book, cluster.chip, "iteration_overhead")
     prompt = point.model.layers * constant(book, cluster.chip, "prompt_token_layer")
     context = point.prompt_tokens + point.output_tokens // 2
-    prefill = made.prefill_s(point.prompt_tokens) - prompt * point.prompt_tokens
-    return prefill - overhead, made.decode_s(1, context) - overhead
+    prefill = replica.prefill_s(point.prompt_tokens) - prompt * point.prompt_tokens
+    return prefill - overhead, replica.decode_s(1, context) - overhead

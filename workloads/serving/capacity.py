@@ -32,8 +32,8 @@ class Slo:
     def __str__(self) -> str:
         """Text of the limits as people write it; a limit that is not set is left out."""
         limits = (("ttft", self.ttft_s), ("tpot", self.tpot_s))
-        told = [f"{name} {format_seconds(value)}" for name, value in limits if value < math.inf]
-        return " and ".join(told) or "no limit"
+        limited = [f"{name} {format_seconds(value)}" for name, value in limits if value < math.inf]
+        return " and ".join(limited) or "no limit"
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,19 +70,19 @@ class Deployed:
 
     def summary(self, slo: Slo) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
-        told = serving_summary(self.served, self.deployment.profile, slo)
+        numbers = serving_summary(self.served, self.deployment.profile, slo)
         if self.served.requests.cached is not None:
-            told["prefix_hit_share"] = self._hit_share()
+            numbers["prefix_hit_share"] = self._hit_share()
         speculation, apart = self.deployment.speculation, self.apart
         if speculation is not None:
-            told["speculation"] = {
+            numbers["speculation"] = {
                 "tokens": speculation.tokens,
                 "acceptance": speculation.acceptance,
                 "expected_tokens_per_pass": speculation.expected_tokens,
             }
         if apart is not None and self.deployment.pools is not None:
-            told |= self._pools(apart, self.deployment.pools)
-        return told
+            numbers |= self._pools(apart, self.deployment.pools)
+        return numbers
 
     def cost(self, each: Economics) -> dict[str, float | None]:
         """Price and energy of the run, of a million output tokens, by their keys.
@@ -107,9 +107,9 @@ class Deployed:
         return max(self.served.end_of_run_s, last) - start
 
     def _hit_share(self) -> float:
-        asked = self.served.requests
-        held = sum(asked.held(request) for request in range(len(asked)))
-        return held / int(asked.prompt.sum())
+        requests = self.served.requests
+        held = sum(requests.held(request) for request in range(len(requests)))
+        return held / int(requests.prompt.sum())
 
     def _pools(self, apart: Apart, pools: Pools) -> dict[str, Any]:
         span = self._span_s(float(self.served.requests.arrival_s[0]))

@@ -98,7 +98,7 @@ def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pool
     InputError
         For more replicas than the cluster has chips for.
     """
-    asked = Pools(prefill, decode, 1.0)
+    counts = Pools(prefill, decode, 1.0)
     chips = (prefill + decode) * profile.chips
     if chips > cluster.chips:
         raise InputError(
@@ -116,7 +116,7 @@ def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pool
     else:
         rate = float(cluster.scale_out.bandwidth_bytes_per_s)
         latency_s = cluster.scale_out.latency_ps / PS_PER_S
-    return replace(asked, transfer_bytes_per_s=rate * profile.chips, transfer_latency_s=latency_s)
+    return replace(counts, transfer_bytes_per_s=rate * profile.chips, transfer_latency_s=latency_s)
 
 
 def serve_apart(
@@ -208,7 +208,7 @@ def _joined(requests: Requests, runs: list[Served], places: list[npt.NDArray[np.
     for run, mine in zip(runs, places, strict=True):
         first[mine], end[mine] = run.first_token_s, run.end_s
     passes = sum(run.iterations for run in runs)
-    told: dict[str, Any] = {
+    outcome: dict[str, Any] = {
         "gap_s": np.concatenate([run.gap_s for run in runs]),
         "gap_count": np.concatenate([run.gap_count for run in runs]),
         "busy_s": sum(run.busy_s for run in runs),
@@ -217,4 +217,4 @@ def _joined(requests: Requests, runs: list[Served], places: list[npt.NDArray[np.
         "batch_mean": sum(run.batch_mean * run.iterations for run in runs) / max(passes, 1),
         "iterations": passes,
     }
-    return Served(requests, first, end, **told)
+    return Served(requests, first, end, **outcome)

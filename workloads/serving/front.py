@@ -94,12 +94,12 @@ class ServingResult:
 
     def frame(self) -> pd.DataFrame:
         """Requests as a table: arrival, lengths, latencies, end."""
-        asked = self.served.requests
+        requests = self.served.requests
         return pd.DataFrame(
             {
-                "arrival_s": asked.arrival_s,
-                "prompt_tokens": asked.prompt,
-                "output_tokens": asked.output,
+                "arrival_s": requests.arrival_s,
+                "prompt_tokens": requests.prompt,
+                "output_tokens": requests.output,
                 "ttft_s": self.served.ttft_s,
                 "tpot_s": self.served.tpot_s,
                 "end_s": self.served.end_s,

@@ -59,20 +59,20 @@ def steady(
     concurrency : int
         Requests that are always there.
     """
-    made = profile(model, cluster, tp=tp, precision=precision)
+    replica = profile(model, cluster, tp=tp, precision=precision)
     if chip_family(cluster.chip, cluster.catalogue).is_neuron:
-        return static_batch(made, prompt_tokens, output_tokens, concurrency, BUCKETS)
+        return static_batch(replica, prompt_tokens, output_tokens, concurrency, BUCKETS)
     batching = Batching(concurrency, max(GPU_CHUNK, concurrency + 1))
-    return continuous(made, prompt_tokens, output_tokens, concurrency, batching)
+    return continuous(replica, prompt_tokens, output_tokens, concurrency, batching)
 
 
 def continuous(
-    made: Profile, prompt_tokens: int, output_tokens: int, concurrency: int, batching: Batching
+    replica: Profile, prompt_tokens: int, output_tokens: int, concurrency: int, batching: Batching
 ) -> Steady:
     """Return medians of a closed loop: each request that ends makes room for the next one."""
     lengths = fixed_lengths(prompt_tokens, output_tokens)
-    asked = poisson(1.0, ROUNDS * concurrency, lengths, np.random.default_rng(0))
-    served = closed_loop(made, asked, concurrency, batching)
+    requests = poisson(1.0, ROUNDS * concurrency, lengths, np.random.default_rng(0))
+    served = closed_loop(replica, requests, concurrency, batching)
     late = slice(concurrency, None)
     begun, done = served.end_s[:concurrency].max(), np.sort(served.end_s)
     after = done[done > begun]
@@ -87,13 +87,13 @@ def continuous(
 
 
 def benchmark(
-    made: Profile, longest: tuple[int, int], shortest: float, rounds: int, batching: Batching
+    replica: Profile, longest: tuple[int, int], shortest: float, rounds: int, batching: Batching
 ) -> Steady:
     """Return means of a benchmark that draws lengths and counts its first burst.
 
     Parameters
     ----------
-    made : Profile
+    replica : Profile
     longest : (int, int)
         Prompt and output tokens of the longest requests.
     shortest : float
@@ -109,8 +109,8 @@ def benchmark(
         np.maximum(1, np.rint(most * rng.uniform(shortest, 1, count))).astype(np.int64)
         for most in longest
     )
-    asked = Requests(np.zeros(count), prompt, output)
-    served = closed_loop(made, asked, users, batching)
+    requests = Requests(np.zeros(count), prompt, output)
+    served = closed_loop(replica, requests, users, batching)
     later = served.tpot_s[np.isfinite(served.tpot_s)]
     return Steady(
         ttft_s=float(served.ttft_s.mean()),
@@ -120,17 +120,17 @@ def benchmark(
 
 
 def static_batch(
-    made: Profile, prompt: int, output: int, batch: int, buckets: tuple[int, ...]
+    replica: Profile, prompt: int, output: int, batch: int, buckets: tuple[int, ...]
 ) -> Steady:
     """Return the times of a batch whose requests begin and end together."""
     padded = Batching(buckets=buckets).padded
     tokens = padded(prompt)
-    first_s = made.prompt_linear(batch * tokens) + batch * made.prefill_extra_s(tokens, 0)
+    first_s = replica.prompt_linear(batch * tokens) + batch * replica.prefill_extra_s(tokens, 0)
     later = np.arange(1, output)
     cached = np.array([padded(int(prompt + step)) for step in later], float)
-    once = [made.decode_s(batch, batch * size) for size in cached]
+    once = [replica.decode_s(batch, batch * size) for size in cached]
     return Steady(
-        ttft_s=made.request_s + first_s,
+        ttft_s=replica.request_s + first_s,
         tpot_s=float(np.mean(once)) if once else 0.0,
         tokens_per_s=batch * output / (first_s + float(np.sum(once))),
     )

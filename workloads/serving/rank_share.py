@@ -25,14 +25,14 @@ from workloads.kernels.times import (
 from workloads.models.model import Experts, Model, expert_parameters
 
 KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
-"""Of one cached element, by precision of the weights: checkpoints of 8 bits and fewer come with
-scales for a cache in FP8; else keys and values stay in 16 bits."""
+"""Bytes of one cached element, by precision of the weights: checkpoints of 8 bits and fewer come
+with scales for a cache in FP8; else keys and values stay in 16 bits."""
 LARGE_BYTES = 2**28
 SMALL_BYTES = 2**15
 SHORTEST = 128
 """Side of a product whose time is that of its launches."""
 STATE_BYTES = 4.0
-"""Of one element of a recurrent state, kept in 32 bits."""
+"""Bytes of one element of a recurrent state, kept in 32 bits."""
 EXPERT_BLOCK = 512
 """Routed tokens of a block of Neuron's grouped products for prompts: NxD's default."""
 SCAN_TOKENS = 128

@@ -326,9 +326,9 @@ def _read_by_decode(state: _State) -> tuple[int, int, int]:
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
         return state.cached, batch, sys.maxsize
-    asked = state.requests
+    requests = state.requests
     longest = max(
-        int(asked.prompt[request] + asked.output[request]) - 1 - left
+        int(requests.prompt[request] + requests.output[request]) - 1 - left
         for request, left in state.batch.left()
     )
     size = state.batching.padded(longest)

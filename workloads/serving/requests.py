@@ -111,8 +111,8 @@ def azure_lengths(service: str = "conv") -> Lengths:
             f"no lengths of a service {service!r}; drawn requests are like "
             f"{' or '.join(AZURE_SERVICES)}." + suggestion(service, AZURE_SERVICES)
         )
-    made = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
-    return Lengths(made.prompt, made.output)
+    logged = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
+    return Lengths(logged.prompt, logged.output)
 
 
 def drawn_rate(text: str) -> float | None:

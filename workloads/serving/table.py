@@ -26,7 +26,7 @@ LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Rates of the runs over the saturated rate."""
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
 VERSION = 2
-"""Of what a run does with its inputs: raise it when the same ones give other tables."""
+"""Version of a run's arithmetic: raise it when the same inputs give other tables."""
 
 
 class RunFields(TypedDict, total=False):
@@ -84,10 +84,10 @@ class TableRuns:
 
     def digest(self) -> str:
         """Text of every field, a draft by its own digest."""
-        told = self.speculation
-        draft = told.draft if told else None
+        speculation = self.speculation
+        draft = speculation.draft if speculation else None
         by = draft.digest() if isinstance(draft, Profile) else draft
-        guess = (told.tokens, told.acceptance, by) if told else None
+        guess = (speculation.tokens, speculation.acceptance, by) if speculation else None
         means = [None if m is None else m.tolist() for m in (self.prompt_means, self.output_means)]
         return f"{self.batching} {means} {self.requests} {self.seed} {self.prefix_share} {guess}"
 
@@ -146,8 +146,8 @@ def capacity_table(
 
 def _means(lengths: IntArray, asked: FloatArray | None) -> tuple[float, ...]:
     """Mean lengths at which work is measured, ascending: those asked for, or that of the mix."""
-    found = np.unique([lengths.mean()] if asked is None else asked)
-    return tuple(found.tolist())
+    means = np.unique([lengths.mean()] if asked is None else asked)
+    return tuple(means.tolist())
 
 
 def _kept_or_run(profile: Profile, asked: _Asked, cache: Path | None) -> Capacity:
@@ -225,8 +225,8 @@ def _digest(profile: Profile, asked: _Asked) -> str:
     state = hashlib.sha256(profile.digest().encode())
     state.update(np.ascontiguousarray(asked.lengths.prompt).tobytes())
     state.update(np.ascontiguousarray(asked.lengths.output).tobytes())
-    told = f"{asked.slo} {asked.runs.digest()} {LOADS} {LEVELS} {VERSION}"
-    state.update(told.encode())
+    settings = f"{asked.slo} {asked.runs.digest()} {LOADS} {LEVELS} {VERSION}"
+    state.update(settings.encode())
     return state.hexdigest()
 
 
@@ -258,10 +258,10 @@ def _load(cache: Path | None, digest: str, slo: Slo) -> Capacity | None:
         return None
 
 
-def _save(cache: Path, digest: str, made: Capacity) -> None:
+def _save(cache: Path, digest: str, table: Capacity) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    held: dict[str, Any] = {name: getattr(made, name).tolist() for name in _ARRAYS}
-    held |= {"rate_slo_per_s": made.rate_slo_per_s, "rate_max_per_s": made.rate_max_per_s}
+    held: dict[str, Any] = {name: getattr(table, name).tolist() for name in _ARRAYS}
+    held |= {"rate_slo_per_s": table.rate_slo_per_s, "rate_max_per_s": table.rate_max_per_s}
     half = cache / f".{digest}.{os.getpid()}"
     half.write_text(json.dumps(held))
     half.replace(cache / f"{digest}.json")

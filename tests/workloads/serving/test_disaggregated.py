@@ -124,19 +124,19 @@ def test_caches_go_over_what_joins_the_replicas() -> None:
     model = named("llama-3.1-70b")
     for name, tp, kind in (("trn2-ultraserver", 16, "up"), ("trn2.48xlarge:4", 16, "out")):
         machine = cluster(name)
-        made = pools(machine, profile(model, machine, tp=tp), 1, 3)
+        apart = pools(machine, profile(model, machine, tp=tp), 1, 3)
         fabric = machine.scale_out
         rate = fabric.bandwidth_bytes_per_s * 16 if fabric else 0.0
         # EFA v3 gives a chip 25 GB/s; NeuronLink many times that.
-        assert (made.transfer_bytes_per_s == rate) == (kind == "out")
-        assert made.transfer_bytes_per_s >= rate
+        assert (apart.transfer_bytes_per_s == rate) == (kind == "out")
+        assert apart.transfer_bytes_per_s >= rate
 
 
 def test_a_deployment_tells_its_pools() -> None:
     machine = cluster("trn2.48xlarge:4")
     held = profile(named("llama-3.1-70b"), machine)
-    made = Deployment(held, Batching(8), pools=pools(machine, held, 1, 3))
-    assert made.chips == 64
+    deployment = Deployment(held, Batching(8), pools=pools(machine, held, 1, 3))
+    assert deployment.chips == 64
     with pytest.raises(InputError, match="take 80 chips"):
         pools(machine, held, 2, 3)
 

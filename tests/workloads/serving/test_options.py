@@ -97,8 +97,8 @@ def test_the_command_gives_the_same_numbers(tmp_path: Path) -> None:
     assert outcome["status"] == "ok", outcome["message"]
     ways: dict[str, Any] = how
     result = cs.serve(MODEL, "trn2.48xlarge", str(log), tp=8, seed=2, **ways)
-    told = json.loads(json.dumps(result.summary))
-    assert {key: outcome["document"][key] for key in told} == told
+    summary = json.loads(json.dumps(result.summary))
+    assert {key: outcome["document"][key] for key in summary} == summary
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,9 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
         "2000,1200,5,2\n1000,900,5,1\n"
     )
     requests = Requests(np.array([0.0, 1.0]), np.array([900, 1200]), np.array([5, 5]))
-    told = with_prefix_cache(requests, "trace", kv_tokens=10**5, path=path)
-    assert told.cached is not None
-    assert told.cached.tolist() == [512, 1024]
+    cached = with_prefix_cache(requests, "trace", kv_tokens=10**5, path=path)
+    assert cached.cached is not None
+    assert cached.cached.tolist() == [512, 1024]
 
 
 @pytest.mark.parametrize("text", ["half", "1.0", "-5%", "150%", "50%:warm", "nan", ""])

@@ -81,11 +81,11 @@ MEASURED = [
 @pytest.mark.parametrize(("name", "ttft_s", "tpot_s"), MEASURED)
 def test_trainium2_points_at_batch_one(name: str, ttft_s: float, tpot_s: float) -> None:
     """10,000-token prompt, 1,500 tokens out, TP64: one trn2.48xlarge; one set of overheads."""
-    made = profile(named(name), TRN2, tp=64)
-    served = serve(made, _requests((0.0, 10_000, 1500)), Batching(buckets=BUCKETS))
+    replica = profile(named(name), TRN2, tp=64)
+    served = serve(replica, _requests((0.0, 10_000, 1500)), Batching(buckets=BUCKETS))
     assert served.ttft_s[0] == pytest.approx(ttft_s, rel=0.15)
     assert served.tpot_s[0] == pytest.approx(tpot_s, rel=0.2)
-    assert made.chips == 16
+    assert replica.chips == 16
 
 
 def test_overheads_are_recovered_from_points_that_they_made() -> None:
@@ -93,16 +93,16 @@ def test_overheads_are_recovered_from_points_that_they_made() -> None:
     points = [
         Point(model, prompt, out, ttft_s, tpot_s)
         for model, prompt, out in sizes
-        for made in [profile(model, TRN2)]
-        for ttft_s, tpot_s in [(made.prefill_s(prompt), made.decode_s(1, prompt + out // 2))]
+        for replica in [profile(model, TRN2)]
+        for ttft_s, tpot_s in [(replica.prefill_s(prompt), replica.decode_s(1, prompt + out // 2))]
     ]
     book, fitted = TRN2.catalogue, fit(points, TRN2)
     assert book is not None
     stated = [
         book.value("serving.trn2", name) for name in ("iteration_overhead", "prompt_token_layer")
     ]
-    found = [fitted.iteration_s, fitted.prompt_token_layer_s]
-    assert found == pytest.approx(stated, rel=0.01)
+    overheads = [fitted.iteration_s, fitted.prompt_token_layer_s]
+    assert overheads == pytest.approx(stated, rel=0.01)
 
 
 def test_cache_of_a_token_is_as_published() -> None:
@@ -156,18 +156,18 @@ def test_buckets_pad_prompts() -> None:
     assert padded.ttft_s[0] == pytest.approx(1 + 1.6)
 
 
-def _slow(made: Profile, requests: Requests) -> list[float]:
+def _slow(replica: Profile, requests: Requests) -> list[float]:
     """One iteration after the other, for requests that all wait from the start."""
     now, ends = 0.0, [0.0] * len(requests)
     running: dict[int, list[int]] = {}
     for index in range(len(requests)):
-        now += made.prefill_s(int(requests.prompt[index]))
+        now += replica.prefill_s(int(requests.prompt[index]))
         if requests.output[index] > 1:
             running[index] = [int(requests.prompt[index]), int(requests.output[index]) - 1]
         else:
             ends[index] = now
     while running:
-        now += made.decode_s(len(running), sum(cached for cached, _ in running.values()))
+        now += replica.decode_s(len(running), sum(cached for cached, _ in running.values()))
         for index in list(running):
             running[index][0] += 1
             running[index][1] -= 1
@@ -183,21 +183,21 @@ def _slow(made: Profile, requests: Requests) -> list[float]:
 @settings(max_examples=50, deadline=None)
 def test_stretches_equal_single_iterations(sizes: list[tuple[int, int]]) -> None:
     requests = _requests(*((0.0, prompt, output) for prompt, output in sizes))
-    made = _toy(kv_budget_bytes=1e9)
-    served = serve(made, requests)
-    assert served.end_s.tolist() == pytest.approx(_slow(made, requests))
+    replica = _toy(kv_budget_bytes=1e9)
+    served = serve(replica, requests)
+    assert served.end_s.tolist() == pytest.approx(_slow(replica, requests))
 
 
 def test_decode_reads_the_bucket_of_the_longest_request() -> None:
     """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the ninth token."""
-    made = _toy(decode_kv_s=0.01)
+    replica = _toy(decode_kv_s=0.01)
     both = _requests((0.0, 5, 9), (0.0, 2, 9))
-    served = serve(made, both, Batching(buckets=(8, 16)))
+    served = serve(replica, both, Batching(buckets=(8, 16)))
     first = max(served.first_token_s)
-    expected = 4 * made.decode_s(2, 2 * 8) + 4 * made.decode_s(2, 2 * 16)
+    expected = 4 * replica.decode_s(2, 2 * 8) + 4 * replica.decode_s(2, 2 * 16)
     assert served.end_s[0] - first == pytest.approx(expected)
-    beyond = serve(made, both, Batching(buckets=(4,)))
-    steps = sum(made.decode_s(2, 2 * length) for length in range(5, 13))
+    beyond = serve(replica, both, Batching(buckets=(4,)))
+    steps = sum(replica.decode_s(2, 2 * length) for length in range(5, 13))
     assert beyond.end_s[0] - max(beyond.first_token_s) == pytest.approx(steps)
 
 
@@ -239,9 +239,9 @@ def test_every_request_is_served_once_and_in_order(
 
 
 def test_summary_has_the_keys_of_the_command_line() -> None:
-    made = _toy()
-    served = serve(made, _requests((0.0, 10, 3), (0.0, 10, 1)))
-    document = serving_summary(served, made, Slo(2.5, 10.0))
+    replica = _toy()
+    served = serve(replica, _requests((0.0, 10, 3), (0.0, 10, 1)))
+    document = serving_summary(served, replica, Slo(2.5, 10.0))
     assert document["ttft_s"]["n"] == 2
     assert document["tpot_s"]["n"] == 1
     assert set(document["ttft_s"]) == {"p50", "p90", "p99", "mean", "n"}
@@ -259,20 +259,20 @@ def test_capacity_table_is_monotone_and_cached(served_70b: Profile, tmp_path: Pa
     slo = parse_slo("ttft=3s,tpot=100ms")
     lengths = azure_lengths("conv")
     arguments = {"batching": Batching(chunk_tokens=512), "requests": 800, "cache": tmp_path}
-    made = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)  # type: ignore[arg-type]
-    assert np.all(np.diff(made.attainment) <= 0)
-    assert 0 < made.rate_slo_per_s < made.rate_max_per_s
+    table = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)  # type: ignore[arg-type]
+    assert np.all(np.diff(table.attainment) <= 0)
+    assert 0 < table.rate_slo_per_s < table.rate_max_per_s
     assert len(list(tmp_path.iterdir())) == 1
     again = capacity_table(served_70b, lengths, slo, replicas=8, **arguments)  # type: ignore[arg-type]
-    assert again.rate_slo_per_s == pytest.approx(2 * made.rate_slo_per_s)
+    assert again.rate_slo_per_s == pytest.approx(2 * table.rate_slo_per_s)
     assert len(list(tmp_path.iterdir())) == 1
     next(tmp_path.iterdir()).write_text("{broken")
     third = capacity_table(served_70b, lengths, slo, replicas=4, **arguments)  # type: ignore[arg-type]
-    assert np.array_equal(third.ttft_s, made.ttft_s)
+    assert np.array_equal(third.ttft_s, table.ttft_s)
 
 
 def test_longer_requests_are_more_work(served_70b: Profile) -> None:
-    made = capacity_table(
+    table = capacity_table(
         served_70b,
         azure_lengths("conv"),
         Slo(5.0, 0.2),
@@ -281,9 +281,9 @@ def test_longer_requests_are_more_work(served_70b: Profile) -> None:
         output_means=np.array([100.0, 200.0]),
         requests=600,
     )
-    assert np.all(np.diff(made.cost, axis=0) > 0)
-    assert np.all(np.diff(made.cost, axis=1) > 0)
-    assert made.work(1800.0, 100.0) == pytest.approx(made.cost[1:, 0].mean())
+    assert np.all(np.diff(table.cost, axis=0) > 0)
+    assert np.all(np.diff(table.cost, axis=1) > 0)
+    assert table.work(1800.0, 100.0) == pytest.approx(table.cost[1:, 0].mean())
 
 
 def test_an_slo_that_an_idle_replica_misses_is_refused(served_70b: Profile) -> None:
@@ -346,10 +346,10 @@ def test_overloaded_fluid_drains_at_the_saturated_rate(served_70b: Profile) -> N
 def test_request_logs(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("timestamp_ms,prompt_tokens,output_tokens\n2000,5,1\n0,7,0\n")
-    made = read_requests(path)
-    assert made.arrival_s.tolist() == [0.0, 2.0]
-    assert made.prompt.tolist() == [7, 5]
-    assert made.output.tolist() == [1, 1]
+    logged = read_requests(path)
+    assert logged.arrival_s.tolist() == [0.0, 2.0]
+    assert logged.prompt.tolist() == [7, 5]
+    assert logged.output.tolist() == [1, 1]
     path.write_text("timestamp_ms,prompt_tokens\n0,7\n")
     with pytest.raises(InputError, match="no column output_tokens"):
         read_requests(path)
@@ -426,7 +426,7 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
     machine: str, tp: int, prompt: int, output: int, users: int, what: str, value: float
 ) -> None:
     """NVIDIA NIM's table within 25 %; only TTFT at prompts of 200 tokens set an overhead."""
-    made = steady(
+    predicted = steady(
         named("llama-3.1-70b"),
         cluster(machine),
         tp=tp,
@@ -434,7 +434,7 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
         output_tokens=output,
         concurrency=users,
     )
-    assert getattr(made, what) == pytest.approx(value, rel=0.25)
+    assert getattr(predicted, what) == pytest.approx(value, rel=0.25)
 
 
 @pytest.mark.parametrize(
@@ -468,8 +468,8 @@ def test_a_cache_beside_fp8_weights_is_in_fp8() -> None:
 
 def test_small_models_take_their_share_of_trainiums_overhead() -> None:
     """Llama-3.1-8B on 16 Trn1 chips: 5.86 to 7.04 ms a token at batch 1, AWS Neuron."""
-    made = profile(named("llama-3.1-8b"), cluster("trn1.32xlarge"))
-    assert 5.8e-3 < made.decode_s(1, 4096) < 8.0e-3
+    replica = profile(named("llama-3.1-8b"), cluster("trn1.32xlarge"))
+    assert 5.8e-3 < replica.decode_s(1, 4096) < 8.0e-3
 
 
 def test_a_static_batch_by_hand() -> None:
@@ -530,8 +530,8 @@ def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
     dense = prompts[1:] - blocks_s[1:]
     assert (dense > 0).all()
     assert (dense < decode[1:]).all()
-    made = profile(sparse, TRN2)
-    assert made.prompt_linear(64) - made.linear(64) == pytest.approx(prompts[1] - decode[1])
+    replica = profile(sparse, TRN2)
+    assert replica.prompt_linear(64) - replica.linear(64) == pytest.approx(prompts[1] - decode[1])
     plain = profile(named("llama-3.1-8b"), TRN2)
     assert plain.prompt_linear(4096) == plain.linear(4096)
 
@@ -556,32 +556,32 @@ def test_groups_of_experts_shorten_prompts_and_take_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "ep", "told"),
+    ("model", "ep", "message"),
     [("qwen3-235b-a22b", 3, "divisor of 64"), ("llama-3.1-8b", 2, "no experts")],
 )
-def test_groups_of_experts_divide_ranks_and_experts(model: str, ep: int, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_groups_of_experts_divide_ranks_and_experts(model: str, ep: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         profile(named(model), TRN2, ep=ep)
 
 
 def test_mixed_iterations_pay_for_blocks_once() -> None:
     """Two prompts that share an iteration share its blocks; decode alone has none."""
-    made = profile(named("qwen3-235b-a22b"), TRN2)
+    replica = profile(named("qwen3-235b-a22b"), TRN2)
     both = Requests(np.zeros(2), np.array([100, 100]), np.array([2, 2]))
-    served = serve(made, both, Batching(4, 512))
+    served = serve(replica, both, Batching(4, 512))
     assert served.first_token_s[1] == pytest.approx(
-        made.prompt_linear(200) + 2 * made.prefill_extra_s(100, 0)
+        replica.prompt_linear(200) + 2 * replica.prefill_extra_s(100, 0)
     )
-    assert served.end_s[1] - served.first_token_s[1] == pytest.approx(made.decode_s(2, 200))
+    assert served.end_s[1] - served.first_token_s[1] == pytest.approx(replica.decode_s(2, 200))
 
 
 def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus() -> None:
     mixture, server = named("deepseek-v3"), cluster("dgx-h200")
-    made = profile(mixture, server, precision="fp8")
+    replica = profile(mixture, server, precision="fp8")
     floor_s = 58 * catalogue().value("serving.gpu", "expert_layer_host")
-    assert made.prompt_linear(128) == floor_s > made.linear(128)
-    assert made.prompt_linear(8192) == made.linear(8192) > floor_s
-    assert made.decode_s(1, 0) < floor_s
+    assert replica.prompt_linear(128) == floor_s > replica.linear(128)
+    assert replica.prompt_linear(8192) == replica.linear(8192) > floor_s
+    assert replica.decode_s(1, 0) < floor_s
     dense = profile(named("llama-3.1-70b"), server, precision="fp8")
     assert dense.prompt_linear(128) == dense.linear(128)
 
@@ -607,18 +607,18 @@ def test_a_table_counts_on_prefixes_and_proposals(served_70b: Profile, tmp_path:
     assert guessed.rate_max_per_s > 1.1 * plain.rate_max_per_s
     assert len(list(tmp_path.iterdir())) == 3
     # The fluid term at the batch that decodes.
-    told = Speculation(4, 0.8).speedup(served_70b, 64, 64 * 4050.0)
-    assert guessed.rate_max_per_s / plain.rate_max_per_s < told
+    speedup = Speculation(4, 0.8).speedup(served_70b, 64, 64 * 4050.0)
+    assert guessed.rate_max_per_s / plain.rate_max_per_s < speedup
     with pytest.raises(InputError, match="prefix cache"):
         capacity_table(served_70b, lengths, slo, prefix_share=1.0)
 
 
 def test_a_benchmark_counts_its_first_burst() -> None:
     """Four users at once: the last prompt of the burst has waited for the three before it."""
-    made, batching = _toy(), Batching(4)
-    alone = made.prefill_s(50)
-    told = benchmark(made, (50, 1), 1.0, 1, batching)
-    assert told.ttft_s == pytest.approx(alone * (1 + 2 + 3 + 4) / 4)
+    replica, batching = _toy(), Batching(4)
+    alone = replica.prefill_s(50)
+    first_burst = benchmark(replica, (50, 1), 1.0, 1, batching)
+    assert first_burst.ttft_s == pytest.approx(alone * (1 + 2 + 3 + 4) / 4)
 
 
 def test_drawn_lengths_leave_lockstep(served_70b: Profile) -> None:

@@ -176,9 +176,9 @@ def test_a_replica_under_load_matches_the_fluid_term() -> None:
     many = poisson(np.inf, 16, lengths, np.random.default_rng(0))
     plain = serve(held, many, Batching(16)).end_of_run_s
     fast = serve(held, many, Batching(16), speculation=asked).end_of_run_s
-    told = asked.speedup(held, 16, 16 * 1000.0)
+    speedup = asked.speedup(held, 16, 16 * 1000.0)
     # The last requests decode in smaller batches, and each has luck of its own.
-    assert plain / fast == pytest.approx(told, rel=0.08)
+    assert plain / fast == pytest.approx(speedup, rel=0.08)
 
 
 def test_a_draft_takes_memory() -> None:
@@ -190,7 +190,7 @@ def test_a_draft_takes_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("4", "two numbers"),
         ("x:0.5", "two numbers"),
@@ -202,6 +202,6 @@ def test_a_draft_takes_memory() -> None:
         ("4:0.5:2", "below 1"),
     ],
 )
-def test_mistakes_are_refused(text: str, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_mistakes_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         parse_speculation(text, lambda name: flat())
