@@ -37,8 +37,8 @@ def sixteen(machine: str = "trn2.48xlarge") -> Cluster:
 
 
 def toy_program(
-    how: ParallelPlan, made: Cluster, model: Model = TOY, chips: Any = None, iterations: int = 1
+    how: ParallelPlan, machine: Cluster, model: Model = TOY, chips: Any = None, iterations: int = 1
 ) -> Program:
     """The program of an iteration of the toy model."""
-    shapes = RankShapes(model, how, made.chip, made.catalogue or catalogue())
-    return program(shapes, place(how, made, chips), iterations)
+    shapes = RankShapes(model, how, machine.chip, machine.catalogue or catalogue())
+    return program(shapes, place(how, machine, chips), iterations)

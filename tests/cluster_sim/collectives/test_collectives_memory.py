@@ -41,11 +41,11 @@ def node(tmp_path):
     return cluster("trn2.48xlarge", catalogue=catalogue().with_overlay(path))
 
 
-def accesses(made):
+def accesses(schedule):
     """Bytes read and written in each memory."""
-    flows, resources = made.flows, made.resources
+    flows, resources = schedule.flows, schedule.resources
     flow = np.repeat(np.arange(len(flows)), np.diff(flows.ptr))
-    moved = made.size_bytes[flows.op][flow] * flows.weight.astype(np.int64)
+    moved = schedule.size_bytes[flows.op][flow] * flows.weight.astype(np.int64)
     memory = resources.kind[flows.resource] == resources.kinds.index("hbm")
     total = np.bincount(flows.resource[memory], moved[memory], len(resources)).astype(np.int64)
     return total[resources.kind == resources.kinds.index("hbm")]
@@ -64,15 +64,15 @@ def test_memory_bounds_a_full_node_of_four_ranks_a_chip(
     node, op, algorithm, each, gb_per_s, reached
 ):
     size = 4 * GIB
-    made = compose(Call(op, whole(node, 4), size), algorithm)
-    assert prove(made) == "proven"
+    collective = compose(Call(op, whole(node, 4), size), algorithm)
+    assert prove(collective) == "proven"
     through = size * 15 / 16
-    moved = accesses(made.schedule)
+    moved = accesses(collective.schedule)
     np.testing.assert_allclose(moved, each * through, rtol=0.06)
     assert 2900 / each == pytest.approx(gb_per_s, abs=0.7)
     # 63 of 64 shards cross a memory, 15 of 16 the links into its chip.
     cap = 2.9e12 * through / moved.max()
-    assert reached * cap <= through / run(made.schedule).total_s <= cap
+    assert reached * cap <= through / run(collective.schedule).total_s <= cap
 
 
 @pytest.mark.parametrize(("op", "each"), [("all-gather", 8), ("reduce-scatter", 12)])
@@ -141,8 +141,8 @@ def test_the_smallest_all_reduce_takes_what_it_was_measured_to(
 def test_bytes_of_memory_in_closed_form_are_those_of_the_schedule(machine, cores, op):
     group, size = whole(cluster(machine), cores), 64 * 2**20
     for name in algorithm_names(op, group):
-        made = build(Call(op, group, size), name, contended=True)
-        assert hbm_bytes(Call(op, group, size), name) == accesses(made).sum()
+        schedule = build(Call(op, group, size), name, contended=True)
+        assert hbm_bytes(Call(op, group, size), name) == accesses(schedule).sum()
 
 
 def test_mean_rate_at_a_memory_is_bytes_over_chips_and_time():

@@ -13,16 +13,16 @@ SHORT = {"seq": 1024}
 
 
 def test_energy_ranks_by_what_the_chips_draw() -> None:
-    found = search(TOY, sixteen(), 64, stated=SHORT, finalists=6, objective="energy")
-    joules = [one.cost.energy_joules for one in found.finalists]
-    assert found.objective == "energy"
+    result = search(TOY, sixteen(), 64, stated=SHORT, finalists=6, objective="energy")
+    joules = [one.cost.energy_joules for one in result.finalists]
+    assert result.objective == "energy"
     assert all(drawn is not None for drawn in joules)
     assert joules == sorted(joules, key=lambda drawn: drawn or 0.0)
 
 
 def test_cost_is_the_price_of_the_chips_for_the_time() -> None:
-    found = search(TOY, sixteen(), 64, stated=SHORT, finalists=3, objective="cost")
-    best = found.finalists[0]
+    result = search(TOY, sixteen(), 64, stated=SHORT, finalists=3, objective="cost")
+    best = result.finalists[0]
     assert best.cost.cost_usd == pytest.approx(best.iteration_s * 35.76 / 3600)
     assert best.cost.usd_per_million_tokens == pytest.approx(
         best.cost.cost_usd * 1e6 / best.plan.tokens

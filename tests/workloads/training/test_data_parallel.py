@@ -57,16 +57,16 @@ def test_the_overhead_does_not_grow_with_the_batch() -> None:
 def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what) -> None:
     """Without sharding replicas hold the same ones; experts lie across replicas."""
     machine, how = cluster("trn2.48xlarge"), plan(**changes)
-    made = toy_program(how, machine, SPARSE if how.ep > 1 else TOY)
-    (found,) = (one for one in made.exchanges if one.axis == "norm")
-    assert found.members.shape == (16 // ranks, ranks)
-    assert sorted(found.members.ravel().tolist()) == list(range(16))
-    for role in made.roles(found):
-        assert (made.stage[found.members[:, role.places]] == role.stage).all()
-        (step,) = (made.steps[made.streams[role.stage].ops.step[op]] for op in role.ops)
+    program = toy_program(how, machine, SPARSE if how.ep > 1 else TOY)
+    (exchange,) = (one for one in program.exchanges if one.axis == "norm")
+    assert exchange.members.shape == (16 // ranks, ranks)
+    assert sorted(exchange.members.ravel().tolist()) == list(range(16))
+    for role in program.roles(exchange):
+        assert (program.stage[exchange.members[:, role.places]] == role.stage).all()
+        (step,) = (program.steps[program.streams[role.stage].ops.step[op]] for op in role.ops)
         assert (step.name, step.what, step.size_bytes) == ("norm.sum", what, 4)
-    lasts = exchange_ps(machine, made.chip[found.members[0]], "all-reduce", 4)
-    assert found.duration_ps[found.kind[0]].tolist() == [lasts]
+    lasts = exchange_ps(machine, program.chip[exchange.members[0]], "all-reduce", 4)
+    assert exchange.duration_ps[exchange.kind[0]].tolist() == [lasts]
 
 
 def test_nobody_updates_before_the_norm_is_known() -> None:

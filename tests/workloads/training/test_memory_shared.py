@@ -86,10 +86,10 @@ def test_folded_is_unfolded(asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_a_plan_without_overlap_shares_nothing(schedule: str) -> None:
     how = plan(tp=4, pp=2, dp=2, schedule=schedule)
-    made = iteration(TOY, sixteen(), how)
-    assert made.program.memory_bytes_per_s == 0
-    assert len(made.trace.schedule.flows) == 0
-    assert "hbm" not in made.trace.schedule.resources.kinds
+    step = iteration(TOY, sixteen(), how)
+    assert step.program.memory_bytes_per_s == 0
+    assert len(step.trace.schedule.flows) == 0
+    assert "hbm" not in step.trace.schedule.resources.kinds
 
 
 @pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
@@ -161,11 +161,11 @@ def test_experts_and_machines_with_unknown_accesses() -> None:
 def test_a_draw_keeps_the_time_of_its_op() -> None:
     sizes = np.array([[10**9, 123_456_789], [10, 0]])
     lasts = np.array([[10**9, 777_777_777], [10**9, 5]])
-    found, kept = draws(sizes, lasts, 3 * 10**12)
-    assert found.rate_bytes_per_s[1].tolist() == [0, 0]
+    drawn, kept = draws(sizes, lasts, 3 * 10**12)
+    assert drawn.rate_bytes_per_s[1].tolist() == [0, 0]
     assert kept[1].tolist() == lasts[1].tolist()
     assert np.abs(kept[0] - lasts[0]).max() <= 1
-    assert found.size_bytes.tolist() == [[10**9, 123_456_789], [0, 0]]
+    assert drawn.size_bytes.tolist() == [[10**9, 123_456_789], [0, 0]]
     none, same = draws(sizes, lasts, 0)
     assert not none.size_bytes.any()
     assert (same == lasts).all()
