@@ -130,12 +130,8 @@ RULES = {
 # How often a room still breaks a rule. A number may only fall: lower it as soon as you mend one.
 LEFT: dict[str, dict[str, int]] = {
     "modules over 400 lines": {},
-    "functions over 60 lines": {
-        "workloads/fleet": 2,
-    },
-    "functions of more than 8 parameters": {
-        "workloads/fleet": 1,
-    },
+    "functions over 60 lines": {},
+    "functions of more than 8 parameters": {},
     "docstrings that begin without a subject": {},
     "descriptions that leave out what they describe": {
         "workloads/fleet": 24,

@@ -19,7 +19,9 @@ from workloads.fleet.policies.static import best_static, static
 from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.policies.user_policy import load_policy
 from workloads.fleet.policies.view import Decision, Limits, Policy, View
+from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Failures
+from workloads.fleet.processes.machines import Fleet
 from workloads.fleet.results.summary import changes_frame, chip_hours, jobs_frame, regret, summary
 from workloads.fleet.results.timeline import power_w, timeline
 from workloads.fleet.simulate import FleetRun, simulate
@@ -34,12 +36,14 @@ __all__ = [
     "Decision",
     "Economics",
     "Failures",
+    "Fleet",
     "FleetRun",
     "Limits",
     "Policy",
     "Prices",
     "Role",
     "Service",
+    "Signals",
     "TrainingJob",
     "View",
     "best_static",

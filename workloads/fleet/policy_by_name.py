@@ -29,12 +29,12 @@ def policy_of(
     ------
     InputError
     """
-    costs = scenario.costs
+    costs = scenario.fleet.change_costs
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
         back_s=costs.drain_s + costs.join_s + costs.restart_s,
-        ramp=scenario.limits.changes_per_minute,
+        ramp=scenario.fleet.limits.changes_per_minute,
         priced=scenario.prices is not None,
     )
     return policy_named(name, replace(settings or Settings(), **changes), situation)

@@ -20,7 +20,7 @@ from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
-from workloads.fleet.processes.failures import Failures
+from workloads.fleet.processes.machines import Fleet
 from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
@@ -95,9 +95,11 @@ class Scenario:
     horizon : Horizon
         Demand and history before noise, scaled.
     demand : Demand
-        As it arrives.
+        The requests that arrive.
     sizing : Sizing
         The demand before noise against the fleet.
+    fleet : Fleet
+        Its units, the costs and limits of their changes, their failures.
     """
 
     cluster: Cluster
@@ -108,9 +110,7 @@ class Scenario:
     demand: Demand
     services: tuple[Service, ...]
     jobs: tuple[TrainingJob, ...]
-    costs: ChangeCosts
-    limits: Limits
-    failures: Failures | None
+    fleet: Fleet
     economics: Economics
     tariff: Callable[[str, int], Prices] | None = None
     prices: Prices | None = None
@@ -133,7 +133,7 @@ class Scenario:
     @property
     def lead_s(self) -> float:
         """Expected time until a unit that trained serves [s]."""
-        return lead_s(self.costs, self.services)
+        return lead_s(self.fleet.change_costs, self.services)
 
     def at(self, horizon: Horizon) -> Scenario:
         """Return the same fleet under another demand, such as a what-if's."""
@@ -187,14 +187,14 @@ def scenario(
     (1.0, 4.0)
     """
     period, operation = period or Period(), operation or Operation()
-    serving = serving or Serving()
     shares = [Share(model)] if isinstance(model, Model) else list(model or ())
     demand, models = divided(demand, shares) if shares else (demand, ())
-    window, before = _window(demand, period.days, period.start_day)
-    services = services_from(window, cluster, models, serving)
-    factor = scale_factor(window, services, cluster.domains, scale_to_peak=period.scale_to_peak)
-    horizon = Horizon(window.times(factor), None if before is None else before.times(factor))
-    empty = Scenario(
+    asked = _window(demand, period)
+    services = services_from(asked.demand, cluster, models, serving or Serving())
+    peak = period.scale_to_peak
+    factor = scale_factor(asked.demand, services, cluster.domains, scale_to_peak=peak)
+    horizon = _times(asked, factor)
+    quiet = Scenario(
         cluster=cluster,
         horizon=horizon,
         period=period,
@@ -202,18 +202,26 @@ def scenario(
         sizing=sizing(horizon.demand, services, cluster.domains, scale=factor),
         demand=horizon.demand,
         services=services,
-        jobs=night_work(
-            cluster, models, training, services, window, post_training=operation.post_training
-        ),
-        costs=operation.costs or ChangeCosts.of(cluster),
-        limits=operation.limits or Limits(),
-        failures=failures_from(cluster, services, domains=operation.domains)
-        if operation.failing
-        else None,
+        jobs=night_work(cluster, models, training, services, asked.demand, operation.post_training),
+        fleet=_fleet(cluster, services, operation),
         economics=operation.economics or Economics.of(cluster),
         tariff=operation.tariff,
     )
-    return empty.at(horizon)
+    return quiet.at(horizon)
+
+
+def _fleet(cluster: Cluster, services: Sequence[Service], operation: Operation) -> Fleet:
+    """Return the units of a cluster as they are operated."""
+    failures = None
+    if operation.failing:
+        failures = failures_from(cluster, services, domains=operation.domains)
+    return Fleet(
+        cluster.domains,
+        cluster.chips_per_domain,
+        operation.costs or ChangeCosts.of(cluster),
+        operation.limits or Limits(),
+        failures,
+    )
 
 
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
@@ -232,25 +240,21 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
     return simulate(
         scenario.demand,
         scenario.services,
-        units=scenario.cluster.domains,
-        chips_per_unit=scenario.cluster.chips_per_domain,
-        policy=policy,
+        scenario.fleet,
+        policy,
         jobs=scenario.jobs,
-        costs=scenario.costs,
-        limits=scenario.limits,
-        failures=scenario.failures,
-        history=scenario.history,
-        held=None if scenario.prices is None else scenario.prices.dear,
         signals=_signals(scenario),
         rng=np.random.default_rng(seed),
     )
 
 
 def _signals(scenario: Scenario) -> Signals:
-    """Prices, and what a unit draws at the site, for policies to see."""
+    """Return history, prices and what a unit draws at the site, for policies to see."""
     economics = scenario.economics
     watts = scenario.cluster.chips_per_domain * economics.pue
     return Signals(
+        history=scenario.history,
+        held=None if scenario.prices is None else scenario.prices.dear,
         prices_usd_per_mwh=_prices_ahead(scenario),
         unit_busy_w=economics.busy_w * watts,
         unit_idle_w=economics.idle_w * watts,
@@ -268,7 +272,15 @@ def _prices_ahead(scenario: Scenario) -> FloatArray:
         return scenario.prices.usd_per_mwh
 
 
-def _window(demand: Demand, days: float | None, start_day: float) -> tuple[Demand, Demand | None]:
+def _times(horizon: Horizon, factor: float) -> Horizon:
+    """Scale the demand of a run and of the time before it."""
+    before = horizon.history
+    return Horizon(horizon.demand.times(factor), None if before is None else before.times(factor))
+
+
+def _window(demand: Demand, period: Period) -> Horizon:
+    """Cut the run, and the history before it, out of a demand."""
+    days, start_day = period.days, period.start_day
     first = round(start_day * MINUTES_PER_DAY)
     left = demand.minutes - first
     if days is None:
@@ -285,7 +297,7 @@ def _window(demand: Demand, days: float | None, start_day: float) -> tuple[Deman
             "A demand of whole weeks is repeated for a run of whole weeks."
         )
     before = demand.between(0, first) if first else None
-    return demand.between(first, first + length), before
+    return Horizon(demand.between(first, first + length), before)
 
 
 def _noisy(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:

@@ -11,24 +11,23 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.demand.trace import Demand
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.static import best_static, static
-from workloads.fleet.policies.view import Limits, Policy
+from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.control import Inputs, Record, Signals, controlling
 from workloads.fleet.processes.failures import Failures, failing, failing_together
+from workloads.fleet.processes.machines import Fleet
 from workloads.fleet.processes.opening import (
     in_whole_requests,
     inputs_of,
     never_changes,
-    new_ledger,
     opened,
 )
 from workloads.fleet.state.gangs import Tally
 from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.queues import Queue
-from workloads.fleet.state.services import Pool, Service, pools_from
+from workloads.fleet.state.services import Pool, Service
 from workloads.fleet.state.world import Change, World
 
 
@@ -101,17 +100,11 @@ class FleetRun:
 def simulate(
     demand: Demand,
     services: Sequence[Service],
-    *,
-    units: int,
+    fleet: Fleet,
     policy: Policy,
+    *,
     jobs: Sequence[TrainingJob] = (),
-    costs: ChangeCosts | None = None,
-    limits: Limits | None = None,
-    failures: Failures | None = None,
-    history: Demand | None = None,
-    held: npt.NDArray[np.bool_] | None = None,
     signals: Signals | None = None,
-    chips_per_unit: int = 64,
     rng: np.random.Generator | None = None,
 ) -> FleetRun:
     """Run a fleet through a demand.
@@ -123,23 +116,17 @@ def simulate(
     Parameters
     ----------
     demand : Demand
-        In requests of the whole fleet; see :func:`workloads.fleet.state.needs.scaled_to_fleet`.
+        Requests of the whole fleet; see :func:`workloads.fleet.state.needs.scaled_to_fleet`.
     services : sequence of Service
         One for each service of the demand.
-    units, chips_per_unit : int
-        UltraServers, or whatever changes role as one.
+    fleet : Fleet
+        Units, the costs and limits of their changes, their failures.
     policy : callable
         See :mod:`workloads.fleet.policies.registry`.
     jobs : sequence of TrainingJob
         At most one of them evaluation.
-    costs, limits, failures : optional
-        By default the catalogue's costs, no limits, and nothing breaks.
-    history : Demand, optional
-        What came before, known to the policy; it ends where the demand begins.
-    held : bool array (minutes,), optional
-        Minutes in which nothing trains or evaluates, as when electricity is dear.
     signals : Signals, optional
-        Prices and power that policies see.
+        Earlier demand, prices and power that policies see; minutes in which training stands still.
     rng : numpy.random.Generator, optional
         The only source of randomness: failures, repairs, compile misses. Seed 0 by default.
 
@@ -147,21 +134,22 @@ def simulate(
     ------
     InputError
         For services that do not match, a fleet without units, a job larger than the fleet.
+
+    Examples
+    --------
+    >>> from workloads.demand import constant
+    >>> from workloads.fleet import Fleet, Service, static
+    >>> from workloads.serving import fixed_rate
+    >>> run = simulate(constant(60.0, minutes=5), [Service("chat", fixed_rate(2.0))], Fleet(3),
+    ...                static(1))
+    >>> run.queues[0].served.tolist()
+    [60, 60, 60, 60, 60]
     """
     whole = in_whole_requests(demand)
-    ledger = new_ledger(units, len(pools_from(services)), failures.servers if failures else 1)
-    inputs = inputs_of(whole, history, services, held, signals)
-    world = opened(
-        whole,
-        services,
-        jobs,
-        ledger,
-        limits=limits or Limits(),
-        costs=costs or ChangeCosts.from_catalogue(max(1, chips_per_unit // 16)),
-        rng=rng or np.random.default_rng(0),
-    )
-    record = _lived(world, inputs, policy, failures)
-    return _finished(world, whole, inputs, record, chips_per_unit)
+    inputs = inputs_of(whole, services, signals or Signals())
+    world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0))
+    record = _lived(world, inputs, policy, fleet.failures)
+    return _finished(world, whole, inputs, record, fleet.chips_per_unit)
 
 
 def _lived(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:

@@ -14,6 +14,7 @@ from workloads.demand import constant
 from workloads.fleet import (
     Economics,
     Failures,
+    Fleet,
     FleetRun,
     Role,
     Service,
@@ -45,10 +46,8 @@ def test_a_simulated_third_of_it_has_a_third_of_the_interruptions() -> None:
     run = simulate(
         constant(60.0, minutes=days * 1440),
         [Service("chat", fixed_rate(3.5), 1e9)],
-        units=GPUS // A_NODE,
-        policy=static(1),
-        failures=Failures.from_catalogue(A_NODE),
-        chips_per_unit=A_NODE,
+        Fleet(GPUS // A_NODE, chips_per_unit=A_NODE, failures=Failures.from_catalogue(A_NODE)),
+        static(1),
     )
     assert run.failures == pytest.approx(expected, abs=3 * expected**0.5)
     assert days * 24 / run.failures == pytest.approx(3.09, rel=0.3)
@@ -64,10 +63,9 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
     return simulate(
         constant(60.0, minutes=days * 1440),
         [Service("chat", fixed_rate(3.5), 1e9)],
-        units=units,
-        policy=static(units // 2),
+        Fleet(units, failures=failures),
+        static(units // 2),
         jobs=default_jobs(units),
-        failures=failures,
         rng=np.random.default_rng(seed),
     )
 

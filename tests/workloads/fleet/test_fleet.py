@@ -28,11 +28,13 @@ from workloads.fleet import (
     ChangeCosts,
     Economics,
     Failures,
+    Fleet,
     FleetRun,
     Limits,
     Policy,
     Role,
     Service,
+    Signals,
     TrainingJob,
     View,
     best_static,
@@ -85,9 +87,7 @@ def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
     assert ideal_freed(trace().requests[0]) == pytest.approx(freed, abs=0.0001)
     made = _scaled(trace().averaged(60))
     policy = oracle(units_needed(made, [SERVICE]))
-    run = simulate(
-        made, [SERVICE], units=UNITS, policy=policy, jobs=default_jobs(UNITS), costs=FREE
-    )
+    run = simulate(made, [SERVICE], Fleet(UNITS, costs=FREE), policy, jobs=default_jobs(UNITS))
     assert _share(run, *TRAINING) == pytest.approx(freed, abs=0.001)
     made_summary = summary(run, PRICES)
     assert made_summary["slo_attainment"] == 1.0
@@ -107,12 +107,9 @@ def _deepseek(policy: Policy) -> FleetRun:
     return simulate(
         made,
         [service],
-        units=278,
-        chips_per_unit=8,
-        policy=policy,
-        limits=Limits(floor=68, cap=278, block=30),
+        Fleet(278, chips_per_unit=8, costs=FREE, limits=Limits(floor=68, cap=278, block=30)),
+        policy,
         jobs=[evaluation_job(278)],
-        costs=FREE,
     )
 
 
@@ -174,7 +171,7 @@ FLAT = constant(60 * 3.5 * 50, minutes=2 * 1440)
     ids=["threshold", "forecast", "static", "clock", "oracle"],
 )
 def test_flat_demand_changes_no_roles(policy: Policy) -> None:
-    run = simulate(FLAT, [SERVICE], units=100, policy=policy, jobs=default_jobs(100))
+    run = simulate(FLAT, [SERVICE], Fleet(100), policy, jobs=default_jobs(100))
     assert run.changes == ()
     assert summary(run, PRICES)["slo_attainment"] == 1.0
 
@@ -185,7 +182,7 @@ def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
     never = ChangeCosts.fixed(float("inf"))
     need = units_needed(made, [SERVICE])
     runs = [
-        simulate(made, [SERVICE], units=100, policy=each, jobs=default_jobs(100), costs=never)
+        simulate(made, [SERVICE], Fleet(100, costs=never), each, jobs=default_jobs(100))
         for each in (policy, static(best_static(need)))
     ]
     assert np.array_equal(runs[0].spent_server_ms, runs[1].spent_server_ms)
@@ -202,7 +199,7 @@ def test_free_changes_with_foresight_are_the_oracle() -> None:
         return need[:, view.minute]
 
     runs = [
-        simulate(made, [SERVICE], units=500, policy=each, jobs=default_jobs(500), costs=FREE)
+        simulate(made, [SERVICE], Fleet(500, costs=FREE), each, jobs=default_jobs(500))
         for each in (told, oracle(need))
     ]
     assert np.array_equal(runs[0].spent_server_ms, runs[1].spent_server_ms)
@@ -223,10 +220,9 @@ def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme()
         run = simulate(
             step,
             [SERVICE],
-            units=1000,
-            policy=lambda view: 1000.0 if view.minute >= 5 else 0.0,
+            Fleet(1000, costs=costs),
+            lambda view: 1000.0 if view.minute >= 5 else 0.0,
             jobs=[TrainingJob("t", units=1000, reclaim="preempt")],
-            costs=costs,
         )
         latency[source] = changes_frame(run)["latency_s"].max()
         if source == "store":
@@ -266,12 +262,14 @@ def test_unit_time_and_tokens_are_conserved_with_failures(name: str, source: str
     run = simulate(
         made,
         [SERVICE],
-        units=200,
-        policy=POLICIES[name],
+        Fleet(
+            200,
+            costs=replace(ChangeCosts.from_catalogue(4, source=source), miss_share=0.1),
+            limits=Limits(reserve=3, min_lease_s=1800, changes_per_minute=20),
+            failures=Failures(unit_mtbf_s=3 * 86400.0, repair_s=3600.0),
+        ),
+        POLICIES[name],
         jobs=default_jobs(200),
-        costs=replace(ChangeCosts.from_catalogue(4, source=source), miss_share=0.1),
-        failures=Failures(unit_mtbf_s=3 * 86400.0, repair_s=3600.0),
-        limits=Limits(reserve=3, min_lease_s=1800, changes_per_minute=20),
     )
     assert run.failures > 100
     _conserved(run)
@@ -303,11 +301,9 @@ def test_any_mix_of_jobs_conserves(
     run = simulate(
         made,
         [SERVICE],
-        units=32,
-        policy=threshold(headroom=headroom),
+        Fleet(32, limits=Limits(notice_s=notice), failures=Failures(40_000.0, 600.0)),
+        threshold(headroom=headroom),
         jobs=jobs,
-        failures=Failures(40_000.0, 600.0),
-        limits=Limits(notice_s=notice),
         rng=np.random.default_rng(seed),
     )
     _conserved(run)
@@ -320,10 +316,9 @@ def test_same_seed_same_bits_and_another_seed_other_failures() -> None:
         return simulate(
             made,
             [SERVICE],
-            units=100,
-            policy=threshold(),
+            Fleet(100, failures=Failures(86400.0, 3600.0)),
+            threshold(),
             jobs=default_jobs(100),
-            failures=Failures(86400.0, 3600.0),
             rng=np.random.default_rng(seed),
         )
 
@@ -334,9 +329,7 @@ def test_same_seed_same_bits_and_another_seed_other_failures() -> None:
 def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
     made = scaled_to_fleet(azure_mix().between(0, 2 * 1440), [SERVICE] * 2, 300)
     services = [SERVICE, replace(SERVICE, name="code")]
-    run = simulate(
-        made, services, units=320, policy=threshold(headroom=0.2), jobs=default_jobs(320)
-    )
+    run = simulate(made, services, Fleet(320), threshold(headroom=0.2), jobs=default_jobs(320))
     _conserved(run)
     assert set(changes_frame(run)["to"]) == {"chat", "code", "lent"}
     serving = run.spent_server_ms[-1, len(Role) :]
@@ -346,8 +339,8 @@ def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
 def test_a_spike_at_night_queues_while_units_come_back() -> None:
     flat = constant(60 * 3.5 * 30, minutes=360)
     made = spike(flat, at="02:00", factor=2.0, minutes=30)
-    run = simulate(made, [SERVICE], units=100, policy=threshold(), jobs=default_jobs(100))
-    undisturbed = simulate(flat, [SERVICE], units=100, policy=threshold(), jobs=default_jobs(100))
+    run = simulate(made, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100))
+    undisturbed = simulate(flat, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100))
     frame = timeline(run, PRICES)
     assert summary(undisturbed, PRICES)["slo_attainment"] == 1.0
     assert frame["queued_requests"][:120].max() == 0
@@ -364,10 +357,9 @@ def test_faster_changes_serve_better() -> None:
         run = simulate(
             made,
             [SERVICE],
-            units=110,
-            policy=threshold(),
+            Fleet(110, costs=ChangeCosts.fixed(seconds)),
+            threshold(),
             jobs=default_jobs(110),
-            costs=ChangeCosts.fixed(seconds),
         )
         kept.append(summary(run, PRICES)["slo_attainment"])
     assert kept[0] > kept[1] > kept[2]
@@ -378,11 +370,9 @@ def test_limits_on_changes_per_minute_and_lease() -> None:
     limited = simulate(
         step,
         [SERVICE],
-        units=100,
-        policy=threshold(),
+        Fleet(100, costs=FREE, limits=Limits(changes_per_minute=5)),
+        threshold(),
         jobs=[evaluation_job(100)],
-        costs=FREE,
-        limits=Limits(changes_per_minute=5),
     )
     per_minute = changes_frame(limited).groupby("ordered_s")["units"].sum()
     assert per_minute.max() == 5
@@ -391,11 +381,9 @@ def test_limits_on_changes_per_minute_and_lease() -> None:
     leased = simulate(
         down_up,
         [SERVICE],
-        units=88,
-        policy=policy,
+        Fleet(88, costs=FREE, limits=Limits(min_lease_s=7200.0)),
+        policy,
         jobs=[evaluation_job(100)],
-        costs=FREE,
-        limits=Limits(min_lease_s=7200.0),
     )
     assert set(changes_frame(leased)["to"]) == {"lent"}
 
@@ -409,7 +397,7 @@ def test_paused_gangs_resume_without_loss_and_preempted_ones_lose() -> None:
             for n in range(3)
         ]
         limits = Limits(cap=95)
-        run = simulate(wave, [SERVICE], units=100, policy=threshold(), jobs=jobs, limits=limits)
+        run = simulate(wave, [SERVICE], Fleet(100, limits=limits), threshold(), jobs=jobs)
         lost[reclaim] = sum(tally.lost_tokens for _, tally in run.jobs)
         assert sum(tally.reclaims for _, tally in run.jobs) >= 2
         if reclaim == "pause":
@@ -427,10 +415,10 @@ def test_history_teaches_the_forecast() -> None:
             simulate(
                 after,
                 [SERVICE],
-                units=330,
-                policy=forecast(),
+                Fleet(330),
+                forecast(),
+                signals=Signals(history=past),
                 jobs=default_jobs(330),
-                history=past,
             ),
             PRICES,
         )["slo_attainment"]
@@ -455,7 +443,7 @@ def test_economics_of_machines() -> None:
 
 
 def test_energy_and_cost_of_a_day() -> None:
-    run = simulate(FLAT, [SERVICE], units=100, policy=static(100))
+    run = simulate(FLAT, [SERVICE], Fleet(100), static(100))
     made = summary(run, PRICES)
     half = 100 * 64 * (400 + 0.5 * 350) * 1.12
     assert made["power_mean_w"] == pytest.approx(half, rel=0.01)
@@ -466,17 +454,16 @@ def test_energy_and_cost_of_a_day() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"units": 0}, "0 units"),
+        ({"fleet": Fleet(0)}, "0 units"),
         ({"services": []}, "0 services for a demand of 1"),
         ({"jobs": [TrainingJob("big", 200, 150)]}, "needs 150 units, the fleet has 100"),
         ({"jobs": [evaluation_job(3), evaluation_job(3)]}, "2 evaluation jobs"),
     ],
 )
 def test_mistakes_are_refused(arguments: dict[str, object], message: str) -> None:
-    given = {"services": [SERVICE], "units": 100, "policy": static(1), **arguments}
-    services = given.pop("services")
+    given = {"services": [SERVICE], "fleet": Fleet(100), **arguments}
     with pytest.raises(InputError, match=message):
-        simulate(FLAT, services, **given)  # type: ignore[arg-type]
+        simulate(FLAT, policy=static(1), **given)  # type: ignore[arg-type]
 
 
 def test_period_means_spread_evenly() -> None:
@@ -488,7 +475,7 @@ def test_a_lost_server_takes_its_share_and_no_more() -> None:
     flat = constant(1.0, minutes=600)
     made = scaled_to_fleet(flat, [SERVICE], 40)
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
-    run = simulate(made, [SERVICE], units=40, policy=static(40), failures=forever)
+    run = simulate(made, [SERVICE], Fleet(40, failures=forever), static(40))
     total = role_server_ms(run)
     lost = np.diff(total[:, Role.BROKEN]) // 60_000
     assert run.failures > 5
@@ -505,7 +492,7 @@ def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
     made = scaled_to_fleet(constant(1.0, minutes=600), [SERVICE], 2)
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
     jobs = (gang, evaluation_job(22))
-    run = simulate(made, [SERVICE], units=22, policy=static(2), jobs=jobs, failures=forever)
+    run = simulate(made, [SERVICE], Fleet(22, failures=forever), static(2), jobs=jobs)
     total = np.diff(role_server_ms(run), axis=0)[-1] / 60_000
     ((_, tally),) = run.jobs
     assert tally.failures > 0
@@ -521,11 +508,9 @@ def test_serving_is_topped_up_for_servers_that_are_down() -> None:
     run = simulate(
         made,
         [SERVICE],
-        units=60,
-        policy=static(40),
+        Fleet(60, costs=ChangeCosts.fixed(0.0), failures=often),
+        static(40),
         jobs=(evaluation_job(60),),
-        failures=often,
-        costs=ChangeCosts.fixed(0.0),
     )
     serving = np.diff(role_server_ms(run)[:, Role.SERVING])[60:] / (4 * 60_000)
     assert serving.min() > 38.0
@@ -538,9 +523,8 @@ def test_one_server_a_unit_is_the_whole_unit() -> None:
         simulate(
             made,
             [SERVICE],
-            units=50,
-            policy=threshold(),
-            failures=Failures(unit_mtbf_s=36_000.0, repair_s=3600.0, servers=servers),
+            Fleet(50, failures=Failures(unit_mtbf_s=36_000.0, repair_s=3600.0, servers=servers)),
+            threshold(),
         )
         for servers in (1, 4)
     ]
@@ -558,7 +542,7 @@ def test_broken_server_time_is_that_of_independent_servers() -> None:
         return 500.0
 
     failures = Failures(unit_mtbf_s=10 * 3600.0, repair_s=4 * 3600.0, servers=4)
-    run = simulate(made, [SERVICE], units=500, policy=policy, failures=failures)
+    run = simulate(made, [SERVICE], Fleet(500, failures=failures), policy)
     settled = np.diff(role_server_ms(run)[1440:, Role.BROKEN]).mean() / 60_000
     assert settled == pytest.approx(2000 * 4 / (40 + 4), rel=0.06)
     assert np.mean(seen[1440:]) == pytest.approx(settled / 4, rel=0.02)

@@ -12,9 +12,11 @@ from workloads.demand import constant
 from workloads.fleet import (
     ChangeCosts,
     Economics,
+    Fleet,
     FleetRun,
     Prices,
     Service,
+    Signals,
     TrainingJob,
     evaluation_job,
     read_prices,
@@ -32,16 +34,21 @@ MINUTES = 600
 DEAR = (np.arange(MINUTES) >= 200) & (np.arange(MINUTES) < 320)
 
 
-def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]], **changes: object) -> FleetRun:
+def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:
     """Ten units serve; four pause, four checkpoint or shrink, two evaluate."""
     jobs = (
         TrainingJob("paused", 4, 4, reclaim="pause"),
         TrainingJob("saved", 4, 2, reclaim="shrink"),
         evaluation_job(20),
     )
-    given = {"costs": ChangeCosts.fixed(60.0), "jobs": jobs, **changes}
-    demand = constant(10.0, minutes=MINUTES)
-    return simulate(demand, [SERVICE], units=20, policy=static(10), held=held, **given)  # type: ignore[arg-type]
+    return simulate(
+        constant(10.0, minutes=MINUTES),
+        [SERVICE],
+        Fleet(20, costs=ChangeCosts.fixed(60.0)),
+        static(10),
+        signals=Signals(held=held),
+        jobs=jobs,
+    )
 
 
 def test_nothing_trains_while_it_is_dear_and_all_does_afterwards() -> None:

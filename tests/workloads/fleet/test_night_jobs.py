@@ -11,6 +11,7 @@ from workloads.demand import constant
 from workloads.fleet import (
     ChangeCosts,
     Economics,
+    Fleet,
     FleetRun,
     Service,
     TrainingJob,
@@ -29,7 +30,7 @@ FREE = ChangeCosts.fixed(0.0)
 
 
 def _run(*jobs: TrainingJob, costs: ChangeCosts = FREE) -> FleetRun:
-    return simulate(DEMAND, [SERVICE], units=12, policy=static(2), jobs=jobs, costs=costs)
+    return simulate(DEMAND, [SERVICE], Fleet(12, costs=costs), static(2), jobs=jobs)
 
 
 def _job(name: str, **changes: object) -> TrainingJob:

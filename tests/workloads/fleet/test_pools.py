@@ -10,6 +10,7 @@ from workloads.demand import Demand, azure_mix
 from workloads.fleet import (
     ChangeCosts,
     Economics,
+    Fleet,
     FleetRun,
     Service,
     default_jobs,
@@ -35,10 +36,9 @@ def _run(demand: Demand, weights: str = "") -> FleetRun:
     return simulate(
         scaled_to_fleet(demand, services, UNITS, peak_share=0.9),
         services,
-        units=UNITS,
-        policy=threshold(),
+        Fleet(UNITS, costs=ChangeCosts.from_catalogue(4)),
+        threshold(),
         jobs=default_jobs(UNITS),
-        costs=ChangeCosts.from_catalogue(4),
     )
 
 

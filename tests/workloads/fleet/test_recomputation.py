@@ -15,6 +15,7 @@ from workloads.demand import Demand, azure_code, azure_conv, burstgpt, servegen
 from workloads.fleet import (
     ChangeCosts,
     Economics,
+    Fleet,
     FleetRun,
     Role,
     Service,
@@ -146,9 +147,7 @@ def _run(demand: Demand, name: str, costs: ChangeCosts = FREE) -> FleetRun:
         "forecast": forecast(),
         "oracle": oracle(need),
     }[name]
-    return simulate(
-        demand, [SERVICE], units=UNITS, policy=policy, jobs=default_jobs(UNITS), costs=costs
-    )
+    return simulate(demand, [SERVICE], Fleet(UNITS, costs=costs), policy, jobs=default_jobs(UNITS))
 
 
 def _serving_units(run: FleetRun) -> FloatArray:
@@ -176,10 +175,9 @@ def test_serving_hours_when_a_change_takes_ten_minutes(trace: str) -> None:
     run = simulate(
         demand,
         [SERVICE],
-        units=UNITS,
-        policy=threshold(),
+        Fleet(UNITS, costs=ChangeCosts.fixed(600.0)),
+        threshold(),
         jobs=[TrainingJob("elastic", UNITS, reclaim="shrink")],
-        costs=ChangeCosts.fixed(600.0),
     )
     expected = _followed(_need(demand.requests[0]), _threshold, 10)
     assert _serving_units(run).sum() == pytest.approx(expected.sum(), rel=0.01)
@@ -191,12 +189,7 @@ def test_what_free_switching_lends_is_one_minus_mean_over_peak(trace: str) -> No
     demand = scaled_to_fleet(TRACES[trace]().between(0, 7 * DAY).averaged(60), [SERVICE], 5000)
     need = units_needed(demand, [SERVICE])
     run = simulate(
-        demand,
-        [SERVICE],
-        units=5000,
-        policy=oracle(need),
-        jobs=default_jobs(5000),
-        costs=FREE,
+        demand, [SERVICE], Fleet(5000, costs=FREE), oracle(need), jobs=default_jobs(5000)
     )
     hours = demand.requests[0].reshape(-1, 60).mean(axis=1)
     lent = 1 - _serving_units(run).mean() / 5000

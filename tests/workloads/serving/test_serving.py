@@ -16,7 +16,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand
-from workloads.fleet import Service, simulate, static
+from workloads.fleet import Fleet, Service, simulate, static
 from workloads.fleet.results.timeline import service_minutes
 from workloads.models.huggingface import named
 from workloads.models.model import Model
@@ -321,7 +321,7 @@ def test_fluid_fleet_against_token_level_replicas(served_70b: Profile, load: flo
         np.full(shape, lengths.prompt.mean()),
         np.full(shape, lengths.output.mean()),
     )
-    run = simulate(demand, [Service("chat", table)], units=replicas, policy=static(replicas))
+    run = simulate(demand, [Service("chat", table)], Fleet(replicas), static(replicas))
     fluid = service_minutes(run, 0)
     tokens_done = sum(int((end <= 3600).sum()) for end in ends)
     assert fluid.served_requests.sum() == pytest.approx(tokens_done, rel=0.05)

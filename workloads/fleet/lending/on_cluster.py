@@ -34,7 +34,7 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     loan = lend(need, scenario.demand.start, question, terms)
     together = max((run.units for run in loan.runs), default=1)
     heaviest = max((service.weights_bytes for service in scenario.services), default=0.0)
-    reclaim_s = scenario.costs.to_serving_s(heaviest, max(together, 1))
+    reclaim_s = scenario.fleet.change_costs.to_serving_s(heaviest, max(together, 1))
     return replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
 
 
@@ -54,7 +54,8 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
     The reserve is the number of units under repair, servers counted as parts of a unit, that is
     not exceeded with the stated confidence when failures are independent (Poisson).
     """
-    cluster, failures, costs = scenario.cluster, scenario.failures, scenario.costs
+    cluster, fleet = scenario.cluster, scenario.fleet
+    failures, costs = fleet.failures, fleet.change_costs
     reserve = 0
     if failures is not None:
         mean = cluster.domains * failures.repair_s / failures.unit_mtbf_s / failures.servers

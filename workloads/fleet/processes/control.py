@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
+from workloads.demand.trace import Demand
 from workloads.fleet.policies.view import Policy, View, answer
 from workloads.fleet.processes.moves import Phase, Process, dispatch, release, to_serving
 from workloads.fleet.processes.reclaim import limit_training, reclaim
@@ -21,16 +22,22 @@ MINUTE_MS = 60 * MS
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """Prices and power that policies see.
+    """Signals from outside the fleet: earlier demand, prices and power, and when to stand still.
 
     Attributes
     ----------
+    history : Demand, optional
+        Demand of the time before the run, known to the policy; it ends where the run begins.
+    held : bool array (minutes,), optional
+        Minutes in which nothing trains or evaluates, as when electricity is dear.
     prices_usd_per_mwh : float array (minutes,)
         Price of electricity in each minute of the run; empty without prices.
     unit_busy_w, unit_idle_w : float
         Draw of the site for one unit that computes, and for one that does not [W].
     """
 
+    history: Demand | None = None
+    held: npt.NDArray[np.bool_] | None = None
     prices_usd_per_mwh: FloatArray = field(default_factory=lambda: np.empty(0))
     unit_busy_w: float = 0.0
     unit_idle_w: float = 0.0

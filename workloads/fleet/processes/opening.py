@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import simpy
 
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import Demand, whole_requests
-from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.control import MINUTE_MS, Inputs, Signals
+from workloads.fleet.processes.machines import Fleet
 from workloads.fleet.processes.moves import Process, dispatch
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
@@ -39,25 +37,23 @@ def in_whole_requests(demand: Demand) -> Demand:
 
 def inputs_of(
     demand: Demand,
-    history: Demand | None,
     services: Sequence[Service],
-    held: npt.NDArray[np.bool_] | None,
-    signals: Signals | None = None,
+    signals: Signals,
 ) -> Inputs:
     """Inputs of the control loop, the history in front."""
     pools = pools_from(services)
     load = by_pool(units_needed(demand, services), pools)
     past = load[:, :0]
-    if history is not None:
-        past = by_pool(units_needed(history, services), pools)
+    if signals.history is not None:
+        past = by_pool(units_needed(signals.history, services), pools)
     start = pd.Timestamp(demand.start)
     return Inputs(
         load=np.concatenate([past, load], axis=1),
         rate_max_per_s=rates_max(demand, services),
         history=past.shape[1],
         first_minute_of_week=start.weekday() * 1440 + start.hour * 60 + start.minute,
-        held=np.zeros(demand.minutes, bool) if held is None else held,
-        signals=signals or Signals(),
+        held=np.zeros(demand.minutes, bool) if signals.held is None else signals.held,
+        signals=signals,
     )
 
 
@@ -65,10 +61,7 @@ def opened(
     demand: Demand,
     services: Sequence[Service],
     jobs: Sequence[TrainingJob],
-    ledger: Ledger,
-    *,
-    limits: Limits,
-    costs: ChangeCosts,
+    fleet: Fleet,
     rng: np.random.Generator,
 ) -> World:
     """Make the world of a run; every unit is spare, every job waits.
@@ -76,9 +69,13 @@ def opened(
     Raises
     ------
     InputError
-        For limits or a job that the fleet is too small for, and for two evaluation jobs.
+        For a fleet without units, limits or a job that it is too small for, and for two evaluation
+        jobs.
     """
-    limits.check(len(ledger))
+    pools = pools_from(services)
+    ledger = _new_ledger(fleet, len(pools))
+    fleet.limits.check(len(ledger))
+    costs = fleet.change_costs
     evaluations = [job for job in jobs if job.evaluation]
     if len(evaluations) > 1:
         raise InputError(f"{len(evaluations)} evaluation jobs; join them into one.")
@@ -92,9 +89,9 @@ def opened(
         ledger=ledger,
         store=store,
         costs=costs,
-        limits=limits,
+        limits=fleet.limits,
         services=tuple(services),
-        pools=pools_from(services),
+        pools=pools,
         queues=tuple(
             Queue(row, service.patience_s / 60.0)
             for row, service in zip(demand.requests.astype(np.int64), services, strict=True)
@@ -127,17 +124,11 @@ def _arrive(world: World, at_ms: int) -> Process:
     dispatch(world)
 
 
-def new_ledger(units: int, pools: int, servers: int) -> Ledger:
-    """A ledger of spare units.
-
-    Raises
-    ------
-    InputError
-        For no units, or more than the arrays are laid out for.
-    """
-    if not 1 <= units <= MAX_UNITS:
-        raise InputError(f"a fleet of {units:,} units; it must have 1 to {MAX_UNITS:,}.")
-    return Ledger(units, pools, servers)
+def _new_ledger(fleet: Fleet, pools: int) -> Ledger:
+    """Return a ledger of spare units, no more of them than its arrays are laid out for."""
+    if not 1 <= fleet.units <= MAX_UNITS:
+        raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
+    return Ledger(fleet.units, pools, fleet.servers)
 
 
 def never_changes(world: World) -> bool:
