@@ -31,6 +31,8 @@ class Economics:
         Emission of the grid; 0 where it is not given [kg/J].
     price_basis, power_basis : str
         Rows of the catalogue behind them, with their grades; empty where there is none.
+    batch_discount : float
+        Part of that price that requests of a batch tier are spared.
     usd_per_million_tokens : float
         Price at which served tokens, prompt and output alike, are sold; 0 where none is given.
     """
@@ -43,6 +45,7 @@ class Economics:
     price_basis: str = ""
     power_basis: str = ""
     usd_per_million_tokens: float = 0.0
+    batch_discount: float = 0.5
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:

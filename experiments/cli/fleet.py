@@ -190,6 +190,8 @@ def _print(document: Mapping[str, Any]) -> None:
     print_table(title, ["", "chip-hours", "share"], hours)
     print_table("", ["", ""], [*_size_facts(document), *_service_facts(document)])
     print_table("", ["", ""], _money_facts(document))
+    if "batch" in document:
+        print_table("Batch tier", ["", ""], _batch_facts(document["batch"]))
     if "post_training" in document:
         _print_post_training(document["post_training"])
     if "rows" in document:
@@ -288,6 +290,25 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
         captured = document["regret"]["captured"]
         facts.append(["training won, of what foresight wins", f"{captured:.1%}"])
     return facts
+
+
+def _batch_facts(batch: Mapping[str, Any]) -> list[list[str]]:
+    waits = [None if value is None else value / 3600 for value in batch["wait_s"].values()]
+    return [
+        *(
+            [f"tokens {name}", f"{batch[f'{key}_tokens']:,}"]
+            for key, name in (
+                ("arrived", "that arrived"),
+                ("served", "served"),
+                ("waiting", "waiting at the end"),
+                ("late", "expired"),
+            )
+        ),
+        ["deadline", f"{batch['deadline_s'] / 3600:,.3g} h"],
+        ["wait, p50 / p99 / longest", " / ".join(_number(one, "{:,.1f} h") for one in waits)],
+        ["chip-hours", f"{batch['chip_hours']:,.0f}"],
+        ["sold at the price of a batch token", _number(batch["revenue_usd"], "{:,.0f} USD")],
+    ]
 
 
 def _failures(by_domain: Mapping[str, int]) -> str:

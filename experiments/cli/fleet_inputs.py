@@ -22,6 +22,7 @@ from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if_text import check_texts
 from workloads.fleet import ChangeCosts, FleetRun, Limits
+from workloads.fleet.inputs.batch import BatchTier
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.policies.kind import Settings
@@ -80,10 +81,26 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
             economics=replace(
                 Economics.of(cluster, carbon_g_per_kwh=asked.money.carbon),
                 usd_per_million_tokens=asked.money.token_price,
+                batch_discount=asked.money.batch_discount,
             ),
             tariff=_tariff(asked.money),
+            batch=_batch(demand),
         ),
     )
+
+
+def _batch(asked: DemandInputs) -> BatchTier | None:
+    """Read the batch tier; its deadline alone says nothing."""
+    if asked.batch_share is None and asked.batch_demand is None:
+        if asked.batch_deadline != DemandInputs.batch_deadline:
+            raise InputError(
+                f"--batch-deadline {asked.batch_deadline} without a batch tier; add --batch-share "
+                "20% or --batch-demand FILE.csv."
+            )
+        return None
+    share = 0.0 if asked.batch_share is None else parse_share(asked.batch_share, "--batch-share")
+    own = None if asked.batch_demand is None else demand_from([asked.batch_demand])
+    return BatchTier(share, own, _seconds(asked.batch_deadline, "--batch-deadline"))
 
 
 def _models(text: str) -> list[Share]:

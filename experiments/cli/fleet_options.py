@@ -67,6 +67,27 @@ class DemandInputs:
         ),
     )
     peak: float | None = field(default=None, metadata=option("Older name of --scale-to-peak"))
+    batch_share: str | None = field(
+        default=None,
+        metadata=option(
+            "Share of the requests that may wait, such as 20%: a batch tier on units that serving "
+            "does not need",
+            metavar="SHARE",
+            default="none",
+        ),
+    )
+    batch_demand: str | None = field(
+        default=None,
+        metadata=option(
+            "Requests that may wait beside the demand, as --demand takes them",
+            metavar="FILE.csv|NAME",
+            default="none",
+        ),
+    )
+    batch_deadline: str = field(
+        default="24h",
+        metadata=option("Time within which a batch request is answered, or expires"),
+    )
 
     @property
     def peak_share(self) -> float | None:
@@ -285,6 +306,10 @@ class MoneyInputs:
             least=0,
             most=MOST,
         ),
+    )
+    batch_discount: float = field(
+        default=0.5,
+        metadata=option("Part of the token price that batch requests are spared", least=0, most=1),
     )
     carbon: float = field(
         default=0.0,

@@ -139,6 +139,13 @@ def _print(document: Mapping[str, Any]) -> None:
         ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
         ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
     ]
+    if "batch" in document:
+        batch = document["batch"]
+        fits = "fits" if batch["fits"] else "does not fit"
+        facts += [
+            ["batch work of the last day", f"{batch['unit_hours']:,.0f} unit-hours, {fits}"],
+            ["nights too short for it", f"{batch['nights_too_short']:,} of {tested['nights']:,}"],
+        ]
     print_table("", ["", ""], facts)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STACK = (
     ("serving", "#2b6cb0", "serving"),
+    ("batch", "#805ad5", "batch requests"),
     ("warming", "#63b3ed", "warming"),
     ("draining", "#bee3f8", "draining"),
     ("loading", "#ecc94b", "loading"),
@@ -81,9 +82,11 @@ def _finding(frame: pd.DataFrame) -> str:
     """Share of chip-hours that train, and of requests in time."""
     units = frame[[f"{role}_units" for role, _, _ in STACK]].to_numpy().sum()
     trains = frame[["training_units", "evaluation_units"]].to_numpy().sum() / units
+    batch = frame["batch_units"].to_numpy().sum() / units
+    waits = f", {batch:.0%} answer batch requests" if batch else ""
     offered = frame["offered_requests"]
     kept = (frame["slo_attainment"] * offered).sum() / max(float(offered.sum()), 1e-300)
-    return f"{trains:.0%} of the chip-hours train, {kept:.2%} of the requests are in time"
+    return f"{trains:.0%} of the chip-hours train{waits}, {kept:.2%} of the requests are in time"
 
 
 def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:

@@ -14,6 +14,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, Horizon, horizons, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK
+from workloads.fleet.inputs.batch import BatchTier, BatchWork
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
@@ -21,6 +22,7 @@ from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.machines import Fleet
+from workloads.fleet.setup.batch import batch_work, interactive
 from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
@@ -75,6 +77,8 @@ class Operation:
     economics : Economics, optional
     tariff : function of (start, minutes), optional
         Prices of electricity for a run from a moment on.
+    batch : BatchTier, optional
+        Requests that may wait.
     """
 
     costs: ChangeCosts | None = None
@@ -84,6 +88,7 @@ class Operation:
     post_training: str = ""
     economics: Economics | None = None
     tariff: Callable[[str, int], Prices] | None = None
+    batch: BatchTier | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +105,8 @@ class Scenario:
         The demand before noise against the fleet.
     fleet : Fleet
         Its units, the costs and limits of their changes, their failures.
+    tier : BatchTier, optional
+        Requests that may wait; ``batch`` is what they come to in this run.
     """
 
     cluster: Cluster
@@ -114,6 +121,9 @@ class Scenario:
     economics: Economics
     tariff: Callable[[str, int], Prices] | None = None
     prices: Prices | None = None
+    tier: BatchTier | None = None
+    own_batch: Demand | None = None
+    batch: BatchWork | None = None
 
     @property
     def history(self) -> Demand | None:
@@ -145,6 +155,7 @@ class Scenario:
             demand=demand,
             sizing=sizing(horizon.demand, self.services, self.cluster.domains, scale=scale),
             prices=None if self.tariff is None else self.tariff(demand.start, demand.minutes),
+            batch=batch_work(horizon.demand, self.own_batch, self.services, self.tier),
         )
 
 
@@ -189,25 +200,33 @@ def scenario(
     period, operation = period or Period(), operation or Operation()
     shares = [Share(model)] if isinstance(model, Model) else list(model or ())
     demand, models = divided(demand, shares) if shares else (demand, ())
-    asked = _window(demand, period)
+    asked = _window(interactive(demand, operation.batch), period)
     services = services_from(asked.demand, cluster, models, serving or Serving())
-    peak = period.scale_to_peak
-    factor = scale_factor(asked.demand, services, cluster.domains, scale_to_peak=peak)
-    horizon = _times(asked, factor)
+    horizon, sized = _scaled(asked, services, cluster.domains, period)
     quiet = Scenario(
         cluster=cluster,
         horizon=horizon,
         period=period,
         spread=measured_noise(demand) if isinstance(period.noise, str) else float(period.noise),
-        sizing=sizing(horizon.demand, services, cluster.domains, scale=factor),
+        sizing=sized,
         demand=horizon.demand,
         services=services,
         jobs=night_work(cluster, models, training, services, asked.demand, operation.post_training),
         fleet=_fleet(cluster, services, operation),
         economics=operation.economics or Economics.of(cluster),
         tariff=operation.tariff,
+        tier=operation.batch,
+        own_batch=_own_batch(operation.batch, period, sized.demand_scale),
     )
     return quiet.at(horizon)
+
+
+def _own_batch(tier: BatchTier | None, period: Period, factor: float) -> Demand | None:
+    """Return the requests of a batch tier with a demand of its own, scaled if it is a shape."""
+    if tier is None or tier.demand is None:
+        return None
+    own = _window(tier.demand, period).demand
+    return own if own.absolute else own.times(factor)
 
 
 def _fleet(cluster: Cluster, services: Sequence[Service], operation: Operation) -> Fleet:
@@ -243,6 +262,7 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
         scenario.fleet,
         policy,
         jobs=scenario.jobs,
+        batch=scenario.batch,
         signals=_signals(scenario),
         rng=np.random.default_rng(seed),
     )
@@ -272,10 +292,14 @@ def _prices_ahead(scenario: Scenario) -> FloatArray:
         return scenario.prices.usd_per_mwh
 
 
-def _times(horizon: Horizon, factor: float) -> Horizon:
-    """Scale the demand of a run and of the time before it."""
-    before = horizon.history
-    return Horizon(horizon.demand.times(factor), None if before is None else before.times(factor))
+def _scaled(
+    asked: Horizon, services: Sequence[Service], units: int, period: Period
+) -> tuple[Horizon, Sizing]:
+    """Scale the demand of a run and of the time before it, and compare it with the fleet."""
+    factor = scale_factor(asked.demand, services, units, scale_to_peak=period.scale_to_peak)
+    before = None if asked.history is None else asked.history.times(factor)
+    demand = asked.demand.times(factor)
+    return Horizon(demand, before), sizing(demand, services, units, scale=factor)
 
 
 def _window(demand: Demand, period: Period) -> Horizon:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.demand.trace import Demand
+from workloads.fleet.inputs.batch import BatchWork
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.static import best_static, static
 from workloads.fleet.policies.view import Policy
@@ -23,6 +24,7 @@ from workloads.fleet.processes.opening import (
     never_changes,
     opened,
 )
+from workloads.fleet.state.batch import BatchQueue
 from workloads.fleet.state.gangs import Tally
 from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.needs import units_needed
@@ -48,7 +50,7 @@ class FleetRun:
     servers : int
         Of a unit, where they fail one by one; else 1.
     spent_server_ms : int64 array (minutes + 1, accounts)
-        Server-time by role up to each minute's start; serving by pool from account 11 on.
+        Server-time by role up to each minute's start; serving by pool from account 12 on.
     service_units : float array (minutes, services)
         Mean units that worked for each service.
     pools : tuple of Pool
@@ -65,6 +67,8 @@ class FleetRun:
         The same by what failed: a server, a rack, a scale-up domain, a power feed.
     loaded_bytes : float
         Read from and written to the shared store [B].
+    batch : BatchQueue or None
+        Requests that could wait, and what became of them.
     """
 
     demand: Demand
@@ -85,6 +89,7 @@ class FleetRun:
     failures: int = 0
     failures_by_domain: dict[str, int] = field(default_factory=dict)
     loaded_bytes: float = 0.0
+    batch: BatchQueue | None = None
 
     @property
     def chips_per_server(self) -> int:
@@ -104,6 +109,7 @@ def simulate(
     policy: Policy,
     *,
     jobs: Sequence[TrainingJob] = (),
+    batch: BatchWork | None = None,
     signals: Signals | None = None,
     rng: np.random.Generator | None = None,
 ) -> FleetRun:
@@ -125,6 +131,8 @@ def simulate(
         See :mod:`workloads.fleet.policies.registry`.
     jobs : sequence of TrainingJob
         At most one of them evaluation.
+    batch : BatchWork, optional
+        Requests that may wait, see :mod:`workloads.fleet.processes.batch`.
     signals : Signals, optional
         Earlier demand, prices and power that policies see; minutes in which training stands still.
     rng : numpy.random.Generator, optional
@@ -147,7 +155,7 @@ def simulate(
     """
     whole = in_whole_requests(demand)
     inputs = inputs_of(whole, services, signals or Signals())
-    world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0))
+    world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0), batch)
     record = _lived(world, inputs, policy, fleet.failures)
     return _finished(world, whole, inputs, record, fleet.chips_per_unit)
 
@@ -195,4 +203,5 @@ def _finished(
         failures=world.failures.total(),
         failures_by_domain=dict(world.failures),
         loaded_bytes=world.store.moved_bytes,
+        batch=None if world.batch is None else world.batch.queue,
     )

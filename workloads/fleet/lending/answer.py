@@ -15,6 +15,7 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.lending.backtest import Backtest, NightErrors, backtest, night_errors
+from workloads.fleet.lending.batch import BatchNeed
 from workloads.fleet.lending.calibration import surest
 from workloads.fleet.lending.nights import Nights, cut_nights
 
@@ -113,6 +114,8 @@ class Loan:
         How many units are free when.
     runs : tuple of Window
         The same as whole loans: so many units without a break from ``first`` to ``last``.
+    batch : BatchNeed, optional
+        Part of the loans that requests of a batch tier need.
     """
 
     question: Night
@@ -122,6 +125,7 @@ class Loan:
     tested: Backtest
     windows: tuple[Window, ...]
     runs: tuple[Window, ...]
+    batch: BatchNeed | None = None
 
     @property
     def nights(self) -> Nights:
@@ -153,11 +157,13 @@ class Loan:
 
     @property
     def training_tokens(self) -> float:
-        """Tokens that the loans train, without the time that starting and giving back take."""
+        """Tokens that the loans train, without batch work and the time that changes take."""
         lost_s = self.terms.start_s + self.terms.reclaim_s
         useful_s = sum(
             run.units * max(0.0, (run.last - run.first) * 60.0 - lost_s) for run in self.runs
         )
+        if self.batch is not None:
+            useful_s = max(0.0, useful_s - self.batch.tonight * HOUR_S)
         return useful_s * self.terms.tokens_per_unit_s
 
     @property
@@ -220,6 +226,7 @@ class Loan:
             "reclaim_latency_s": self.terms.reclaim_s,
             "training_tokens": self.training_tokens,
             "usd": self.usd,
+            **({} if self.batch is None else {"batch": self.batch.document(self.unit_hours)}),
         }
 
     def frame(self) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import pandas as pd
 from scipy import special
 
 from workloads.fleet.lending.answer import Loan, Night, Terms, lend
+from workloads.fleet.lending.batch import batch_need
 from workloads.fleet.lending.lead_times import lead_times
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.state.needs import units_needed
@@ -35,7 +36,12 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     together = max((run.units for run in loan.runs), default=1)
     heaviest = max((service.weights_bytes for service in scenario.services), default=0.0)
     reclaim_s = scenario.fleet.change_costs.to_serving_s(heaviest, max(together, 1))
-    return replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
+    answered = replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
+    if scenario.batch is None:
+        return answered
+    days_back = len(loan.nights) - loan.tested.number
+    lent, _ = loan.lent_and_hindsight()
+    return replace(answered, batch=batch_need(scenario.batch, days_back, lent))
 
 
 def lead_times_on(scenario: Scenario, question: Night) -> pd.DataFrame:

@@ -43,6 +43,9 @@ class View:
         Draw of the site in the minute that has just ended [W].
     unit_busy_w, unit_idle_w : float
         Draw of the site for one unit that computes, and for one that does not [W].
+    batch_due : float array (minutes ahead,)
+        Work of waiting batch requests that is due by the end of this minute, the next, and so on to
+        the last deadline [unit-minutes]; empty without a batch tier.
     """
 
     minute: int
@@ -60,6 +63,7 @@ class View:
     power_w: float = 0.0
     unit_busy_w: float = 0.0
     unit_idle_w: float = 0.0
+    batch_due: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def forecast(self, minutes: int, *, every: int = 15) -> FloatArray:
         """Units that the coming minutes are expected to need; (pools, minutes).
@@ -86,16 +90,19 @@ class Decision:
     serving : array-like or None
         Units that should serve, one number for each pool; None keeps the last answer.
     training : int, optional
-        Most units that may train or evaluate; by default all that do not serve.
+        Most units that may train, evaluate or do batch work; by default all that do not serve.
+    batch : int, optional
+        Units that batch work has before training; by default as many as its deadlines ask for.
     """
 
     serving: npt.ArrayLike | None
     training: int | None = None
+    batch: int | None = None
 
 
 Policy = Callable[[View], "npt.ArrayLike | Decision | None"]
 """Units that should serve, for each pool of equal weights, fractions rounded up; None keeps the
-last answer. A :class:`Decision` also limits training."""
+last answer. A :class:`Decision` also limits training and says what batch work has."""
 
 
 def units_wanted(policy: Policy, view: View) -> npt.ArrayLike | None:
@@ -177,8 +184,17 @@ def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]
     return np.asarray(result)
 
 
-def answer(policy: Policy, view: View, before: FloatArray) -> tuple[FloatArray, int | None]:
-    """Ask a policy and check what it says: units that should serve, and most that may train.
+def answer(
+    policy: Policy, view: View, before: FloatArray
+) -> tuple[FloatArray, int | None, int | None]:
+    """Ask a policy and check what it says.
+
+    Returns
+    -------
+    serving : float array (pools,)
+        Units that should serve.
+    training, batch : int or None
+        Most units that may train, and units that batch work has before training.
 
     Raises
     ------
@@ -186,10 +202,13 @@ def answer(policy: Policy, view: View, before: FloatArray) -> tuple[FloatArray, 
         When the answer is not one finite number of units for each service.
     """
     said = policy(view)
-    wish, most = (said.serving, said.training) if isinstance(said, Decision) else (said, None)
-    if most is not None and most < 0:
-        raise InputError(f"the policy lets {most} units train; it must be at least 0.")
-    return (before if wish is None else _checked(wish, view, before)), most
+    decided = said if isinstance(said, Decision) else Decision(said)
+    for what, count in (("train", decided.training), ("do batch work", decided.batch)):
+        if count is not None and count < 0:
+            raise InputError(f"the policy lets {count} units {what}; it must be at least 0.")
+    wish = decided.serving
+    serving = before if wish is None else _checked(wish, view, before)
+    return serving, decided.training, decided.batch
 
 
 def _checked(wish: npt.ArrayLike, view: View, before: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from topologies.arrays import FloatArray
 from workloads.demand.trace import Demand
 from workloads.fleet.policies.view import Policy, View, answer
+from workloads.fleet.processes.batch import balance
 from workloads.fleet.processes.moves import Phase, Process, dispatch, release, to_serving
 from workloads.fleet.processes.reclaim import limit_training, reclaim
 from workloads.fleet.state.ledger import MS, milliseconds
@@ -78,7 +79,7 @@ class Record:
     Attributes
     ----------
     spent_server_ms : int64 array (minutes + 1, accounts)
-        Server-time by role, and by pool from account 11 on, up to each minute's start.
+        Server-time by role, and by pool from account 12 on, up to each minute's start.
     service_units : float array (minutes, services)
         Mean units that worked for each service: units of a pool answer any of its services.
     """
@@ -97,18 +98,20 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
     """Run the fleet, minute after minute, and write the record."""
     minutes = inputs.rate_max_per_s.shape[1]
     wanted = np.zeros(len(world.pools))
-    wanted, world.training_limit = answer(policy, view_at(world, inputs, 0), wanted)
+    view = view_at(world, inputs, 0)
+    wanted, world.training_limit, batch_units = answer(policy, view, wanted)
     place(world, world.limits.quantised(wanted, len(world.ledger)))
     carry = np.zeros(len(world.services))
     for minute in range(minutes):
         if minute:
             view = view_at(world, inputs, minute)
-            wanted, world.training_limit = answer(policy, view, wanted)
+            wanted, world.training_limit, batch_units = answer(policy, view, wanted)
             order(world, world.limits.quantised(wanted, len(world.ledger)))
         if inputs.held[minute]:
             world.training_limit = 0
         limit_training(world)
         dispatch(world)
+        balance(world, view, batch_units)
         yield world.env.timeout(MINUTE_MS)
         world.ledger.advance(world.now)
         record.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
@@ -121,6 +124,8 @@ def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: Flo
     Every unit of a pool holds the weights of all its services, so requests wait in one line.
     """
     spent = record.spent_server_ms[minute + 1] - record.spent_server_ms[minute]
+    if world.batch is not None:
+        world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
     for number, pool in enumerate(world.pools):
         unit_s = spent[len(Role) + number] / (world.ledger.servers * MS)
         own = list(pool.services)
@@ -161,7 +166,17 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         power_w=_power_w(world, inputs.signals, minute),
         unit_busy_w=inputs.signals.unit_busy_w,
         unit_idle_w=inputs.signals.unit_idle_w,
+        batch_due=_batch_due(world, minute),
     )
+
+
+def _batch_due(world: World, minute: int) -> FloatArray:
+    """Unit-minutes of waiting batch work that are due by the end of each minute ahead."""
+    if world.batch is None:
+        return np.empty(0)
+    rate = float(world.batch.rate_per_s[minute]) * 60.0
+    result: FloatArray = world.batch.queue.due(minute) / rate
+    return result
 
 
 def _power_w(world: World, signals: Signals, minute: int) -> float:
@@ -170,7 +185,7 @@ def _power_w(world: World, signals: Signals, minute: int) -> float:
     if not rise_w or not minute:
         return 0.0
     counts = world.ledger.counts
-    busy = float(counts[Role.TRAINING] + counts[Role.EVALUATION])
+    busy = float(counts[Role.TRAINING] + counts[Role.EVALUATION] + counts[Role.BATCH])
     for number, pool in enumerate(world.pools):
         served = sum(int(world.queues[one].served[minute - 1]) for one in pool.services)
         possible = sum(int(world.queues[one].capacity[minute - 1]) for one in pool.services)

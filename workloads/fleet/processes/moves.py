@@ -137,17 +137,18 @@ def _offer(world: World, gang: Gang) -> None:
     job = gang.job
     snoozing = world.now - gang.changed_ms < milliseconds(world.costs.snooze_s, world.horizon_ms)
     have = gang.size + len(gang.paused)
-    room = world.ledger.count(Role.SPARE) + world.ledger.count(Role.EVALUATION)
+    yielding = world.ledger.count(Role.EVALUATION) + len(world.beyond_deadlines())
+    room = world.ledger.count(Role.SPARE) + yielding
     too_few = have + room < job.min_units or (gang.size > 0 and room < job.step_units)
     if not gang.waits or gang.joining or snoozing or too_few or gang.size >= job.units:
         return
     free = world.whole(_lendable(world))
-    evaluating = world.whole(world.evaluating())
-    more = job.fits(have + len(free) + len(evaluating)) - have
+    others = world.whole(np.concatenate([world.evaluating(), world.beyond_deadlines()]))
+    more = job.fits(have + len(free) + len(others)) - have
     least = job.step_units if gang.size else max(0, job.min_units - have)
     if more < least or have + more < job.min_units:
         return
-    units = np.concatenate([free, evaluating])[:more]
+    units = np.concatenate([free, others])[:more]
     draining = Phase(Role.DRAINING, world.costs.drain_s if more > len(free) else 0.0)
     gang.joining = more
     world.env.process(_join(world, gang, units, world.take_ticket(units), draining))

@@ -12,10 +12,12 @@ import simpy
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import Demand, whole_requests
+from workloads.fleet.inputs.batch import BatchWork
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.processes.control import MINUTE_MS, Inputs, Signals
 from workloads.fleet.processes.machines import Fleet
 from workloads.fleet.processes.moves import Process, dispatch
+from workloads.fleet.state.batch import Batch, BatchQueue
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
 from workloads.fleet.state.needs import rates_max, units_needed
@@ -63,14 +65,15 @@ def opened(
     jobs: Sequence[TrainingJob],
     fleet: Fleet,
     rng: np.random.Generator,
+    batch: BatchWork | None = None,
 ) -> World:
     """Make the world of a run; every unit is spare, every job waits.
 
     Raises
     ------
     InputError
-        For a fleet without units, limits or a job that it is too small for, and for two evaluation
-        jobs.
+        For a fleet without units, limits or a job that it is too small for, two evaluation jobs,
+        and batch work of another length than the demand.
     """
     pools = pools_from(services)
     ledger = _new_ledger(fleet, len(pools))
@@ -104,12 +107,27 @@ def opened(
         rng=rng,
         horizon_ms=horizon_ms,
         heading=np.full(len(ledger), NOBODY, np.int16),
+        batch=None if batch is None else _batch(batch, demand),
     )
     for gang in world.gangs:
         gang.on_finish = partial(_hand_on, world)
         if gang.job.arrives_s > 0:
             env.process(_arrive(world, milliseconds(gang.job.arrives_s, horizon_ms)))
     return world
+
+
+def _batch(work: BatchWork, demand: Demand) -> Batch:
+    """Return the empty batch tier of a run."""
+    if work.demand.minutes != demand.minutes or len(work.demand.services) != 1:
+        raise InputError(
+            f"batch work of {len(work.demand.services)} services and {work.demand.minutes:,} "
+            f"minutes; it must be one service as long as the run of {demand.minutes:,} minutes."
+        )
+    whole = in_whole_requests(work.demand)
+    arrivals = whole.requests[0].astype(np.int64)
+    lengths = whole.prompt_tokens[0] + whole.output_tokens[0]
+    tokens = np.rint(arrivals * lengths).astype(np.int64)
+    return Batch(BatchQueue(arrivals, tokens, work.deadline_minutes), work.rate_per_s)
 
 
 def _hand_on(world: World, units: IntArray) -> None:

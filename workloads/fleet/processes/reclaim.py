@@ -19,12 +19,22 @@ Part = tuple[IntArray, list[Phase]]
 def reclaim(world: World, count: int, pool: int) -> list[Part]:
     """Take up to ``count`` units for a pool, with the phases that they must go through first.
 
-    Spare units come first, then those paused in place, then evaluation, then replicas of elastic
-    jobs, then whole gangs; among gangs the lowest priority first, and among equals the one that
-    loses least.
+    Spare units come first, then those paused in place, then evaluation, then batch work that no
+    deadline asks for, then replicas of elastic jobs, then whole gangs, then all batch work; among
+    gangs the lowest priority first, and among equals the one that loses least.
     """
+    return _up_to(count, _offers(world, pool, count))
+
+
+def from_training(world: World, count: int) -> list[Part]:
+    """Take up to ``count`` units from jobs, paused ones first, in the order of :func:`reclaim`."""
+    return _up_to(count, _gang_offers(world, count))
+
+
+def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
+    """Take no more than so many units of what is offered, and ask for no more than that."""
     parts: list[Part] = []
-    for units, phases in _offers(world, pool, count):
+    for units, phases in offers:
         taken = units[: count - sum(len(part) for part, _ in parts)]
         if len(taken):
             parts.append((taken, phases))
@@ -36,15 +46,16 @@ def reclaim(world: World, count: int, pool: int) -> list[Part]:
 def limit_training(world: World) -> None:
     """Take back what trains or evaluates beyond the limit; nobody gets the units.
 
-    Evaluation goes first, then replicas of elastic jobs, then whole gangs in the way in which their
-    jobs give back. With a limit of 0 everything stops.
+    Evaluation goes first, then batch work, then replicas of elastic jobs, then whole gangs in the
+    way in which their jobs give back. With a limit of 0 everything stops.
     """
     if world.training_limit is None:
         return
     excess = world.lent() - world.training_limit
-    evaluating = world.evaluating()[: max(0, excess)]
-    release(world, evaluating, [Phase(Role.DRAINING, world.costs.drain_s)])
-    excess -= len(evaluating)
+    for units in (world.evaluating(), world.in_batch()):
+        given = units[: max(0, excess)]
+        release(world, given, [Phase(Role.DRAINING, world.costs.drain_s)])
+        excess -= len(given)
     for gang in sorted(world.gangs, key=lambda one: (-one.job.priority, one.unsaved_unit_ms())):
         if excess > 0 and gang.size:
             before = gang.size
@@ -60,17 +71,36 @@ def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
     free = world.free()
     taken = min(count, len(free))
     yield _resident_first(world, free, pool), []
+    for units in _paused(world, count - taken):
+        taken += len(units)
+        yield units, []
+    draining = [Phase(Role.DRAINING, world.costs.drain_s)]
+    for others in (world.evaluating(), world.beyond_deadlines()):
+        units = _resident_first(world, _out_of_lease(world, others), pool)
+        taken += min(count - taken, len(units))
+        yield units, draining
+    for units, phases in _gang_offers(world, count - taken):
+        taken += len(units)
+        yield units, phases
+    if taken < count:
+        yield _out_of_lease(world, world.in_batch()), draining
+
+
+def _paused(world: World, count: int) -> Iterator[IntArray]:
+    """Take up to so many units that are paused in place."""
     for gang in world.gangs:
-        if taken < count and len(gang.paused):
-            units, gang.paused = gang.paused[: count - taken], gang.paused[count - taken :]
-            taken += len(units)
-            yield units, []
-    evaluating = _out_of_lease(world, world.evaluating())
-    taken += min(count - taken, len(evaluating))
-    yield (
-        _resident_first(world, evaluating, pool),
-        [Phase(Role.DRAINING, world.costs.drain_s)],
-    )
+        if count > 0 and len(gang.paused):
+            units, gang.paused = gang.paused[:count], gang.paused[count:]
+            count -= len(units)
+            yield units
+
+
+def _gang_offers(world: World, count: int) -> Iterator[Part]:
+    """Yield paused units, then replicas of elastic jobs, then whole gangs, when asked for."""
+    taken = 0
+    for units in _paused(world, count):
+        taken += len(units)
+        yield units, []
     for gang in _victims(world):
         if taken < count and gang.job.reclaim == "shrink":
             units = _shrink(world, gang, count - taken)

@@ -13,6 +13,7 @@ import pandas as pd
 from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.results.batch import batch_document
 from workloads.fleet.results.timeline import (
     attainment,
     change_w,
@@ -35,6 +36,7 @@ def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -
     at the end, or shed. Chip-hours of moving, idle and broken units are shared between inference
     and training in proportion before tokens and steps are priced.
     """
+    batch = batch_document(run, economics)
     told = {
         **_sizes(run),
         **_chip_hours(run),
@@ -42,6 +44,7 @@ def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -
         **_training(run),
         **_changes(run),
         **_power(run, economics, prices),
+        **({} if batch is None else {"batch": batch}),
     }
     return {**told, **_money(told, economics)}
 
@@ -267,6 +270,9 @@ def _money(told: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
     known = cost > 0
     trained_tokens, electricity = told["training_tokens"], told["electricity_usd"] or 0.0
     revenue = tokens / 1e6 * economics.usd_per_million_tokens
+    if "batch" in told:
+        tokens += told["batch"]["served_tokens"]
+        revenue += told["batch"]["revenue_usd"] or 0.0
     return {
         "cost_usd": cost if known else None,
         "cost_with_electricity_usd": cost + electricity if known or electricity else None,

@@ -14,7 +14,7 @@ from workloads.fleet.simulate import FleetRun
 from workloads.fleet.state.queues import Queue, split_tokens, waits_s
 from workloads.fleet.state.roles import ROLES, Role
 
-BUSY = (Role.TRAINING, Role.EVALUATION)
+BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 OFF = (Role.BROKEN,)
 CHANGE_MINUTES = 15
 """Time over which changes of power are told."""
@@ -41,14 +41,14 @@ class ServiceMinutes:
 
 
 def role_units(run: FleetRun) -> FloatArray:
-    """Mean number of units in each role in each minute; (minutes, 11)."""
+    """Mean number of units in each role in each minute; (minutes, 12)."""
     spent = role_server_ms(run)
     result: FloatArray = np.diff(spent, axis=0) / (MINUTE_MS * run.servers)
     return result
 
 
 def role_server_ms(run: FleetRun) -> IntArray:
-    """Server-milliseconds by role up to each minute's start, services joined; (minutes + 1, 11)."""
+    """Server-milliseconds by role up to each minute's start, services joined; (minutes + 1, 12)."""
     roles = run.spent_server_ms[:, : len(Role)].copy()
     roles[:, Role.SERVING] += run.spent_server_ms[:, len(Role) :].sum(axis=1)
     return roles
@@ -94,8 +94,8 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
 def power_w(run: FleetRun, economics: Economics) -> FloatArray:
     """Draw of the site in each minute [W].
 
-    Training and evaluation draw the busy power, serving lies between idle and busy by its
-    utilisation, broken units are off, all other roles draw the idle power.
+    Training, evaluation and batch work draw the busy power, serving lies between idle and busy by
+    its utilisation, broken units are off, all other roles draw the idle power.
     """
     units = role_units(run)
     level = np.full(len(Role), economics.idle_w)
@@ -133,7 +133,8 @@ def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
 
     Columns: ``time_utc``; mean units by role (``serving_units`` …); ``load_units`` that the demand
     needed; requests and tokens offered, served, queued (at the end of the minute) and shed;
-    ``utilisation``; ``ttft_p99_s`` of the slowest service; ``slo_attainment``; ``power_w``.
+    ``utilisation``; ``ttft_p99_s`` of the slowest service; ``slo_attainment``; ``power_w``. With a
+    batch tier also its requests that arrived, were served, were late, and wait at the minute's end.
     """
     each = [service_minutes(run, number) for number in range(len(run.services))]
     columns: dict[str, object] = {"time_utc": run.demand.index}
@@ -154,6 +155,9 @@ def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
     columns["ttft_p99_s"] = np.max([minutes.ttft_p99_s for minutes in each], axis=0)
     columns["slo_attainment"] = attainment(each)
     columns["power_w"] = power_w(run, economics)
+    if run.batch is not None:
+        for kind in ("arrivals", "served", "late", "waiting"):
+            columns[f"batch_{kind}_requests"] = getattr(run.batch, kind)
     return pd.DataFrame(columns)
 
 

@@ -1,4 +1,4 @@
-"""The eleven roles that a unit of the fleet can have, and how reports group them."""
+"""The twelve roles that a unit of the fleet can have, and how reports group them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class Role(IntEnum):
     PAUSED = 8
     BROKEN = 9
     SPARE = 10
+    BATCH = 11
 
 
 ROLES = tuple(role.name.lower() for role in Role)
 
 GROUPS = {
-    "inference": (Role.SERVING, Role.WARMING, Role.DRAINING),
+    "inference": (Role.SERVING, Role.BATCH, Role.WARMING, Role.DRAINING),
     "training": (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING),
     "moving": (Role.LOADING, Role.COMPILING),
     "idle": (Role.SPARE, Role.PAUSED),

@@ -15,6 +15,7 @@ from topologies.arrays import IntArray
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
+from workloads.fleet.state.batch import Batch
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger
 from workloads.fleet.state.queues import Queue
@@ -58,6 +59,7 @@ class World:
     changes: list[Change] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None
+    batch: Batch | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def count_failure(self, domain: str) -> None:
@@ -70,9 +72,10 @@ class World:
         return int(self.env.now)
 
     def lent(self) -> int:
-        """Units that train or evaluate, or are on their way there."""
+        """Units that train, evaluate or do batch work, or are on their way there."""
         gangs = sum(gang.size + gang.joining for gang in self.gangs)
-        return gangs + self.ledger.count(Role.EVALUATION)
+        joining = 0 if self.batch is None else self.batch.joining
+        return gangs + joining + self.ledger.count(Role.EVALUATION) + self.ledger.count(Role.BATCH)
 
     def room_to_train(self) -> int:
         """Units that may still be lent under the limit on training."""
@@ -87,6 +90,15 @@ class World:
     def evaluating(self) -> IntArray:
         """Units that evaluate and are in no role change."""
         return np.flatnonzero((self.ledger.role == Role.EVALUATION) & (self.ledger.ticket == 0))
+
+    def in_batch(self) -> IntArray:
+        """Units that do batch work and are in no role change."""
+        return np.flatnonzero((self.ledger.role == Role.BATCH) & (self.ledger.ticket == 0))
+
+    def beyond_deadlines(self) -> IntArray:
+        """Units that do batch work and that no deadline asks for."""
+        urgent = 0 if self.batch is None else self.batch.urgent
+        return self.in_batch()[urgent:]
 
     def whole(self, units: IntArray) -> IntArray:
         """Units that have all their servers: only such can be in a gang."""

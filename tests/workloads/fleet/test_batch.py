@@ -1,0 +1,297 @@
+"""The batch tier: exact accounts, closed forms, deadlines, and whom it takes units from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.cli.main import app
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.demand import Demand, azure_code, constant
+from workloads.fleet import (
+    ChangeCosts,
+    Decision,
+    Economics,
+    Failures,
+    Fleet,
+    FleetRun,
+    Role,
+    Service,
+    TrainingJob,
+    View,
+    default_jobs,
+    evaluation_job,
+    forecast,
+    scaled_to_fleet,
+    simulate,
+    static,
+    summary,
+    threshold,
+)
+from workloads.fleet.inputs.batch import BatchTier, BatchWork
+from workloads.fleet.lending import Night, lend_on
+from workloads.fleet.results.timeline import role_units, timeline
+from workloads.fleet.scenario import Operation, Period, scenario
+from workloads.fleet.setup.batch import batch_work, interactive
+from workloads.fleet.setup.serving import Serving
+from workloads.models.huggingface import named
+from workloads.serving import (
+    Batching,
+    Requests,
+    Slo,
+    azure_lengths,
+    capacity_table,
+    fixed_rate,
+    profile,
+    serve,
+)
+
+SERVICE = Service("chat", fixed_rate(2.0), 1e9)
+FREE = ChangeCosts.fixed(0.0)
+ECONOMICS = Economics(500.0, 100.0, usd_per_million_tokens=2.0)
+
+
+def _work(requests_per_minute: float, minutes: int, hours: float = 24.0) -> BatchWork:
+    """Requests of 1,100 tokens, of which a unit answers two a second, or 120 a minute."""
+    asked = constant(requests_per_minute, minutes=minutes)
+    return BatchWork(asked, np.full(minutes, 2.0), int(hours * 60))
+
+
+def _run(batch: BatchWork, units: int = 10, serve: int = 4, **given: Any) -> FleetRun:
+    """Serve one request a minute on some units, and lend the others."""
+    minutes = batch.demand.minutes
+    jobs = given.pop("jobs", (evaluation_job(units),))
+    policy = given.pop("policy", static(serve))
+    fleet = Fleet(units, costs=given.pop("costs", FREE), **given)
+    return simulate(
+        constant(1.0, minutes=minutes), [SERVICE], fleet, policy, jobs=jobs, batch=batch
+    )
+
+
+def _account(run: FleetRun) -> dict[str, Any]:
+    document: dict[str, Any] = summary(run, ECONOMICS)["batch"]
+    for what in ("requests", "tokens"):
+        parts = [document[f"{kind}_{what}"] for kind in ("served", "waiting", "late")]
+        assert document[f"arrived_{what}"] == sum(parts)
+    return document
+
+
+def test_a_night_with_room_serves_everything_in_unit_time_of_its_work() -> None:
+    """240 requests a minute are the work of two units; six are free."""
+    account = _account(_run(_work(240.0, 1440)))
+    work_h = account["served_requests"] / 120 / 60 * 64
+    assert account["late_requests"] == 0
+    assert account["arrived_requests"] == 240 * 1440
+    assert account["waiting_requests"] <= 240 * 16
+    assert account["chip_hours"] == pytest.approx(work_h, rel=0.02)
+    assert account["wait_s"]["p99"] <= 31 * 60
+    assert account["revenue_usd"] == account["served_tokens"] / 1e6 * 2.0 * 0.5
+
+
+def test_a_constant_night_without_enough_units_expires_what_the_closed_form_says() -> None:
+    """Arrivals a, capacity c < a, deadline D: from D / (1 − c/a) on, a − c a minute expire."""
+    arriving, served, deadline = 900.0, 6 * 120.0, 120
+    run = _run(_work(arriving, 1440, hours=deadline / 60))
+    account = _account(run)
+    begins = deadline / (1 - served / arriving)
+    late = (arriving - served) * (1440 - begins)
+    assert account["served_requests"] == pytest.approx(served * 1440, rel=0.015)
+    assert account["late_requests"] == pytest.approx(late, rel=0.03)
+    assert run.batch is not None
+    first = int(np.flatnonzero(run.batch.late)[0])
+    assert first == pytest.approx(begins, rel=0.03)
+    assert account["wait_s"]["max"] <= deadline * 60
+
+
+def test_training_keeps_its_units_until_a_deadline_asks_for_them() -> None:
+    """Work of one unit for 24 hours, on six that train: it takes a sixth of them, and no more."""
+    jobs = [TrainingJob("elastic", 6, reclaim="shrink")]
+    run = _run(_work(120.0, 2 * 1440, hours=4), jobs=jobs)
+    account, units = _account(run), role_units(run)
+    assert account["late_requests"] == 0
+    assert units[600:, Role.BATCH].mean() == pytest.approx(1.0, abs=0.2)
+    assert units[600:, Role.TRAINING].mean() == pytest.approx(5.0, abs=0.2)
+    assert account["wait_s"]["p99"] > 1800
+
+
+def test_serving_comes_first_and_batch_work_waits_for_the_night() -> None:
+    """By day all ten units serve; what has come by then is answered in the night."""
+    minutes = 3 * 1440
+    day = (np.arange(minutes) % 1440) >= 720
+    need = np.where(day, 10.0, 2.0)
+    run = _run(_work(240.0, minutes), policy=lambda view: need[view.minute], serve=0)
+    account, units = _account(run), role_units(run)
+    assert units[day, Role.BATCH].max() <= 1.0
+    assert account["late_requests"] == 0
+    assert account["wait_s"]["max"] > 11 * 3600
+
+
+def test_a_policy_sees_the_deadlines_and_may_say_how_many_units() -> None:
+    seen: list[float] = []
+
+    def policy(view: View) -> Decision:
+        seen.append(float(view.batch_due[-1]) if len(view.batch_due) else -1.0)
+        assert np.all(np.diff(view.batch_due) >= 0)
+        return Decision(4.0, batch=3)
+
+    jobs = [TrainingJob("elastic", 6, reclaim="shrink")]
+    run = _run(_work(480.0, 600), jobs=jobs, policy=policy)
+    assert seen[0] == 0.0
+    assert seen[1] == pytest.approx(4.0)
+    assert role_units(run)[30:, Role.BATCH].max() == pytest.approx(3.0)
+    assert role_units(run)[30:, Role.TRAINING].min() == pytest.approx(3.0)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    share=st.floats(0.02, 0.6),
+    hours=st.floats(0.1, 30.0),
+    reclaim=st.sampled_from(("shrink", "checkpoint", "preempt", "pause")),
+    seed=st.integers(0, 2**16),
+)
+def test_requests_tokens_and_time_are_conserved(
+    share: float, hours: float, reclaim: str, seed: int
+) -> None:
+    tier = BatchTier(share, deadline_s=hours * 3600)
+    asked = azure_code().between(0, 1440)
+    demand = scaled_to_fleet(interactive(asked, tier), [SERVICE], 24, peak_share=0.8)
+    work = batch_work(demand, None, [SERVICE], tier)
+    run = simulate(
+        demand,
+        [SERVICE],
+        Fleet(32, failures=Failures(40_000.0, 600.0, servers=4)),
+        forecast(),
+        jobs=[TrainingJob("run", 8, 2, reclaim=reclaim), evaluation_job(32)],
+        batch=work,
+        rng=np.random.default_rng(seed),
+    )
+    account = _account(run)
+    total = role_units(run).sum(axis=1)
+    assert total == pytest.approx(32.0)
+    assert work is not None
+    assert account["arrived_requests"] == pytest.approx(work.demand.requests.sum(), abs=1)
+    frame = timeline(run, ECONOMICS)
+    assert frame["batch_waiting_requests"].min() >= 0
+    assert frame["batch_served_requests"].sum() == account["served_requests"]
+
+
+def test_a_share_leaves_the_interactive_service() -> None:
+    tier, asked = BatchTier(0.2), constant(100.0, minutes=10)
+    rest = interactive(asked, tier)
+    work = batch_work(rest, None, [SERVICE], tier)
+    assert work is not None
+    assert rest.requests[0, 0] == 80.0
+    assert work.demand.requests[0, 0] == pytest.approx(20.0)
+
+
+def test_batch_work_lowers_what_trains_and_not_what_serves() -> None:
+    demand = scaled_to_fleet(azure_code().between(0, 1440), [SERVICE], 100, peak_share=0.8)
+    tier = BatchTier(0.2)
+    told = []
+    for work in (None, batch_work(demand, None, [SERVICE], tier)):
+        run = simulate(
+            demand, [SERVICE], Fleet(100), threshold(), jobs=default_jobs(100), batch=work
+        )
+        told.append(summary(run, ECONOMICS))
+    assert told[1]["slo_attainment"] == pytest.approx(told[0]["slo_attainment"], abs=0.002)
+    assert told[1]["training_chip_hours"] < told[0]["training_chip_hours"]
+    assert "batch" not in told[0]
+
+
+@pytest.mark.parametrize(
+    ("share", "demand", "deadline_s", "message"),
+    [
+        (0.0, None, 3600.0, "give a share above 0"),
+        (1.0, None, 3600.0, "below 1"),
+        (0.2, constant(1.0, minutes=5), 3600.0, "and of a demand of its own"),
+        (0.2, None, 30.0, "at least a minute"),
+    ],
+)
+def test_mistakes_are_refused(
+    share: float, demand: Demand | None, deadline_s: float, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        BatchTier(share, demand, deadline_s)
+
+
+def test_two_models_and_a_short_demand_are_refused() -> None:
+    two = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
+    with pytest.raises(InputError, match="Give one --model"):
+        batch_work(constant(1.0, minutes=9), None, two, BatchTier(0.1))
+    own = constant(1.0, minutes=5)
+    with pytest.raises(InputError, match="as long"):
+        batch_work(constant(1.0, minutes=9), own, [SERVICE], BatchTier(demand=own))
+
+
+def test_a_saturated_unit_answers_as_many_as_the_token_level_replica() -> None:
+    """Requests that always wait, one by one on a replica, against the fluid batch queue."""
+    served = profile(named("llama-3.1-70b"), cluster("trn2.48xlarge"))
+    lengths, batching = azure_lengths("conv"), Batching(chunk_tokens=512)
+    table = capacity_table(served, lengths, Slo(5.0, 0.2), batching=batching, requests=1500)
+    service = Service("chat", table)
+    prompt, output = float(lengths.prompt.mean()), float(lengths.output.mean())
+    minutes = 240
+    waiting = constant(
+        120 * table.rate_max_per_s, minutes=minutes, prompt_tokens=prompt, output_tokens=output
+    )
+    work = batch_work(waiting, waiting, [service], BatchTier(demand=waiting))
+    run = simulate(
+        constant(0.01, minutes=minutes), [service], Fleet(2, costs=FREE), static(1), batch=work
+    )
+    drawn = lengths.draw(6000, np.random.default_rng(11))
+    one_by_one = serve(served, Requests(np.zeros(6000), *drawn), batching)
+    ends = np.sort(one_by_one.end_s)
+    rate = (4800 - 1200) / (ends[4800] - ends[1200])
+    assert run.batch is not None
+    assert run.batch.served[60:].mean() / 60 == pytest.approx(rate, rel=0.05)
+
+
+def test_batch_work_of_the_last_day_needs_its_part_of_the_loans() -> None:
+    """One unit's work all day, 24 unit-hours, beside a night on which 50 of 100 units are free."""
+    minutes = 10 * 1440
+    tier = BatchTier(demand=constant(120.0, minutes=minutes))
+    built = scenario(
+        cluster("trn2-ultraserver:100"),
+        constant(6000.0, minutes=minutes),
+        serving=Serving(unit_rate_per_s=2.0),
+        period=Period(days=float("inf")),
+        operation=Operation(failing=False, batch=tier),
+    )
+    told = lend_on(built, Night("06:00")).summary()
+    assert told["lent_unit_hours"] == pytest.approx(50 * 6, rel=0.2)
+    assert told["batch"] == {
+        "unit_hours": pytest.approx(24.0),
+        "fits": True,
+        "nights_too_short": 0,
+    }
+
+
+COMMAND = (
+    "fleet --cluster trn2-ultraserver:20 --unit-rate 5 --days 1 --policy threshold --no-compare "
+    "--quiet"
+)
+
+
+def test_the_command_tells_the_batch_tier_and_refuses_mistakes() -> None:
+    line = f"{COMMAND} --batch-share 20% --token-price 2 --json"
+    document = json.loads(CliRunner().invoke(app, line.split()).stdout)
+    batch = document["batch"]
+    parts = sum(batch[f"{kind}_tokens"] for kind in ("served", "waiting", "late"))
+    assert parts == batch["arrived_tokens"] > 0
+    assert batch["revenue_usd"] == batch["served_tokens"] / 1e6
+    text = CliRunner().invoke(app, f"{COMMAND} --batch-share 20%".split()).stdout
+    assert "Batch tier" in text
+    for wrong, message in (
+        ("--batch-share 120%", "--batch-share"),
+        ("--batch-deadline 4h", "without a batch tier"),
+        ("--batch-share 20% --batch-demand azure-code", "give a share"),
+    ):
+        with pytest.raises(InputError, match=message):
+            CliRunner().invoke(app, f"{COMMAND} {wrong}".split(), catch_exceptions=False)

@@ -1,0 +1,68 @@
+"""The batch tier: requests that may be answered at any time within a day, at a lower price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topologies.arrays import FloatArray
+from topologies.errors import InputError
+from workloads.demand.trace import Demand
+
+DAY_S = 86_400.0
+MINUTE_S = 60.0
+DISCOUNT = 0.5
+"""Part of the price that batch requests are spared; Anthropic's Message Batches cost half."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchTier:
+    """Requests that may wait, and for how long.
+
+    Attributes
+    ----------
+    share : float
+        Part of the demand's requests that may wait; they leave the interactive service.
+    demand : Demand, optional
+        Requests that may wait beside the demand, instead of a share of it.
+    deadline_s : float
+        Time within which a request is answered; one that is not expires [s].
+    """
+
+    share: float = 0.0
+    demand: Demand | None = None
+    deadline_s: float = DAY_S
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1 or (self.share > 0) == (self.demand is not None):
+            raise InputError(
+                f"a batch tier of {self.share:.3g} of the requests"
+                f"{' and of a demand of its own' if self.demand is not None else ''}; give a share "
+                "above 0 and below 1, or a demand."
+            )
+        if not self.deadline_s >= MINUTE_S or self.deadline_s == float("inf"):
+            raise InputError(
+                f"a batch deadline of {self.deadline_s:g} s must be at least a minute, such as 24h."
+            )
+
+    @property
+    def deadline_minutes(self) -> int:
+        """Whole minutes within which a request is answered."""
+        return int(self.deadline_s // MINUTE_S)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchWork:
+    """Requests of a batch tier in a run.
+
+    Attributes
+    ----------
+    demand : Demand
+        One service, as long as the run.
+    rate_per_s : float array (minutes,)
+        Requests that one saturated unit answers, with that minute's lengths [1/s].
+    deadline_minutes : int
+    """
+
+    demand: Demand
+    rate_per_s: FloatArray
+    deadline_minutes: int = 1440

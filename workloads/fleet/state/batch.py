@@ -1,0 +1,116 @@
+"""The batch tier of a running fleet: what waits, until when, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from topologies.arrays import FloatArray, IntArray
+
+
+@dataclass
+class BatchQueue:
+    """Requests in the order of their deadlines; integers throughout.
+
+    All have the same time from arrival to deadline, so the earliest deadline is the oldest request.
+    What has not been served by its deadline expires.
+
+    Attributes
+    ----------
+    arrivals : int64 array (minutes,)
+    tokens : int64 array (minutes,)
+        Prompt and output tokens of all requests that arrive in the minute.
+    deadline_minutes : int
+        A request that arrives in minute i has to be served by the end of minute i + this.
+    served, late, waiting : int64 array (minutes,)
+        Served and expired in the minute, waiting at its end.
+    done : int
+        Requests that were served or expired so far.
+    """
+
+    arrivals: IntArray
+    tokens: IntArray
+    deadline_minutes: int
+    served: IntArray = field(init=False)
+    late: IntArray = field(init=False)
+    waiting: IntArray = field(init=False)
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("served", "late", "waiting"):
+            setattr(self, name, np.zeros(len(self.arrivals), np.int64))
+        self._sums: IntArray = np.concatenate([[0], np.cumsum(self.arrivals)]).astype(np.int64)
+
+    def waits(self, minute: int) -> int:
+        """Requests that wait when a minute begins."""
+        return int(self._sums[minute]) - self.done
+
+    def came(self, minute: int, minutes: int) -> float:
+        """Requests that so many minutes bring, by the mean of the last ones."""
+        known = min(minute, minutes)
+        return float(self._sums[minute] - self._sums[minute - known]) * minutes / max(known, 1)
+
+    def due(self, minute: int) -> IntArray:
+        """Waiting requests that have to be served within 1, 2 … minutes; (deadline_minutes,).
+
+        Examples
+        --------
+        Two requests came in minute 0 and three in minute 1, with three minutes' time:
+
+        >>> BatchQueue(np.array([2, 3, 0, 0]), np.array([2, 3, 0, 0]), 3).due(2).tolist()
+        [0, 2, 5]
+        """
+        arrived = minute - self.deadline_minutes + np.arange(1, self.deadline_minutes + 1)
+        return np.maximum(self._sums[np.clip(arrived, 0, minute)] - self.done, 0)
+
+    def finish(self, minute: int, capacity: int) -> None:
+        """End a minute in which so many requests could be served."""
+        served = min(capacity, self.waits(minute + 1))
+        self.done += served
+        over = int(self._sums[max(0, minute + 1 - self.deadline_minutes)])
+        late = max(0, over - self.done)
+        self.done += late
+        self.served[minute], self.late[minute] = served, late
+        self.waiting[minute] = self.waits(minute + 1)
+
+    def tokens_before(self, requests: IntArray) -> IntArray:
+        """Tokens of the first so many requests; those of one minute have equal shares, floored."""
+        sums = np.concatenate([[0], np.cumsum(self.tokens)])
+        row = np.searchsorted(self._sums, requests, side="right") - 1
+        row = np.clip(row, 0, len(self.arrivals) - 1)
+        count = np.maximum(self.arrivals[row], 1)
+        inside = self.tokens[row] * (requests - self._sums[row]) // count
+        return np.asarray(sums[row] + inside)
+
+    def arrived_minute(self, requests: FloatArray) -> IntArray:
+        """Minute in which the request of this number arrived."""
+        return np.asarray(np.searchsorted(self._sums, requests, side="right") - 1)
+
+
+@dataclass
+class Batch:
+    """The batch tier of a running fleet.
+
+    Attributes
+    ----------
+    queue : BatchQueue
+    rate_per_s : float array (minutes,)
+        Requests that one saturated unit answers [1/s].
+    urgent : int
+        Units that the deadlines ask for: training yields to so many.
+    joining : int
+        Units on their way to batch work.
+    """
+
+    queue: BatchQueue
+    rate_per_s: FloatArray
+    urgent: int = 0
+    joining: int = 0
+    carry: float = 0.0
+
+    def serve(self, minute: int, unit_s: float) -> None:
+        """End a minute in which units worked for so long together."""
+        possible = unit_s * float(self.rate_per_s[minute]) + self.carry
+        self.queue.finish(minute, int(possible))
+        self.carry = possible % 1.0 if self.queue.waiting[minute] else 0.0
