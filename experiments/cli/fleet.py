@@ -236,6 +236,11 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["", f"{document['capacity_tokens_per_s']:,.4g} tokens/s"],
         ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
         ["", "; ".join(_replica_text(one) for one in document["replicas"]) or "as given"],
+        *(
+            ["lost while a prefix cache fills", f"{one['cold_cache_s']:,.0f} s after a change"]
+            for one in document["replicas"]
+            if "cold_cache_s" in one
+        ),
         [
             "units for the busiest hour",
             f"{document['units_needed_peak']:,.1f} of {document['units']:,}",

@@ -63,6 +63,8 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
             unit_rate_per_s=fleet.unit_rate,
             cache=fleet.cache,
             precision=fleet.precision,
+            prefix_share=_share(fleet.prefix_cache, "--prefix-cache"),
+            speculate=fleet.speculate or "",
         ),
         period=Period(
             days=demand.days,
@@ -98,9 +100,14 @@ def _batch(asked: DemandInputs) -> BatchTier | None:
                 "20% or --batch-demand FILE.csv."
             )
         return None
-    share = 0.0 if asked.batch_share is None else parse_share(asked.batch_share, "--batch-share")
+    share = _share(asked.batch_share, "--batch-share")
     own = None if asked.batch_demand is None else demand_from([asked.batch_demand])
     return BatchTier(share, own, _seconds(asked.batch_deadline, "--batch-deadline"))
+
+
+def _share(text: str | None, option: str) -> float:
+    """Read a share above 0 and below 1; 0 where none is given."""
+    return 0.0 if text is None else parse_share(text, option)
 
 
 def _models(text: str) -> list[Share]:

@@ -163,6 +163,24 @@ class FleetInputs:
             default="512, of mixtures 8192",
         ),
     )
+    prefix_cache: str | None = field(
+        default=None,
+        metadata=option(
+            "Share of prompts' tokens that a replica's prefix cache holds once it is full, such as "
+            "50%; it is empty after a change of role",
+            metavar="SHARE",
+            default="none",
+        ),
+    )
+    speculate: str | None = field(
+        default=None,
+        metadata=option(
+            "Tokens that a draft proposes for one pass to verify, the probability that one is "
+            "accepted, and the draft: a model, or its share of the model's time (0: a look-up)",
+            metavar="TOKENS:ACCEPTANCE[:DRAFT]",
+            default="none",
+        ),
+    )
     unit_rate: float | None = field(
         default=None,
         metadata=option(

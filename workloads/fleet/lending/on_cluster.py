@@ -13,6 +13,7 @@ from workloads.fleet.lending.batch import batch_need
 from workloads.fleet.lending.lead_times import lead_times
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.state.needs import units_needed
+from workloads.fleet.state.services import to_serving_s
 
 
 def lend_on(scenario: Scenario, question: Night) -> Loan:
@@ -34,8 +35,8 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     terms = terms_on(scenario, confidence=question.confidence)
     loan = lend(need, scenario.demand.start, question, terms)
     together = max((run.units for run in loan.runs), default=1)
-    heaviest = max((service.weights_bytes for service in scenario.services), default=0.0)
-    reclaim_s = scenario.fleet.change_costs.to_serving_s(heaviest, max(together, 1))
+    costs = scenario.fleet.change_costs
+    reclaim_s = to_serving_s(costs, scenario.services, max(together, 1))
     answered = replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
     if scenario.batch is None:
         return answered

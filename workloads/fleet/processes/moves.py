@@ -68,7 +68,12 @@ def load_phases(world: World, pool: int, *, compiled: bool) -> list[Phase]:
 
 
 def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) -> None:
-    """Order units to serve; those that still hold the pool's weights skip the loading."""
+    """Order units to serve; those that still hold the pool's weights skip the loading.
+
+    All begin with an empty prefix cache, which costs the time that a unit loses until it is full.
+    """
+    cold_s = world.pools[pool].cold_s
+    filling = [Phase(Role.WARMING, cold_s)] if cold_s else []
     resident = world.ledger.loaded[units] == pool
     missed = world.rng.random(len(units)) < world.costs.miss_share
     cold = ~resident & ~missed
@@ -80,7 +85,9 @@ def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) ->
         if chosen.any():
             cohort = units[chosen]
             ticket = world.take_ticket(cohort, heading=pool)
-            world.env.process(_to_serving(world, cohort, ticket, pool, [*before, *phases]))
+            world.env.process(
+                _to_serving(world, cohort, ticket, pool, [*before, *phases, *filling])
+            )
 
 
 def _to_serving(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,22 @@ from workloads.confidence import serving_features
 from workloads.demand import Demand
 from workloads.fleet.setup.replica import AUTO, KNOWN, Replica, fitting_replicas
 from workloads.fleet.state.services import Service
+from workloads.models.huggingface import model as named_model
 from workloads.models.model import Model
 from workloads.serving import (
     BUCKETS,
     Batching,
+    Lengths,
+    Profile,
     Slo,
+    Speculation,
+    TableRuns,
     azure_lengths,
     capacity_table,
     fixed_rate,
+    parse_speculation,
+    profile,
+    saturated_rate,
 )
 
 DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
@@ -59,6 +67,11 @@ class Serving:
         Where capacity tables are kept.
     precision : str
         Of weights and products; ``auto``: BF16, or FP8 where the weights do not fit in BF16.
+    prefix_share : float
+        Part of every prompt that a replica's prefix cache holds once it has been filled.
+    speculate : str
+        ``TOKENS:ACCEPTANCE[:DRAFT]``, see :func:`workloads.serving.parse_speculation`; empty for
+        none.
     """
 
     slo: Slo = DEFAULT_SLO
@@ -67,8 +80,15 @@ class Serving:
     unit_rate_per_s: float | None = None
     cache: Path | None = None
     precision: str = AUTO
+    prefix_share: float = 0.0
+    speculate: str = ""
 
     def __post_init__(self) -> None:
+        if self.unit_rate_per_s is not None and (self.prefix_share or self.speculate):
+            raise InputError(
+                "a unit's rate as given holds whatever a prefix cache or speculation does; leave "
+                "out --unit-rate, or --prefix-cache and --speculate."
+            )
         if self.precision not in KNOWN:
             near = suggestion(self.precision, KNOWN)
             raise InputError(
@@ -140,17 +160,18 @@ def _service(
         for column in (asked.prompt_tokens, asked.output_tokens)
     )
     alike = azure_lengths("conv" if output >= LONG_ANSWER else "code")
+    lengths = alike.with_means(prompt, output)
     pieces = MIXTURE_PIECE_TOKENS if model.experts else PIECE_TOKENS
     chunk = pieces if serving.chunk_tokens is None else serving.chunk_tokens
-    table = capacity_table(
-        served,
-        alike.with_means(prompt, output),
-        serving.slo,
-        replicas=replicas,
+    runs = TableRuns(
         batching=Batching(chunk_tokens=chunk, buckets=() if chunk else BUCKETS),
         prompt_means=_grid(asked.prompt_tokens[0], prompt),
         output_means=_grid(asked.output_tokens[0], output),
-        cache=serving.cache,
+        prefix_share=serving.prefix_share,
+        speculation=_speculation(serving, cluster, served.chips),
+    )
+    table = capacity_table(
+        served, lengths, serving.slo, runs, replicas=replicas, cache=serving.cache
     )
     return Service(
         asked.services[0],
@@ -162,7 +183,41 @@ def _service(
         replica_chips=served.chips,
         expert_groups=served.expert_groups,
         prediction=serving_features(model, cluster.chip, served.chips),
+        cold_s=cold_cache_s(served, lengths, runs, table.rate_max_per_s / replicas),
     )
+
+
+def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation | None:
+    """Return the proposals that a replica verifies, a draft of its own on the same chips."""
+    if not serving.speculate:
+        return None
+    return parse_speculation(
+        serving.speculate, lambda name: profile(named_model(name), cluster, tp=chips)
+    )
+
+
+def cold_cache_s(served: Profile, lengths: Lengths, runs: TableRuns, rate_per_s: float) -> float:
+    """Time that a replica loses while its prefix cache fills after a change of role [s].
+
+    Hits grow with the prompt tokens that came before, until these are as many as the cache holds
+    (see :func:`workloads.serving.prefix_cache.share_hits`). So the N requests that fill it take the
+    mean of their work without hits, 1/c, and with all of them, 1/w, and the replica loses
+    N (1/c - 1/w) / 2 against one whose cache is full.
+
+    Parameters
+    ----------
+    served : Profile
+    lengths : Lengths
+    runs : TableRuns
+        Runs of the capacity table, with the share of the prompts that hits.
+    rate_per_s : float
+        Requests that one replica with a full cache finishes when some always wait [1/s].
+    """
+    if not runs.prefix_share:
+        return 0.0
+    cold_per_s = saturated_rate(served, lengths, replace(runs, prefix_share=0.0))
+    filling = served.kv_tokens / float(lengths.prompt.mean())
+    return max(0.0, filling * (1 / cold_per_s - 1 / rate_per_s) / 2)
 
 
 def _grid(values: FloatArray, mean: float) -> FloatArray:

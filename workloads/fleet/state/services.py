@@ -39,6 +39,8 @@ class Service:
         Groups of ranks that divide the experts of a mixture while prompts run.
     prediction : Prediction, optional
         Kind of prediction that the capacity is, for its interval.
+    cold_s : float
+        Time that a unit loses while its prefix cache fills after a change of role [s].
     """
 
     name: str
@@ -51,6 +53,7 @@ class Service:
     replica_chips: int = 0
     expert_groups: int = 1
     prediction: Prediction | None = None
+    cold_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,14 @@ class Pool:
         Numbers of the services.
     weights_bytes : float
         What a unit loads before it can serve any of them [B].
+    cold_s : float
+        Time that a unit loses while its prefix cache fills after a change of role [s].
     """
 
     name: str
     services: tuple[int, ...]
     weights_bytes: float
+    cold_s: float = 0.0
 
 
 def pools_from(services: Sequence[Service]) -> tuple[Pool, ...]:
@@ -83,6 +89,7 @@ def pools_from(services: Sequence[Service]) -> tuple[Pool, ...]:
             services[own[0]].weights if len(own) > 1 else services[own[0]].name,
             tuple(own),
             max(services[number].weights_bytes for number in own),
+            max(services[number].cold_s for number in own),
         )
         for own in members.values()
     )
@@ -95,5 +102,15 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
 
 
 def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
-    """Expected time until a unit that trained serves, with the heaviest weights [s]."""
-    return costs.to_serving_s(max((service.weights_bytes for service in services), default=0.0))
+    """Expected time until a unit that trained serves, with the heaviest weights [s].
+
+    A prefix cache that has to fill counts as the time that it costs.
+    """
+    return to_serving_s(costs, services, 1)
+
+
+def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int) -> float:
+    """Time until so many units, changed at once from training, serve as well as any [s]."""
+    heaviest = max((service.weights_bytes for service in services), default=0.0)
+    cold_s = max((service.cold_s for service in services), default=0.0)
+    return costs.to_serving_s(heaviest, units) + cold_s
