@@ -12,12 +12,15 @@ from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
 from experiments.cli.options import Stated
 from experiments.cli.output import print_table
+from experiments.cli.sensitivity import SensitivityInputs
 from experiments.cli.train import PlanInputs
 from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
+    from experiments.cli.sensitivity import Ranking
     from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.job import JobResult
     from workloads.job.front import JobPlan
@@ -97,6 +100,7 @@ def run_job(
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: JobInputs,
+    sure: SensitivityInputs,
     catalogue: CatalogueInputs,
     call: Invocation,
 ) -> None:
@@ -113,11 +117,23 @@ def run_job(
     step = _step(asked, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), "plan": _plan_document(step)}
+    ranking = sure.rank(lambda moved: _goodput(step, how, moved), numbers, call)
     call.answer(
-        lambda: document,
-        lambda: _print(result, document),
-        lambda directory: _write(directory, result, document),
+        lambda: {**document, **(ranking.document() if ranking else {})},
+        lambda: _print(result, document, ranking),
+        lambda directory: _write(directory, result, document, ranking),
     )
+
+
+def _goodput(step: Iteration, how: JobInputs, numbers: Catalogue) -> float:
+    """Expected goodput with other numbers of the catalogue, the step as it is."""
+    from dataclasses import replace
+
+    from workloads.job.front import expected_job_goodput
+
+    cluster = replace(step.cluster, catalogue=numbers)
+    plan = _job_plan(how, cluster, step.chips, 0)
+    return expected_job_goodput(replace(step, cluster=cluster), plan)
 
 
 def _step(
@@ -200,7 +216,7 @@ PART_NAMES = {
 }
 
 
-def _print(result: JobResult, document: Mapping[str, Any]) -> None:
+def _print(result: JobResult, document: Mapping[str, Any], ranking: Ranking | None) -> None:
     plan, ends = result.step.plan, result.interval
     title = (
         f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
@@ -213,6 +229,8 @@ def _print(result: JobResult, document: Mapping[str, Any]) -> None:
     rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
     print_table("", ["failures", "in the run"], rows)
     click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
+    if ranking is not None:
+        ranking.show()
 
 
 def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -251,7 +269,9 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
     return rows
 
 
-def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
+def _write(
+    run: Run, result: JobResult, document: Mapping[str, Any], ranking: Ranking | None
+) -> None:
     import pandas as pd
 
     from experiments.figures.job import causes_figure, curve_figure, timeline_figure
@@ -272,4 +292,6 @@ def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
     run.figure("failures", causes_figure(result), title="Failures by cause")
     run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
     run.table("timeline", result.timeline(), title="Timeline of the first run")
+    if ranking is not None:
+        ranking.write(run, f"a goodput of {result.goodput:.1%}")
     run.json("results", document, title="Results")

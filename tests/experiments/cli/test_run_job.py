@@ -154,3 +154,13 @@ def test_python_gives_the_same(answered: dict[str, Any]) -> None:
     assert "goodput" in repr(result)
     assert result._repr_html_().startswith("<table>")
     assert len(result.frame()) == 4
+
+
+def test_sensitivity_ranks_what_moves_the_goodput() -> None:
+    """Longer stalls and rarer failures move it as they should; what no job reads is absent."""
+    rows = {row["input"]: row for row in answer("--sensitivity")["sensitivity"]}
+    assert rows["fleet.training.checkpoint_stall"]["elasticity"] < 0
+    assert rows["failure.chip.mtbf"]["elasticity"] > 0
+    assert rows["failure.chip.mtbf"]["change_low"] < 0 < rows["failure.chip.mtbf"]["change_high"]
+    assert "job.restart.start" in rows
+    assert not any(name.startswith("serving.") for name in rows)

@@ -1,0 +1,29 @@
+"""Goodput by closed forms: near the simulation, and smooth where that has luck."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workloads.job import Cause, FailureRates, Job, Recovery, Stragglers, simulate
+from workloads.job.expectation import smooth_goodput
+
+DAY_S = 86400.0
+
+
+@pytest.mark.parametrize("mtbf_h", [3.0, 12.0, 100.0])
+@pytest.mark.parametrize("slow", [Stragglers(), Stragglers(1 / (20 * DAY_S), 0.2, 6 * 3600.0)])
+def test_it_is_within_half_a_point_of_the_simulation(mtbf_h: float, slow: Stragglers) -> None:
+    asked = Job(
+        rates=FailureRates((Cause("chip", 1 / (mtbf_h * 3600), True),)),
+        recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0),
+        interval_s=1800.0,
+        stall_s=10.0,
+        write_s=60.0,
+        units=64,
+        spares=200,
+        span_s=200 * DAY_S,
+        stragglers=slow,
+    )
+    runs = [simulate(asked, np.random.default_rng(seed)).goodput for seed in range(6)]
+    assert smooth_goodput(asked) == pytest.approx(float(np.mean(runs)), abs=0.005)
