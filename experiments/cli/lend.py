@@ -143,7 +143,7 @@ def _print(document: Mapping[str, Any]) -> None:
         batch = document["batch"]
         fits = "fits" if batch["fits"] else "does not fit"
         facts += [
-            ["batch work of the last day", f"{batch['unit_hours']:,.0f} unit-hours, {fits}"],
+            ["batch work of the last day", f"{batch['unit_hours']:,.3g} unit-hours, {fits}"],
             ["nights too short for it", f"{batch['nights_too_short']:,} of {tested['nights']:,}"],
         ]
     print_table("", ["", ""], facts)

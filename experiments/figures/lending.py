@@ -91,18 +91,13 @@ def lead_figure(leads: pd.DataFrame) -> Figure:
         line = leads[leads["confidence"] == level]
         place = np.arange(len(line))
         colour = (0.18, 0.52, 0.35, float(shade))
-        axes.plot(place, line["chips"] / 1000.0, color=colour, marker="o", lw=2)
-        axes.annotate(
-            f"{level:.4g}",
-            (place[-1], line["chips"].iloc[-1] / 1000.0),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        chips = line["chips"] / 1000.0
+        axes.plot(place, chips, color=colour, marker="o", lw=2, label=f"{level:.4g}")
     hours = leads["lead_hours"].unique()
     axes.set_xticks(np.arange(len(hours)), [f"{hour} h" for hour in hours])
     axes.set_ylim(0, None)
     axes.margins(x=0.08)
+    axes.legend(title="confidence", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.set_xlabel("time from the answer to the beginning of the night")
     axes.set_ylabel("chips lent on an average night [thousand]")
     axes.set_title(

@@ -39,7 +39,7 @@ def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
     axes.set_title(f"What {what} depends on most", loc="left", fontsize=11)
     names = {LOW_COLOUR: "input at its low end", HIGH_COLOUR: "input at its high end"}
     handles = [axes.barh(0, 0, color=colour, label=text) for colour, text in names.items()]
-    axes.legend(handles=handles, frameon=False, fontsize=8, loc="lower right")
+    figure.legend(handles=handles, frameon=False, fontsize=8, loc="outside lower right", ncols=2)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
