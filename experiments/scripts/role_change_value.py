@@ -89,7 +89,7 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
     from workloads.fleet.results.summary import summary
     from workloads.fleet.scenario import run as run_scenario
 
-    timed = replace(week, costs=ChangeCosts.fixed(60.0 * lead))
+    timed = replace(week, fleet=replace(week.fleet, costs=ChangeCosts.fixed(60.0 * lead)))
 
     def tried(headroom: float) -> tuple[float, float, float]:
         done = summary(run_scenario(timed, threshold(headroom=headroom)), week.economics)
