@@ -43,14 +43,14 @@ class Period:
     days : float, optional
         Length; by default up to a week, infinity for all of the demand.
     start_day : float
-        What lies before is history that policies know.
+        First day; what lies before is history that policies know.
     scale_to_peak : float, optional
         Share of the fleet that the busiest hour of the run shall need. By default counts stand as
         they are, and shapes without a size of their own are scaled to 0.9.
     noise : float or "measured"
         Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is.
     seed : int
-        Of the noise.
+        Seed of the noise.
     """
 
     days: float | None = None

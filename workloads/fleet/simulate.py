@@ -48,7 +48,7 @@ class FleetRun:
     rate_max_per_s : float array (services, minutes)
         Requests that one unit serves at saturation [1/s].
     servers : int
-        Of a unit, where they fail one by one; else 1.
+        Servers of a unit, where they fail one by one; else 1.
     spent_server_ms : int64 array (minutes + 1, accounts)
         Server-time by role up to each minute's start; serving by pool from account 12 on.
     service_units : float array (minutes, services)

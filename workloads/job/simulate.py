@@ -33,7 +33,7 @@ class Outcome:
     parts_ms : mapping of str to int
         Time by part, as ``PARTS``; the sum is the length of the run [ms].
     failures : mapping of str to int
-        How often each cause stopped the job.
+        Number of times that each cause stopped the job.
     checkpoints : int
         Checkpoints that were begun and not lost in their stall.
     replaced : int

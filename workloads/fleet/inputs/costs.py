@@ -37,11 +37,11 @@ class ChangeCosts:
     source : str
         One of ``SOURCES``.
     load_bytes_per_s : float
-        What one unit draws from that source [B/s].
+        Rate at which one unit draws from that source [B/s].
     store_bytes_per_s : float
-        What the shared store gives to all units together [B/s].
+        Bandwidth that the shared store gives to all units together [B/s].
     store_client_bytes_per_s : float
-        What one unit can draw from, or write to, the shared store [B/s].
+        Rate at which one unit can draw from, or write to, the shared store [B/s].
     """
 
     drain_s: float

@@ -13,8 +13,8 @@ from workloads.fleet.inputs.post_training import MODES, PostTraining
 STEP_TOKENS = 16e6
 """Tokens of one optimizer step in reports: the batch of Llama 3 (arXiv 2407.21783)."""
 RECLAIMS = ("checkpoint", "preempt", "shrink", "pause", "drain")
-"""How units come back: save first; at once; by dropping replicas; with the state kept in host
-memory; by finishing the requests in flight (evaluation only)."""
+"""Ways in which units come back: save first; at once; by dropping replicas; with the state kept in
+host memory; by finishing the requests in flight (evaluation only)."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class PostTraining:
     Attributes
     ----------
     rollout_tokens_per_s, update_tokens_per_s : float
-        Of one unit that makes rollouts, and of one that updates.
+        Rates of one unit that makes rollouts, and of one that updates.
     transfer_s : float
         From the end of an update until all rollout units hold its weights [s].
     step_tokens : float

@@ -111,7 +111,7 @@ class Loan:
     begin : Timestamp
         Beginning of the night, UTC.
     windows : tuple of Window
-        How many units are free when.
+        Numbers of units that are free, and when.
     runs : tuple of Window
         The same as whole loans: so many units without a break from ``first`` to ``last``.
     batch : BatchNeed, optional

@@ -30,7 +30,7 @@ def forecast(
     Parameters
     ----------
     quantile : float
-        Of past errors.
+        Quantile of past errors.
     every : int
         Minutes between decisions.
     headroom : float

@@ -19,9 +19,9 @@ class Settings:
     headroom : float, optional
         Capacity above the need, as a share of it; by default the policy's own.
     hysteresis, hold_s : float, optional
-        Of ``threshold``: what is idle by less, or for a shorter time, is kept.
+        Slack of ``threshold``: what is idle by less, or for a shorter time, is kept.
     quantile : float
-        Of past errors that a forecast covers.
+        Quantile of past errors that a forecast covers.
     night : tuple of float
         Hours (UTC) from and to which ``clock`` has night.
     night_share : float

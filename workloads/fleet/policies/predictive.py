@@ -71,7 +71,7 @@ def first_step(need: FloatArray, have: FloatArray, units: float, change: float) 
     have : float array (pools,)
         Units that serve or are on their way.
     units : float
-        Of the whole fleet.
+        Size of the whole fleet.
     change : float
         Cost of a unit that comes back, in steps of a unit that does not train.
 

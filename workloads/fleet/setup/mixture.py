@@ -20,7 +20,7 @@ class Share:
     ----------
     model : Model
     share : float, optional
-        Of the requests; by default all models have equal shares.
+        Part of the requests; by default all models have equal shares.
     """
 
     model: Model

@@ -36,7 +36,7 @@ def with_phases(job: TrainingJob, *, rollout_tokens_per_s: float, transfer_s: fl
     job : TrainingJob
         Its throughput is that of updates.
     rollout_tokens_per_s : float
-        Of one unit that serves at saturation.
+        Rate of one unit that serves at saturation.
     transfer_s : float
     """
     step_tokens = job.step_tokens if job.step_tokens > 1 else STEP

@@ -33,7 +33,7 @@ class Replica:
     ----------
     served : Profile
     precision : str
-        Of weights and products.
+        Precision of weights and products.
     """
 
     served: Profile

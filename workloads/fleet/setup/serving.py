@@ -66,7 +66,8 @@ class Serving:
     cache : Path, optional
         Where capacity tables are kept.
     precision : str
-        Of weights and products; ``auto``: BF16, or FP8 where the weights do not fit in BF16.
+        Precision of weights and products; ``auto``: BF16, or FP8 where the weights do not fit in
+        BF16.
     prefix_share : float
         Part of every prompt that a replica's prefix cache holds once it has been filled.
     speculate : str

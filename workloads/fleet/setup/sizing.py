@@ -28,7 +28,7 @@ class Sizing:
     demand_peak_requests_per_s, demand_peak_tokens_per_s : float
         Mean of the busiest clock hour, all services; the busiest is the one that needs most units.
     capacity_requests_per_s, capacity_tokens_per_s : float
-        What the whole fleet serves of that hour's requests at the rate under the SLO.
+        Amounts that the whole fleet serves of that hour's requests at the rate under the SLO.
     unit_capacity_requests_per_s, unit_capacity_tokens_per_s : float
         The same of one unit.
     units_needed_peak : float

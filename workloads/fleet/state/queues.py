@@ -83,7 +83,7 @@ def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, In
     Parameters
     ----------
     tokens : int64 array (minutes,)
-        Of all requests that arrive in the minute.
+        Tokens of all requests that arrive in the minute.
 
     Returns
     -------

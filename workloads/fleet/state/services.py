@@ -21,9 +21,9 @@ class Service:
     ----------
     name : str
     capacity : Capacity
-        Of one unit.
+        Capacity of one unit.
     weights_bytes : float
-        What a unit loads before it can serve, all its replicas together [B].
+        Bytes that a unit loads before it can serve, all its replicas together [B].
     patience_s : float
         The queue holds at most so much work; what comes on top is shed [s].
     replicas : int
@@ -32,7 +32,7 @@ class Service:
         Name of the weights. Services of the same weights share their units; by default a service
         has weights of its own.
     precision : str
-        Of the weights; empty where a rate stands for the model.
+        Precision of the weights; empty where a rate stands for the model.
     replica_chips : int
         Chips of a replica; 0 where a rate stands for the model.
     expert_groups : int
@@ -67,7 +67,7 @@ class Pool:
     services : tuple of int
         Numbers of the services.
     weights_bytes : float
-        What a unit loads before it can serve any of them [B].
+        Bytes that a unit loads before it can serve any of them [B].
     cold_s : float
         Time that a unit loses while its prefix cache fills after a change of role [s].
     """
