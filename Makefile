@@ -63,8 +63,9 @@ lock:
 		--no-annotate --no-emit-options --extra=dev --extra=dask --extra=docs --output-file=constraints.txt setup.cfg
 
 audit:
-	$(PYTHON) -m venv out/audit
-	out/audit/bin/python -m pip install --quiet pip-audit
+	@$(PYTHON) -m venv out/audit
+	@out/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit 2>/dev/null || \
+		{ echo "make audit: pip-audit cannot be fetched without a network, so nothing was looked up" >&2; exit 1; }
 	out/audit/bin/pip-audit --strict --disable-pip --require-hashes -r constraints.txt || \
 		{ echo "make audit: some releases are vulnerable, or could not be looked up; see above" >&2; exit 1; }
 

@@ -108,7 +108,7 @@ def named_in_faults(path: Path) -> Iterator[None]:
         yield
     except OSError as fault:
         if fault.errno is None:  # as of Arrow
-            raise InputError(f"{path} cannot be written: {fault}") from None
+            raise InputError(f"{path} cannot be written: {fault}. Choose another place.") from None
         named = str(path) if fault.filename is None else str(fault.filename)
         told = named.replace(str(unfinished(path)), str(path))
         raise OSError(fault.errno, fault.strerror, told) from None

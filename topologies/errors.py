@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -36,16 +37,45 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
     return f" Did you mean {close[0]}?" if close else ""
 
 
+REMEDIES = {
+    errno.ENOENT: "Correct the path.",
+    errno.ENOTDIR: "Correct the path.",
+    errno.EISDIR: "Name a file in it.",
+    errno.EACCES: "Change its permissions, or choose another place.",
+    errno.EPERM: "Change its permissions, or choose another place.",
+    errno.EROFS: "Choose another place.",
+    errno.ENOSPC: "Free some space, or choose another place.",
+    errno.EDQUOT: "Free some space, or choose another place.",
+    errno.ELOOP: "Name the file itself.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.EMFILE: "Run fewer at once.",
+}
+"""Remedies for what the system refuses, by its error number."""
+
+
+def system_reason(fault: OSError | ValueError) -> str:
+    """Say why the system refused a file, and what to do about it.
+
+    Examples
+    --------
+    >>> system_reason(OSError(2, "No such file or directory", "out/run.json"))
+    'No such file or directory. Correct the path.'
+    """
+    known = fault if isinstance(fault, OSError) else OSError()
+    why = known.strerror or str(fault)
+    return f"{why}. {REMEDIES.get(known.errno or 0, 'Choose another file.')}"
+
+
 def file_fault(fault: OSError) -> str:
-    """Which file the system refused, and why, as a sentence without its error number.
+    """Which file the system refused, why, and what to do about it, without its error number.
 
     Examples
     --------
     >>> file_fault(OSError(28, "No space left on device", "out/run.json"))
-    'out/run.json: No space left on device.'
+    'out/run.json: No space left on device. Free some space, or choose another place.'
     """
     where = "" if fault.filename is None else f"{fault.filename}: "
-    return f"{where}{fault.strerror or fault}."
+    return where + system_reason(fault)
 
 
 LONGEST_NAME = 100

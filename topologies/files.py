@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.errors import InputError, shown
+from topologies.errors import InputError, shown, system_reason
 from topologies.units import format_bytes
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def _unreadable(named: str, fault: OSError | ValueError) -> str:
-    reason = (fault.strerror if isinstance(fault, OSError) else None) or str(fault)
-    return f"{named} cannot be read: {reason}."
+    return f"{named} cannot be read: {system_reason(fault)}"
 
 
 def read_text(
@@ -153,7 +152,7 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as mistake:
         line = content.count(b"\n", 0, mistake.start) + 1
-        raise InputError(f"{named} line {line}: not UTF-8 text.") from None
+        raise InputError(f"{named} line {line}: not UTF-8 text. Save it in UTF-8.") from None
 
 
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -170,7 +169,9 @@ def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[
             if cells:
                 yield reader.line_num, cells
     except csv.Error as mistake:
-        raise InputError(f"{named} line {reader.line_num}: not CSV ({mistake}).") from None
+        raise InputError(
+            f"{named} line {reader.line_num}: not CSV ({mistake}). Correct the line."
+        ) from None
 
 
 def csv_rows(
@@ -191,7 +192,9 @@ def csv_rows(
     header = [cell.strip() for cell in cells]
     twice = [column for column in header if column and header.count(column) > 1]
     if twice:
-        raise InputError(f"{named} line 1: the column {shown(twice[0])!r} stands twice.")
+        raise InputError(
+            f"{named} line 1: the column {shown(twice[0])!r} stands twice. Leave one out."
+        )
     return header, _rows(lines, header, named)
 
 
@@ -201,7 +204,8 @@ def _rows(
     for line, cells in lines:
         if len(cells) != len(header):
             raise InputError(
-                f"{named} line {line}: it has not as many cells as the header has columns."
+                f"{named} line {line}: it has not as many cells as the header has columns. "
+                "Align it."
             )
         yield line, dict(zip(header, map(str.strip, cells), strict=True))
 

@@ -126,7 +126,7 @@ def si(number: str, unit_text: str) -> tuple[Fraction, str]:
     """
     matched = _NUMBER.fullmatch(number[:_LONGEST])
     if not matched or matched[2]:
-        raise InputError(f"{number[:_LONGEST]!r} is not a number.")
+        raise InputError(f"{number[:_LONGEST]!r} is not a number. Write digits.")
     factor, base = unit(unit_text)
     return _exact(matched[1]) * factor, base
 
@@ -134,7 +134,7 @@ def si(number: str, unit_text: str) -> tuple[Fraction, str]:
 def _exact(digits: str) -> Fraction:
     number = Decimal(digits)
     if number and abs(number.adjusted()) > _LARGEST_EXPONENT:
-        raise InputError(f"{digits} is beyond 1e±{_LARGEST_EXPONENT}.")
+        raise InputError(f"{digits} is beyond 1e±{_LARGEST_EXPONENT}. Correct it.")
     return Fraction(number)
 
 
@@ -155,7 +155,7 @@ def _parse(text: str, what: str, base: str, example: str) -> Fraction:
     if dimension != base:
         raise InputError(f"{what} {shown} is in {dimension}, not in {base}. Write it as {example}.")
     if value < 0:
-        raise InputError(f"{what} {shown} is negative, the least is 0.")
+        raise InputError(f"{what} {shown} is negative, the least is 0. Write it as {example}.")
     return value
 
 

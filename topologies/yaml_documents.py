@@ -55,10 +55,10 @@ def read_yaml(
         document = _document(text, _TextLoader if all_text else _Loader)
     except yaml.MarkedYAMLError as mistake:
         line = mistake.problem_mark.line + 1 if mistake.problem_mark else 1
-        raise InputError(f"{named} line {line} is {no}: {mistake.problem}.") from None
+        raise InputError(f"{named} line {line} is {no}: {mistake.problem}. Correct it.") from None
     except (yaml.YAMLError, *_FAULTS) as mistake:
         reason = shown(" ".join(str(mistake).split()), 200)
-        raise InputError(f"{named} is {no}: {reason}.") from None
+        raise InputError(f"{named} is {no}: {reason}. Correct it.") from None
     if not isinstance(document, dict):
         raise InputError(f"{named} holds no {content}.")
     return document

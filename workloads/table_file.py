@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from topologies.errors import InputError
+from topologies.errors import InputError, system_reason
 from topologies.files import check_regular
 
 
@@ -45,10 +45,10 @@ def read_table(
     except pd.errors.EmptyDataError:
         raise InputError(f"{named} is empty; its first line names the columns.") from None
     except OSError as fault:
-        raise InputError(f"{named} cannot be read: {fault.strerror}.") from None
+        raise InputError(f"{named} cannot be read: {system_reason(fault)}") from None
     except ValueError as fault:
         reason = " ".join(str(fault).split())
-        raise InputError(f"{named} is not a readable CSV: {reason}.") from None
+        raise InputError(f"{named} is not a readable CSV: {reason}. Correct it.") from None
     if table.empty:
         raise InputError(f"{named} has no rows below its header; add some.")
     return table

@@ -99,7 +99,7 @@ def _categories(trace: Trace, order: Order, what: str) -> tuple[list[str], Stret
     """Names of the categories, all stretches, and the category of each, their number for none."""
     label = label_of(trace, what)
     if not isinstance(label, Codes):
-        raise InputError(f"label {what} holds numbers; categories need a label of names")
+        raise InputError(f"label {what} holds numbers; give a label of names.")
     members = order if isinstance(order, Mapping) else {name: [name] for name in order}
     place: dict[str, int] = {}
     for k, names in enumerate(members.values()):

@@ -61,7 +61,7 @@ class Group:
         distinct_chips, times = np.unique(chips, return_counts=True)
         if times.max() > 1:
             twice = int(distinct_chips[times > 1][0])
-            raise InputError(f"chip {twice} is named twice in a group; each chip may stand once")
+            raise InputError(f"chip {twice} is named twice in a group; name each chip once.")
         if self.ranks_per_chip < 1:
             raise InputError(f"ranks per chip of {self.ranks_per_chip}; at least 1")
 

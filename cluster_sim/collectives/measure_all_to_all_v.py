@@ -189,7 +189,7 @@ def read_matrix(path: Path) -> IntArray:
 def _cell(text: str, path: Path) -> int:
     size = int(text) if text.isdecimal() and len(text) < 20 else _size(text, path)
     if size > MOST_BYTES:
-        raise InputError(f"--bytes {path}: {text[:40]} is more than {MOST_BYTES} B (1 PiB)")
+        raise InputError(f"--bytes {path}: {text[:40]} is over {MOST_BYTES} B (1 PiB). Correct it.")
     return size
 
 

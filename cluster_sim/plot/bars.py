@@ -214,7 +214,7 @@ def _categories(trace: Trace, what: str | None, op: IntArray) -> tuple[IntArray,
     if isinstance(label, Codes):
         code, names = label.code[op], list(label.names)
     elif what is not None:
-        raise InputError(f"no label {what} of names to colour by")
+        raise InputError(f"no label {what} of names to colour by; give one of the trace.")
     else:
         return _resource_kinds(trace, op)
     return _present(code, names)

@@ -74,7 +74,7 @@ def load(path: str | Path) -> Schedule:
         schedule = _schedule(arrays, json.loads(arrays.pop("header").tobytes()))
         check(schedule)
     except FileNotFoundError:
-        raise InputError(f"there is no schedule at {path}") from None
+        raise InputError(f"there is no schedule at {path}. Correct the path.") from None
     except InputError:
         raise
     except _FAULTS as fault:
@@ -90,7 +90,9 @@ def _arrays(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as packed:
         unpacked = sum(member.file_size for member in packed.infolist())
     if unpacked > LARGEST_BYTES:
-        raise InputError(f"{path} unpacks to {unpacked:,} bytes; the limit is {LARGEST_BYTES:,}")
+        raise InputError(
+            f"{path} unpacks to {unpacked:,} bytes; the limit is {LARGEST_BYTES:,}. Save fewer ops."
+        )
     with np.load(path, allow_pickle=False) as stored:
         arrays = {key: stored[key] for key in stored.files}
     bent = next((key for key, value in arrays.items() if value.ndim != 1), None)

@@ -78,11 +78,11 @@ def read(path: Path) -> tuple[Schedule, Times]:
         if unpacked > LARGEST_BYTES or footer.num_rows >= 2**31:
             raise InputError(
                 f"{path} holds {footer.num_rows:,} rows, {unpacked:,} bytes unpacked; the limit "
-                f"is 2^31 rows and {LARGEST_BYTES:,} bytes"
+                f"is 2^31 rows and {LARGEST_BYTES:,} bytes. Save fewer ops."
             )
         return from_table(file.read())
     except FileNotFoundError:
-        raise InputError(f"there is no trace at {path}") from None
+        raise InputError(f"there is no trace at {path}. Correct the path.") from None
     except InputError:
         raise
     except _FAULTS as fault:

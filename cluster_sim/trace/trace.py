@@ -284,7 +284,8 @@ def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
             meant = np.array([k for k, name in enumerate(names) if matches(name)], np.int64)
         if not len(meant):
             close = suggestion(text, [*resources.kinds, *names])
-            raise InputError(f"no resource is called {text}.{close}")
+            kinds = f" Give one of the kinds {', '.join(resources.kinds)}."
+            raise InputError(f"no resource is called {text}.{close or kinds}")
         numbers.append(meant)
     return distinct(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
 
@@ -293,7 +294,7 @@ def _ranks(schedule: Schedule) -> IntArray:
     label = schedule.labels.get("rank")
     if label is None or isinstance(label, Codes):
         known = ", ".join(schedule.labels) or "none"
-        raise InputError(f"the schedule has no label of ranks; its labels: {known}")
+        raise InputError(f"the schedule has no label of ranks; use one of its labels: {known}.")
     return label
 
 
@@ -301,9 +302,10 @@ def _op_numbers(ops: npt.ArrayLike, count: int) -> IntArray:
     picked = np.atleast_1d(np.asarray(ops))
     if picked.dtype == bool:
         if picked.shape != (count,):
-            raise InputError(f"a mask of {len(picked)} ops; the trace has {count}")
+            raise InputError(f"a mask of {len(picked)} ops; give one of {count}, as the trace has.")
         return np.flatnonzero(picked)
     picked = distinct(picked.astype(np.int64))
     if len(picked) and (picked[0] < 0 or picked[-1] >= count):
-        raise InputError(f"op {picked[0] if picked[0] < 0 else picked[-1]}: there are {count}")
+        wrong = picked[0] if picked[0] < 0 else picked[-1]
+        raise InputError(f"op {wrong} is none of the trace; ops are 0 to {count - 1}.")
     return picked

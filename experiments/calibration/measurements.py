@@ -176,7 +176,7 @@ def _read_json(
     if total_s is None:
         raise InputError(
             f"{path}: neither sizes with times, as nccom-test reports them, nor total_time, as "
-            "neuron-profile does."
+            "neuron-profile does. Give a file of one of them."
         )
     kernels.append(_profiled(path, _checked_s(total_s, path)))
 

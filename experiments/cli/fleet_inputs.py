@@ -227,5 +227,5 @@ def _hours(text: str) -> tuple[float, float]:
     except ValueError:
         raise InputError(f"--night {text!r}; write hours such as 22-6.") from None
     if not (0 <= first <= 24 and 0 <= last <= 24):
-        raise InputError(f"--night {text!r}; hours are 0 to 24.")
+        raise InputError(f"--night {text!r}; give hours of 0 to 24, such as 22-6.")
     return first, last

@@ -247,7 +247,9 @@ def _requests(load: RequestInputs, seed: int) -> Requests:
     per_s = drawn_rate(text)
     if per_s is None:
         if prompt is not None:
-            raise InputError(f"--prompt {prompt} is for poisson:RATE; {text} states its prompts.")
+            raise InputError(
+                f"--prompt {prompt} is for poisson:RATE; {text} states its prompts. Leave it out."
+            )
         logged = read_requests(
             text,
             service=load.service,

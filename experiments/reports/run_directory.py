@@ -28,7 +28,7 @@ from experiments.reports.run_record import (
     readable,
     sha256_of,
 )
-from topologies.errors import InputError, shown
+from topologies.errors import InputError, shown, system_reason
 
 if TYPE_CHECKING:
     import click
@@ -259,7 +259,7 @@ def check_writable(path: Path) -> None:
     try:
         nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
     except OSError as fault:
-        raise InputError(f"--out {path} cannot be a directory: {fault.strerror}.") from None
+        raise InputError(f"--out {path} cannot be a directory: {system_reason(fault)}") from None
     if not nearest.is_dir():
         what = "is" if nearest == path else f"is below {nearest}, which is"
         raise InputError(f"--out {path} {what} a file. Choose a new directory.")
@@ -275,7 +275,8 @@ def _try_to_write(folder: Path, asked: Path) -> None:
         probe.rmdir()
     except OSError as fault:
         raise InputError(
-            f"--out {asked} cannot be written: nothing can be made in {folder} ({fault.strerror})."
+            f"--out {asked} cannot be written: nothing can be made in {folder} ({fault.strerror}). "
+            "Choose another directory."
         ) from None
 
 
@@ -283,7 +284,7 @@ def _make(folder: Path, asked: str | Path) -> None:
     try:
         folder.mkdir()
     except OSError as fault:
-        raise InputError(f"--out {asked} cannot be written: {fault.strerror}.") from None
+        raise InputError(f"--out {asked} cannot be written: {system_reason(fault)}") from None
 
 
 @contextmanager
@@ -293,7 +294,7 @@ def _parents(target: Path) -> Iterator[None]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise InputError(f"--out {target} cannot be written: {fault.strerror}.") from None
+        raise InputError(f"--out {target} cannot be written: {system_reason(fault)}") from None
     try:
         yield
     except BaseException:

@@ -10,7 +10,7 @@ from typing import Any
 
 import cluster_sim
 from experiments.reports.values import plain
-from topologies.errors import InputError
+from topologies.errors import InputError, system_reason
 from topologies.files import check_regular
 
 RECORD = "run.json"
@@ -44,9 +44,9 @@ def read_record(path: Path) -> dict[str, Any]:
     except NotADirectoryError:
         raise InputError(f"{path} is a file; name the run directory.") from None
     except OSError as fault:
-        raise InputError(f"{file} cannot be read: {fault.strerror}.") from None
+        raise InputError(f"{file} cannot be read: {system_reason(fault)}") from None
     except (ValueError, TypeError, KeyError, RecursionError) as fault:
-        raise InputError(f"{file} was not written by cluster-sim: {fault}") from None
+        raise InputError(f"{file} was not written by cluster-sim: {fault}. Name its DIR.") from None
     return dict(record)
 
 

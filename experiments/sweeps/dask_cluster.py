@@ -117,7 +117,10 @@ def _connected(address: str) -> Iterator[_Cluster]:
             client = distributed.Client(address, timeout=ANSWER_WITHIN, set_as_default=False)  # type: ignore[no-untyped-call]
         except (OSError, ValueError, TimeoutError) as fault:
             reason = " ".join(str(fault).split())
-            raise InputError(f"no Dask scheduler answers at {shown(address)}: {reason}") from None
+            raise InputError(
+                f"no Dask scheduler answers at {shown(address)}: {reason}. "
+                "Start it, or correct --dask."
+            ) from None
         try:
             cluster = _Cluster(client, address)
             if not cluster.workers():

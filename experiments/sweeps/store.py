@@ -16,7 +16,7 @@ from experiments.reports.run_directory import check_writable
 from experiments.reports.run_record import digest
 from experiments.sweeps.outcome import Outcome
 from experiments.sweeps.study import Row
-from topologies.errors import InputError, shown
+from topologies.errors import InputError, shown, system_reason
 
 ROWS, MARK = "rows", "sweep.json"
 CHECKSUM = "checksum"
@@ -72,7 +72,7 @@ def open_store(folder: Path) -> Iterator[RowStore]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise InputError(f"--out {folder} cannot be written: {fault.strerror}.") from None
+        raise InputError(f"--out {folder} cannot be written: {system_reason(fault)}") from None
     if not (folder / MARK).exists():
         with whole_file(folder / MARK) as part:
             part.write_text('{"cluster_sim_sweep": 1}\n')

@@ -95,7 +95,7 @@ def read_study(path: str | Path) -> Study:
         When it is missing, too large, not YAML, or says something that a study cannot.
     """
     if not Path(path).exists():
-        raise InputError(f"there is no study at {shown(str(path))}.")
+        raise InputError(f"there is no study at {shown(str(path))}. Correct the path.")
     limit, content = LARGEST_FILE_BYTES, f"keys: a study is a mapping with {', '.join(KEYS)}"
     document = read_yaml(path, limit_bytes=limit, content=content, what="study", all_text=True)
     try:
@@ -119,7 +119,7 @@ def study(document: Any) -> Study:
     ['ring:8', 'mesh:8']
     """
     if not isinstance(document, dict):
-        raise InputError("a study is a mapping with command, fixed, grid, runs, show")
+        raise InputError("a study is a mapping with command, fixed, grid, runs, show. Write it so.")
     unknown = [str(key) for key in document if key not in Study.model_fields]
     if unknown:
         keys = ", ".join(Study.model_fields)

@@ -200,7 +200,7 @@ def _columns(header: str, units: str) -> _Columns:
     size, median, time = first("size"), first("time:p50", "time(p50"), first("time")
     at = median if median is not None else time
     if size is None or at is None:
-        raise InputError(f"the header {header[:60]!r} names no size or no time.")
+        raise InputError(f"the header {header[:60]!r} names no size or no time. Add both.")
     named_unit = re.search(r"\((us|ms|s)\)", words[at]) or re.search(
         r"\((us|ms|s)\)", units.lower()
     )

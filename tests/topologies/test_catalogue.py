@@ -167,7 +167,9 @@ def test_what_is_no_whole_number_is_not_rounded_to_one(shipped: Catalogue) -> No
         shipped.integer("trn2", "collective_efficiency")
     with pytest.raises(InputError, match=r"^trn2 link_latency is 0\.3 us, which is not near"):
         shipped.integer("trn2", "link_latency")
-    with pytest.raises(InputError, match=r"^trn2 hbm_bytes is 96 GiB, not a time\.$"):
+    with pytest.raises(
+        InputError, match=r"^trn2 hbm_bytes is 96 GiB, not a time\. State it in s\.$"
+    ):
         shipped.ps("trn2", "hbm_bytes")
 
 
@@ -314,9 +316,15 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, shipped: Catalogue) -> No
     )
     assert refused(b"").startswith(" line 1: no column part, quantity, value, unit, grade, source;")
     assert refused(b"x" * 5_000_001) == " is over the limit of 5 MB."
-    assert refused(HEADER.encode() + b"\ntrn2,\xff\xfe\n") == " line 2: not UTF-8 text."
+    assert (
+        refused(HEADER.encode() + b"\ntrn2,\xff\xfe\n")
+        == " line 2: not UTF-8 text. Save it in UTF-8."
+    )
     assert "line 2" in refused(HEADER.encode() + b"\n" + b"\x00" * 100 + b"\n")
-    with pytest.raises(InputError, match=r"none\.csv cannot be read: No such file or directory\.$"):
+    with pytest.raises(
+        InputError,
+        match=r"none\.csv cannot be read: No such file or directory\. Correct the path\.$",
+    ):
         shipped.with_overlay(tmp_path / "none.csv")
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         shipped.with_overlay(tmp_path)

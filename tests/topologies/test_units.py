@@ -93,7 +93,7 @@ def test_long_times_are_read_in_seconds() -> None:
         ("infB", "size 'infB' is not a number with a unit. Write it as 256MiB or 1GB."),
         ("1_000B", "size '1_000B' is not a number with a unit. Write it as 256MiB or 1GB."),
         ("0x10B", "size '0x10B' is not a number with a unit. Write it as 256MiB or 1GB."),
-        ("-1GB", "size '-1GB' is negative, the least is 0."),
+        ("-1GB", "size '-1GB' is negative, the least is 0. Write it as 256MiB or 1GB."),
         ("1gb", "size '1gb': unknown unit gb. Did you mean GB?"),
         ("1mib", "size '1mib': unknown unit mib. Did you mean MiB?"),
         ("1GBs", "size '1GBs': unknown unit GBs. Did you mean GB/s?"),
@@ -105,7 +105,7 @@ def test_long_times_are_read_in_seconds() -> None:
         ("1.5B", "size '1.5B' is 1.5 bytes. Write whole bytes."),
         ("12bit", "size '12bit' is 1.5 bytes. Write whole bytes."),
         ("5EiB", "size '5EiB' is above the limit, 4.61e+18 B."),
-        ("1e41B", "size '1e41B': 1e41 is beyond 1e±40."),
+        ("1e41B", "size '1e41B': 1e41 is beyond 1e±40. Correct it."),
     ],
 )
 def test_a_bad_size_is_refused_in_one_line(text: str, message: str) -> None:
@@ -211,7 +211,7 @@ def test_units_lead_to_si() -> None:
     assert unit("ratio") == (Fraction(1), "ratio")
     with pytest.raises(InputError, match=r"^unknown unit GB/s/s\. Did you mean GB/s\?$"):
         unit("GB/s/s")
-    with pytest.raises(InputError, match=r"^'1\.2\.3' is not a number\.$"):
+    with pytest.raises(InputError, match=r"^'1\.2\.3' is not a number\. Write digits\.$"):
         si("1.2.3", "GB")
 
 

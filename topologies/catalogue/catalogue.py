@@ -70,7 +70,7 @@ class Catalogue:
             For an unknown part, with the nearest name.
         """
         if part not in self._of_part:
-            near = suggestion(part, self.parts())
+            near = suggestion(part, self.parts()) or " cluster-sim list shows the machines."
             raise InputError(f"the catalogue has no part {part[:80]!r}.{near}")
         return self._of_part[part]
 
@@ -174,7 +174,7 @@ class Catalogue:
         """
         entry = self._number(part, quantity)
         if entry.unit != "s":
-            raise InputError(f"{part} {quantity} is {entry.written}, not a time.")
+            raise InputError(f"{part} {quantity} is {entry.written}, not a time. State it in s.")
         return _whole(entry, PS_PER_S)
 
     def variants(self, part: str, quantity: str) -> tuple[Entry, ...]:
@@ -247,7 +247,7 @@ class Catalogue:
                     "add a row with an empty variant."
                 )
             if row.unit != known.unit:
-                raise InputError(f"{where} is in {row.unit}, elsewhere in {known.unit}.")
+                raise InputError(f"{where} is in {row.unit}, elsewhere in {known.unit}. Write one.")
             check_row(row, where)
         changed = self.with_rows(row for _, row in overlay)
         for part in dict.fromkeys(row.part for _, row in overlay):
@@ -290,7 +290,9 @@ def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> C
     for text in variants:
         path, equals, name = text.partition("=")
         if not equals or "." not in path:
-            raise InputError(f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME.")
+            raise InputError(
+                f"variant {text[:80]!r} is not of the form PART.QUANTITY=NAME. See list variants."
+            )
         names[path.strip()] = name.strip()
         _check_read(base, path.strip())
     return base.with_variants(names) if names else base

@@ -81,7 +81,7 @@ def check_row(row: Entry, where: str) -> None:
         return
     fault = domain(row.quantity, row.unit).fault(row)
     if fault:
-        raise InputError(f"{where} is {row.written}; {fault}.")
+        raise InputError(f"{where} is {row.written}; {fault}. Correct it.")
 
 
 def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:

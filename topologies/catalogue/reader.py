@@ -117,7 +117,7 @@ def _check_header(header: Iterable[str], name: str) -> None:
 def _entry(cells: Mapping[str, str], where: str) -> Entry:
     for column in _REQUIRED:
         if not cells[column]:
-            raise InputError(f"{where}: {column} is empty.")
+            raise InputError(f"{where}: {column} is empty. State it.")
     if cells["grade"] not in GRADES:
         raise InputError(
             f"{where}: unknown grade {cells['grade'][:60]!r}; the grades are {', '.join(GRADES)}."
@@ -130,11 +130,13 @@ def _entry(cells: Mapping[str, str], where: str) -> Entry:
         for column in ("low", "high")
     )
     if exact < 0:
-        raise InputError(f"{where}: value {cells['value']} is negative; the least is 0.")
+        raise InputError(
+            f"{where}: value {cells['value']} is negative; the least is 0. Correct it."
+        )
     if (low is not None and low > exact) or (high is not None and high < exact):
         raise InputError(
             f"{where}: value {cells['value']} is outside its range, "
-            f"{cells.get('low') or '0'} to {cells.get('high') or 'infinity'}."
+            f"{cells.get('low') or '0'} to {cells.get('high') or 'infinity'}. Correct one."
         )
     return Entry(
         part=cells["part"],

@@ -121,7 +121,7 @@ def _dimension(block: Any, size: Any, bandwidth: Any, latency: Any) -> Dimension
         raise InputError(f"topology {shown(str(block), 40)!r} is no building block.{near}")
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_CHIPS:
         raise InputError(
-            f"npus_count {shown(str(size), 40)}: a whole number of 1 to {MAX_CHIPS:,}."
+            f"npus_count {shown(str(size), 40)}: give a whole number of 1 to {MAX_CHIPS:,}."
         )
     gb_per_s = _number("bandwidth", bandwidth)
     if gb_per_s <= 0:

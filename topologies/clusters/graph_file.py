@@ -67,11 +67,15 @@ def cluster_from_graph(
 
 def _graphml(text: str) -> nx.Graph[Hashable]:
     if "<!" in text.replace("<!--", ""):
-        raise InputError("it declares a document type or entities, which GraphML does not need.")
+        raise InputError(
+            "it declares a document type or entities, which GraphML does not need. Leave them out."
+        )
     try:
         graph: nx.Graph[Hashable] = nx.read_graphml(io.BytesIO(text.encode()))
     except (xml.etree.ElementTree.ParseError, nx.NetworkXError, KeyError, ValueError) as mistake:
-        raise InputError(f"no GraphML ({shown(str(mistake), 80)}).") from None
+        raise InputError(
+            f"no GraphML ({shown(str(mistake), 80)}). Write it with networkx.write_graphml."
+        ) from None
     return graph
 
 
@@ -79,16 +83,21 @@ def _node_link(text: str) -> nx.Graph[Hashable]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as mistake:
-        raise InputError(f"no JSON ({shown(str(mistake), 80)}).") from None
+        raise InputError(f"no JSON ({shown(str(mistake), 80)}). Write the file again.") from None
     keys = set(document) if isinstance(document, dict) else set()
     edges = next((name for name in ("edges", "links") if name in keys), None)
     if edges is None or "nodes" not in keys:
-        raise InputError("no node-link JSON; it has the keys nodes and edges (or links).")
+        raise InputError(
+            "no node-link JSON; it has the keys nodes and edges (or links). Write it with "
+            "networkx.node_link_data."
+        )
     try:
         graph: nx.Graph[Hashable] = nx.node_link_graph(document, edges=edges)
     except (nx.NetworkXError, KeyError, TypeError, ValueError, AttributeError) as mistake:
         reason = shown(f"{type(mistake).__name__}: {mistake}", 80)
-        raise InputError(f"no node-link JSON ({reason}).") from None
+        raise InputError(
+            f"no node-link JSON ({reason}). Write it with networkx.node_link_data."
+        ) from None
     return graph
 
 
@@ -111,7 +120,7 @@ def _sketch(graph: nx.Graph[Hashable], bandwidth: str | None, latency: str | Non
         for pair in [(begin, end)] if graph.is_directed() else [(begin, end), (end, begin)]:
             links.setdefault(pair, []).extend(cables)
     if not links:
-        raise InputError("it has no links; a cluster's chips are joined.")
+        raise InputError("it has no links; a cluster's chips are joined. Add them.")
     fixed = {pair: tuple(sorted(cables)) for pair, cables in links.items()}
     return Sketch(tuple(graph.nodes), frozenset(switches), fixed)
 

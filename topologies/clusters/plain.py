@@ -48,7 +48,7 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
     kind, _, dims = text.partition(":")
     sizes, more = _sizes(text, kind, dims)
     if kind != "torus" and len(sizes) > 1:
-        raise InputError(f"{text}: a {kind} has one size, as {PLAIN[kind]}")
+        raise InputError(f"{text}: a {kind} has one size, as {PLAIN[kind]}.")
     if bandwidth is None or latency is None:
         raise InputError(
             f"{text} needs the bandwidth and latency of a directed link; "

@@ -97,5 +97,5 @@ def _exact(quantity: str, text: str, unit: str) -> Fraction:
     except InputError as mistake:
         raise InputError(f"{given}: {mistake}") from None
     if base != unit and (spelled or unit not in ("count", "ratio")):
-        raise InputError(f"{given} is in {base}, not in {unit}")
+        raise InputError(f"{given} is in {base}, not in {unit}. Write it so.")
     return exact

@@ -116,7 +116,10 @@ def _switch(sketch: Sketch, hub: Hashable) -> Switch:
     chips = [node for node in sketch.nodes if node != hub]
     stray = next((pair for pair in sketch.links if hub not in pair), None)
     if stray is not None or len(sketch.links) != 2 * len(chips):
-        raise InputError("chips beside a switch are joined to it alone, each of them once or more.")
+        raise InputError(
+            "a chip beside the switch is joined to another, or to nothing; chips of a switch are "
+            "joined to it alone. Describe other clusters in a YAML file."
+        )
     cables = _only({sketch.links[chip, hub] for chip in chips}, "to the switch")
     latency_ps = max(cable.latency_ps for cable in cables)
     total = sum(cable.bandwidth_bytes_per_s for cable in cables)

@@ -99,7 +99,9 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
         table[BLOCKS] = [one if isinstance(one, list) else [] for one in table[BLOCKS]]
     if "time_s" in table and table["time_s"].isna().any():
         row_number = int(table["time_s"].isna().to_numpy().argmax()) + 1
-        raise InputError(f"{named}: request {row_number} has no time, and others have one.")
+        raise InputError(
+            f"{named}: request {row_number} has no time, and others have one. State all or none."
+        )
     return table
 
 

@@ -50,7 +50,8 @@ def demand_from(
     joined = mix(parts) if len(parts) > 1 else parts[0]
     if average_minutes > joined.minutes:
         raise InputError(
-            f"cannot average over {average_minutes:,} minutes: the demand has {joined.minutes:,}."
+            f"cannot average over {average_minutes:,} minutes: the demand has {joined.minutes:,}. "
+            "Average over fewer."
         )
     return joined.averaged(average_minutes) if average_minutes > 1 else joined
 

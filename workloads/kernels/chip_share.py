@@ -146,7 +146,7 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
         For a chip that the catalogue does not have, or a precision that the chip does not.
     """
     if ranks_per_chip < 1:
-        raise InputError(f"ranks per chip is {ranks_per_chip}, the least is 1.")
+        raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")
     known = catalogue() if parts is None else parts
     return Rank(
         chip=chip,

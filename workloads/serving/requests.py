@@ -284,7 +284,9 @@ def _seconds(table: pd.DataFrame, file: Path) -> FloatArray:
         values = numbers
     if not np.all(np.isfinite(values)) or (values < 0).any():
         row = int(np.argmax(~np.isfinite(values) | (values < 0)))
-        raise InputError(f"{file}, row {row + 2}: its time is not a time.")
+        raise InputError(
+            f"{file}, row {row + 2}: its time is no finite number from 0, nor a date. Correct it."
+        )
     return values
 
 

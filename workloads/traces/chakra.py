@@ -231,9 +231,12 @@ def _add(
     where = f"{path}: node {node.id} ({node.name[:60]})"
     kind = KIND.get(node.type)
     if kind is None:
-        raise InputError(f"{where} has the type {node.type}, which is unknown. Types are 1 to 7.")
+        raise InputError(f"{where} has the type {node.type}, which is unknown; give 1 to 7.")
     if node.duration_micros > LONGEST_US:
-        raise InputError(f"{where} lasts {node.duration_micros} µs; a negative or impossible time.")
+        raise InputError(
+            f"{where} lasts {node.duration_micros} µs, a negative or impossible time; the most is "
+            f"{LONGEST_US} µs. Trace it again."
+        )
     known: dict[str, Any] = {"duration_ps": int(node.duration_micros) * PS_PER_US}
     host = bool(stated.get("is_cpu_op"))
     lane = HOST_LANE if host else DEVICE
@@ -269,7 +272,7 @@ def _collective(
 ) -> dict[str, Any]:
     number = _whole(stated, "comm_type", where)
     if number >= len(schema.COLLECTIVES):
-        raise InputError(f"{where}: comm_type {number} is unknown. Kinds are 0 to 9.")
+        raise InputError(f"{where}: comm_type {number} is unknown; give one of 0 to 9.")
     name = schema.COLLECTIVES[number]
     timed = STANDS_FOR.get(name, name)
     known = OPERATIONS.index(timed) if timed in OPERATIONS else UNKNOWN

@@ -176,7 +176,8 @@ def _communication_ps(
         ends = np.array([recording.rank[node], recording.peer[node]], np.int64)
         if not 0 <= ends[1] < cluster.chips or ends[0] == ends[1]:
             raise InputError(
-                f"{recording.place(node)} is sent to rank {ends[1]}, which is not one."
+                f"{recording.place(node)} is sent to rank {ends[1]}; give another than "
+                f"its own of 0 to {cluster.chips - 1}."
             )
         return duration_ps(CollectiveCall("permute", ChipGroup(cluster, ends), size)) if size else 0
     ranks = members[int(recording.group[node])]

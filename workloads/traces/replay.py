@@ -144,7 +144,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
             [],
         )
         if not chosen:
-            raise InputError(f"{path} holds no traces: no .et, .json, .json.gz or .goal file.")
+            raise InputError(f"{path} holds no traces. Give .et, .json, .json.gz or .goal files.")
         files += chosen
     if len(files) > MOST_FILES:
         raise InputError(f"{len(files):,} files; at most {MOST_FILES:,} ranks are read.")

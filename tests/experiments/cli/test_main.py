@@ -120,7 +120,9 @@ def test_a_fault_of_the_system_is_words_not_a_number(
 
     monkeypatch.setattr("topologies.clusters.names.cluster", full)
     assert run(["topology", "trn2.48xlarge"]) == 2
-    assert capsys.readouterr().err == "cluster-sim: No space left on device.\n"
+    assert capsys.readouterr().err == (
+        "cluster-sim: No space left on device. Free some space, or choose another place.\n"
+    )
 
 
 @pytest.mark.parametrize("command", SINGLE)

@@ -25,7 +25,7 @@ def shell(words: str) -> subprocess.CompletedProcess[str]:
     ("words", "status", "told"),
     [
         (f"PY {COMMAND} >&-", 2, "standard output is closed; send it somewhere"),
-        (f"PY {COMMAND} >/dev/full", 2, "standard output: No space left on device."),
+        (f"PY {COMMAND} >/dev/full", 2, "standard output: No space left on device. Free some"),
         ("PY -m cluster_sim --version >/dev/full", 2, "standard output: No space left"),
         (f"PY {COMMAND} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
         (f"PY {COMMAND} 2>&- >/dev/null", 0, ""),

@@ -70,7 +70,7 @@ def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math
     price = pd.to_numeric(table["usd_per_mwh"], errors="coerce").to_numpy(float)
     if not np.isfinite(price).all():
         row = int(np.argmin(np.isfinite(price)))
-        raise InputError(f"{file}, row {row + 2}: usd_per_mwh is not a number.")
+        raise InputError(f"{file}, row {row + 2}: usd_per_mwh is not a number. Write digits.")
     rows = _by_hour if "hour" in table else _by_time
     return Prices(price[rows(table, pd.date_range(start, periods=minutes, freq="min"), file)], cap)
 

@@ -30,19 +30,22 @@ def load_policy(path: str | Path) -> Policy:
     """
     file = Path(path)
     if file.suffix != ".py" or not file.is_file():
-        raise InputError(f"policy file {file} is not an existing .py file.")
+        raise InputError(f"policy file {file} is not an existing .py file. Correct the path.")
     if file.stat().st_size > MAX_BYTES:
         raise InputError(
-            f"policy file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}."
+            f"policy file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}. "
+            "Shorten it."
         )
     spec = importlib.util.spec_from_file_location(f"user_policy_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise InputError(f"policy file {file} cannot be loaded as Python.")
+        raise InputError(f"policy file {file} cannot be loaded as Python. Correct it.")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as fault:
-        raise InputError(f"policy file {file}: {type(fault).__name__}: {fault}.") from fault
+        raise InputError(
+            f"policy file {file}: {type(fault).__name__}: {fault}. Correct it."
+        ) from fault
     policy = getattr(module, "policy", None)
     if not callable(policy):
         raise InputError(f"policy file {file} defines no function policy(view); add one.")
@@ -57,7 +60,8 @@ def _guarded(policy: Policy, file: Path) -> Policy:
             return policy(view)
         except Exception as fault:
             raise InputError(
-                f"policy file {file}, minute {view.minute}: {type(fault).__name__}: {fault}."
+                f"policy file {file}, minute {view.minute}: {type(fault).__name__}: {fault}. "
+                "Correct its function policy(view)."
             ) from fault
 
     return guarded

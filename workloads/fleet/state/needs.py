@@ -31,7 +31,7 @@ def scaled_to_fleet(
         raise InputError(f"a peak share of {peak_share} is not in (0, 100); 1 fills the fleet.")
     peak = busiest_hour(units_needed(demand, services).sum(axis=0))
     if peak <= 0:
-        raise InputError("the demand has no requests; there is nothing to scale.")
+        raise InputError("the demand has no requests, which nothing can scale; check its columns.")
     return demand.times(peak_share * units / peak)
 
 
