@@ -58,10 +58,10 @@ def test_flows_of_racks_counted_together_equal_all_messages(ratio, servers):
 
 def test_4096_chips_over_an_oversubscribed_clos():
     machine = racks(4, servers=256)
-    made = exchange(Call("all-to-all", whole(machine), 2**30))
+    messages = exchange(Call("all-to-all", whole(machine), 2**30))
     crossing = 2**30 * (4096 - 128) / 4096
-    assert len(made) < 2 * (4096 // 64) ** 2
-    assert run(made).total_s >= crossing / (machine.scale_out.bandwidth_bytes_per_s / 4)
+    assert len(messages) < 2 * (4096 // 64) ** 2
+    assert run(messages).total_s >= crossing / (machine.scale_out.bandwidth_bytes_per_s / 4)
 
 
 def test_a_large_all_to_all_between_domains_is_run_as_flows():
@@ -84,8 +84,8 @@ def test_chunks_between_oversubscribed_racks_wait_for_their_uplinks(ratio):
     machine, size = racks(ratio, radix=16, servers=8), 2**28
     uplink = 16 * machine.scale_out.bandwidth_bytes_per_s / ratio
     between = 2 * (7 / 8) * size / uplink  # each server's shards, round a ring of eight, both ways
-    made = build(Call("all-reduce", whole(machine), size), "hierarchical")
-    trace = run(made)
+    schedule = build(Call("all-reduce", whole(machine), size), "hierarchical")
+    trace = run(schedule)
     assert between < trace.total_s < 1.1 * between + 0.4e-3
     assert not violations(trace)
     out = size * (112 / 128) * 16 / uplink
@@ -115,9 +115,9 @@ def test_folded_domains_feel_thin_racks_as_all_of_them_do(ratio, radix, op):
 def test_both_engines_agree_on_oversubscribed_racks():
     machine = racks(4, radix=16, servers=4)
     group = Group(machine, np.add.outer(16 * np.arange(4), [0, 1, 4]).ravel(), 2)
-    made = build(Call("all-to-all", group, MB), "direct")
-    assert any(name.startswith("ToR-up") for name in made.resources.names())
-    fast, reference = simulate(made), simulate(made, engine="reference")
+    schedule = build(Call("all-to-all", group, MB), "direct")
+    assert any(name.startswith("ToR-up") for name in schedule.resources.names())
+    fast, reference = simulate(schedule), simulate(schedule, engine="reference")
     np.testing.assert_array_equal(fast.end_ps, reference.end_ps)
 
 

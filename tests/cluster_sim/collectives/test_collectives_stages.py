@@ -59,9 +59,9 @@ def test_equal_axes_share_evenly_and_a_thin_axis_goes_last():
 @pytest.mark.parametrize("size", [0, 5, 10**5 + 1])
 def test_all_to_all_axis_by_axis_is_proven(text, size):
     machine = cluster(text, bandwidth="1GB/s", latency="1us")
-    made = compose(Call("all-to-all", whole(machine), size), "torus")
-    assert made.steps == len(machine.shape.sizes)
-    assert prove(made) == "proven"
+    collective = compose(Call("all-to-all", whole(machine), size), "torus")
+    assert collective.steps == len(machine.shape.sizes)
+    assert prove(collective) == "proven"
 
 
 def test_a_large_exchange_is_not_listed_but_moves_all_bytes():
@@ -92,10 +92,10 @@ def test_stages_of_any_torus_are_proven(size, sides, op):
 def test_hierarchical_is_proven_and_crosses_the_adapters_once(op, cores, size, domains, places):
     machine = cluster("trn2.48xlarge:12")
     group = Group(machine, np.add.outer(16 * np.arange(domains), places).ravel(), cores)
-    made = compose(Call(op, group, size), "hierarchical")
-    assert prove(made) == "proven"
-    assert made.schedule.facts["ranks"] == group.ranks
-    frame = run(made.schedule).frame(resources="tx")
+    collective = compose(Call(op, group, size), "hierarchical")
+    assert prove(collective) == "proven"
+    assert collective.schedule.facts["ranks"] == group.ranks
+    frame = run(collective.schedule).frame(resources="tx")
     assert frame.size_bytes.sum() == size * (domains - 1) * (2 if op == "all-reduce" else 1)
 
 
@@ -103,11 +103,11 @@ def test_hierarchical_is_proven_and_crosses_the_adapters_once(op, cores, size, d
 def test_domains_exchange_in_the_prime_factors_of_their_number(each):
     machine = cluster("trn2-ultraserver:63")
     group = Group(machine, np.add.outer(64 * np.arange(63), np.arange(each)).ravel())
-    made = compose(Call("all-reduce", group, 2**12), "hierarchical")
-    assert made.steps == 2 * (2 + 2 + 6 + each - 1)
+    collective = compose(Call("all-reduce", group, 2**12), "hierarchical")
+    assert collective.steps == 2 * (2 + 2 + 6 + each - 1)
     # No faster than its bytes and its steps.
     step_ps = machine.scale_out.latency_ps
-    total = run(made.schedule).total_ps
+    total = run(collective.schedule).total_ps
     assert total >= lower_bound_ps(Call("all-reduce", group, 2**12))
     assert 20 * step_ps <= total < 25 * step_ps + 20 * 10**6
 
