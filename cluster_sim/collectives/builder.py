@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.messages import side_by_side
 from cluster_sim.hardware.communication_costs import CommunicationCosts, wire, within_chip
-from cluster_sim.hardware.fabric import fabric
+from cluster_sim.hardware.fabric import Fabric, fabric
 from cluster_sim.schedule.table import Schedule
 from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
@@ -142,7 +143,7 @@ def compose(
     messages = side_by_side([picked.messages(call, costs) for call in many])
     facts = _facts(many, picked, ideal=ideal, sbuf=sbuf)
     chips = np.concatenate([call.group.chip_of_rank for call in many])
-    covered = fabric(cluster, distinct(chips // cluster.chips_per_domain), costs=costs)
+    covered = _covered(cluster, tuple(distinct(chips // cluster.chips_per_domain).tolist()), costs)
     return Collective(
         kind=first.kind,
         algorithm=picked.name,
@@ -154,6 +155,12 @@ def compose(
         ),
         steps=int(messages.step.max(initial=-1)) + 1,
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _covered(cluster: Cluster, domains: tuple[int, ...], costs: CommunicationCosts) -> Fabric:
+    """Fabric of some domains, which group after group of a training step is on."""
+    return fabric(cluster, np.array(domains), costs=costs)
 
 
 def _facts(

@@ -11,8 +11,6 @@ from cluster_sim.schedule.table import Codes, Edges, Flows, Label, Resources, Sc
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
-ROW = ("owner", "peer", "lane", "slots", "capacity")
-
 
 def merge(*parts: Schedule) -> Schedule:
     """Run schedules side by side: they start together, and resources of one name are one.
@@ -43,7 +41,7 @@ def merge(*parts: Schedule) -> Schedule:
     >>> [round(run(both).total_s * 1e3, 3) for both in (one, merge(one, one))]
     [3.003, 6.001]
     """
-    resources, numbers = _common([part.resources for part in parts])
+    resources, numbers = common([part.resources for part in parts])
     before = np.cumsum([0, *(len(part) for part in parts)])
     kinds = [{(name, type(one)) for name, one in part.labels.items()} for part in parts]
     shared = {name for name, _ in set.intersection(*kinds)}
@@ -67,32 +65,43 @@ def merge(*parts: Schedule) -> Schedule:
     )
 
 
-def _common(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
-    """Each resource once, and the new numbers of those of each table."""
+def common(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
+    """Each resource once, in the order in which they come, and the new numbers of each table's.
+
+    Raises
+    ------
+    InputError
+        When a resource has more slots, or another capacity, in one table than in another.
+    """
     every = Resources.concat(tables)
-    names = np.array(every.names())
-    _, first, where = np.unique(names, return_index=True, return_inverse=True)
+    first, where = _same(every)
     for column in ("slots", "capacity"):
         values = getattr(every, column)
         differs = values != values[first][where]
         if differs.any():
             k = int(np.argmax(differs))
             raise InputError(
-                f"{names[k]} has {column} {values[first][where][k]} in one schedule and "
-                f"{values[k]} in another; build both for the same cluster"
+                f"{every.names(np.array([k]))[0]} has {column} {values[first][where][k]} in one "
+                f"schedule and {values[k]} in another; build both for the same cluster"
             )
     order = np.argsort(first)
     place = np.empty(len(first), np.int64)
     place[order] = np.arange(len(first))
-    kept = first[order]
-    resources = Resources(
-        kinds=every.kinds,
-        kind=every.kind[kept],
-        switches_from=every.switches_from,
-        **{name: getattr(every, name)[kept] for name in ROW},
-    )
     ends = np.cumsum([len(table) for table in tables])[:-1]
-    return resources, np.split(place[where], ends)
+    return every.picked(first[order]), np.split(place[where], ends)
+
+
+def _same(every: Resources) -> tuple[IntArray, IntArray]:
+    """First row of each resource, and which of these each row is."""
+    columns = (every.lane, every.peer, every.owner, every.kind)
+    order = np.lexsort(columns)  # stable, so that the first of equal rows stays first
+    new = np.zeros(len(every), np.bool_)
+    new[:1] = True
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    where = np.empty(len(every), np.int64)
+    where[order] = np.cumsum(new) - 1
+    return order[new], where
 
 
 def _renumbered(resource: IntArray, new: IntArray) -> IntArray:

@@ -273,7 +273,8 @@ def _built(shapes: RankShapes, cluster: Cluster, how: Detail) -> tuple[str, Prog
     if how.folded and not how.disturbed and how.level not in WRITTEN_OUT:
         whole = fold(whole, affected_ranks(whole, how.faults))
     level = automatic(whole, how.faults) if how.level == "auto" else how.level
-    return level, whole, ready(whole, cluster, level, how.faults, how.disturbed)
+    run = ready(whole, cluster, level, how.faults, how.disturbed, engine=how.engine)
+    return level, whole, run
 
 
 def _check_plausible(step: Iteration) -> None:

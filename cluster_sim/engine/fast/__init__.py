@@ -26,10 +26,12 @@ from cluster_sim.engine.fast.columns import (
 )
 from cluster_sim.engine.fast.loop import play
 from cluster_sim.engine.fast.queues import empty_queues
+from cluster_sim.engine.fast.routines import calls_of, held_back, no_calls
 from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.fast.streams import Streams, empty_streams
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
+from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
 
@@ -67,6 +69,25 @@ def simulate(
     return settle(times, state.pending, now=now, on_its_way=len(moving) > 0 or faults_ahead)
 
 
+def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
+    """Run a schedule with routines; the times are those of the ops outside of routines."""
+    run = new_run(schedule, Faults.none(), ())._replace(calls=calls_of(schedule, routines))
+    state, outside = run.state, routines.outside
+    held_back(routines, state.pending)
+    now = play(run, HORIZON_PS)
+    if run.calls.clash[0] != NO_OP:
+        raise ValueError(f"routine {run.calls.clash[0]} is called while it runs")
+    if state.notes[TROUBLE] != NO_OP:
+        raise HorizonError.of(int(state.notes[TROUBLE]))
+    if len(_moving(run)):
+        raise HorizonError.of(int(_moving(run).min()))
+    columns = (state.ready, state.start, state.end)
+    ready, start, end = (column[:outside].copy() for column in columns)
+    status = np.zeros(outside, np.uint8)
+    times = Times(ready, start, end, status, Attempts.none(), np.empty(0, np.int32))
+    return settle(times, state.pending[:outside], now=now, on_its_way=False)
+
+
 def new_run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
     """Return everything that a run of a schedule works on, before its first instant."""
     number, streams = _streams(schedule, faults)
@@ -77,6 +98,7 @@ def new_run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run
         queues=empty_queues(_column(schedule.resources.slots, np.int64)),
         streams=streams,
         speeds=_speeds(schedule, faults),
+        calls=no_calls(),
     )
 
 

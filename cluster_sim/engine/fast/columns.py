@@ -63,6 +63,16 @@ class Speeds(NamedTuple):
     reached: IntArray  # ops to look at behind one that failed
 
 
+class Calls(NamedTuple):
+    """Routines of the schedule and their calls. All but ``clash`` are empty when there are none."""
+
+    routine: IntArray  # that a join calls or is the last op of, -1 for none, by op
+    first: IntArray  # op of each routine, and behind them the number of all ops
+    pending: IntArray  # edges into each op
+    caller: IntArray  # join for which each routine runs now, -1 for none
+    clash: IntArray  # [routine that was called while it ran, or -1]
+
+
 ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH = range(10)
 NOTES = 10
 """Places in ``State.notes``: the ends of the chain of arrivals, an op that would pass the horizon

@@ -16,6 +16,7 @@ from cluster_sim.engine.fast.columns import (
 )
 from cluster_sim.engine.fast.disturb import happen
 from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
+from cluster_sim.engine.fast.routines import pass_on
 from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
 from cluster_sim.engine.fast.streams import leave_next, solve
 from cluster_sim.engine.jit import compiled, inlined, wide
@@ -114,6 +115,8 @@ def _settle_arrivals(run: Run, now: int) -> None:
         elif ops.kind[op] == JOIN:
             state.start[op] = now
             finish(run, op, now)
+            if len(run.calls.routine):
+                pass_on(run, op, now)
             op = wide(state.next[op])
         else:
             following = wide(state.next[op])

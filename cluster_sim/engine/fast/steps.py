@@ -12,6 +12,7 @@ from cluster_sim.engine.fast.columns import (
     NO_OP,
     STOP,
     TROUBLE,
+    Calls,
     Ops,
     Speeds,
     State,
@@ -31,6 +32,7 @@ class Run(NamedTuple):
     queues: Queues
     streams: Streams
     speeds: Speeds
+    calls: Calls
 
 
 @inlined

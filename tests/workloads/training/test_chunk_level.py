@@ -10,6 +10,8 @@ import pytest
 from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
+from cluster_sim.engine.routines import simulate_calls
+from cluster_sim.schedule.routines import check_routines, written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
@@ -54,15 +56,38 @@ def test_what_shares_cables_is_slower() -> None:
     assert (parts.sum(axis=1) == chunks.trace.total_ps).all()
 
 
-def test_both_engines_run_the_chunks_alike_and_nothing_is_lost() -> None:
-    program, made = toy_program(plan(tp=4, dp=4, global_batch=4), sixteen(), SHORT), sixteen()
-    expanded = expand(program, lower(program), made)
-    trace, reference = run(expanded.schedule), run(expanded.schedule, engine="reference")
-    assert (trace.times.end_ps == reference.times.end_ps).all()
-    assert not violations(trace)
-    told = project(trace, expanded)
+CONTENDING: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("trn2.48xlarge", {"tp": 4, "dp": 4, "global_batch": 4}),
+    ("trn2.48xlarge", {"pp": 8, "dp": 2, "global_batch": 4}),
+    ("trn2.48xlarge", {"tp": 2, "pp": 2, "dp": 4, "overlap": "all", "global_batch": 8}),
+    ("trn2.48xlarge:2", {"tp": 8, "dp": 4, "overlap": "dp", "global_batch": 4}),
+    ("trn2.48xlarge", {"tp": 8, "dp": 8, "ranks_per_chip": 4, "global_batch": 8}),
+)
+"""Plans whose collectives share links, CC-Cores, adapters or memories."""
+
+
+@pytest.mark.parametrize("as_flows", [False, True], ids=["chunk", "flow"])
+@pytest.mark.parametrize(("machine", "asked"), CONTENDING, ids=str)
+def test_calls_in_place_have_the_times_of_those_written_out(
+    machine: str, asked: dict[str, Any], as_flows: bool
+) -> None:
+    """By both engines: each collective stands once a group, or once a call."""
+    fabric = cluster(machine)
+    program = toy_program(plan(**asked), fabric, SHORT)
+    expanded = expand(program, lower(program), fabric, as_flows=as_flows)
+    check_routines(expanded.schedule, expanded.routines)
+    plain = run(written_out(expanded.schedule, expanded.routines))
+    reference = run(plain.schedule, engine="reference")
+    assert (plain.times.end_ps == reference.times.end_ps).all()
+    assert not violations(plain)
+    times = simulate_calls(expanded.schedule, expanded.routines)
+    for name in ("ready_ps", "start_ps", "end_ps", "status"):
+        outside = getattr(plain.times, name)[: expanded.routines.outside]
+        assert (getattr(times, name) == outside).all(), name
+    told = project(times, expanded)
     assert len(told.schedule) == len(lower(program))
-    assert told.total_ps == trace.total_ps
+    assert told.total_ps == plain.total_ps
+    assert expanded.ops == len(plain) - len(expanded.routines.caller)
 
 
 def test_every_call_has_the_ops_of_its_collective() -> None:
@@ -74,7 +99,7 @@ def test_every_call_has_the_ops_of_its_collective() -> None:
     for step in np.array(program.steps)[program.streams[0].ops.step]:
         if step.axis:
             ops += len(compose(Call(step.collective, whole(made), step.size_bytes)).schedule)
-    assert len(expanded.schedule) == len(told) + ops
+    assert expanded.ops == len(told) + ops
 
 
 def test_ranks_of_one_chip_share_its_memory() -> None:
@@ -83,7 +108,8 @@ def test_ranks_of_one_chip_share_its_memory() -> None:
     program = toy_program(how, made, SHORT)
     expanded = expand(program, lower(program), made)
     assert (expanded.schedule.kind == FLOW).any()
-    assert project(run(expanded.schedule), expanded).total_ps >= run(lower(program)).total_ps
+    times = simulate_calls(expanded.schedule, expanded.routines)
+    assert times.total_ps >= run(lower(program)).total_ps
 
 
 def test_experts_and_jitter_at_the_chunk_level() -> None:
@@ -102,5 +128,7 @@ def test_experts_and_jitter_at_the_chunk_level() -> None:
 def test_what_is_not_known_by_its_chunks_or_too_large_is_refused() -> None:
     with pytest.raises(InputError, match="by the times that NCCL takes"):
         iteration(TOY, cluster("dgx-h100"), plan(dp=8), level="chunk")
-    with pytest.raises(InputError, match=r"at most 10,000,000 are run\. Use fewer chips"):
-        iteration(TOY, sixteen(), plan(tp=16, global_batch=128), level="chunk")
+    large = plan(tp=16, global_batch=128)
+    with pytest.raises(InputError, match=r"at most 10,000,000 are run\..*, --engine fast without"):
+        iteration(TOY, sixteen(), large, level="chunk", engine="reference")
+    assert iteration(TOY, sixteen(), large, level="chunk").ops > 10_000_000

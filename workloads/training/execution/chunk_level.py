@@ -14,10 +14,13 @@ import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, build
 from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.engine.times import Times
 from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.merge import common
+from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import JOIN, NO_RESOURCE, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace
-from topologies.arrays import IntArray
+from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.training.execution.flow_level import as_flow
@@ -27,7 +30,9 @@ from workloads.training.program.group_times import group_of
 from workloads.training.program.program import Exchange, Program
 
 MOST_OPS = 10_000_000
-"""Ops of a run; more would not fit in a few gigabytes."""
+"""Ops that stand in a schedule; more would not fit in a few gigabytes."""
+MOST_OPS_RUN = 2 * 10**9
+"""Ops that a run goes through: some minutes."""
 SENDER, RECEIVER = 0, 1
 
 
@@ -38,7 +43,9 @@ class Expanded:
     Attributes
     ----------
     schedule : Schedule
-        The ops of ``told`` first, then those of all collectives.
+        The ops of ``told`` first, then each collective of each group, once.
+    routines : Routines
+        Where these stand, and which joins call them.
     told : Schedule
         The same iteration at the collective level, on which times are told.
     op, end : int64 array (communications,)
@@ -46,14 +53,20 @@ class Expanded:
     """
 
     schedule: Schedule
+    routines: Routines
     told: Schedule
     op: IntArray
     end: IntArray
 
+    @property
+    def ops(self) -> int:
+        """Ops that a run goes through, without the joins that only end a call."""
+        return self.routines.ops - len(self.routines.caller)
+
 
 @dataclass(frozen=True, eq=False)
-class _Copies:
-    """One collective, as often as a group calls it.
+class _Called:
+    """One collective of one group, and who calls it.
 
     Attributes
     ----------
@@ -66,11 +79,16 @@ class _Copies:
     join: IntArray
 
     def __len__(self) -> int:
-        return len(self.pattern) * len(self.join)
+        return len(self.pattern) + 1
 
 
 def expand(
-    program: Program, told: Schedule, cluster: Cluster, *, as_flows: bool = False
+    program: Program,
+    told: Schedule,
+    cluster: Cluster,
+    *,
+    as_flows: bool = False,
+    in_place: bool = True,
 ) -> Expanded:
     """Write out the collectives of an iteration.
 
@@ -83,6 +101,9 @@ def expand(
     cluster : Cluster
     as_flows : bool
         Write each collective as one flow on the links that it uses, instead of its chunks.
+    in_place : bool
+        Whether an engine will run routines in place; one that needs them written out has room for
+        fewer calls.
 
     Raises
     ------
@@ -96,33 +117,45 @@ def expand(
             "chunks. Use --level collective."
         )
     layout = lay_out(program)
-    copies = list(_collectives(program, layout, cluster, as_flows=as_flows))
-    ops = len(told) + sum(map(len, copies))
-    if ops > MOST_OPS:
-        level = "flow" if as_flows else "chunk"
+    called = list(_collectives(program, layout, cluster, as_flows=as_flows))
+    standing = len(told) + sum(map(len, called))
+    run = len(told) + sum(len(one.pattern) * len(one.join) for one in called)
+    level = "flow" if as_flows else "chunk"
+    most = MOST_OPS_RUN if in_place else MOST_OPS
+    if run > most:
+        more = "" if in_place else ", --engine fast without --fault"
         raise InputError(
-            f"--level {level} makes {ops:,} ops of this iteration; at most {MOST_OPS:,} are run. "
-            "Use fewer chips, layers or microbatches, or --level collective."
+            f"--level {level} makes {run:,} ops of this iteration; at most {most:,} are run. "
+            f"Use fewer chips, layers or microbatches{more}, or --level collective."
+        )
+    if standing > MOST_OPS:
+        raise InputError(
+            f"--level {level} makes a schedule of {standing:,} ops of the groups of this plan; at "
+            f"most {MOST_OPS:,} fit. Use fewer chips or layers, or --level collective."
         )
     op, end = _ends(program, layout)
-    return Expanded(_joined(told, copies, op), told, op, end)
+    return Expanded(*_joined(told, called, op), told, op, end)
 
 
-def project(trace: Trace, expanded: Expanded) -> Trace:
-    """Tell the times of a chunk-level run on the ops of the collective level."""
-    kept, times = slice(0, len(expanded.told)), trace.times
-    end_ps = times.end_ps[kept].copy()
+def with_durations(expanded: Expanded, told: Schedule) -> Expanded:
+    """Return the same iteration with the kernel times of another schedule of its program."""
+    duration = expanded.schedule.duration_ps.copy()
+    duration[: len(told)] = told.duration_ps
+    duration[expanded.op] = 0
+    return replace(expanded, schedule=replace(expanded.schedule, duration_ps=duration), told=told)
+
+
+def project(times: Times, expanded: Expanded) -> Trace:
+    """Tell the times of ops that stand outside of routines on the ops of the collective level."""
+    end_ps, status = times.end_ps.copy(), times.status.copy()
     end_ps[expanded.op] = times.end_ps[expanded.end]
-    status = times.status[kept].copy()
     status[expanded.op] = times.status[expanded.end]
-    ready_ps, start_ps = (column[kept] for column in (times.ready_ps, times.start_ps))
-    told = replace(times, ready_ps=ready_ps, start_ps=start_ps, end_ps=end_ps, status=status)
-    return Trace(expanded.told, told)
+    return Trace(expanded.told, replace(times, end_ps=end_ps, status=status))
 
 
 def _collectives(
     program: Program, layout: Layout, cluster: Cluster, *, as_flows: bool
-) -> Iterator[_Copies]:
+) -> Iterator[_Called]:
     """Calls of each group, once for each kind of call; not those that stay on one chip."""
     known: dict[tuple[bytes, str, int, int], Schedule] = {}
     for number, exchange in enumerate(program.exchanges, start=1):
@@ -136,7 +169,7 @@ def _collectives(
                 if key not in known:
                     chunks = _schedule(cluster, chips, step)
                     known[key] = as_flow(chunks, alone_ps) if as_flows else chunks
-                yield _Copies(known[key], layout.offset[members[0], number] + 2 * calls)
+                yield _Called(known[key], layout.offset[members[0], number] + 2 * calls)
 
 
 def _on_one_chip(chips: IntArray) -> bool:
@@ -207,98 +240,99 @@ def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
     return np.concatenate(ops), np.concatenate(ends)
 
 
-def _joined(told: Schedule, copies: list[_Copies], talks: IntArray) -> Schedule:
-    """All ops in one schedule: those of ranks, then the copies of each collective."""
+def _joined(told: Schedule, called: list[_Called], talks: IntArray) -> tuple[Schedule, Routines]:
+    """All ops in one schedule: those of ranks, then each collective and the join that ends it."""
     kind, duration, resource = (
         column.copy() for column in (told.kind, told.duration_ps, told.resource)
     )
     kind[talks], duration[talks], resource[talks] = JOIN, 0, NO_RESOURCE
-    first = np.cumsum([len(told), *map(len, copies)])
-    tables, places = _fabric(told.resources, copies)
-    columns = [np.stack([kind, resource, duration, told.size_bytes, told.priority])]
-    pairs = [_pairs(told.edges, np.zeros(1, np.int64))]
-    flows = [told.flows]
-    for one, at, place in zip(copies, first.tolist(), places, strict=False):
-        pattern, at_calls = one.pattern, at + len(one.pattern) * np.arange(len(one.join))
-        held = np.append(place, NO_RESOURCE)[pattern.resource]
-        each = np.stack(
-            [pattern.kind, held, pattern.duration_ps, pattern.size_bytes, pattern.priority]
-        )
-        columns.append(np.tile(each, len(one.join)))
-        pairs += [_pairs(pattern.edges, at_calls), *_framed(one, at_calls)]
-        flows.append(_tiled(pattern.flows, at_calls, place))
-    whole = np.concatenate(columns, axis=1)
-    src, dst, lag, starts = np.concatenate(pairs, axis=1)
-    edges = Edges.from_pairs(int(first[-1]), src, dst, lag, starts > 0)
+    patterns = [one.pattern for one in called]
+    first = np.cumsum([len(told), *map(len, called)])
+    tables, places = _fabric(told.resources, patterns)
+    held = [
+        np.append(place, NO_RESOURCE)[one.resource]
+        for one, place in zip(patterns, places, strict=True)
+    ]
+    columns = OpColumns(
+        kind=_behind(kind, [one.kind for one in patterns], JOIN),
+        resource=_behind(resource, held, NO_RESOURCE),
+        duration_ps=_behind(duration, [one.duration_ps for one in patterns], 0),
+        size_bytes=_behind(told.size_bytes, [one.size_bytes for one in patterns], 0),
+        priority=_behind(told.priority, [one.priority for one in patterns], 0),
+    )
+    routines = Routines(
+        first,
+        np.concatenate([np.empty(0, np.int64), *(one.join for one in called)]),
+        np.repeat(np.arange(len(called)), [len(one.join) for one in called]),
+    )
     return schedule(
-        OpColumns(
-            kind=whole[0],
-            resource=whole[1],
-            duration_ps=whole[2],
-            size_bytes=whole[3],
-            priority=whole[4],
-        ),
-        edges=edges,
+        columns,
+        edges=_edges(told.edges, patterns, first),
         resources=tables,
-        flows=_flows(flows),
-    )
+        flows=_flows(told.flows, patterns, first, places),
+    ), routines
 
 
-def _fabric(streams: Resources, copies: list[_Copies]) -> tuple[Resources, list[IntArray]]:
+def _behind(outside: IntArray, parts: list[IntArray], end: int) -> IntArray:
+    """A column of the ops outside of routines, then that of each routine and of its last join."""
+    last = np.full(1, end, outside.dtype)
+    both = (column for part in parts for column in (part.astype(outside.dtype, copy=False), last))
+    return np.concatenate([outside, *both])
+
+
+def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, list[IntArray]]:
     """Streams, then what collectives hold, each once; and the number there of what each knows."""
-    number: dict[str, int] = {}
-    tables, places = [streams], list[IntArray]()
-    for one in copies:
-        theirs = one.pattern.resources
-        names = theirs.names()
-        new = np.array([k for k, name in enumerate(names) if name not in number], np.int64)
-        for k in new.tolist():
-            number[names[k]] = len(streams) + len(number)
-        columns = ("kind", "owner", "peer", "lane", "slots", "capacity")
-        picked = {column: getattr(theirs, column)[new] for column in columns}
-        tables.append(replace(theirs, **picked))
-        places.append(np.array([number[name] for name in names], np.int64))
-    return Resources.concat(tables), places
+    tables = {id(one.resources): one.resources for one in patterns}  # most share their table
+    if not tables:
+        return streams, []
+    held, numbers = common(list(tables.values()))
+    number = dict(zip(tables, numbers, strict=True))
+    whole = Resources.concat([streams, held])
+    return whole, [len(streams) + number[id(one.resources)] for one in patterns]
 
 
-def _pairs(edges: Edges, at: IntArray) -> IntArray:
-    """Edges of copies that begin at these ops: source, target, lag, whether it is from a start."""
-    starts = np.zeros(len(edges), np.int64) if edges.from_start is None else edges.from_start
-    src, dst = (np.add.outer(at, ends).ravel() for ends in (edges.sources(), edges.dst))
-    return np.stack([src, dst, np.tile(edges.lag_ps, len(at)), np.tile(starts, len(at))])
-
-
-def _framed(one: _Copies, at: IntArray) -> Iterator[IntArray]:
-    """Edges from the first join of a call to its first ops, and from its last ones to the other."""
-    edges = one.pattern.edges
-    waits = np.zeros(len(one.pattern), np.bool_)
-    waits[edges.dst] = True
-    begin, end = np.flatnonzero(~waits), np.flatnonzero(np.diff(edges.ptr) == 0)
-    heads, tails = np.add.outer(at, begin), np.add.outer(at, end)
-    for src, dst in ((one.join[:, None], heads), (tails, one.join[:, None] + 1)):
-        both = np.stack(np.broadcast_arrays(src, dst)).reshape(2, -1)
-        yield np.concatenate([both, np.zeros_like(both)])
-
-
-def _tiled(flows: Flows, at: IntArray, place: IntArray) -> Flows:
-    """Flows of copies that begin at these ops."""
-    copies = len(at)
-    widths = np.tile(np.diff(flows.ptr), copies)
-    return Flows(
-        np.add.outer(at, flows.op).ravel().astype(np.int32),
-        np.tile(flows.cap_bytes_per_s, copies),
-        np.concatenate([[0], np.cumsum(widths)]),
-        np.tile(place[flows.resource], copies).astype(np.int32),
-        np.tile(flows.weight, copies),
+def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
+    """Edges of the ops outside, then of each routine, whose last ops lead to its join."""
+    ptr, dst = [outside.ptr], [outside.dst]
+    lag_ps, starts = [outside.lag_ps], [_from_start(outside)]
+    at = len(outside)
+    for pattern, begin in zip(patterns, first.tolist(), strict=False):
+        edges, end = pattern.edges, len(pattern)
+        leaving = np.diff(edges.ptr)
+        last = np.flatnonzero(leaving == 0)
+        leaving[last] = 1
+        behind = at + np.cumsum(np.append(leaving, 0))
+        place = edges.ptr[last]
+        ptr.append(behind)
+        dst.append((np.insert(edges.dst, place, end) + begin).astype(np.int32))
+        lag_ps.append(np.insert(edges.lag_ps, place, 0))
+        starts.append(np.insert(_from_start(edges), place, False))
+        at = int(behind[-1])
+    from_start = np.concatenate(starts)
+    return Edges(
+        np.concatenate(ptr),
+        np.concatenate(dst),
+        np.concatenate(lag_ps),
+        from_start if from_start.any() else None,
     )
 
 
-def _flows(tables: list[Flows]) -> Flows:
-    widths = np.concatenate([np.diff(one.ptr) for one in tables])
+def _from_start(edges: Edges) -> BoolArray:
+    return np.zeros(len(edges), np.bool_) if edges.from_start is None else edges.from_start
+
+
+def _flows(
+    outside: Flows, patterns: list[Schedule], first: IntArray, places: list[IntArray]
+) -> Flows:
+    """Flows of the ops outside, then of each routine."""
+    tables = [one.flows for one in patterns]
+    widths = [np.diff(one.ptr) for one in (outside, *tables)]
+    ops = [one.op + begin for one, begin in zip(tables, first.tolist(), strict=False)]
+    held = [place[one.resource] for one, place in zip(tables, places, strict=True)]
     return Flows(
-        np.concatenate([one.op for one in tables]),
-        np.concatenate([one.cap_bytes_per_s for one in tables]),
-        np.concatenate([[0], np.cumsum(widths)]),
-        np.concatenate([one.resource for one in tables]),
-        np.concatenate([one.weight for one in tables]),
+        np.concatenate([outside.op, *ops]).astype(np.int32),
+        np.concatenate([one.cap_bytes_per_s for one in (outside, *tables)]),
+        np.concatenate([[0], np.cumsum(np.concatenate(widths))]).astype(np.int64),
+        np.concatenate([outside.resource, *held]).astype(np.int32),
+        np.concatenate([one.weight for one in (outside, *tables)]),
     )

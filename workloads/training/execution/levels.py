@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.routines import simulate_calls
+from cluster_sim.engine.times import HorizonError
+from cluster_sim.schedule.routines import written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.training.execution.chunk_level import Expanded, expand, project
+from workloads.training.execution.chunk_level import Expanded, expand, project, with_durations
 from workloads.training.execution.faults import Fault, table
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
@@ -55,8 +58,7 @@ class Ready:
 
     def ops(self, trace: Trace | RankVector) -> int:
         """Ops that were run; a trace of chunks is told on fewer."""
-        schedule = self.schedule
-        return len(schedule.schedule) if isinstance(schedule, Expanded) else len(trace)
+        return self.schedule.ops if isinstance(self.schedule, Expanded) else len(trace)
 
 
 def ready(
@@ -65,6 +67,8 @@ def ready(
     level: str,
     faults: Sequence[Fault],
     disturbed: Disturbance | None,
+    *,
+    engine: str = "fast",
 ) -> Ready:
     """Make a program ready for a level; see :func:`workloads.training.iteration.iteration`.
 
@@ -86,10 +90,10 @@ def ready(
     if level == "collective":
         strikes = table(schedule, faults) if faults else None
         return Ready(program, disturbed, schedule, strikes, beside)
-    as_flows = level == "flow"
-    expanded = expand(program, schedule, cluster, as_flows=as_flows)
+    in_place = engine == "fast" and not faults
+    expanded = expand(program, schedule, cluster, as_flows=level == "flow", in_place=in_place)
     strikes = table(expanded.schedule, faults) if faults else None
-    calm = expand(program, undisturbed, cluster, as_flows=as_flows) if disturbed else expanded
+    calm = with_durations(expanded, undisturbed) if disturbed else expanded
     return Ready(program, disturbed, expanded, strikes, calm if beside else None)
 
 
@@ -102,4 +106,11 @@ def automatic(program: Program, faults: Sequence[Fault]) -> str:
 def _run(schedule: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:
     if isinstance(schedule, Schedule):
         return run(schedule, engine=engine, faults=faults)
-    return project(run(schedule.schedule, engine=engine, faults=faults), schedule)
+    whole, routines = schedule.schedule, schedule.routines
+    try:
+        times = simulate_calls(whole, routines, engine=engine, faults=faults)
+    except HorizonError as mistake:
+        raise InputError(str(mistake)) from None
+    if times.blocked.any():
+        run(written_out(whole, routines), engine=engine, faults=faults)  # raises with the reason
+    return project(times, schedule)

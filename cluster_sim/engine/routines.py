@@ -1,0 +1,50 @@
+"""Runs of schedules with routines, which take the memory of routines and not of their calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster_sim.engine import fast, simulate
+from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.times import Times
+from cluster_sim.schedule.routines import Routines, written_out
+from cluster_sim.schedule.table import Schedule
+
+
+def simulate_calls(
+    schedule: Schedule,
+    routines: Routines,
+    *,
+    engine: str = "fast",
+    faults: Faults | None = None,
+) -> Times:
+    """Run a schedule with routines and say when each op outside of them was ready and ended.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    routines : Routines
+    engine : {"fast", "reference"}
+        The compiled engine runs a routine in place, call after call. SimPy runs the schedule
+        written out, and so does the compiled engine where faults strike. The times are the same.
+    faults : Faults, optional
+
+    Returns
+    -------
+    Times
+        Of the ops outside of routines. Attempts that faults cost, and what is dead, are of the
+        schedule written out.
+
+    Raises
+    ------
+    ValueError
+        When a routine is called while it runs.
+    HorizonError, FaultError
+        As :func:`cluster_sim.engine.simulate` does.
+    """
+    if engine == "fast" and not faults:
+        return fast.simulate_calls(schedule, routines)
+    times = simulate(written_out(schedule, routines), engine=engine, faults=faults)
+    columns = ("ready_ps", "start_ps", "end_ps", "status")
+    kept = {name: getattr(times, name)[: routines.outside] for name in columns}
+    return replace(times, **kept)

@@ -1,0 +1,156 @@
+"""Routines: ops that stand in a schedule once and run whenever a join calls for them.
+
+A training step calls the same collective of the same ranks hundreds of times, one call after the
+other. As a routine it is written once, so that a step takes the memory of its groups and not of
+their calls; :func:`written_out` says what that means in plain ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.schedule.table import JOIN, Edges, Flows, IntArray, Schedule, ScheduleError
+
+
+@dataclass(frozen=True, eq=False)
+class Routines:
+    """Routines of a schedule, and which joins call them.
+
+    The ops of all routines stand behind the others. The last op of a routine is a join that waits
+    for the rest of it. A call begins when its join ends; the op behind that join waits, besides
+    for its edges, for the end of the call. Calls of one routine never overlap.
+
+    Attributes
+    ----------
+    first : int64 array (routines + 1,)
+        Ops of routine k are ``first[k]:first[k + 1]``; the last value is the number of all ops.
+    caller : int64 array (calls,)
+        Joins outside of routines, each once.
+    routine : int64 array (calls,)
+        Which routine each of them calls.
+    """
+
+    first: IntArray
+    caller: IntArray
+    routine: IntArray
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def outside(self) -> int:
+        """Ops that are in no routine."""
+        return int(self.first[0])
+
+    @property
+    def ops(self) -> int:
+        """Ops that a run goes through: those outside, and those of every call."""
+        return self.outside + int(np.diff(self.first)[self.routine].sum())
+
+
+def check_routines(whole: Schedule, routines: Routines) -> None:
+    """Refuse routines that break their rules.
+
+    Raises
+    ------
+    ScheduleError
+        When a caller is no join, an edge leads into or out of a routine, or a routine does not end
+        in a join of its own.
+    """
+    first, outside = routines.first, routines.outside
+    if first[-1] != len(whole) or (np.diff(first) < 1).any():
+        raise ScheduleError(f"routines end at op {first[-1]} of {len(whole)}, or one has no op")
+    kind = whole.kind
+    if len(routines) and not (kind[first[1:] - 1] == JOIN).all():
+        raise ScheduleError("a routine does not end in a join")
+    caller = routines.caller
+    inside = (caller >= 0) & (caller + 1 < outside)
+    if not inside.all() or not (kind[caller] == JOIN).all() or len(np.unique(caller)) < len(caller):
+        raise ScheduleError("a call is of no join outside of routines, or two are of one")
+    whose = np.searchsorted(first, np.arange(len(whole)), side="right")
+    if (whose[whole.edges.sources()] != whose[whole.edges.dst]).any():
+        raise ScheduleError("an edge leads into a routine, or out of one")
+
+
+def written_out(whole: Schedule, routines: Routines) -> Schedule:
+    """Return a schedule without routines: their ops stand in it once a call.
+
+    Ops keep their order: those outside, then routine after routine call after call.
+
+    Examples
+    --------
+    >>> from cluster_sim.schedule.build import OpColumns, schedule
+    >>> from cluster_sim.schedule.table import FIXED, Resources
+    >>> twice = schedule(
+    ...     OpColumns(kind=[JOIN] * 4 + [FIXED, JOIN], resource=[-1] * 4 + [0, -1],
+    ...               duration_ps=[0] * 4 + [5, 0]),
+    ...     edges=Edges.from_pairs(6, [1, 4], [2, 5]), resources=Resources.table("link", [0], [1]))
+    >>> routines = Routines(np.array([4, 6]), np.array([0, 2]), np.array([0, 0]))
+    >>> written_out(twice, routines)
+    Schedule(8 ops, 7 edges, 1 resources)
+    """
+    order = np.argsort(routines.routine, kind="stable")
+    caller, routine = routines.caller[order], routines.routine[order]
+    length = np.diff(routines.first)[routine]
+    at = routines.outside + np.cumsum(length) - length
+    shift = np.concatenate([np.zeros(routines.outside, np.int64), np.repeat(
+        at - routines.first[routine], length)])  # fmt: skip
+    origin = np.arange(len(shift)) - shift
+    columns = ("kind", "resource", "duration_ps", "size_bytes", "priority")
+    picked = {name: getattr(whole, name)[origin] for name in columns}
+    calls = caller, at, at + length - 1
+    return Schedule(
+        **picked,
+        edges=_edges(whole, origin, shift, calls),
+        resources=whole.resources,
+        flows=_flows(whole, origin),
+    )
+
+
+def _edges(
+    whole: Schedule, origin: IntArray, shift: IntArray, calls: tuple[IntArray, IntArray, IntArray]
+) -> Edges:
+    """Edges of all ops, from each caller to the first ops of its call, and from its last op."""
+    edges = whole.edges
+    taken = _rows(edges.ptr, origin)
+    src = np.repeat(np.arange(len(origin)), np.diff(edges.ptr)[origin])
+    waits = np.zeros(len(whole), np.bool_)
+    waits[edges.dst] = True
+    caller, begin, end = calls
+    copy = np.repeat(np.arange(len(begin)), end - begin + 1)
+    head = np.flatnonzero(~waits[origin[len(origin) - len(copy) :]])
+    lag_ps = np.zeros(len(head) + len(caller), np.int64)
+    starts = np.zeros(len(edges), np.bool_) if edges.from_start is None else edges.from_start
+    return Edges.from_pairs(
+        len(origin),
+        np.concatenate([src, caller[copy[head]], end]),
+        np.concatenate([edges.dst[taken] + shift[src], head + len(origin) - len(copy), caller + 1]),
+        np.concatenate([edges.lag_ps[taken], lag_ps]),
+        np.concatenate([starts[taken], lag_ps > 0]),
+    )
+
+
+def _flows(whole: Schedule, origin: IntArray) -> Flows:
+    """The flows among these ops."""
+    flows = whole.flows
+    row = np.full(len(whole), -1)
+    row[flows.op] = np.arange(len(flows))
+    op = np.flatnonzero(row[origin] >= 0)
+    row = row[origin[op]]
+    shares = _rows(flows.ptr, row)
+    return Flows(
+        op.astype(np.int32),
+        flows.cap_bytes_per_s[row],
+        np.concatenate([[0], np.cumsum(np.diff(flows.ptr)[row])]).astype(np.int64),
+        flows.resource[shares],
+        flows.weight[shares],
+    )
+
+
+def _rows(ptr: IntArray, picked: IntArray) -> IntArray:
+    """Rows ``ptr[k]:ptr[k + 1]`` of each k that is picked, one after the other."""
+    length = np.diff(ptr)[picked]
+    begin = ptr[picked] - (np.cumsum(length) - length)
+    return np.repeat(begin, length) + np.arange(int(length.sum()))
