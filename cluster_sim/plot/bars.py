@@ -12,7 +12,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from scipy.ndimage import uniform_filter1d
 
 from cluster_sim.analysis.metrics import end_of_run_ps, groups_of, stretches
 from cluster_sim.plot.palette import colors
@@ -281,7 +280,15 @@ def smoothed(share: FloatArray, bars: Bars, window_s: tuple[float, float]) -> Fl
     if not 0 < turn < RESOLVED:
         return share
     size = int(np.ceil(TURNS * turn))
-    return np.asarray(uniform_filter1d(uniform_filter1d(share, size, axis=-1), size, axis=-1))
+    return _mean_beside(_mean_beside(share, size), size)
+
+
+def _mean_beside(share: FloatArray, size: int) -> FloatArray:
+    """Mean of so many pixels around each, whose row is mirrored at its ends."""
+    before, lanes = size // 2, [(0, 0)] * (share.ndim - 1)
+    padded = np.pad(share, [*lanes, (before, size - 1 - before)], mode="symmetric")
+    sums = np.cumsum(np.pad(padded, [*lanes, (1, 0)]), axis=-1)
+    return np.asarray((sums[..., size:] - sums[..., :-size]) / size)
 
 
 def busy_share(

@@ -18,7 +18,7 @@ from cluster_sim.files import whole_file
 from cluster_sim.plot.perfetto_text import block, digits, joined, microseconds, quoted
 from cluster_sim.schedule.table import FIXED, Codes
 from cluster_sim.trace.trace import Picks, Trace
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, distinct
 
 MOST_OPS = 1_000_000
 """Ops in one file; the page in the browser grows slow beyond that."""
@@ -68,7 +68,7 @@ def write_timeline(
     with (
         whole_file(Path(path)) as part,
         part.open("wb") as raw,
-        gzip.GzipFile("", "wb", 5, raw, mtime=0) as file,
+        gzip.GzipFile("", "wb", 3, raw, mtime=0) as file,
     ):
         file.write(b'{"traceEvents":[\n' + events.removesuffix(b",\n") + b"\n],\n")
         file.write(end[1:].encode() + b"\n")
@@ -115,7 +115,9 @@ def _thread(trace: Trace, rows: IntArray) -> IntArray:
 
 def _names(trace: Trace, rows: IntArray) -> bytes:
     """Names of processes and threads, in the order of their numbers."""
-    pairs = np.unique(np.stack([_process(trace, rows), _thread(trace, rows)]), axis=1)
+    threads = len(trace.schedule.resources) + 1
+    both = distinct(_process(trace, rows).astype(np.int64) * threads + _thread(trace, rows))
+    pairs = np.stack(np.divmod(both, threads))
     word = "rank" if "rank" in trace.schedule.labels else "chip"
     held = pairs[1][pairs[1] > NO_THREAD] - 1
     named = dict(zip((held + 1).tolist(), trace.schedule.resources.names(held), strict=True))

@@ -111,7 +111,7 @@ def write_perfetto(
     with (
         whole_file(Path(path)) as part,
         part.open("wb") as raw,
-        gzip.GzipFile("", "wb", 5, raw, mtime=0) as file,
+        gzip.GzipFile("", "wb", 3, raw, mtime=0) as file,
     ):
         file.write(content)
 

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 MOST_POINTS = 3_000
 """Points of a figure that have values; of longer lines an even choice."""
 MOST_NAMES = 12
 DIGITS = 4
 INCHES_OF_PAD = 0.1
-"""Margin that ``savefig`` leaves around the tight box of a figure."""
+"""Margin around the tight box of a saved figure."""
 
 
 def description(figure: Figure) -> str:
@@ -61,8 +62,24 @@ def headline(figure: Figure) -> str:
     return next((_flat(text) for text in (figure.get_suptitle(), *panels) if text), "")
 
 
-def hover(figure: Figure) -> dict[str, list[list[Any]]]:
+def settle(figure: Figure) -> Bbox:
+    """Lay out a figure for good; returns the box of its saved picture [inches].
+
+    To lay a figure out takes as long as to draw it, and saving would do it twice a file.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)
+    return figure.get_tightbbox().padded(INCHES_OF_PAD)
+
+
+def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
     """Values of the points and bars of a figure, and where they are in its saved picture.
+
+    Parameters
+    ----------
+    figure : Figure
+    drawn : Bbox
+        Box of the picture, as :func:`settle` gives it [inches].
 
     Returns
     -------
@@ -70,8 +87,6 @@ def hover(figure: Figure) -> dict[str, list[list[Any]]]:
         ``points``: lists of x, y and text; ``boxes``: lists of left, top, right, bottom and text.
         Places are shares of the picture's width and height, from its upper left corner.
     """
-    figure.draw_without_rendering()
-    drawn = figure.get_tightbbox().padded(INCHES_OF_PAD)
     corner = np.array([drawn.x0, drawn.y1]) * figure.dpi
     size = np.array([drawn.width, -drawn.height]) * figure.dpi
 

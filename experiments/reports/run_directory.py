@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cluster_sim.files import OLD, named_in_faults, remove_orphans, unfinished
-from experiments.reports.hover import description, headline, hover
+from experiments.reports.hover import description, headline, hover, settle
 from experiments.reports.html import REPORT, write_report
 from experiments.reports.run_record import (
     RECORD,
@@ -93,11 +93,12 @@ class Run:
         """
         import matplotlib as mpl
 
+        box = settle(figure)
         with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
-            figure.savefig(self._new(f"{name}.svg"), metadata={"Date": None}, bbox_inches="tight")
-        figure.savefig(self._new(f"{name}.png"), dpi=160, bbox_inches="tight")
+            figure.savefig(self._new(f"{name}.svg"), metadata={"Date": None}, bbox_inches=box)
+        figure.savefig(self._new(f"{name}.png"), dpi=160, bbox_inches=box)
         told = {"alt": description(figure), "finding": headline(figure)}
-        values = hover(figure)
+        values = hover(figure, box)
         for kind, data in (("hover", values if any(values.values()) else None), ("slices", slices)):
             if data is not None:
                 told[kind] = f"{name}_{kind}.json"

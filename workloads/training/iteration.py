@@ -200,7 +200,7 @@ class Iteration:
             return self.trace.overlapped_s / self.iterations
         return overlapped_s(self.trace, self._parts) / self.iterations
 
-    @property
+    @cached_property
     def provenance(self) -> Mapping[str, str]:
         """Where each kind of input comes from, the worst of its parts."""
         return provenance(self.program, _numbers(self.cluster), self.cluster.chip)

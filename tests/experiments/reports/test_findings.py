@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from experiments.cli.main import app, run
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
-from experiments.reports.hover import description, headline, hover
+from experiments.reports.hover import description, headline, hover, settle
 from experiments.reports.reproduce import command_line
 from experiments.reports.run_record import read_record
 
@@ -121,7 +121,7 @@ def test_values_lie_where_the_picture_shows_them() -> None:
     axes.barh([0, 1], [0.25, 0], label="bar")
     axes.axvline(0.3)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="cost [USD]")
-    values = hover(figure)
+    values = hover(figure, settle(figure))
     texts = [text for _, _, text in values["points"]]
     assert texts == ["line\ncost: 0 USD\n0", "line\ncost: 1 USD\n1", "cost: 0.5 USD\n0.5"]
     (low, middle) = values["points"][0], values["points"][2]
