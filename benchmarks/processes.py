@@ -7,6 +7,7 @@ own as well, and how many times as fast the command is, by processor time.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,9 @@ RINGS = (22, 71, 224, 512, 1024, 2237)
 """Ranks of rings of about 10³, 10⁴, 10⁵, 5·10⁵, 2·10⁶ and 10⁷ ops."""
 SIDES = (16, 32, 64)
 """Sides of tori whose all-reduce per axis is 4·10⁵, 6·10⁶ and 10⁸ ops."""
+UNITS = (1, 4, 16)
+"""UltraServers of training steps that are followed message by message."""
+STEP = ("train", "--model", "llama-3.1-8b", "--tp", "16", "--microbatch", "1", "--level", "chunk")
 BY_HAND = (22, 71, 224)
 """Ranks of the rings that SimPy runs in less than a minute."""
 
@@ -52,7 +56,7 @@ class Used:
 
 
 def main() -> None:
-    """Print the three tables."""
+    """Print the four tables."""
     start_up()
     by_hand = {ranks: least(*_simpy_ring(ranks)) for ranks in BY_HAND}
     print("ring all-reduce, process to process")
@@ -69,6 +73,12 @@ def main() -> None:
         ops = side**3 * 6 * side
         used = least(*COMMAND, "collective", "all-reduce", shape, *PLAIN, "--algorithm", "per-axis")
         show(shape, ops, used)
+    print("training step, every message of every rank, process to process")
+    for units in UNITS:
+        command = (*COMMAND, *STEP, "--cluster", f"trn2-ultraserver:{units}",
+                   "--global-batch", str(4 * units), "--json", "--quiet")  # fmt: skip
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        show(f"{64 * units:,} chips", json.loads(told)["ops"], least(*command))
 
 
 def start_up() -> None:
