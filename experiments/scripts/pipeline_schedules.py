@@ -41,7 +41,8 @@ def run(
     replicas = fabric.chips // (tp * pp)
     rows = []
     for schedule in all_schedules():
-        vpp = chunks if len(schedule.chunks_searched) > 1 else 1
+        searched = schedule.chunks_searched
+        vpp = chunks if len(searched) > 1 else searched[0]
         for count in microbatches:
             plan = {
                 "tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule.name, "seq": seq,

@@ -62,8 +62,8 @@ def test_only_the_rows_asked_for_are_made(picks: dict, ops: list[int]) -> None:
     [
         ({"resources": "link:0-2"}, "no resource is called link:0-2. Did you mean link:0-1?"),
         ({"resources": 9}, "resource 9: there are 1, counted from 0"),
-        ({"ops": [9]}, "op 9: there are 2"),
-        ({"ops": np.array([True])}, "a mask of 1 ops; the trace has 2"),
+        ({"ops": [9]}, "op 9 is none of the trace; ops are 0 to 1."),
+        ({"ops": np.array([True])}, "a mask of 1 ops; give one of 2, as the trace has."),
     ],
 )
 def test_unknown_picks_are_refused(picks: dict, message: str) -> None:
@@ -74,7 +74,7 @@ def test_unknown_picks_are_refused(picks: dict, message: str) -> None:
 
 def test_ranks_need_a_label() -> None:
     bare = Trace(Schedule(**{**vars(on_one_link(1)), "labels": {}}), ended([0], [5]))
-    with pytest.raises(InputError, match="no label of ranks; its labels: none"):
+    with pytest.raises(InputError, match="no label of ranks; use one of its labels: none"):
         bare.frame(ranks=0)
 
 

@@ -101,7 +101,10 @@ def test_options_go_before_the_plans_file(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--level", "chunk", "--global-batch", "4096"], "makes .* ops of this iteration; at most"),
+        (
+            ["--level", "chunk", "--engine", "reference", "--global-batch", "4096"],
+            "makes .* ops of this iteration; at most",
+        ),
         (["--level", "colective"], r"none of auto, .* Did you mean collective\?"),
         (["--dp", "3"], "dp 3 × tp 4 × pp 2 = 24 ranks, but the cluster has 16 chips. Reduce dp"),
         (["--global-batch", "3"], "global batch 3 is not a multiple"),

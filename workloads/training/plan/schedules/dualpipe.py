@@ -29,7 +29,7 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     Examples
     --------
     >>> print(dualpipe(2, 1, 4, 2))
-    F0 F0' F1 F1' F2 B0' W0' F2' B0 W0 F3 B1' W1' F3' B1 W1 B2' W2' B2 W2 B3' W3' B3 W3
+    F0 F0' F1 F1' F2 B0' W0' F2' B0 W0 F3 B1' W1' F3' B1 W1 B2' W2' B2 W2 B3' B3 W3' W3
     """
     if chunks == 1:  # a single stage
         return _split(one_f_one_b(pp, stage, microbatches, chunks))
