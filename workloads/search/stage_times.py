@@ -105,7 +105,7 @@ def _timed(one: Stage, number: int, kind: Layer) -> FloatArray:
     make = Builder(RankShapes(few, alone, one.chip, one.parts), at, Catalog(), plan)
     times = np.zeros(3)
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
-        times[phase] = span(make.one(phase, chunk, False), make.catalog.steps, one.talk)
+        times[phase] = span(make.pass_ops(phase, chunk, last=False), make.catalog.steps, one.talk)
     return times
 
 

@@ -28,7 +28,7 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.stage import Known, stage_ops
+from workloads.training.program.stage import BuiltPasses, stage_ops
 from workloads.training.program.transfers import RETURNING
 
 WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
@@ -154,8 +154,8 @@ class Program:
 def program(shapes: RankShapes, placement: Placement, iterations: int = 1) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
-    known: Known = {}
-    all_ops = [stage_ops(shapes, stage, catalog, iterations, known) for stage in range(plan.pp)]
+    passes: BuiltPasses = {}
+    all_ops = [stage_ops(shapes, stage, catalog, iterations, passes) for stage in range(plan.pp)]
     marks = _marks(catalog)
     streams = tuple(_stream(ops, marks) for ops in all_ops)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0

@@ -1,0 +1,201 @@
+"""The steps of each pass of a stage: a microbatch forward or backward through a chunk of layers.
+
+A pass is described here by the steps that it has, in the order in which a rank does them;
+``program.stage`` lays them out as a table of ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from topologies.arrays import IntArray
+from workloads.training.layers.adapters import whole, without_frozen
+from workloads.training.layers.embedding import (
+    embedding,
+    embedding_backward,
+    output,
+    output_backward,
+)
+from workloads.training.layers.layer import backward, data_half, forward, weight_half
+from workloads.training.layers.replica_exchange import ReplicaExchange, Stretch
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.stage_parameters import StageParameters
+from workloads.training.layers.steps import LayerOp
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules import FORWARD, WEIGHT
+from workloads.training.program.transfers import received, sent
+
+Blocks = Sequence[Sequence[Sequence[LayerOp]]]
+"""Steps of a layer: of each kind, whose activations are computed again or kept."""
+Gathered = tuple[IntArray, list[LayerOp]]
+"""A stretch of layers, and the steps that gather its parameters before the first of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class PassSteps:
+    """Steps of one pass through a chunk.
+
+    Attributes
+    ----------
+    begin, end : list of LayerOp
+        Steps before the first layer and after the last.
+    blocks : list of list of sequence of LayerOp
+        Steps of a layer, by its kind and by whether its activations are kept.
+    stretches : list of Stretch
+        The layers in their order, and what leaves after some of them.
+    waits : list of LayerOp
+        Time in which kernels wait for parameters and gradients of other ranks.
+    traced : int
+        Passes over the layers that the host issues; 0 where it issued them with another pass.
+    gathered_edges : list of LayerOp
+        Under ZeRO-3 the gathering of embedding and output layer before a forward pass.
+    gathered : list of (int array, list of LayerOp)
+        Under ZeRO-3 the gathering of each layer, one layer ahead.
+    """
+
+    begin: list[LayerOp]
+    end: list[LayerOp]
+    blocks: Blocks
+    stretches: list[Stretch]
+    waits: list[LayerOp]
+    traced: int
+    gathered_edges: list[LayerOp] = field(default_factory=list)
+    gathered: list[Gathered] = field(default_factory=list)
+
+
+class StagePasses:
+    """Describes the passes of one stage.
+
+    Attributes
+    ----------
+    shapes : RankShapes
+    stage : int
+    parameters : StageParameters
+        Parameters that a rank of the stage holds and trains.
+    exchange : ReplicaExchange
+        Steps in which the rank meets its replicas.
+    """
+
+    def __init__(self, shapes: RankShapes, stage: int, job: ParallelPlan):
+        self.shapes = shapes
+        self.stage = stage
+        self.parameters = StageParameters(shapes, stage)
+        self.exchange = ReplicaExchange(self.parameters, job)
+
+    def steps(self, phase: int, chunk: int, *, last: bool) -> PassSteps:
+        """Describe a pass through a chunk in a phase; ``last`` is that of the last microbatch."""
+        if phase == FORWARD:
+            return self._forward(chunk)
+        if phase == WEIGHT:
+            return self._weights(chunk, self._reduces(last))
+        return self._backward(chunk, self._reduces(last))
+
+    def likeness(self, phase: int, chunk: int, *, last: bool) -> Hashable:
+        """Return a key that passes of any stage share if they differ only in their layers' numbers.
+
+        Parameters as in ``steps``.
+        """
+        layers, pipeline = self.parameters.chunks[chunk], self.shapes.plan.pipeline
+        at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
+        kinds = self.parameters.kinds[layers].tobytes(), self.parameters.kept[layers].tobytes()
+        turned = chunk if pipeline.turns else 0
+        return phase, last, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
+
+    def _forward(self, chunk: int) -> PassSteps:
+        shapes, layers = self.shapes, self.parameters.chunks[chunk]
+        begins, ends, number = self._begins(chunk), self._ends(chunk), self._number(chunk)
+        sharded = shapes.plan.sharding == 3
+        return PassSteps(
+            begin=embedding(shapes) if begins else received(shapes, number, "forward"),
+            end=output(shapes) if ends else sent(shapes, number, "forward"),
+            blocks=[
+                [forward(shapes.of_kind(kind), moe=kind.experts)] * 2 for kind in shapes.model.kinds
+            ],
+            stretches=self.exchange.stretches(layers, reduces=False)[0],
+            waits=self.exchange.waits(layers, gathers=True, reduces=False),
+            traced=1,
+            gathered_edges=self.exchange.gathered_edges() if sharded and (begins or ends) else [],
+            gathered=self._gathered(layers),
+        )
+
+    def _backward(self, chunk: int, reduces: bool) -> PassSteps:
+        """Describe a backward pass; gradients leave as soon as a bucket of them is full.
+
+        Where the schedule splits it, the gradients of weights have a pass of their own.
+        """
+        shapes, number = self.shapes, self._number(chunk)
+        begins, ends = self._begins(chunk), self._ends(chunk)
+        splits = shapes.plan.pipeline.splits_weights
+        leaves = reduces and not splits
+        begin = received(shapes, number, "backward")
+        if ends:
+            begin = without_frozen(shapes, output_backward(shapes))
+        blocks = self._layers_backward()
+        if splits:
+            begin = data_half(begin)
+            blocks = [[data_half(block) for block in kind] for kind in blocks]
+        layers = self.parameters.chunks[chunk][::-1]
+        stretches, left = self.exchange.stretches(layers, reduces=leaves)
+        end = embedding_backward(shapes) if begins and whole(shapes.plan) else []
+        if leaves:
+            end = [*end, *self.exchange.reduced(left, edges=begins or ends)]
+        return PassSteps(
+            begin=begin,
+            end=[*end, *sent(shapes, number, "backward")],
+            blocks=blocks,
+            stretches=stretches,
+            waits=self.exchange.waits(layers, gathers=True, reduces=not splits),
+            traced=2 if shapes.plan.recompute == "full" else 1,
+            gathered=self._gathered(layers),
+        )
+
+    def _weights(self, chunk: int, reduces: bool) -> PassSteps:
+        """Describe the gradients of weights, where the backward pass is split."""
+        shapes, layers = self.shapes, self.parameters.chunks[chunk]
+        begins, ends = self._begins(chunk), self._ends(chunk)
+        stretches, left = self.exchange.stretches(layers[::-1], reduces=reduces)
+        begin = without_frozen(shapes, output_backward(shapes)) if ends else []
+        return PassSteps(
+            begin=weight_half(begin),
+            end=self.exchange.reduced(left, edges=begins or ends) if reduces else [],
+            blocks=[[weight_half(block) for block in kind] for kind in self._layers_backward()],
+            stretches=stretches,
+            waits=self.exchange.waits(layers, gathers=False, reduces=True),
+            traced=0,
+        )
+
+    def _layers_backward(self) -> Blocks:
+        """Steps of a layer's backward pass, by its kind and whether it is kept."""
+        return [
+            [
+                backward(self.shapes.of_kind(kind), moe=kind.experts, again=again)
+                for again in (True, False)
+            ]
+            for kind in self.shapes.model.kinds
+        ]
+
+    def _gathered(self, layers: IntArray) -> list[Gathered]:
+        """Gather each layer's parameters under ZeRO-3."""
+        if self.shapes.plan.sharding != 3:
+            return []
+        alone = (layers[place : place + 1] for place in range(len(layers)))
+        return [(layer, self.exchange.gathered(layer)) for layer in alone]
+
+    def _number(self, chunk: int) -> int:
+        plan = self.shapes.plan
+        return plan.pipeline.number(plan.pp, self.stage, chunk)
+
+    def _begins(self, chunk: int) -> bool:
+        """Return whether a chunk begins with the embedding."""
+        return self._number(chunk) == 0
+
+    def _ends(self, chunk: int) -> bool:
+        """Return whether a chunk ends with the output layer."""
+        plan = self.shapes.plan
+        return self._number(chunk) == plan.pp * plan.vpp - 1
+
+    def _reduces(self, last: bool) -> bool:
+        """Return whether gradients leave during a backward pass: always under ZeRO-2 and 3."""
+        plan = self.shapes.plan
+        return plan.sharding >= 2 or (last and plan.overlap != "none")
