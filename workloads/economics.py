@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import machine_of
 
-UNIT_OF = {"rainier": "trn2-ultraserver"}
 BUSY = ("compute", "optimizer")
 """Parts of a step in which a chip draws its full power; in the others it waits or communicates."""
 TOKENS = 10**6
@@ -51,8 +51,7 @@ class Economics:
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
         """Read a cluster's machine; where it has no power of its own, the chips' alone counts."""
         known: Catalogue = cluster.catalogue or catalogue()
-        stem = cluster.name.partition(":")[0]
-        machine, chip = UNIT_OF.get(stem, stem), cluster.chip
+        machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
         tdp = known.value(chip, "tdp") if known.has(chip, "tdp") else 0.0
         has_share = known.has(chip, "idle_power_share")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -265,7 +265,8 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
             "  of",
             f"{state}, stall {time('checkpoint_stall_s')}, write {time('checkpoint_write_s')}",
         ),
-        ("detection, restart", f"{time('detection_s')}, {time('restart_s')}"),
+        *_peer_rows(document, time),
+        ("detection, restart", f"{time('detection_s')}, {time(_restart(document))}"),
         ("repair", time("repair_s")),
         ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
         ("step", format_seconds(document["iteration_s"])),
@@ -278,6 +279,25 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
     if document["energy_joules"] is not None:
         rows.append(("energy", f"{document['energy_joules'] / 3.6e9:,.4g} MWh"))
     return rows
+
+
+def _restart(document: Mapping[str, Any]) -> str:
+    """Key of the restart that an ordinary failure takes."""
+    known = ("warm_restart_s", "peer_restart_s", "restart_s")
+    return next(name for name in known if name in document)
+
+
+def _peer_rows(document: Mapping[str, Any], time: Callable[[str], str]) -> list[tuple[str, str]]:
+    """Rows of the copies in host memory, where the job keeps any."""
+    if "peer_copy_s" not in document:
+        return []
+    held, host = document["peer_bytes_per_server"], document["host_bytes_per_server"]
+    of = "" if host is None else f" of {host / 1e9:,.0f} GB"
+    return [
+        ("copies with peers every", f"{time('peer_copy_interval_s')}, in {time('peer_copy_s')}"),
+        ("  in host memory", f"{held / 1e9:,.0f} GB a server{of}"),
+        ("  pairs lost, back to the store", f"{document['peer_pairs_lost']:,.2g}"),
+    ]
 
 
 def _write(

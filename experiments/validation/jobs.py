@@ -11,9 +11,11 @@ import numpy as np
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome
 from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.clusters.cluster import Cluster
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.closed_form import daly_interval_s
 from workloads.job.job import Job, Recovery
+from workloads.job.peers import PeerCopies
 from workloads.job.simulate import simulate
 
 DAY_S = 86400.0
@@ -43,26 +45,38 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
         rates = rates.scaled(yearly / 1000 / DAY_S * servers / rates.per_s)
     predicted = {"mtbf_s": rates.mtbf_s}
     if values["goodput"]:
-        predicted["goodput"] = simulate(_job(values, rates, book), np.random.default_rng(0)).goodput
+        job = _job(values, rates, cluster, book)
+        predicted["goodput"] = simulate(job, np.random.default_rng(0)).goodput
     return Outcome(predicted, provenance=_provenance(values))
 
 
-def _job(values: Mapping[str, Any], rates: FailureRates, book: Catalogue) -> Job:
+def _job(values: Mapping[str, Any], rates: FailureRates, cluster: Cluster, book: Catalogue) -> Job:
+    """Return the job of a row; the state is taken to cost nothing to copy, write or read."""
     recovery = Recovery.from_catalogue(book, read_s=0.0)
     if values["restart_s"]:
         recovery = replace(recovery, restart_s=values["restart_s"])
     if values["detection_s"]:
         recovery = replace(recovery, explicit_s=values["detection_s"], hang_share=0.0)
+    start_s = recovery.restart_s
+    if values["warm_spares"]:
+        saved_s = max(0.0, start_s - book.value("job.restart", "warm"))
+        recovery = replace(recovery, warm_saves_s=saved_s)
     stall_s = values["checkpoint_stall_s"] or book.value("fleet.training", "checkpoint_stall")
+    usual_s = daly_interval_s(rates.mtbf_s, stall_s)
+    peers = None
+    if values["peer_copy_interval_s"]:
+        peers = PeerCopies(values["peer_copy_interval_s"], 0.0, start_s, 0.0)
+        stall_s, usual_s = 0.0, book.value("fleet.training", "checkpoint_interval")
     return Job(
         rates=rates,
         recovery=recovery,
-        interval_s=values["checkpoint_interval_s"] or daly_interval_s(rates.mtbf_s, stall_s),
+        interval_s=values["checkpoint_interval_s"] or usual_s,
         stall_s=stall_s,
         write_s=0.0,
-        units=1,
+        units=cluster.servers,
         spares=SPARES,
         span_s=FAILURES * rates.mtbf_s,
+        peers=peers,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from topologies.catalogue.catalogue import Catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.scale_out import ScaleOut
@@ -84,6 +85,39 @@ def full_mesh(catalogue: Catalogue, machine: str, chip: str) -> FullMesh:
         catalogue.integer(chip, "link_bandwidth"),
         catalogue.ps(chip, "link_latency"),
     )
+
+
+UNIT_OF: Mapping[str, str] = {"rainier": "trn2-ultraserver"}
+"""Clusters by a name of their own, and the machine that they are made of."""
+
+
+def machine_of(cluster: Cluster) -> str:
+    """Return the catalogue part of a cluster's scale-up domain, whether or not there is one.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> machine_of(cluster("rainier")), machine_of(cluster("dgx-h100:4"))
+    ('trn2-ultraserver', 'dgx-h100')
+    """
+    stem = cluster.name.partition(":")[0]
+    return UNIT_OF.get(stem, stem)
+
+
+def host_bytes_per_server(cluster: Cluster, book: Catalogue) -> float | None:
+    """Return the host memory of one server of a cluster; None where no row states it [B].
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import catalogue
+    >>> from topologies.clusters.names import cluster
+    >>> host_bytes_per_server(cluster("rainier"), catalogue()) / 2**30
+    2048.0
+    """
+    machine = machine_of(cluster)
+    if not book.has(machine, "host_bytes"):
+        return None
+    return book.value(machine, "host_bytes") / book.integer(machine, "servers")
 
 
 SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.clusters.machines import host_bytes_per_server
 from topologies.errors import InputError
 from workloads.job.state import State
 
@@ -36,12 +37,15 @@ class PeerCopies:
         From a noticed failure, with all units there, to the first step [s].
     bytes_per_server : float
         Host memory that the copies take [B].
+    host_bytes : float, optional
+        Host memory of a server; None where nothing states it [B].
     """
 
     every_s: float
     copy_s: float
     restart_s: float
     bytes_per_server: float
+    host_bytes: float | None = None
 
     def lost_s(self, computed_s: float) -> float:
         """Computing time that a failure loses so long after a start [s].
@@ -80,7 +84,8 @@ def peer_copies(
     Raises
     ------
     InputError
-        For a cluster without a fabric between its units.
+        For a cluster without a fabric between its units, and copies that take more than the share
+        of the hosts' memory that is left for them.
     """
     if cluster.scale_out is None or cluster.domains < 2:
         raise InputError(
@@ -90,9 +95,24 @@ def peer_copies(
     adapters = cluster.scale_out.bandwidth_bytes_per_s * cluster.chips_per_server
     part = state.checkpoint_bytes / servers
     copy_s = part / (adapters * book.value("job.peer", "network_share"))
+    held, host = PARTS_HELD * VERSIONS * part, host_bytes_per_server(cluster, book)
+    _check_memory(held, host, book.value("job.peer", "host_share"), cluster)
     return PeerCopies(
         every_s=step_s * max(1, math.ceil(copy_s / step_s)),
         copy_s=copy_s,
         restart_s=start_s + part / adapters,
-        bytes_per_server=PARTS_HELD * VERSIONS * part,
+        bytes_per_server=held,
+        host_bytes=host,
+    )
+
+
+def _check_memory(held: float, host: float | None, share: float, cluster: Cluster) -> None:
+    """Refuse copies that the hosts cannot hold; a host of unknown memory holds any."""
+    if host is None or held <= share * host:
+        return
+    raise InputError(
+        f"--checkpoint peer keeps {held / 1e9:,.0f} GB in the host memory of each server, "
+        f"{PARTS_HELD * VERSIONS} times its part of the state, and {cluster.name} has "
+        f"{host / 1e9:,.0f} GB a server, {share:.0%} of it for copies (job.peer host_share). "
+        "Use more chips, --zero 1 to divide the state among all, or --checkpoint async."
     )

@@ -186,6 +186,7 @@ class JobResult:
                 "peer_copy_interval_s": peers.every_s,
                 "peer_copy_s": peers.copy_s,
                 "peer_bytes_per_server": peers.bytes_per_server,
+                "host_bytes_per_server": peers.host_bytes,
                 "peer_restart_s": peers.restart_s,
                 "peer_pairs_lost": float(np.mean([one.pairs_lost for one in self.outcomes])),
             }

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
-from workloads.economics import UNIT_OF, Economics
+from topologies.clusters.machines import machine_of
+from workloads.economics import Economics
 from workloads.fleet.processes.failures import Domain, Failures, Interruption
 from workloads.fleet.state.services import Service
 from workloads.job.causes import failure_rates
@@ -72,7 +73,7 @@ def _interruptions(cluster: Cluster, known: Catalogue) -> tuple[Interruption, ..
 
 def _rack(cluster: Cluster, known: Catalogue, servers: int) -> Domain:
     """A rack: some servers of a unit, or several units."""
-    machine = _machine(cluster)
+    machine = machine_of(cluster)
     part = machine if known.has(machine, "rack_chips") else "fleet.failure"
     chips = round(known.value(part, "rack_chips"))
     mtbf_s, repair_s = (
@@ -96,8 +97,3 @@ def _feed(cluster: Cluster, known: Catalogue) -> Domain:
         known.value("fleet.failure", "feed_repair"),
         units=max(1, round(building * share)),
     )
-
-
-def _machine(cluster: Cluster) -> str:
-    stem = cluster.name.partition(":")[0]
-    return UNIT_OF.get(stem, stem)
