@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.validation.machines import machines_for
+from experiments.validation.row_defaults import filled
 from topologies.errors import InputError
 from workloads.confidence import Interval, Prediction, Residual, Residuals, interval
 from workloads.confidence.features import kernels_assumed
@@ -22,6 +23,7 @@ from workloads.confidence.kinds import (
     collective_kind,
     training_kind,
 )
+from workloads.confidence.mixture import NEVER, Slowing, slowing
 from workloads.models.huggingface import model as read_model
 
 EXCHANGES = "expert_exchange"
@@ -78,10 +80,11 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
         kind = training_kind(experts=bool(row.get("experts")), zero=int(row.get("zero") or 0))
+        slow = NEVER
         if str(grades.get("framework", "")).endswith(RESEARCH_CODE):
-            kind = RESEARCH
+            kind, slow = RESEARCH, _slowing(row, ranks)
         tp, cp = int(row.get("tp") or 1), int(row.get("cp") or 1)
-        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip))
+        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip), slow)
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
         links = grades.get("efficiency", grades.get("collective_efficiency", ""))
@@ -92,6 +95,13 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
     if quantity in ("kernel_s", "forward_s", "backward_s"):
         return Prediction(KERNEL, chip, assumed=kernels_assumed(chip))
     return None
+
+
+def _slowing(row: Row, chips: int) -> Slowing:
+    """Slow nodes that a run on a cluster of mixed quality may meet."""
+    plan = filled(row).values
+    microbatches = plan["global_batch"] // (plan["dp"] * plan["microbatch"])
+    return slowing(chips, microbatches, pipelined=plan["pp"] > 1)
 
 
 @cache

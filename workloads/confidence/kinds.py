@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workloads.confidence.mixture import NEVER, Slowing
+
 KIB, MIB = 2**10, 2**20
 
 TENSOR = "training.tensor"
@@ -63,6 +65,8 @@ class Prediction:
         Degrees, compared with the largest that were measured.
     assumed : bool
         Whether kernels or links rest on assumed numbers.
+    slow : Slowing
+        Probability that slow nodes lengthen it, and by how much; by default never.
     """
 
     kind: str
@@ -71,6 +75,7 @@ class Prediction:
     cp: int = 1
     ranks: int = 1
     assumed: bool = False
+    slow: Slowing = NEVER
 
 
 def training_kind(*, experts: bool, zero: int) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import FAMILY, NAMES, RESEARCH, Prediction
+from workloads.confidence.mixture import mixture_ends
 from workloads.confidence.residuals import Residuals, shipped_residuals
 
 BORROWED_TABLES = 1
@@ -32,10 +33,9 @@ DEGREE_DOUBLED = 1.15
 """Widening for each doubling of a degree beyond the largest that was measured."""
 ASSUMED = 1.25
 """Widening where kernels or links rest on assumed numbers."""
-MIXED_NODES, SLOW_NODE, NODE_CHIPS = 1.5, 0.025, 8
-"""Widening for research code on whatever nodes a cluster has, chance that one of them is slow, and
-chips of a node. Of the nanotron sweep's pipelined runs 3 % took 1.0 to 1.4 s more a microbatch on
-one node, 11 % on 4, 18 % on 8, 19 % on 16 and 32 % on 32. The widening is assumed."""
+MIXED_NODES = 1.5
+"""Widening for research code on whatever nodes a cluster has; assumed. That a node may be slow is
+stated apart, by :mod:`workloads.confidence.mixture`."""
 MOST = 4.0
 """Largest widening in all."""
 
@@ -58,7 +58,8 @@ def interval(
     Returns
     -------
     Interval
-        ``value`` divided and multiplied by the same factor.
+        ``value`` divided and multiplied by the same factor; where nodes may be slow, the quantiles
+        of the mixture of usual and slowed runs.
 
     Examples
     --------
@@ -67,8 +68,14 @@ def interval(
     (True, 0.8)
     """
     known = shipped_residuals() if residuals is None else residuals
-    wide = math.exp(half_width(prediction, known, level))
-    return Interval(value / wide, value * wide, level, _basis(prediction, known))
+    half, slow = half_width(prediction, known, level), prediction.slow
+    basis = _basis(prediction, known)
+    if slow.share and slow.seconds:
+        low, high = mixture_ends(value, slow, half, level)
+        more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
+        return Interval(low, high, level, f"{basis}; {more}")
+    wide = math.exp(half)
+    return Interval(value / wide, value * wide, level, basis)
 
 
 def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVEL) -> float:
@@ -98,21 +105,8 @@ def _steps(prediction: Prediction, residuals: Residuals) -> list[tuple[float, st
     if prediction.assumed:
         steps.append((ASSUMED, "assumed numbers"))
     if prediction.kind == RESEARCH:
-        slow = slow_nodes(prediction.ranks)
-        steps.append((MIXED_NODES + slow, f"one node or more is slow in {slow:.0%} of runs"))
+        steps.append((MIXED_NODES, "nodes of mixed quality"))
     return steps
-
-
-def slow_nodes(chips: int) -> float:
-    """Return the probability that one or more of the nodes of a mixed cluster are slow.
-
-    Examples
-    --------
-    >>> [round(slow_nodes(8 * nodes), 2) for nodes in (1, 8, 64)]
-    [0.03, 0.18, 0.8]
-    """
-    nodes = -(-chips // NODE_CHIPS)
-    return 1.0 - (1.0 - SLOW_NODE) ** nodes
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:

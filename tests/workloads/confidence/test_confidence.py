@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from workloads.confidence import (
 )
 from workloads.confidence.answers import collective_interval, training_interval
 from workloads.confidence.kinds import FAMILY, NAMES, TENSOR, collective_kind, training_kind
+from workloads.confidence.mixture import Slowing, mixture_ends, slowing
 from workloads.confidence.residuals import csv_lines, parse
 from workloads.confidence.split_conformal import (
     ASSUMED,
@@ -193,7 +195,38 @@ def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
 
 def test_more_mixed_nodes_are_less_sure() -> None:
     """The chance of a slow node grows with their number, and the interval with it."""
-    few, many = (Prediction("training.research", "h100", ranks=ranks) for ranks in (8, 64))
+    few, many = (_research(chips, pipelined=True) for chips in (8, 64))
     known = shipped_residuals()
-    assert widening(few, known) < widening(many, known)
-    assert "slow in 18% of runs" in interval(1.0, many, known).basis
+    assert interval(1.0, few, known).high < interval(1.0, many, known).high
+    assert "a slow node in 18% of runs adds 22.4 s" in interval(1.0, many, known).basis
+    alone = _research(64, pipelined=False)
+    assert alone.slow.share < many.slow.share
+
+
+def _research(chips: int, *, pipelined: bool) -> Prediction:
+    slow = slowing(chips, 16, pipelined=pipelined)
+    return Prediction("training.research", "h100", ranks=chips, slow=slow)
+
+
+@given(st.floats(1e-3, 1e3), st.floats(0, 1e3), st.floats(0.0, 1.0), st.floats(0.01, 1.0))
+def test_ends_of_a_mixture_leave_a_tenth_outside_of_each(
+    value: float, more: float, share: float, half: float
+) -> None:
+    low, high = mixture_ends(value, Slowing(share, more), half)
+    spread = half / NormalDist().inv_cdf(0.9)
+
+    def below(time: float) -> float:
+        usual, slow = (
+            NormalDist(math.log(centre), spread).cdf(math.log(time))
+            for centre in (value, value + more)
+        )
+        return (1 - share) * usual + share * slow
+
+    assert below(low) == pytest.approx(0.1, abs=1e-9)
+    assert below(high) == pytest.approx(0.9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("share", "centre"), [(0.0, 10.0), (1.0, 40.0)])
+def test_a_mixture_of_one_part_is_that_part(share: float, centre: float) -> None:
+    ends = mixture_ends(10.0, Slowing(share, 30.0), 0.2)
+    assert ends == pytest.approx((centre * math.exp(-0.2), centre * math.exp(0.2)))

@@ -1,0 +1,116 @@
+"""Machines that are a mixture: some runs meet a slow node, which every microbatch waits for.
+
+Such a run takes its usual time and so much more, with a probability that grows with the nodes. A
+point between the two would be the time of no run, so the probability is stated in the interval: its
+ends are quantiles of the mixture of both.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+from topologies.catalogue.catalogue import Catalogue, catalogue
+from workloads.confidence.interval import LEVEL
+
+NODE_CHIPS = 8
+"""Chips of a node."""
+HALVINGS = 60
+"""Steps of the search for a quantile, beyond the precision of a double."""
+NORMAL = NormalDist()
+
+
+class Slowing(NamedTuple):
+    """Share of runs that a slow node lengthens, and the time it adds.
+
+    Attributes
+    ----------
+    share : float
+        Probability that a run has one slow node or more.
+    seconds : float
+        Time that such a run takes more [s].
+    """
+
+    share: float = 0.0
+    seconds: float = 0.0
+
+
+NEVER = Slowing()
+"""No slow nodes."""
+
+
+def slowing(
+    chips: int, microbatches: int, *, pipelined: bool, numbers: Catalogue | None = None
+) -> Slowing:
+    """Return what slow nodes of a cluster of mixed quality may add to a run.
+
+    Parameters
+    ----------
+    chips : int
+        Chips of the run.
+    microbatches : int
+        Microbatches of a replica, each of which waits.
+    pipelined : bool
+        Whether stages of a pipeline wait for one another.
+    numbers : Catalogue, optional
+        By default the shipped one.
+
+    Examples
+    --------
+    >>> [round(slowing(8 * nodes, 16, pipelined=True).share, 2) for nodes in (1, 8, 64)]
+    [0.03, 0.18, 0.8]
+    """
+    known = numbers or catalogue()
+    name = "slow_node_share_pipelined" if pipelined else "slow_node_share"
+    each = known.value("training", name)
+    nodes = -(-chips // NODE_CHIPS)
+    added_s = microbatches * known.value("training", "slow_node_wait")
+    return Slowing(1.0 - (1.0 - each) ** nodes, added_s)
+
+
+def mixture_ends(
+    value: float, slow: Slowing, half_width: float, level: float = LEVEL
+) -> tuple[float, float]:
+    """Ends of the interval of a time that may be slowed.
+
+    Usual and slowed times are log-normal about ``value`` and ``value + slow.seconds``, each with
+    the same half-width at ``level``.
+
+    Parameters
+    ----------
+    value : float
+        Usual time [s].
+    slow : Slowing
+    half_width : float
+        Half-width of the interval of either time alone, in logarithms.
+    level : float
+        Share of measurements to hold; both tails have the same share of the others.
+
+    Returns
+    -------
+    low, high : float
+        In the unit of ``value``.
+
+    Examples
+    --------
+    >>> low, high = mixture_ends(10.0, Slowing(0.5, 90.0), 0.1)
+    >>> round(low, 1), round(high, 1)
+    (9.4, 106.8)
+    """
+    tail = (1 - level) / 2
+    spread = half_width / NORMAL.inv_cdf(1 - tail)
+    usual, slowed = math.log(value), math.log(value + slow.seconds)
+
+    def below(place: float) -> float:
+        usually = NORMAL.cdf((place - usual) / spread)
+        return usually + slow.share * (NORMAL.cdf((place - slowed) / spread) - usually)
+
+    def quantile(share: float) -> float:
+        low, high = usual - half_width, slowed + half_width
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if below(middle) < share else (low, middle)
+        return math.exp(high)
+
+    return quantile(tail), quantile(1 - tail)
