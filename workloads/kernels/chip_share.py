@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -91,6 +92,17 @@ class Rank:
     def bf16_flops_per_s(self) -> float:
         """The rank's part of the matrix peak in bf16 [FLOP/s]."""
         return _peak(self.parts, self.chip, "bf16") / self.ranks_per_chip
+
+    @property
+    def engine_bytes_per_s(self) -> float:
+        """The rank's part of the rate of the chip's DMA engines [B/s]; unbounded where it has none.
+
+        Whatever comes from HBM into SBUF goes through them. On Trn1 and Inferentia2 they sustain
+        two thirds of what HBM gives.
+        """
+        if not self.has_own("dma_bandwidth"):
+            return math.inf
+        return self.own("dma_bandwidth") / self.ranks_per_chip
 
     @property
     def sbuf_bytes(self) -> float:

@@ -38,7 +38,8 @@ def product_s(
     arithmetic_s = batch * np.minimum(
         _arithmetic_s(rank, m, n, k, sustained), _arithmetic_s(rank, n, m, k, sustained)
     )
-    memory = rank.hbm_bytes_per_s * rank.constant("gemm_memory_efficiency")
+    drawn = rank.hbm_bytes_per_s * rank.constant("gemm_memory_efficiency")
+    memory = min(drawn, rank.engine_bytes_per_s)
     operands = batch * rank.element_bytes * (m * k + n * k)
     first_s = np.minimum(operands, rank.constant("gemm_first_bytes")) / memory
     streamed_s = batch * _traffic_bytes(rank, m, n, k) / memory

@@ -16,10 +16,17 @@ LONG_TOKENS = 16_384
 
 
 def decode_kv_s(rank: RankShare) -> float:
-    """Time to stream one cached token of one request on one rank, all layers [s]."""
-    share = rank.book.value(rank.cluster.chip, "hbm_bandwidth") / rank.per_chip
-    efficiency = rank.book.value("serving.decode", "kv_stream_efficiency")
-    return rank.kv_bytes_on_rank() / (share * efficiency)
+    """Time of one cached token of one request on one rank, all layers [s].
+
+    It is streamed, and each query head computes one score with it, whichever takes longer. Chips
+    whose kernels keep up with the stream have no time of a score.
+    """
+    chip, book = rank.cluster.chip, rank.book
+    drawn = book.value(chip, "hbm_bandwidth") * book.value("serving.decode", "kv_stream_efficiency")
+    engines = book.value(chip, "dma_bandwidth") if book.has(chip, "dma_bandwidth") else drawn
+    streamed_s = rank.kv_bytes_on_rank() / (min(drawn, engines) / rank.per_chip)
+    scored_s = rank.attention_layers * rank.query_heads * rank.overhead("decode_score")
+    return max(streamed_s, scored_s)
 
 
 def decode_request_s(rank: RankShare) -> float:
@@ -70,7 +77,7 @@ def scan_token_s(rank: RankShare) -> float:
 
 def prefill_square_s(rank: RankShare) -> float:
     """Time of attention of a prompt token for each token before it, all layers [s]."""
-    heads = max(1, round(rank.model.heads / rank.ranks))
-    shape = AttentionShape(1, LONG_TOKENS, heads, rank.kv_heads, rank.model.head_dim)
+    heads, keys = rank.query_heads, rank.kv_heads
+    shape = AttentionShape(1, LONG_TOKENS, heads, keys, rank.model.head_dim)
     seconds = attention_s(rank.cluster.chip, shape, ranks_per_chip=rank.per_chip, parts=rank.book)
     return float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))

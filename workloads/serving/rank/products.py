@@ -17,16 +17,17 @@ def mlp_s(rank: RankShare, tokens: FloatArray, ffn: int) -> FloatArray:
 
 def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Time of products around one layer's attention; latent ones compress on every rank [s]."""
-    model, ranks = rank.model, rank.ranks
-    output = rank.product_s(tokens, model.hidden, round(model.value_width / ranks))
+    model = rank.model
+    values = rank.query_heads * (model.value_width // model.heads)
+    queries = rank.query_heads * (model.query_width // model.heads)
+    output = rank.product_s(tokens, model.hidden, values)
     if not model.latent:
-        qkv = model.query_width / ranks + 2 * rank.kv_heads * model.head_dim
+        qkv = queries + 2 * rank.kv_heads * model.head_dim
         return output + rank.product_s(tokens, qkv, model.hidden)
     latent = model.latent
     down = rank.product_s(tokens, latent.kv_rank + latent.rope_dim, model.hidden)
-    heads_up = model.heads / ranks * (latent.nope_dim + latent.value_dim)
+    heads_up = rank.query_heads * (latent.nope_dim + latent.value_dim)
     up = rank.product_s(tokens, heads_up, latent.kv_rank)
-    queries = model.query_width / ranks
     if not latent.query_rank:
         return output + down + up + rank.product_s(tokens, queries, model.hidden)
     compressed = rank.product_s(tokens, latent.query_rank, model.hidden)

@@ -74,6 +74,11 @@ class RankShare:
         return self.book.value(own, quantity) if own else 0.0
 
     @property
+    def query_heads(self) -> int:
+        """Query heads on a rank, whole ones: engines pad heads that the ranks do not divide."""
+        return math.ceil(self.model.heads / self.ranks)
+
+    @property
     def kv_heads(self) -> int:
         """KV heads on a rank, whole ones: several ranks hold the same where heads are few."""
         return math.ceil(self.model.kv_heads / self.ranks)
