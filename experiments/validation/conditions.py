@@ -31,6 +31,8 @@ RELEASES: tuple[tuple[str, str, str], ...] = (
 """Constant of the H100's kernels, and its variant, of software before each month."""
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
+NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
+"""Chips and month from which their engine runs prompts with fused attention: SDK 2.19."""
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 """A year, a month or a day."""
 ARXIV = r"arXiv[: ]*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}"
@@ -82,9 +84,13 @@ def engine(row: Mapping[str, Any], chip: str, book: Catalogue) -> dict[str, str]
     {'serving.trn2.expert_block_rate': 'sdk-2.26'}
     """
     date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
-    if not date or date >= UNFUSED_BEFORE or not book.has(part, quantity):
-        return {}
-    return {f"{part}.{quantity}": "sdk-2.26"}
+    variants: dict[str, str] = {}
+    chips, fused_from = NO_FUSED_PROMPTS
+    if date and date < fused_from and chip in chips:
+        variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
+    if date and date < UNFUSED_BEFORE and book.has(part, quantity):
+        variants[f"{part}.{quantity}"] = "sdk-2.26"
+    return variants
 
 
 def month(row: Mapping[str, Any]) -> str:
