@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 FIELDS = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers", "microbatch", "zero",
     "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
-    "attention", "cp_exchange", "routing_skew", "capacity_factor", "ranks_per_chip",
-    "global_batch", "seq",
+    "fp8_recipe", "attention", "cp_exchange", "routing_skew", "capacity_factor",
+    "ranks_per_chip", "global_batch", "seq",
 )  # fmt: skip
 """Fields of a plan that a row tells."""
 

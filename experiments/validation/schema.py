@@ -8,6 +8,7 @@ from typing import Literal
 
 from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
 from topologies.errors import InputError, suggestion
+from workloads.kernels.precision import CASTS
 from workloads.training.plan.schedules import all_schedules, schedule_names
 
 Value = int | float | str | None
@@ -112,6 +113,16 @@ ATTENTION = Column(
     choices=("fused", "unfused"),
     also=_spellings(fused="flash flash-attention flash-2 flash-3 sdpa cudnn", unfused="eager core"),
 )
+FP8_RECIPE = Column(
+    "fp8_recipe",
+    "text",
+    choices=tuple(CASTS),
+    also=_spellings(
+        tensorwise="tensor per-tensor delayed current",
+        rowwise="row per-row axiswise",
+        blockwise="block subchannel",
+    ),
+)
 PLAN = (
     Column("name", "text"),
     Column("cluster", "text", required=True),
@@ -129,6 +140,7 @@ PLAN = (
     SCHEDULE,
     *_counts("microbatch", "global_batch"),
     Column("precision", "text"),
+    FP8_RECIPE,
     RECOMPUTE,
     OVERLAP,
     *_counts("lora_rank", least=0),

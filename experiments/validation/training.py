@@ -187,6 +187,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         sequence_parallel=bool(row["sequence_parallel"]) and row["tp"] > 1,
         schedule=row["schedule"],
         precision=row["precision"],
+        fp8_recipe=row.get("fp8_recipe") or "tensorwise",
         **recomputation(row),
         overlap=row["overlap"],
         attention=recipe(row).attention if row["cp"] == 1 else "fused",

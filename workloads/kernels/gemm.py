@@ -102,8 +102,8 @@ def _one(given: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) ->
 
 
 def _sustained(rank: Rank, precision: str) -> float:
-    """Share of the compute rate that a run of hours keeps, by precision or chip where known."""
-    names = [f"gemm_sustained_{own}" for own in (element_width(precision), rank.chip)]
+    """Share of the compute rate that a run of hours keeps, by chip or precision where known."""
+    names = [f"gemm_sustained_{name}" for name in (rank.chip, element_width(precision))]
     known = [name for name in names if rank.knows(name)]
     return rank.constant(known[0] if known else "gemm_sustained")
 

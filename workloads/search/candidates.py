@@ -35,8 +35,8 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
 """Overlaps by number. They say what a framework does, so they are tried only to be compared."""
 SHARED = (
-    "seq", "precision", "attention", "ranks_per_chip", "cp_exchange", "routing_skew",
-    "capacity_factor", "bucket_bytes", "recompute_every", "reshard",
+    "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",
+    "routing_skew", "capacity_factor", "bucket_bytes", "recompute_every", "reshard",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
 EXCHANGES = ("routed_nodes", "fp8_exchange")

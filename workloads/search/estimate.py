@@ -229,7 +229,7 @@ HOP_FIELDS = (*PLACE_FIELDS, "microbatch", "local_seq")
 PASS_FIELDS = (
     "tp", "cp", "seq", "microbatch", "recompute", "sequence_parallel", "precision",
     "attention", "ranks_per_chip", "overlap", "cp_exchange",
-    "recompute_every",
+    "recompute_every", "fp8_recipe",
 )  # fmt: skip
 """Fields of a plan that passes depend on."""
 EXPERT_FIELDS = (

@@ -59,6 +59,15 @@ def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server() -> None:
     assert seconds(**sparse, capacity_factor=1.25) > usual
 
 
+def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors() -> None:
+    times = [
+        seconds(precision="fp8", fp8_recipe=recipe)
+        for recipe in ("tensorwise", "blockwise", "rowwise")
+    ]
+    assert times[0] < times[1] < times[2]
+    assert times[0] == seconds(precision="fp8")
+
+
 def test_a_row_may_name_a_shipped_model() -> None:
     """Its own layers and width are taken, which those of the row must equal."""
     llama = {

@@ -13,6 +13,7 @@ import pytest
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.names import cluster
+from workloads.kernels import gemm as kernel_times
 from workloads.kernels.chip_share import Timing
 from workloads.models.flops import attention_flops, layer_flops
 from workloads.models.model import Model
@@ -80,6 +81,16 @@ def test_products_are_the_flops_of_the_layer(
     expected = per_token * 1024 / (shapes.plan.tp * shapes.plan.cp)
     assert flops(forward(shapes, moe=moe)) == pytest.approx(expected, rel=1e-9)
     assert flops(backward(shapes, moe=moe)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])
+def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
+    """By the recipe an element's cast moves 0, 5 or 3 bytes; tp gathers bf16 where one casts."""
+    rank = RankShapes(TOY, plan(tp=2, precision="fp8", fp8_recipe=recipe), "h100", catalogue())
+    alone = kernel_times.gemm("h100", 4096, 2048, 1024, "fp8").seconds
+    cast = rank.stream(each * (4096 + 2048) * 1024).seconds if each else 0.0
+    assert rank.gemm(4096, 2048, 1024).seconds == pytest.approx(alone + cast, rel=1e-12)
+    assert rank.gathered_bytes == rank.wide_bytes // (1 if each else 2)
 
 
 @pytest.mark.parametrize("query_rank", [0, 256])

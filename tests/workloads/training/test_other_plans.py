@@ -17,7 +17,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \
     --num-layers 32 --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel \
     --micro-batch-size=1 --global-batch-size 512 --seq-length 4096 --lr 1.0e-4 \
     --use-distributed-optimizer --recompute-granularity selective --overlap-grad-reduce \
-    --bf16 --fp8-format hybrid
+    --bf16 --fp8-format hybrid --fp8-recipe blockwise
 """
 TITAN = """
 [job]
@@ -76,6 +76,7 @@ DEEPSPEED = """{"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2,
             "tp": 8, "pp": 4, "vpp": 4, "schedule": "interleaved", "sequence_parallel": True,
             "microbatch": 1, "global_batch": 512, "seq": 4096, "zero": 1,
             "recompute": "selective", "overlap": "dp", "precision": "fp8",
+            "fp8_recipe": "blockwise",
         }, {"lr", "num-layers", "nproc-per-node"}),
         ("job.toml", TITAN, "torchtitan", {
             "microbatch": 1, "seq": 8192, "zero": 3, "tp": 8, "pp": 4, "schedule": "interleaved",
@@ -106,6 +107,14 @@ def test_a_plan_carries_over(
     read = read_any_plan(path)
     assert (read.tool, dict(read.fields)) == (tool, fields)
     assert set(read.ignored) == ignored
+
+
+def test_a_recipe_of_fp8_without_fp8_is_ignored_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(TITAN.replace("enable_float8_linear = true", 'recipe_name = "rowwise"'))
+    read = read_any_plan(path)
+    assert "fp8_recipe" not in read.fields
+    assert "fp8 recipe rowwise without fp8" in read.ignored
 
 
 def test_our_own_plan_is_ours(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"routing_skew": 0.5}, "routing_skew is 0.5; it must be at least 1"),
     ({"capacity_factor": -1}, "capacity_factor is -1; it must be 0, for no limit, or at most 1024"),
     ({"capacity_factor": "x"}, "capacity_factor is 'x'; it must be a number"),
+    ({"fp8_recipe": "rowise"}, r"fp8_recipe is 'rowise'; .* Did you mean rowwise\?"),
+    ({"fp8_recipe": "rowwise"}, "fp8 recipe rowwise is about scales in fp8, but precision is bf16"),
     ({"dp": 16, "global_batch": 8}, "global batch 8 is not a multiple .* = 16. Use 16\\.$"),
     ({"dp": 3, "global_batch": 8}, "global batch 8 is not a multiple of dp 3 × .* = 3. Use 6 or 9"),
     ({"order": ("tp", "dp")}, "rank order tp-dp does not name each of"),

@@ -15,7 +15,8 @@ def _in_bf16(shapes: RankShapes) -> RankShapes:
 
     Megatron-LM's is none of Transformer Engine's layers; torchtitan leaves it out by name.
     """
-    return replace(shapes, plan=replace(shapes.plan, precision="bf16"))
+    plan = replace(shapes.plan, precision="bf16", fp8_recipe="tensorwise")
+    return replace(shapes, plan=plan)
 
 
 def _vocabulary(shapes: RankShapes) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels import times as kernel_times
 from workloads.kernels.chip_share import Timing, family
-from workloads.kernels.precision import ELEMENT_BYTES
+from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Layer, Model
 from workloads.training.plan.plan import ParallelPlan
 
@@ -50,9 +50,11 @@ class RankShapes:
     def gathered_bytes(self) -> int:
         """Size of the same as the input of a product, cast before it is gathered [B].
 
-        As torchao does in fp8 (``float8_tensor_parallel.py``), gradients alike; sums stay in
-        two bytes.
+        As torchao does in fp8 (``float8_tensor_parallel.py``), gradients alike, where one scale
+        holds for the whole tensor; sums stay in two bytes.
         """
+        if self._cast_bytes:
+            return self.wide_bytes
         element_bytes = min(TWO, ELEMENT_BYTES.get(self.plan.precision, TWO))
         return round(element_bytes * self.tokens * self.model.hidden)
 
@@ -80,7 +82,15 @@ class RankShapes:
         timing = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
         timing = replace(timing, size_bytes=round(batch * (inputs + TWO * m * n)))
+        if self._cast_bytes:
+            cast = self.stream(round(batch * self._cast_bytes * (m + n) * k))
+            timing = replace(timing, seconds=timing.seconds + cast.seconds)
         return self._beside(timing) if self._exchanges_beside else timing
+
+    @property
+    def _cast_bytes(self) -> float:
+        """Traffic of casting an element of a product's input [B]; 0 where no product casts."""
+        return CASTS[self.plan.fp8_recipe]
 
     @property
     def _exchanges_beside(self) -> bool:

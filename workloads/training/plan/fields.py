@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from topologies.errors import InputError, suggestion
-from workloads.kernels.precision import TRAINING
+from workloads.kernels.precision import CASTS, TRAINING
 from workloads.training.plan.schedules.registry import pipeline_schedule
 
 Recompute = Literal["none", "selective", "full"]
@@ -17,6 +17,7 @@ CHOICES = {
     "recompute": ("none", "selective", "full"),
     "overlap": ("none", "dp", "all"),
     "precision": TRAINING,
+    "fp8_recipe": tuple(CASTS),
     "attention": ("fused", "unfused"),
     "zero": (0, 1, 2, 3),
     "cp_exchange": ("ring", "all-gather"),

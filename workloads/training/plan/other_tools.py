@@ -88,6 +88,10 @@ PRECISION = {
     "bf16": "bf16", "bf16-mixed": "bf16", "16-mixed": "bf16", "16": "bf16", "fp16": "bf16",
     "32": "bf16", "mixed_precision": "bf16", "bf16sr": "bf16", "autocast": "bf16", "fp8": "fp8",
 }  # fmt: skip
+FP8_RECIPE = {
+    "delayed": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise",
+    "blockwise": "blockwise",
+}  # fmt: skip
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -126,6 +130,7 @@ MEGATRON: Mapping[str, tuple[str, Rule]] = {
     "bf16": _when("precision", "bf16"),
     "fp16": _when("precision", "bf16"),
     "fp8-format": ("precision", lambda _value, _all: "fp8"),
+    "fp8-recipe": _choice("fp8_recipe", FP8_RECIPE),
     "overlap-grad-reduce": _when("overlap", "dp"),
     "tp-comm-overlap": _when("overlap", "all"),
     "use-flash-attn": _when("attention", "fused"),
@@ -149,6 +154,7 @@ TITAN: Mapping[str, tuple[str, Rule]] = {
     "training.tensor_parallel_degree": _whole("tp"),
     "activation_checkpoint.mode": _choice("recompute", RECOMPUTE),
     "float8.enable_float8_linear": _when("precision", "fp8"),
+    "float8.recipe_name": _choice("fp8_recipe", FP8_RECIPE),
 }  # fmt: skip
 NEMO: Mapping[str, tuple[str, Rule]] = {
     **{
@@ -172,6 +178,7 @@ NEMO: Mapping[str, tuple[str, Rule]] = {
     "model.encoder_seq_length": _whole("seq"),
     "model.activations_checkpoint_granularity": _choice("recompute", RECOMPUTE),
     "model.fp8": _when("precision", "fp8"),
+    "model.fp8_recipe": _choice("fp8_recipe", FP8_RECIPE),
     "trainer.precision": _choice("precision", PRECISION),
     "model.ub_tp_comm_overlap": _when("overlap", "all"),
     "model.optim.name": (
@@ -256,6 +263,8 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
             fields[field] = _stronger(field, fields.get(field), answer)
     if fields.get("vpp", 1) > 1:
         fields.setdefault("schedule", _schedule(CHUNKED, keys))
+    if "fp8_recipe" in fields and fields.get("precision") != "fp8":
+        ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
     return OtherPlan(tool, fields, tuple(sorted(ignored)))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from topologies import display
 from topologies.errors import InputError
 from topologies.options import option
+from workloads.kernels.precision import CASTS
 from workloads.training.plan.fields import (
     CHOICES,
     ORDER,
@@ -63,6 +64,9 @@ class ParallelPlan:
         second one, which FSDP calls selective.
     precision : {"bf16", "fp8", "mxfp8", "mxfp4"}
         Precision of the inputs of the layers' matrix products, and of what is gathered for them.
+    fp8_recipe : {"tensorwise", "rowwise", "blockwise"}
+        What shares a scale in fp8: a tensor, a row or a block. Rows and blocks are gathered in bf16
+        and cast for each product, see :data:`workloads.kernels.precision.CASTS`.
     overlap : {"none", "dp", "all"}
         Which communication runs beside compute: none; that of gradients and parameters, as data
         parallelism of PyTorch does unasked; or also that of tensor, expert and pipeline parallelism
@@ -164,6 +168,10 @@ class ParallelPlan:
         default="bf16",
         metadata=option("Precision of matrix products", choices=CHOICES["precision"]),
     )
+    fp8_recipe: str = field(
+        default="tensorwise",
+        metadata=option("What shares a scale in fp8", choices=CHOICES["fp8_recipe"]),
+    )
     overlap: Overlap = field(
         default="dp",
         metadata=option("Communication that runs beside compute", choices=CHOICES["overlap"]),
@@ -245,6 +253,7 @@ class ParallelPlan:
         for one in fields(self):
             check_field(one.name, getattr(self, one.name))
         self._check_pipeline()
+        self._check_recipe()
         self._check_experts()
         self._check_batch()
         if self.lora_rank and self.train_only:
@@ -261,6 +270,13 @@ class ParallelPlan:
             raise InputError(
                 f"global batch {self.global_batch} is not a multiple of dp {self.dp} × microbatch "
                 f"{self.microbatch} = {once}. Use {near}."
+            )
+
+    def _check_recipe(self) -> None:
+        if CASTS[self.fp8_recipe] and self.precision != "fp8":
+            raise InputError(
+                f"fp8 recipe {self.fp8_recipe} is about scales in fp8, but precision is "
+                f"{self.precision}. Use precision fp8, or leave it out."
             )
 
     def _check_pipeline(self) -> None:
