@@ -29,10 +29,10 @@ TRAINING = ("bf16", "fp8", "mxfp8", "mxfp4")
 CASTS: Mapping[str, float] = {"tensorwise": 0.0, "rowwise": 5.0, "blockwise": 3.0}
 """Traffic of casting an element of a product's input to fp8, by what shares a scale [B].
 
-A scale of a whole tensor is taken by the kernel that writes the tensor. Scales of rows or blocks lie
-along the product's inner dimension, which differs between the three products of a layer, so each
-product casts both of its inputs from bf16 anew: the largest value of a row takes a reading of its
-own (2 + 2 B read, 1 B written), that of a block stays in the kernel (2 B read, 1 B written).
+A scale of a whole tensor is taken by the kernel that writes the tensor. Scales of rows or blocks
+lie along the product's inner dimension, which differs between the three products of a layer, so
+each product casts both of its inputs from bf16 anew: the largest value of a row takes a reading of
+its own (2 + 2 B read, 1 B written), that of a block stays in the kernel (2 B read, 1 B written).
 Counted from torchao's recipes (``torchao.float8``) and the blocks of 128 of DeepSeek-V3 (arXiv
 2412.19437, section 3.3).
 """
