@@ -65,7 +65,7 @@ class ParallelPlan:
     precision : {"bf16", "fp8", "mxfp8", "mxfp4"}
         Precision of the inputs of the layers' matrix products, and of what is gathered for them.
     fp8_recipe : {"tensorwise", "rowwise", "blockwise"}
-        What shares a scale in fp8: a tensor, a row or a block. Rows and blocks are gathered in bf16
+        Values that share a scale in fp8. Inputs with scales of rows or blocks are gathered in bf16
         and cast for each product, see :data:`workloads.kernels.precision.CASTS`.
     overlap : {"none", "dp", "all"}
         Which communication runs beside compute: none; that of gradients and parameters, as data
@@ -170,7 +170,7 @@ class ParallelPlan:
     )
     fp8_recipe: str = field(
         default="tensorwise",
-        metadata=option("What shares a scale in fp8", choices=CHOICES["fp8_recipe"]),
+        metadata=option("Granularity of scales in fp8", choices=CHOICES["fp8_recipe"]),
     )
     overlap: Overlap = field(
         default="dp",
