@@ -16,6 +16,8 @@ from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.search import candidates, estimate, fit
 from workloads.training.iteration import iteration
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.group_costs import GroupCosts
 
 Answer = TypeVar("Answer")
 
@@ -27,6 +29,7 @@ def main() -> None:
     """Print rates and ratios of two searches."""
     searched("llama-3.1-8b", "trn2.48xlarge", 64)
     searched("llama-3.1-405b", "trn2-ultraserver:16", 256)
+    stepped("llama-3.1-405b", "rainier")
 
 
 def searched(model: str, machines: str, batch: int) -> None:
@@ -51,6 +54,21 @@ def searched(model: str, machines: str, batch: int) -> None:
     print(f"{'same estimates each way':>42}: {same}")
     print(f"{'together is faster than alone by':>42}: {alone_each_s / each_s:.1f} x")
     print(f"{'an estimate is faster than a run by':>42}: {ran_each_s / each_s:.1f} x", flush=True)
+
+
+def stepped(model: str, machines: str) -> None:
+    """Simulate steps of half a million ranks that know costs of groups from one before, or none."""
+    shape, where = named(model), cluster(machines)
+    plan = ParallelPlan(
+        tp=64, cp=2, dp=126, pp=31, vpp=3, schedule="interleaved", global_batch=2016, seq=8192
+    )
+    shared = GroupCosts(where)
+    before = iteration(shape, where, plan, costs=shared)
+    known, known_s = measured(lambda: iteration(shape, where, plan, costs=shared))
+    alone, alone_s = measured(lambda: iteration(shape, where, plan))
+    same = known.iteration_s == alone.iteration_s == before.iteration_s
+    print(f"{model} on {machines}, {plan.ranks:,} ranks, same times: {same}")
+    print(f"{'known costs make a step faster by':>42}: {alone_s / known_s:.1f} x", flush=True)
 
 
 def measured(work: Callable[[], Answer]) -> tuple[Answer, float]:

@@ -154,9 +154,11 @@ def _grid(model: Model, cluster: Cluster, base: ParallelPlan, known: Stated) -> 
 
 def _degrees(model: Model, base: ParallelPlan, known: Stated, ranks: int) -> Columns:
     """tp, cp, pp and dp whose product is the number of ranks, then ep and etp within a stage."""
-    inner = divisors(ranks)
-    columns = crossed(one_row(), "tp", _only(known, "tp", inner))
-    columns = crossed(columns, "cp", _only(known, "cp", inner))
+    inner, alone = divisors(ranks), replace(base, sequence_parallel=False)
+    # What one degree does not divide by itself, no pair with it does.
+    tps = [tp for tp in _only(known, "tp", inner) if _divides(model, replace(alone, tp=tp))]
+    cps = [cp for cp in _only(known, "cp", inner) if _divides(model, replace(alone, cp=cp))]
+    columns = crossed(crossed(one_row(), "tp", tps), "cp", cps)
     columns = crossed(columns, "sequence_parallel", _only(known, "sequence_parallel", (0, 1)))
     pairs = {
         (tp, cp, split): _divides(model, replace(base, tp=tp, cp=cp, sequence_parallel=bool(split)))
@@ -180,7 +182,7 @@ def _degrees(model: Model, base: ParallelPlan, known: Stated, ranks: int) -> Col
 def _divides(model: Model, plan: ParallelPlan) -> bool:
     """Return whether the trainer takes these degrees."""
     try:
-        check_model(replace(plan, global_batch=1), model)
+        check_model(plan, model)
     except InputError:
         return False
     return True

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from topologies.clusters.cluster import Cluster
@@ -17,6 +18,7 @@ from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.group_costs import GroupCosts
 
 Watch = Callable[[Sequence[Any], str], Iterable[Any]]
 """Function that wraps a slow sequence to show progress; it is given a word for the work."""
@@ -83,9 +85,14 @@ class Runner:
     cluster: Cluster
     engine: str
 
+    @cached_property
+    def costs(self) -> GroupCosts:
+        """Costs of collectives that the plans have in common."""
+        return GroupCosts(self.cluster)
+
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""
-        step = iteration(self.model, self.cluster, plan, engine=self.engine)
+        step = iteration(self.model, self.cluster, plan, engine=self.engine, costs=self.costs)
         return Finalist(
             plan=plan,
             estimate_rank=place,

@@ -41,6 +41,7 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
 from workloads.training.program.expert_exchange import routing_mistake
 from workloads.training.program.fold import fold
+from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
 
@@ -213,6 +214,7 @@ def iteration(
     detail: Detail | None = None,
     *,
     progress: Progress | None = None,
+    costs: GroupCosts | None = None,
     **changes: Unpack[DetailFields],
 ) -> Iteration:
     """Simulate one optimizer step.
@@ -226,6 +228,8 @@ def iteration(
         Level of detail of the step, and what disturbs it.
     progress : function of (str, int, int), optional
         Told how far a rank-vector run is.
+    costs : GroupCosts, optional
+        Costs of collectives that several steps on this cluster share.
     **changes
         Fields of the detail, such as ``level="chunk"`` or ``folded=False``.
 
@@ -248,13 +252,11 @@ def iteration(
     shapes = RankShapes(model, plan, cluster.chip, _numbers(cluster))
     needed = _checked(shapes, cluster, how)
     begun = time.perf_counter()
-    level, built_program, run = _built(shapes, cluster, how)
+    level, built_program, run = _built(shapes, cluster, how, costs)
     built = time.perf_counter()
     trace, undisturbed = run.run(how.engine, progress)
     step = Iteration(
-        *(model, plan, cluster, built_program),
-        trace,
-        needed,
+        *(model, plan, cluster, built_program, trace, needed),
         built - begun,
         time.perf_counter() - built,
         peak_flops_per_s=_peak(shapes.parts, cluster.chip, plan.precision),
@@ -267,9 +269,11 @@ def iteration(
     return step
 
 
-def _built(shapes: RankShapes, cluster: Cluster, how: Detail) -> tuple[str, Program, Ready]:
+def _built(
+    shapes: RankShapes, cluster: Cluster, how: Detail, costs: GroupCosts | None
+) -> tuple[str, Program, Ready]:
     """Return the chosen level, the program (folded where possible), and its part that is run."""
-    whole = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations)
+    whole = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations, costs)
     if how.folded and not how.disturbed and how.level not in WRITTEN_OUT:
         whole = fold(whole, affected_ranks(whole, how.faults))
     level = automatic(whole, how.faults) if how.level == "auto" else how.level

@@ -44,18 +44,19 @@ def _check_tp(plan: ParallelPlan, model: Model) -> None:
         sizes["feed-forward columns"] = model.ffn
     if plan.sequence_parallel:
         sizes["tokens of a sequence (sequence parallel)"] = plan.local_seq
-    common = math.gcd(*sizes.values())
-    near = nearest(plan.tp, common, model.kv_heads)
-    for what, size in sizes.items():
-        if size % plan.tp:
-            raise InputError(
-                f"{size:,} {what} of {model.name} are not divisible by tp {plan.tp}. Use tp {near}."
-            )
+    mistakes = [
+        f"{size:,} {what} of {model.name} are not divisible by tp {plan.tp}"
+        for what, size in sizes.items()
+        if size % plan.tp
+    ]
     if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
-        raise InputError(
+        mistakes.append(
             f"tp {plan.tp} neither divides the {model.kv_heads} key-value heads of {model.name} "
-            f"nor is a multiple of them. Use tp {near}."
+            "nor is a multiple of them"
         )
+    if mistakes:
+        near = nearest(plan.tp, math.gcd(*sizes.values()), model.kv_heads)
+        raise InputError(f"{mistakes[0]}. Use tp {near}.")
 
 
 def _check_cp(plan: ParallelPlan, model: Model) -> None:

@@ -8,6 +8,7 @@ numbers, and with consecutive chips 32 of them fill a 4×4×2 block of a Trn2 Ul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,7 @@ class Placement:
     chip: IntArray
     grid: IntArray
 
-    @property
+    @cached_property
     def stage(self) -> IntArray:
         """Pipeline stage of each rank, int64 (ranks,)."""
         return self.coordinate("pp")
@@ -47,8 +48,11 @@ class Placement:
     def coordinate(self, axis: str) -> IntArray:
         """Place of each rank along an axis, int64 (ranks,)."""
         coordinates = np.empty(self.grid.size, np.int64)
-        where = np.indices(self.grid.shape)[self._axis(axis)]
-        coordinates[self.grid] = where
+        along = self._axis(axis)
+        places = np.arange(self.grid.shape[along])
+        coordinates[self.grid] = np.moveaxis(
+            np.broadcast_to(places, (*np.delete(self.grid.shape, along), len(places))), -1, along
+        )
         return coordinates
 
     def groups(self, axis: str) -> IntArray:
@@ -133,6 +137,21 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
     geometry : int64 array (groups,)
         Geometry of each group.
     """
+    further = chips - chips[:, :1]
+    if not (further == further[:1]).all():
+        return distinct_rows(_images(cluster, chips))
+    # Groups of one pattern differ by where in a domain they begin: one of each is enough.
+    _, begins, which = np.unique(
+        chips[:, 0] % cluster.chips_per_domain, return_index=True, return_inverse=True
+    )
+    geometry = distinct_rows(_images(cluster, chips[begins]))[1]
+    first = np.full(int(geometry.max(initial=-1)) + 1, len(chips), np.int64)
+    np.minimum.at(first, geometry, begins)
+    return first, geometry[which]
+
+
+def _images(cluster: Cluster, chips: IntArray) -> IntArray:
+    """Groups moved to the origin of their first domain, equal for translations of one another."""
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     shape = cluster.shape
     if isinstance(shape, Torus):
@@ -145,8 +164,7 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
         image = np.ravel_multi_index(tuple(moved), shape.sizes)
     else:
         image = local
-    key = (domain - domain[:, :1]) * cluster.chips_per_domain + image
-    return distinct_rows(key)
+    return np.asarray((domain - domain[:, :1]) * cluster.chips_per_domain + image)
 
 
 def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:

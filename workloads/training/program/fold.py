@@ -11,9 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, distinct
 from workloads.training.plan.placement import distinct_rows
 from workloads.training.program.program import Exchange, Program
+
+MOST_COUNTED = 4
+"""Values a rank up to which they are numbered by counting; beyond, they are sorted."""
 
 
 def fold(program: Program, apart: IntArray | None = None) -> Program:
@@ -45,58 +48,85 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
         begun[apart] = len(program.streams) + np.arange(len(apart))
     classes = _numbered(begun)
     while True:
-        finer = classes
+        finer, sizes = classes, np.bincount(classes)
         for exchange in program.exchanges:
-            finer = _refined(finer, classes, exchange)
+            finer = _refined(finer, classes, sizes, exchange)
+        if finer is classes:
+            return classes
         finer = _numbered(finer)
         if finer.max(initial=0) == classes.max(initial=0):
             return classes
         classes = finer
 
 
-def _refined(finer: IntArray, classes: IntArray, exchange: Exchange) -> IntArray:
-    """Split classes by the role in an exchange, its duration and the classes met there."""
-    met = distinct_rows(_signature(exchange, classes))[1]
+def _refined(finer: IntArray, classes: IntArray, sizes: IntArray, exchange: Exchange) -> IntArray:
+    """Split classes by the role in an exchange, its duration and the classes met there.
+
+    ``sizes`` has the ranks of each class, int64 (classes,).
+    """
+    cost, met = _cost(exchange), classes[exchange.members]
+    if (cost == cost[0]).all() and _all_as_first(met):
+        cost, met = cost[:1], met[:1]  # one group stands for all
+    different = distinct_rows(_signature(cost, exchange.role * len(sizes) + met))[1]
     roles = int(exchange.role.max()) + 1
-    mark = 1 + met[:, None] * roles + exchange.role
-    if _alike(mark, classes[exchange.members], np.bincount(classes)):
+    mark = 1 + different[:, None] * roles + exchange.role
+    if _alike(mark, met, sizes, len(exchange.members) // len(met)):
         return finer
     of_all = np.zeros(len(classes), np.int64)
     of_all[exchange.members] = mark
     return _numbered(finer * (int(mark.max()) + 1) + of_all)
 
 
-def _alike(mark: IntArray, met: IntArray, sizes: IntArray) -> bool:
-    """Return whether all ranks of each class are marked alike, or none of them is."""
+def _all_as_first(rows: IntArray) -> bool:
+    return bool((rows == rows[:1]).all())
+
+
+def _alike(mark: IntArray, met: IntArray, sizes: IntArray, times: int) -> bool:
+    """Return whether all ranks of each class are marked alike, or none of them is.
+
+    Each row of marks and classes stands for so many groups.
+    """
     of_class = np.zeros(len(sizes), np.int64)
     of_class[met] = mark
-    marked = np.bincount(met.reshape(-1), minlength=len(sizes))
+    marked = times * np.bincount(met.reshape(-1), minlength=len(sizes))
     return bool((mark == of_class[met]).all() and ((marked == 0) | (marked == sizes)).all())
 
 
-def _signature(exchange: Exchange, classes: IntArray) -> IntArray:
-    """Cost and the set of (role, class) of each group; repetitions are blanked."""
-    span = int(classes.max()) + 1
+def _cost(exchange: Exchange) -> IntArray:
+    """Number of each group's durations and draws among the different ones."""
     costs = np.concatenate([exchange.duration_ps, exchange.draws.size_bytes], axis=1)
-    duration = distinct_rows(costs)[1]
-    met = np.sort(exchange.role * span + classes[exchange.members], axis=1)
-    met[:, 1:][met[:, 1:] == met[:, :-1]] = -1
-    met.sort(axis=1)
-    return np.concatenate([duration[exchange.kind][:, None], met], axis=1)
+    return distinct_rows(costs)[1][exchange.kind]
+
+
+def _signature(cost: IntArray, met: IntArray) -> IntArray:
+    """Cost of each group and the set of what meets in it; repetitions are blanked."""
+    parts = np.sort(met, axis=1)
+    parts[:, 1:][parts[:, 1:] == parts[:, :-1]] = -1
+    parts.sort(axis=1)
+    return np.concatenate([cost[:, None], parts], axis=1)
 
 
 def _numbered(values: IntArray) -> IntArray:
-    """Small numbers for values, in order of first appearance."""
-    _, first, code = np.unique(values, return_index=True, return_inverse=True)
-    place = np.empty(len(first), np.int64)
-    place[np.argsort(first)] = np.arange(len(first))
-    return place[code]
+    """Small numbers for values that are not negative, in order of first appearance."""
+    span = int(values.max(initial=-1)) + 1
+    if span > MOST_COUNTED * len(values):
+        values = np.unique(values, return_inverse=True)[1]
+        span = int(values.max()) + 1
+    first = np.full(span, len(values), np.int64)
+    first[values[::-1]] = np.arange(len(values))[::-1]
+    place = np.empty(span, np.int64)
+    place[np.argsort(first)] = np.arange(span)
+    return place[values]
 
 
 def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
     """One group for each choice of classes that meet, a set of them in each role."""
     met = classes[exchange.members]
-    sets = [_sets(met[:, exchange.role == role]) for role in range(len(exchange.ops))]
+    if _all_as_first(met):
+        met = met[:1]
+    by_role = np.argsort(exchange.role, kind="stable")
+    ends = np.cumsum(np.bincount(exchange.role, minlength=len(exchange.ops)))
+    sets = [_sets(met[:, places]) for places in np.split(by_role, ends[:-1])]
     role = np.repeat(np.arange(len(sets)), [some.shape[1] for some in sets])
     members = np.concatenate(sets, axis=1)
     first = distinct_rows(members)[0]
@@ -112,6 +142,8 @@ def _sets(rows: IntArray) -> IntArray:
     array([[3, 7],
            [5, 5]])
     """
+    if len(rows) == 1:
+        return distinct(rows)[None]
     ordered = np.sort(rows, axis=1)
     ordered[:, :-1][ordered[:, :-1] == ordered[:, 1:]] = -1
     ordered.sort(axis=1)

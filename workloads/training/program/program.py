@@ -6,20 +6,17 @@ A few tables hold the ops of a rank of each stage, and the ranks and duration of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.collectives import Group
-from cluster_sim.collectives.duration.duration import canonical
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC_DP, ENGINE, LayerOp
 from workloads.training.plan.placement import Placement, geometries
-from workloads.training.program.expert_exchange import routed_ps
-from workloads.training.program.group_times import group_bytes, group_of, group_ps
+from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.ops import Catalog, Ops, edges
 from workloads.training.program.shared_memory import (
     Draws,
@@ -151,16 +148,25 @@ class Program:
             yield Role(int(self.stage[exchange.members[0, places[0]]]), ops, places)
 
 
-def program(shapes: RankShapes, placement: Placement, iterations: int = 1) -> Program:
-    """Return the program of one iteration, or of several in a row, on placed ranks."""
+def program(
+    shapes: RankShapes,
+    placement: Placement,
+    iterations: int = 1,
+    costs: GroupCosts | None = None,
+) -> Program:
+    """Return the program of one iteration, or of several in a row, on placed ranks.
+
+    ``costs`` are those of calls that programs on the same cluster have in common.
+    """
     plan, catalog = shapes.plan, Catalog()
+    known_costs = costs or GroupCosts(placement.cluster)
     passes: BuiltPasses = {}
     all_ops = [stage_ops(shapes, stage, catalog, iterations, passes) for stage in range(plan.pp)]
     marks = _marks(catalog)
     streams = tuple(_stream(ops, marks) for ops in all_ops)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
-    exchanges = _Exchanges(placement, catalog, streams, memory, per_token)
+    exchanges = _Exchanges(placement, catalog, streams, memory, per_token, known_costs)
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
     ranks = np.arange(plan.ranks)
@@ -258,12 +264,12 @@ class _Exchanges:
         streams: tuple[Stream, ...],
         memory_bytes_per_s: int,
         per_token: int,
+        costs: GroupCosts,
     ):
-        self.placement, self.per_token = placement, per_token
+        self.placement, self.per_token, self.costs = placement, per_token, costs
         self.steps = catalog.steps
         self.streams = streams
         self.memory_bytes_per_s = memory_bytes_per_s
-        self._known: dict[tuple[bytes, int, str, int], tuple[int, int]] = {}
         self._of_axis: dict[tuple[str, str], BoolArray] = {}
 
     def all(self) -> Iterator[Exchange]:
@@ -341,38 +347,11 @@ class _Exchanges:
         step = self.streams[stage].ops.step[ops[0]]
         used, where = np.unique(step, return_inverse=True)
         steps = [self.steps[number] for number in used.tolist()]
-        costs = np.array([self._costs(chips[g], steps) for g in first]).reshape(-1, len(steps), 2)
-        drawn, lasts = draws(costs[..., 1], costs[..., 0], self.memory_bytes_per_s)
+        plan, of_kinds = self.placement.plan, chips[first]
+        time_ps = [self.costs.times_ps(one, steps, plan, self.per_token) for one in of_kinds]
+        drawn_bytes = np.zeros((len(first), len(steps)), np.int64)
+        if self.memory_bytes_per_s:
+            drawn_bytes[:] = [self.costs.drawn_bytes(one, steps) for one in of_kinds]
+        drawn, lasts = draws(drawn_bytes, np.array(time_ps), self.memory_bytes_per_s)
         of_calls = Draws(*(column[:, where] for column in drawn))
         return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
-
-    def _costs(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[tuple[int, int]]:
-        """Time [ps] and memory traffic [B] of calls of one group, shared by its translations."""
-        group = group_of(self.placement.cluster, chips)
-        where = canonical(group).tobytes(), group.ranks_per_chip
-        costs = []
-        for step in steps:
-            key = (*where, step.collective, step.size_bytes)
-            if key not in self._known:
-                lasts = self._group_ps(group, step)
-                self._known[key] = lasts, self._drawn(group, step)
-            costs.append(self._known[key])
-        return costs
-
-    def _group_ps(self, group: Group, step: LayerOp) -> int:
-        """Time of a group's call while the groups that share its chips do the same [ps].
-
-        They have one adapter and the same links, so each takes as long as one that moves all of
-        their bytes.
-        """
-        plan = self.placement.plan
-        beside = max(1, plan.ranks_per_chip // group.ranks_per_chip)
-        if plan.routed_nodes and step.axis == "ep":
-            return routed_ps(group, plan.routed_nodes, self.per_token, beside * step.size_bytes)
-        return group_ps(group, step.collective, beside * step.size_bytes)
-
-    def _drawn(self, group: Group, step: LayerOp) -> int:
-        """Bytes that one member of a collective reads and writes; see ``contending`` for sends."""
-        if not self.memory_bytes_per_s or step.collective == "send":
-            return 0
-        return group_bytes(group, step.collective, step.size_bytes)
