@@ -128,9 +128,10 @@ def _one_way() -> nx.Graph[Hashable]:
         (_host(), r"node h is of kind host; only chips and switches"),
         (_one_way(), r"links between 0 and 1 differ by direction"),
         (nx.empty_graph(3), r"it has no links"),
-        (nx.path_graph(5000), r"link 0-1 has no bandwidth"),
+        (nx.path_graph(50), r"link 0-1 has no bandwidth"),
+        (nx.path_graph(5000), r"5,000 nodes; shapes are recognised up to 4,096"),
     ],
-    ids=["missing link", "pieces", "odd rate", "host", "one way", "no links", "no rate"],
+    ids=["missing link", "pieces", "odd rate", "host", "one way", "no links", "no rate", "large"],
 )
 def test_a_graph_of_no_known_shape_is_refused(
     tmp_path: Path, graph: nx.Graph[Hashable], message: str
@@ -149,6 +150,8 @@ def test_a_graph_of_no_known_shape_is_refused(
         ("graphml", "<a/>", r"no GraphML|no links"),
         ("graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml/>", r"declares a document type"),
         ("graphml", "not xml", r"no GraphML"),
+        ("graphml", "<node id=''/>" * 4097 + "not xml", r"4,097 nodes"),
+        ("json", f'{{"nodes": {[1] * 4097}, "edges": 2}}', r"4,097 nodes"),
     ],
 )
 def test_broken_files_are_one_line(tmp_path: Path, ending: str, content: str, message: str) -> None:

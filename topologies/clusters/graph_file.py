@@ -21,7 +21,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
 from topologies.files import read_text
-from topologies.shapes.recognition import Cable, Sketch, recognised
+from topologies.shapes.recognition import Cable, Sketch, check_nodes, recognised
 from topologies.units import PS_PER_S, parse_ps, parse_rate
 
 ENDINGS = (".graphml", ".json")
@@ -70,6 +70,7 @@ def _graphml(text: str) -> nx.Graph[Hashable]:
         raise InputError(
             "it declares a document type or entities, which GraphML does not need. Leave them out."
         )
+    check_nodes(text.count("<node "))  # the parse of a large file takes most of a minute
     try:
         graph: nx.Graph[Hashable] = nx.read_graphml(io.BytesIO(text.encode()))
     except (xml.etree.ElementTree.ParseError, nx.NetworkXError, KeyError, ValueError) as mistake:
@@ -91,6 +92,7 @@ def _node_link(text: str) -> nx.Graph[Hashable]:
             "no node-link JSON; it has the keys nodes and edges (or links). Write it with "
             "networkx.node_link_data."
         )
+    check_nodes(len(document["nodes"]) if isinstance(document["nodes"], list) else 0)
     try:
         graph: nx.Graph[Hashable] = nx.node_link_graph(document, edges=edges)
     except (nx.NetworkXError, KeyError, TypeError, ValueError, AttributeError) as mistake:

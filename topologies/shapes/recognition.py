@@ -61,6 +61,20 @@ class Sketch:
         return result
 
 
+def check_nodes(nodes: int) -> None:
+    """Refuse a graph of more nodes than shapes are recognised in.
+
+    Raises
+    ------
+    InputError
+    """
+    if nodes > LARGEST:
+        raise InputError(
+            f"{nodes:,} nodes; shapes are recognised up to {LARGEST:,}. Describe one scale-up "
+            "domain with its axes in a YAML file."
+        )
+
+
 def recognised(sketch: Sketch) -> Shape:
     """Return the shape of a graph.
 
@@ -70,11 +84,7 @@ def recognised(sketch: Sketch) -> Shape:
         For a graph that is too large or in pieces, whose two directions differ, or that is none of
         the shapes; the message describes the graph.
     """
-    if len(sketch.nodes) > LARGEST:
-        raise InputError(
-            f"{len(sketch.nodes):,} nodes; shapes are recognised up to {LARGEST:,}. Describe one "
-            "scale-up domain with its axes in a YAML file."
-        )
+    check_nodes(len(sketch.nodes))
     if len(sketch.nodes) < 2:
         raise InputError(f"{len(sketch.nodes)} nodes; a cluster has at least two.")
     _check_directions(sketch)

@@ -49,6 +49,8 @@ from workloads.table_file import read_table
 MAX_BYTES = 512 * 10**6
 """Largest file that is read [B]; aggregate a longer log to minutes first."""
 
+CHECKED_ROWS = 1000
+"""Rows whose columns, times and numbers are checked before all others are read."""
 MAX_MINUTES = 106 * MINUTES_PER_WEEK
 MAX_SERVICES = 64
 UNDATED = "2024-01-01T00:00"
@@ -84,8 +86,9 @@ def read_demand(
         For a missing or too large file, unknown columns, bad values, different spans.
     """
     file = Path(path)
-    table = _table(file)
-    long = _long(table, file)
+    if not is_json_log(file):
+        _long(_table(file, CHECKED_ROWS), file)  # to read a large file whole takes half a minute
+    long = _long(_table(file), file)
     if service is not None:
         long = _one_service(long, service, file)
     series = [
@@ -108,12 +111,17 @@ def read_demand(
     )
 
 
-def _table(file: Path) -> pd.DataFrame:
-    """Columns under their plain names, numbers as floats, times as seconds since the first row."""
+def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
+    """Columns of the first rows, or of all, under their plain names."""
     if is_json_log(file):
         return read_json_log(file)
     table = read_table(
-        file, "demand", remedy="give a CSV file or a bundled name", limit_bytes=MAX_BYTES, dtype=str
+        file,
+        "demand",
+        remedy="give a CSV file or a bundled name",
+        limit_bytes=MAX_BYTES,
+        dtype=str,
+        nrows=rows,
     )
     named = meanings([str(column) for column in table.columns], str(file))
     return table[list(named)].rename(columns=named)

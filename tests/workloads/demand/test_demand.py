@@ -161,6 +161,14 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, message: s
     assert "\n" not in str(caught.value)
 
 
+def test_a_wrong_beginning_is_refused_before_the_rest_is_read(tmp_path: Path) -> None:
+    more = "".join(f"{minute},1\n" for minute in range(1, 200_000)) + "1,2,3\n"
+    with pytest.raises(InputError, match="not a readable CSV"):
+        read_demand(_file(tmp_path, "minute,requests\n0,1\n" + more))
+    with pytest.raises(InputError, match="row 2: requests is 'x'"):
+        read_demand(_file(tmp_path, "minute,requests\n0,x\n" + more))
+
+
 def test_services_of_different_spans_ask_for_one(tmp_path: Path) -> None:
     path = _file(tmp_path, "service,minute,requests\na,0,1\na,1,1\nb,5,1\nb,6,2\n")
     with pytest.raises(InputError, match=r"different spans.*name one service"):
