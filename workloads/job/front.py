@@ -185,13 +185,10 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
 def _job(step: Iteration, asked: JobPlan, state: State, unit: int) -> Job:
     cluster = step.cluster
     book = cluster.catalogue or catalogue()
-    recovery = Recovery.from_catalogue(book, state.read_s)
+    recovery = Recovery.from_catalogue(book, state.read_s, warm=asked.warm)
     if asked.restart_s is not None:
         recovery = replace(recovery, restart_s=asked.restart_s)
     start_s = book.value("job.restart", "start")
-    if asked.warm:
-        saved_s = max(0.0, start_s - book.value("job.restart", "warm"))
-        recovery = replace(recovery, warm_saves_s=saved_s)
     peers = _peers(step, asked, state, start_s, book) if asked.peers else None
     if asked.repair_s is not None:
         recovery = replace(recovery, repair_s=asked.repair_s)

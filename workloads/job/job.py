@@ -52,10 +52,13 @@ class Recovery:
         return self.hang_share * self.timeout_s + (1 - self.hang_share) * self.explicit_s
 
     @classmethod
-    def from_catalogue(cls, book: Catalogue, read_s: float) -> Recovery:
+    def from_catalogue(cls, book: Catalogue, read_s: float, *, warm: bool = False) -> Recovery:
         """Parts ``job.detection``, ``job.restart``, ``fleet.failure``; reading the checkpoint."""
+        start_s = book.value("job.restart", "start")
+        saved_s = max(0.0, start_s - book.value("job.restart", "warm")) if warm else 0.0
         return cls(
-            restart_s=book.value("job.restart", "start") + read_s,
+            restart_s=start_s + read_s,
+            warm_saves_s=saved_s,
             explicit_s=book.value("job.detection", "explicit"),
             timeout_s=book.value("job.detection", "timeout"),
             hang_share=book.value("job.detection", "hang_share"),

@@ -9,7 +9,7 @@ both of a pair are out is the state gone, and the job goes back to the last chec
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
@@ -63,6 +63,65 @@ class PeerCopies:
         return computed_s - whole * self.every_s
 
 
+@dataclass(frozen=True)
+class PeerLinks:
+    """Way from the memory of a server to that of its partner.
+
+    Attributes
+    ----------
+    bytes_per_s : float
+        Rate of the adapters of one server; by default a copy takes no time [B/s].
+    share : float
+        Part of it that copies take beside the traffic of training.
+    """
+
+    bytes_per_s: float = math.inf
+    share: float = 1.0
+
+    @classmethod
+    def of(cls, cluster: Cluster, book: Catalogue) -> PeerLinks:
+        """Read a cluster's adapters; without a fabric a copy takes no time."""
+        if cluster.scale_out is None:
+            return cls()
+        adapters = cluster.scale_out.bandwidth_bytes_per_s * cluster.chips_per_server
+        return cls(float(adapters), book.value("job.peer", "network_share"))
+
+    def copies(self, part_bytes: float, *, step_s: float, start_s: float) -> PeerCopies:
+        """Copy after every step, or as often as the network lets it.
+
+        Parameters
+        ----------
+        part_bytes : float
+            State that a server holds [B].
+        step_s, start_s : float
+            Optimizer step; from a noticed failure to the first step without reading the state [s].
+        """
+        copy_s = part_bytes / (self.bytes_per_s * self.share)
+        return PeerCopies(
+            every_s=step_s * max(1, math.ceil(copy_s / step_s)),
+            copy_s=copy_s,
+            restart_s=start_s + part_bytes / self.bytes_per_s,
+            bytes_per_server=held_bytes(part_bytes),
+        )
+
+
+def held_bytes(part_bytes: float) -> float:
+    """Return the host memory that copies take on a server with a part of so many bytes [B].
+
+    Examples
+    --------
+    >>> held_bytes(100e9)
+    400000000000.0
+    """
+    return PARTS_HELD * VERSIONS * part_bytes
+
+
+def room_for_copies(cluster: Cluster, book: Catalogue) -> float:
+    """Return the host memory of a server that copies may take, infinity where none is known [B]."""
+    host = host_bytes_per_server(cluster, book)
+    return math.inf if host is None else book.value("job.peer", "host_share") * host
+
+
 def peer_copies(
     state: State, cluster: Cluster, servers: int, *, step_s: float, start_s: float, book: Catalogue
 ) -> PeerCopies:
@@ -92,27 +151,15 @@ def peer_copies(
             f"--checkpoint peer copies state to another unit, and {cluster.name} has one. Use a "
             "cluster of several, or --checkpoint async."
         )
-    adapters = cluster.scale_out.bandwidth_bytes_per_s * cluster.chips_per_server
     part = state.checkpoint_bytes / servers
-    copy_s = part / (adapters * book.value("job.peer", "network_share"))
-    held, host = PARTS_HELD * VERSIONS * part, host_bytes_per_server(cluster, book)
-    _check_memory(held, host, book.value("job.peer", "host_share"), cluster)
-    return PeerCopies(
-        every_s=step_s * max(1, math.ceil(copy_s / step_s)),
-        copy_s=copy_s,
-        restart_s=start_s + part / adapters,
-        bytes_per_server=held,
-        host_bytes=host,
-    )
-
-
-def _check_memory(held: float, host: float | None, share: float, cluster: Cluster) -> None:
-    """Refuse copies that the hosts cannot hold; a host of unknown memory holds any."""
-    if host is None or held <= share * host:
-        return
-    raise InputError(
-        f"--checkpoint peer keeps {held / 1e9:,.0f} GB in the host memory of each server, "
-        f"{PARTS_HELD * VERSIONS} times its part of the state, and {cluster.name} has "
-        f"{host / 1e9:,.0f} GB a server, {share:.0%} of it for copies (job.peer host_share). "
-        "Use more chips, --zero 1 to divide the state among all, or --checkpoint async."
-    )
+    copies = PeerLinks.of(cluster, book).copies(part, step_s=step_s, start_s=start_s)
+    host = host_bytes_per_server(cluster, book)
+    if host is not None and copies.bytes_per_server > room_for_copies(cluster, book):
+        raise InputError(
+            f"--checkpoint peer keeps {copies.bytes_per_server / 1e9:,.0f} GB in the host memory "
+            f"of each server, {PARTS_HELD * VERSIONS} times its part of the state, and "
+            f"{cluster.name} has {host / 1e9:,.0f} GB a server, "
+            f"{book.value('job.peer', 'host_share'):.0%} of it for copies (job.peer host_share). "
+            "Use more chips, --zero 1 to divide the state among all, or --checkpoint async."
+        )
+    return replace(copies, host_bytes=host)

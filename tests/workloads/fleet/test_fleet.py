@@ -296,7 +296,7 @@ def test_any_mix_of_jobs_conserves(
         TrainingJob(f"a{n}", gang, gang, reclaim=reclaim, priority=n, state_bytes=1e13)
         for n in range(2)
     ]
-    jobs.append(TrainingJob("b", 20, 2, step, reclaim=reclaim, peer_recovery=True))
+    jobs.append(TrainingJob("b", 20, 2, step, reclaim=reclaim, checkpoint="peer", standby="warm"))
     jobs.append(evaluation_job(5))
     run = simulate(
         load,
@@ -488,7 +488,9 @@ def test_a_lost_server_takes_its_share_and_no_more() -> None:
 
 
 def test_a_gang_loses_the_whole_unit_which_then_works_on() -> None:
-    gang = TrainingJob("gang", units=20, min_units=10, reclaim="shrink", peer_recovery=True)
+    gang = TrainingJob(
+        "gang", units=20, min_units=10, reclaim="shrink", checkpoint="peer", standby="warm"
+    )
     load = scaled_to_fleet(constant(1.0, minutes=600), [SERVICE], 2)
     forever = Failures(unit_mtbf_s=20 * 3600.0, repair_s=1e12, servers=4)
     jobs = (gang, evaluation_job(22))

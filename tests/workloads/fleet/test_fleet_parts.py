@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY as DAY
-from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.policies.clock import clock
@@ -169,24 +169,14 @@ def test_a_failure_stops_all_and_shrinks_to_what_fits() -> None:
     job = TrainingJob(
         "j", units=9, min_units=3, step_units=3, tokens_per_s=((9, 9.0),), checkpoint_every_s=1e6
     )
-    env, _, gang = _gang(job, replace(FREE, restart_s=100.0))
+    env, _, gang = _gang(job, replace(FREE, recovery=replace(AT_ONCE, restart_s=100.0)))
     gang.place(np.arange(9))
     env.run(until=50_000)
-    left = gang.fail(0, np.empty(0, np.int64))
+    left = gang.fail(np.array([0]), np.empty(0, np.int64))
     assert (gang.size, len(left)) == (6, 2)
     env.run(until=200_000)
     assert gang.finish().tokens == 6 * 50
     assert gang.tally.lost_tokens == 9 * 50
-
-
-def test_peer_recovery_loses_one_step() -> None:
-    job = TrainingJob("j", units=2, tokens_per_s=((1, 1.0),), step_tokens=5.0, peer_recovery=True)
-    env, _, gang = _gang(job, FREE)
-    gang.place(np.arange(2))
-    env.run(until=50_000)
-    gang.fail(0, np.array([5]))
-    assert gang.size == 2
-    assert gang.tally.lost_tokens == 5.0
 
 
 def test_sizes_and_rates_of_jobs() -> None:

@@ -9,7 +9,12 @@ from typing import Self
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
+from workloads.job.job import Recovery
+from workloads.job.peers import PeerLinks
 
+AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
+"""A recovery that takes no time."""
+AT_ANY_RATE = PeerLinks()
 SOURCES = ("store", "nvme", "host", "peer")
 """Where weights come from: shared storage, local NVMe, the host's page cache, other units."""
 
@@ -42,6 +47,13 @@ class ChangeCosts:
         Bandwidth that the shared store gives to all units together [B/s].
     store_client_bytes_per_s : float
         Rate at which one unit can draw from, or write to, the shared store [B/s].
+    servers : int
+        Servers of a unit, each of which holds a part of a training job's state.
+    recovery : Recovery
+        From a failure of a training job to its next step, as in :mod:`workloads.job`; reading the
+        state comes on top.
+    peers : PeerLinks
+        Way between the host memories of servers, for jobs that keep copies there.
     """
 
     drain_s: float
@@ -61,10 +73,18 @@ class ChangeCosts:
     store_bytes_per_s: float
     store_client_bytes_per_s: float
     miss_share: float = 0.0
+    servers: int = 1
+    recovery: Recovery = AT_ONCE
+    peers: PeerLinks = AT_ANY_RATE
 
     @classmethod
     def from_catalogue(
-        cls, servers: int = 4, *, source: str = "nvme", parts: Catalogue | None = None
+        cls,
+        servers: int = 4,
+        *,
+        source: str = "nvme",
+        parts: Catalogue | None = None,
+        peers: PeerLinks = AT_ANY_RATE,
     ) -> Self:
         """Read the costs for units of so many servers, each of which loads its own weights.
 
@@ -102,13 +122,18 @@ class ChangeCosts:
             load_bytes_per_s=rate,
             store_bytes_per_s=book.value("fleet.store", "bandwidth"),
             store_client_bytes_per_s=client,
+            servers=servers,
+            recovery=Recovery.from_catalogue(book, read_s=0.0, warm=True),
+            peers=peers,
         )
 
     @classmethod
     def of(cls, cluster: Cluster, *, source: str = "nvme") -> Self:
         """Costs of units that are scale-up domains of a cluster."""
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-        return cls.from_catalogue(servers, source=source, parts=cluster.catalogue)
+        known = cluster.catalogue or catalogue()
+        peers = PeerLinks.of(cluster, known)
+        return cls.from_catalogue(servers, source=source, parts=known, peers=peers)
 
     @classmethod
     def fixed(cls, seconds: float) -> Self:

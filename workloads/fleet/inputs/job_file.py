@@ -29,6 +29,8 @@ COLUMNS = (
     "priority",
     "checkpoint_every_s",
     "state_bytes",
+    "checkpoint",
+    "standby",
     "peer_recovery",
     "evaluation",
     "arrives_h",
@@ -45,8 +47,10 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
     ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
     ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
     ``units``; where neither stands, a fleet with a model takes that model's. ``count`` repeats a
-    row. ``post_training`` is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and
-    ``deadline_h`` are hours from the start of the run, ``work_tokens`` ends a job.
+    row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or ``warm``;
+    ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``. ``post_training`` is empty,
+    ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h`` are hours from the start of the
+    run, ``work_tokens`` ends a job.
 
     Raises
     ------
@@ -97,6 +101,7 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
     rate = step_tokens / iteration_s if iteration_s else rate
     interval_s = _number(cells, "checkpoint_every_s", 0.0, where)
     count = _whole(cells, "count", 1, where)
+    peers = _switch(cells, "peer_recovery", where)
     name = cells["name"].strip() or "job"
     return [
         TrainingJob(
@@ -110,7 +115,8 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
             priority=_whole(cells, "priority", 0, where),
             checkpoint_every_s=interval_s or None,
             state_bytes=_number(cells, "state_bytes", 0.0, where),
-            peer_recovery=_switch(cells, "peer_recovery", where),
+            checkpoint=cells.get("checkpoint", "").strip() or ("peer" if peers else "async"),
+            standby=cells.get("standby", "").strip() or ("warm" if peers else "cold"),
             evaluation=evaluation,
             arrives_s=_number(cells, "arrives_h", 0.0, where) * 3600.0,
             deadline_s=_number(cells, "deadline_h", 0.0, where) * 3600.0 or math.inf,

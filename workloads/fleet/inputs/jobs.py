@@ -15,6 +15,8 @@ STEP_TOKENS = 16e6
 RECLAIMS = ("checkpoint", "preempt", "shrink", "pause", "drain")
 """Ways in which units come back: save first; at once; by dropping replicas; with the state kept in
 host memory; by finishing the requests in flight (evaluation only)."""
+CHECKPOINTS = ("async", "peer")
+STANDBYS = ("cold", "warm")
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,12 @@ class TrainingJob:
         Interval of periodic checkpoints [s]; by default the catalogue's, half an hour.
     state_bytes : float
         Training state that a checkpoint writes [B].
-    peer_recovery : bool
-        After a failure, take the state from peers (lose a step) instead of the last checkpoint.
+    checkpoint : str
+        One of ``CHECKPOINTS``: after a failure the state comes from the shared store, or from
+        copies in the host memory of other units (:mod:`workloads.job.peers`).
+    standby : str
+        One of ``STANDBYS``: whether processes stay up, so that a failure after which no unit that
+        did other work has to join costs a shorter restart.
     arrives_s, deadline_s : float
         When it may begin, and when it should be done [s from the start of the run].
     work_tokens : float
@@ -68,7 +74,8 @@ class TrainingJob:
     priority: int = 0
     checkpoint_every_s: float | None = None
     state_bytes: float = 0.0
-    peer_recovery: bool = False
+    checkpoint: str = "async"
+    standby: str = "cold"
     evaluation: bool = False
     arrives_s: float = 0.0
     deadline_s: float = math.inf
@@ -87,6 +94,15 @@ class TrainingJob:
                 f"job {self.name}: unknown reclaim {self.reclaim!r}; choose from "
                 f"{', '.join(RECLAIMS)}." + suggestion(self.reclaim, RECLAIMS)
             )
+        for what, value, known in (
+            ("checkpoint", self.checkpoint, CHECKPOINTS),
+            ("standby", self.standby, STANDBYS),
+        ):
+            if value not in known:
+                raise InputError(
+                    f"job {self.name}: {what} is {value!r}; it is one of {', '.join(known)}."
+                    + suggestion(value, known)
+                )
         if (self.reclaim == "drain") != self.evaluation:
             raise InputError(
                 f"job {self.name}: evaluation is given back by draining and training is not; "
@@ -164,7 +180,8 @@ def default_jobs(units: int, *, step_tokens: float = 1.0) -> tuple[TrainingJob, 
             step_tokens=step_tokens,
             reclaim="shrink",
             priority=1,
-            peer_recovery=True,
+            checkpoint="peer",
+            standby="warm",
         )
         for number in range(1 if few else 4)
     ]

@@ -17,7 +17,7 @@ from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.errors import InputError
 from workloads.fleet.processes.moves import Process, dispatch, release
-from workloads.fleet.state.gangs import NONE
+from workloads.fleet.state.gangs import NONE, Gang
 from workloads.fleet.state.ledger import NOBODY, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import World
@@ -205,7 +205,7 @@ def lose_servers(world: World, unit: int, servers: int, repair_s: float) -> None
     if gang is not None:
         ledger.loaded[unit] = NOBODY
         ledger.put(np.array([unit]), Role.SPARE, world.now)
-        release(world, gang.fail(np.array([unit]), _replacement(world)), [])
+        _fail(world, gang, np.array([unit]))
         dispatch(world)
     repair_ms = milliseconds(repair_s, world.horizon_ms)
     world.env.process(_repair_servers(world, unit, servers, repair_ms))
@@ -226,7 +226,7 @@ def break_units(world: World, units: IntArray, repair_s: float) -> None:
         own = units[owner == number]
         gang.paused = gang.paused[~np.isin(gang.paused, own)]
         if (~paused[owner == number]).any():
-            release(world, gang.fail(own, _replacement(world)), [])
+            _fail(world, gang, own)
     world.env.process(_repair(world, units, milliseconds(repair_s, world.horizon_ms)))
 
 
@@ -236,13 +236,20 @@ def _in_gang(world: World, unit: int, role: Role) -> bool:
     return bool(world.ledger.ticket[unit] == 0)
 
 
-def _replacement(world: World) -> IntArray:
-    """Take one spare unit, or one that evaluates, if there is any."""
-    for units in (world.whole(world.free()), world.whole(world.evaluating())):
-        if len(units):
-            world.ledger.loaded[units[:1]] = NOBODY
-            return units[:1]
-    return NONE
+def _fail(world: World, gang: Gang, broken: IntArray) -> None:
+    """Let a gang lose units; a spare one, or one that evaluates, takes the place of one of them.
+
+    A job whose processes stay up takes no unit that evaluates while it can go on without one.
+    """
+    spare = world.whole(world.free())[:1]
+    others: IntArray = NONE
+    left = gang.size - int(np.isin(gang.units, broken).sum())
+    if not len(spare) and not (gang.job.standby == "warm" and gang.job.fits(left)):
+        others = world.whole(world.evaluating())[:1]
+    replacement = np.concatenate([spare, others])
+    world.ledger.loaded[replacement] = NOBODY
+    given_up = gang.fail(broken, replacement, cold=len(others) > 0, rng=world.rng)
+    release(world, given_up, [])
 
 
 def _repair(world: World, units: IntArray, repair_ms: int) -> Process:

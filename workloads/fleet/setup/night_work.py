@@ -10,12 +10,14 @@ import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
 from workloads.demand import Demand
 from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import STEP_TOKENS, TrainingJob, default_jobs
 from workloads.fleet.setup.post_training_rates import transfer_s, with_phases
 from workloads.fleet.setup.progress import training_rate
 from workloads.fleet.state.services import Service
+from workloads.job.peers import held_bytes, room_for_copies
 from workloads.models.model import Model
 
 POST = "post-training"
@@ -67,11 +69,12 @@ def night_work(
         replace(job, tokens_per_s=((1, rate),)) if job.evaluation and not job.rated else job
         for job in jobs
     )
+    trained = _within_hosts(_trained(jobs, models, cluster, known), cluster, known, bool(training))
     return tuple(
         with_phases(job, rollout_tokens_per_s=rate, transfer_s=_transfer_s(cluster, models))
         if job.post_training
         else job
-        for job in _trained(jobs, models, cluster, known)
+        for job in trained
     )
 
 
@@ -94,6 +97,27 @@ def _trained(
         )
         for job in jobs
     )
+
+
+def _within_hosts(
+    jobs: Sequence[TrainingJob], cluster: Cluster, known: Catalogue, stated: bool
+) -> Sequence[TrainingJob]:
+    """Hold copies at peers against host memory: refuse stated jobs, let default ones do without."""
+    servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+    room = room_for_copies(cluster, known)
+    result = []
+    for job in jobs:
+        held = held_bytes(job.state_bytes / (job.min_units * servers))
+        if job.checkpoint == "peer" and held > room:
+            if stated:
+                raise InputError(
+                    f"job {job.name}: copies at peers take {held / 1e9:,.0f} GB of host memory in "
+                    f"each server of {job.min_units:,} units, and {cluster.name} has room for "
+                    f"{room / 1e9:,.0f} GB; raise min_units, or write checkpoint async."
+                )
+            job = replace(job, checkpoint="async")
+        result.append(job)
+    return result
 
 
 def _transfer_s(cluster: Cluster, models: Sequence[Model]) -> float:

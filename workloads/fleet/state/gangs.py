@@ -14,6 +14,7 @@ from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.state.ledger import MS, Ledger, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.store import Store
+from workloads.job.peers import PeerCopies
 
 if TYPE_CHECKING:
     from workloads.fleet.inputs.costs import ChangeCosts
@@ -65,6 +66,7 @@ class Gang:
         self.finished_ms = -1
         self.on_finish: Callable[[IntArray], None] = _keep
         self._writing = False
+        self._computed_ms, self._exposed = 0, 0
         self.units: IntArray = NONE
         self.paused: IntArray = NONE
         self.joining = 0
@@ -108,6 +110,7 @@ class Gang:
             self.tally.starts += 1
             cost = self.costs.restore_s if self._state_in_host else self.costs.restart_s
             self._state_in_host = False
+            self._computed_ms, self._exposed = 0, 0
             self._stall(cost, Role.LOADING)
             self._process = self.env.process(self._live())
 
@@ -139,18 +142,68 @@ class Gang:
         self.units = units
         self._process = self.env.process(self._live())
 
-    def fail(self, broken: IntArray, replacement: IntArray) -> IntArray:
-        """Lose units at once, perhaps replace one; returns those that it can no longer use."""
+    def fail(
+        self,
+        broken: IntArray,
+        replacement: IntArray,
+        *,
+        cold: bool = False,
+        rng: np.random.Generator | None = None,
+    ) -> IntArray:
+        """Lose units at once, perhaps replace one; returns those that it can no longer use.
+
+        What is lost and how long it takes are as in :mod:`workloads.job`: the work since the last
+        checkpoint or copy; then detection, restart, and reading the state.
+
+        Parameters
+        ----------
+        broken, replacement : int array
+            Units that are out, and that take their place.
+        cold : bool
+            Whether the replacement did other work, so that its processes have to start.
+        rng : Generator, optional
+            Says whether a second failure in a recovery strikes the partner of the first.
+        """
         self._settle()
         self.tally.failures += 1
-        step = self.job.step_tokens if self.job.peer_recovery else float("inf")
-        self._lose(min(step, self.tally.tokens - self._saved))
+        copies = self._copies()
+        if copies is not None and self._exposed and len(broken) and rng is not None:
+            partner = self._exposed / max(self.size - 1, 1)
+            copies = None if rng.random() < partner else copies
+        unsaved = self.tally.tokens - self._saved
+        if copies is not None:
+            computed_s = self._computed_ms / MS
+            unsaved = min(unsaved, copies.lost_s(computed_s) * self.job.rate(self.size))
+        self._lose(unsaved)
+        self._exposed += len(broken)
         rest = np.concatenate([self.units[~np.isin(self.units, broken)], replacement])
         size = self.job.fits(len(rest))
         self.units, left = rest[:size], rest[size:]
-        cost = self.costs.resize_s if self.job.peer_recovery else self.costs.restart_s
-        self._stall(cost, Role.LOADING)
+        self._stall(self._recovery_s(copies, cold=cold), Role.LOADING)
         return left
+
+    def _copies(self) -> PeerCopies | None:
+        """Copies in the memory of peers at this size; None for a job that keeps none."""
+        rate = self.job.rate(self.size)
+        if self.job.checkpoint != "peer" or not rate:
+            return None
+        return self.costs.peers.copies(
+            self.job.state_bytes / (self.size * self.costs.servers),
+            step_s=self.job.step_tokens / rate,
+            start_s=self.costs.recovery.restart_s,
+        )
+
+    def _recovery_s(self, copies: PeerCopies | None, *, cold: bool) -> float:
+        """Time from a failure to the next step [s]."""
+        recovery = self.costs.recovery
+        if copies is None:
+            all_units = max(self.size, 1) * self.costs.store_client_bytes_per_s
+            rate = min(self.costs.store_bytes_per_s, all_units)
+            restart_s = recovery.restart_s + self.job.state_bytes / rate
+        else:
+            restart_s = copies.restart_s
+        warm = self.job.standby == "warm" and not cold
+        return recovery.detection_s + restart_s - (recovery.warm_saves_s if warm else 0.0)
 
     def _live(self) -> Generator[simpy.Event, Any, None]:
         while self.size:
@@ -160,6 +213,8 @@ class Gang:
                     yield self.env.timeout(self._stall_ms)
                     self._settle()
                     self._stall_ms = 0
+                    if self._exposed:  # all units have their parts of the state again
+                        self._computed_ms, self._exposed = 0, 0
                 else:
                     self._begin(Role.TRAINING)
                     yield self.env.timeout(min(self._checkpoint_ms(), self._until_done_ms()))
@@ -170,6 +225,8 @@ class Gang:
                     if not self._writing:
                         self._writing = True
                         self.env.process(self._write(self.tally.tokens, self.tally.starts))
+                    if self.job.checkpoint == "peer":
+                        continue  # written from the copies in host memory
                     self._stall_ms = milliseconds(self.costs.checkpoint_stall_s, self.horizon_ms)
                     self._stall_role = Role.CHECKPOINTING
             except simpy.Interrupt:
@@ -225,6 +282,7 @@ class Gang:
         if self._running:
             self.tally.tokens += self.job.rate(self.size) * elapsed_ms / MS
             self.tally.useful_unit_ms += self.size * elapsed_ms
+            self._computed_ms += elapsed_ms
         elif self.size:
             self._stall_ms = max(0, self._stall_ms - elapsed_ms)
 

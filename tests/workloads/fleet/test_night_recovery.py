@@ -1,0 +1,117 @@
+"""Failures of the fleet's night jobs: lost work and time as in a job of weeks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simpy
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.demand import constant
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.job_file import read_jobs
+from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.scenario import scenario
+from workloads.fleet.setup.serving import Serving
+from workloads.fleet.state.gangs import Gang
+from workloads.fleet.state.ledger import Ledger
+from workloads.fleet.state.roles import Role
+from workloads.job.job import Recovery
+from workloads.job.peers import peer_copies
+from workloads.job.state import State
+from workloads.models.huggingface import named
+
+
+def _gang(job: TrainingJob, costs: ChangeCosts) -> tuple[simpy.Environment, Ledger, Gang]:
+    env = simpy.Environment()
+    ledger = Ledger(10, 1)
+    return env, ledger, Gang(0, job, env, ledger, costs, 10**9)
+
+
+def test_peers_lose_what_was_computed_since_the_last_copy() -> None:
+    """Two units make a step of 5 tokens in 2.5 s: after 51 s, 1 s of work is in no copy."""
+    job = TrainingJob(
+        "j", units=2, tokens_per_s=((1, 1.0),), step_tokens=5.0, checkpoint="peer", standby="warm"
+    )
+    env, _, gang = _gang(job, ChangeCosts.fixed(0.0))
+    gang.place(np.arange(2))
+    env.run(until=51_000)
+    gang.fail(np.array([0]), np.array([5]))
+    assert gang.size == 2
+    assert gang.tally.lost_tokens == 2.0
+
+
+def test_a_night_job_recovers_as_a_job_of_weeks_does() -> None:
+    """Detection, start or warm start, and reading from peers or store, by one definition."""
+    machine, book = cluster("trn2-ultraserver:8"), catalogue()
+    costs = ChangeCosts.of(machine)
+    step_s, state_bytes = 4.0, 2e12
+    usual = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 10.0),))
+    usual = replace(usual, step_tokens=10.0 * step_s, state_bytes=state_bytes)
+    state = State(state_bytes, 0.0, state_bytes / min(1e12, 16 * 10e9), writers=16)
+    copies = peer_copies(state, machine, 16, step_s=step_s, start_s=380.0, book=book)
+    detection_s = Recovery.from_catalogue(book, 0.0).detection_s
+    for checkpoint, standby, cold, restart_s in (
+        ("async", "cold", False, 380.0 + state.read_s),
+        ("peer", "cold", False, copies.restart_s),
+        ("peer", "warm", False, copies.restart_s - 260.0),
+        ("peer", "warm", True, copies.restart_s),
+    ):
+        job = replace(usual, checkpoint=checkpoint, standby=standby)
+        env, ledger, gang = _gang(job, costs)
+        gang.place(np.arange(4))
+        env.run(until=103_000)
+        gang.fail(np.array([0]), np.array([5]), cold=cold)
+        lost_s = gang.tally.lost_tokens / 10.0
+        expected = copies.lost_s(103.0) if checkpoint == "peer" else 103.0
+        assert lost_s == pytest.approx(expected)
+        env.run(until=2_000_000)
+        ledger.advance(2_000_000)
+        loading_ms = ledger.spent_server_ms[Role.LOADING]
+        assert loading_ms / 4 == pytest.approx(1000 * (detection_s + restart_s), abs=2)
+
+
+def test_a_partner_that_fails_in_a_recovery_costs_the_work_since_the_checkpoint() -> None:
+    """Of two units the second is always the partner."""
+    job = TrainingJob("j", units=2, tokens_per_s=((2, 1.0),), checkpoint="peer")
+    env, _, gang = _gang(job, ChangeCosts.from_catalogue(1))
+    gang.place(np.arange(2))
+    env.run(until=100_500)
+    gang.fail(np.array([0]), np.array([5]), rng=np.random.default_rng(0))
+    assert gang.tally.lost_tokens == pytest.approx(0.5)
+    env.run(until=110_000)
+    gang.fail(np.array([1]), np.array([6]), rng=np.random.default_rng(0))
+    assert gang.tally.lost_tokens == pytest.approx(100.5)
+
+
+def test_jobs_of_a_file_state_copies_and_spares(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_text(
+        "name,units,checkpoint,standby,peer_recovery\na,2,peer,warm,\nb,2,,,1\nc,2,peer,,\nd,2,,,\n"
+    )
+    told = [(job.checkpoint, job.standby) for job in read_jobs(file)]
+    assert told == [("peer", "warm"), ("peer", "warm"), ("peer", "cold"), ("async", "cold")]
+    file.write_text("name,units,checkpoint\na,2,pear\n")
+    with pytest.raises(InputError, match=r"checkpoint is 'pear'; .* Did you mean peer\?"):
+        read_jobs(file)
+
+
+def test_copies_of_a_stated_job_are_held_against_host_memory(tmp_path: Path) -> None:
+    """Four parts of 5 TB over four servers are 5 TB a server; the host has room for 1.76 TB."""
+    file = tmp_path / "jobs.csv"
+    file.write_text(
+        "name,units,min_units,state_bytes,checkpoint,tokens_per_s\na,2,1,5e12,peer,10\n"
+    )
+    with pytest.raises(InputError, match=r"job a: copies at peers take 5,000 GB .* room for 1,759"):
+        scenario(
+            cluster("trn2-ultraserver:4"),
+            constant(60.0),
+            model=named("llama-3.1-8b"),
+            serving=Serving(unit_rate_per_s=10.0),
+            training=file,
+        )
