@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.shapes.basic import Torus
 from workloads.models.model import Model
 from workloads.search import search
 from workloads.serving.profile import forward_s
@@ -19,6 +21,8 @@ UNITS = (1, 2, 4, 8, 16, 32)
 """Scale-up domains on which a plan is looked for, the fewest first."""
 LEAST_CHIPS = 128
 """Chips of the smallest job that is simulated, so that its gradients cross domains."""
+MOST_CHIPS = 1024
+"""Chips of the largest scale-up domain on which a plan is looked for whole."""
 PASSES = 3.0
 """A backward pass takes twice a forward pass."""
 SETTLED: Mapping[str, Any] = {
@@ -69,6 +73,10 @@ def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") ->
     InputError
         For a cluster without chips.
     """
+    slice_, slices = _priced_slice(cluster)
+    if slices > 1:
+        known = training_rate(model, slice_, precision=precision)
+        return replace(known, tokens_per_s=known.tokens_per_s * slices)
     for units in UNITS:
         if units > cluster.domains:
             break
@@ -86,6 +94,23 @@ def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") ->
                 continue
             return TrainingRate(units, best.tokens_per_s, best.plan)
     return TrainingRate(1, _roofline_tokens_per_s(model, cluster))
+
+
+def _priced_slice(cluster: Cluster) -> tuple[Cluster, float]:
+    """Return a slice of a large torus on which plans are priced, and how many make up a unit.
+
+    Axes are halved, the longest first, as the slices of a pod are cut that jobs are given. Pricing
+    a ring of thousands of chips takes minutes and gigabytes.
+    """
+    shape = cluster.shape
+    if not isinstance(shape, Torus) or shape.chips <= MOST_CHIPS:
+        return cluster, 1.0
+    axes = list(shape.axes)
+    while math.prod(axis.size for axis in axes) > MOST_CHIPS:
+        longest = max(range(len(axes)), key=lambda number: axes[number].size)
+        axes[longest] = replace(axes[longest], size=axes[longest].size // 2)
+    part = replace(cluster, shape=replace(shape, axes=tuple(axes)), domains=1)
+    return part, shape.chips / part.shape.chips
 
 
 def _roofline_tokens_per_s(model: Model, cluster: Cluster) -> float:
