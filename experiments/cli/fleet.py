@@ -127,7 +127,7 @@ def _document(told: _Told, call: Invocation) -> dict[str, Any]:
         **_sureness(scenario),
         **own,
         "scaling": told.base.scaling,
-        "notes": notes(told.base, told.asked.policy.policy),
+        "notes": [*notes(told.base, told.asked.policy.policy), *_missed(scenario, run, own)],
     }
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
@@ -139,6 +139,15 @@ def _document(told: _Told, call: Invocation) -> dict[str, Any]:
             for (label, each), done in zip(told.scenarios, told.runs, strict=True)
         ]
     return {**document, "build_s": told.build_s, "simulate_s": told.simulate_s}
+
+
+def _missed(scenario: Scenario, run: FleetRun, own: Mapping[str, Any]) -> list[str]:
+    """Say when requests missed the SLO, and which option would have kept it."""
+    from workloads.fleet.results.missed import missed_note
+
+    attained, asked = own["slo_attainment"], scenario.serving.slo.share
+    note = missed_note(run, scenario.lead_s, attained=attained, asked=asked)
+    return [note] if note else []
 
 
 def _sureness(scenario: Scenario) -> dict[str, Any]:
@@ -245,7 +254,7 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["the fleet serves at the SLO", f"{document['capacity_requests_per_s']:,.4g} requests/s"],
         ["", f"{document['capacity_tokens_per_s']:,.4g} tokens/s"],
         ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
-        ["", "; ".join(_replica_text(one) for one in document["replicas"]) or "as given"],
+        *([["", _replica_text(one)] for one in document["replicas"]] or [["", "as given"]]),
         *(
             ["lost while a prefix cache fills", f"{one['cold_cache_s']:,.0f} s after a change"]
             for one in document["replicas"]
@@ -304,9 +313,16 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["per training step", _number(document["usd_per_training_step"], "{:,.2f} USD")],
     ]
     if "regret" in document:
-        captured = document["regret"]["captured"]
-        facts.append(["training won, of what foresight wins", f"{captured:.1%}"])
+        facts.append(["training won, of what foresight wins", _captured(document["regret"])])
     return facts
+
+
+def _captured(regret: Mapping[str, float]) -> str:
+    """Share of foresight's gain over a split that never changes, where there is one."""
+    gain = regret["gain_over_static_chip_hours"]
+    if gain < 0:
+        return f"none; static trains {-gain:,.0f} chip-hours more"
+    return f"{regret['captured']:.1%}"
 
 
 def _batch_facts(batch: Mapping[str, Any]) -> list[list[str]]:

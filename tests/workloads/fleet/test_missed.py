@@ -1,0 +1,70 @@
+"""Which quarter of an hour missed the SLO, and the headroom that keeps it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from workloads.demand import Demand, constant
+from workloads.fleet import ChangeCosts, Fleet, FleetRun, Service, simulate
+from workloads.fleet.inputs.jobs import evaluation_job
+from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.results.missed import missed_note, missed_quarters
+from workloads.fleet.results.timeline import attainment, service_minutes
+from workloads.serving import fixed_rate
+
+LEAD_S = 600.0
+
+
+def _step(after: float, minute: int = 120) -> Demand:
+    """Ten units of requests, then so many."""
+    flat = constant(600.0, minutes=300)
+    requests = np.where(np.arange(300) < minute, 600.0, after)[None, :]
+    return replace(flat, requests=requests)
+
+
+def _run(demand: Demand, headroom: float) -> FleetRun:
+    costs = replace(ChangeCosts.fixed(0.0), drain_s=LEAD_S)
+    return simulate(
+        demand,
+        [Service("chat", fixed_rate(1.0))],
+        Fleet(40, costs=costs),
+        threshold(headroom=headroom),
+        jobs=[evaluation_job(40)],
+    )
+
+
+def _attained(run: FleetRun) -> float:
+    minutes = [service_minutes(run, 0)]
+    offered = minutes[0].offered_requests
+    return float((attainment(minutes) * offered).sum() / offered.sum())
+
+
+def test_the_note_names_the_quarter_and_a_headroom_that_keeps_the_slo() -> None:
+    """Need rises from 10 to 15 units at minute 120, ten minutes before new units serve."""
+    run = _run(_step(900.0), 0.1)
+    first, *_ = missed_quarters(run, LEAD_S)
+    assert (first.needed_units, first.rise) == (15.0, 1.5)
+    assert first.time_utc.endswith("02:00")
+    assert first.share > 0.5
+    note = missed_note(run, LEAD_S, attained=_attained(run), asked=0.999)
+    assert "from 2024-01-01T02:00, which needed 15 units" in note
+    assert "1.50 times the need of 10 minutes before" in note
+    assert "steps at every full hour" in note
+    advised = float(re.search(r"--headroom ([0-9.]+)", note)[1])  # type: ignore[index]
+    assert advised == pytest.approx(0.5)
+    better = _run(_step(900.0), advised)
+    assert _attained(run) < 0.99 < 0.999 < _attained(better)
+    assert missed_note(better, LEAD_S, attained=_attained(better), asked=0.999) == ""
+
+
+def test_a_need_beyond_the_fleet_and_a_rise_beyond_any_headroom_say_so() -> None:
+    large = _run(_step(6000.0, 125), 0.1)
+    assert "more than the fleet has" in missed_note(large, LEAD_S, attained=0.5, asked=0.99)
+    steep = _run(_step(2100.0, 125), 0.1)
+    note = missed_note(steep, LEAD_S, attained=_attained(steep), asked=0.999)
+    assert "No headroom up to 1 meets such rises" in note
+    assert "full hour" not in note

@@ -1,0 +1,151 @@
+"""The quarters of an hour in which most requests missed their SLO, and what would have kept it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from topologies.arrays import FloatArray
+from workloads.fleet.results.timeline import role_units, service_minutes
+from workloads.fleet.simulate import FleetRun
+from workloads.fleet.state.roles import Role
+
+QUARTER = 15
+"""Minutes of a quarter of an hour, and of the load that a reactive policy looks back on."""
+HOUR = 60
+MOST_HEADROOM = 1.0
+"""Headroom above which units that wait cost less than a share of the need."""
+ROUNDED = 0.05
+"""Step to which a headroom is rounded up."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A quarter of an hour in which requests missed their SLO.
+
+    Attributes
+    ----------
+    time_utc : str
+        Its first minute.
+    share : float
+        Part of all requests of the run that missed their SLO.
+    needed_units, serving_units : float
+        Most units that a minute of it needed, and the mean of those that served.
+    rise : float
+        Units needed over the most that were needed in the quarter of an hour before an order had
+        to be given, the largest of this quarter and those that missed right before it; infinity
+        where nothing was known.
+    """
+
+    time_utc: str
+    share: float
+    needed_units: float
+    serving_units: float
+    rise: float
+
+
+def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
+    """Quarters of an hour in which requests missed their SLO, the worst first.
+
+    Parameters
+    ----------
+    run : FleetRun
+    lead_s : float
+        Time from an order until units serve [s].
+    """
+    each = [service_minutes(run, number) for number in range(len(run.services))]
+    late = np.sum([one.offered_requests * (1 - one.attainment) for one in each], axis=0)
+    load, serving = run.load.sum(axis=0), role_units(run)[:, Role.SERVING]
+    rise = _rise(load, max(1, math.ceil(lead_s / 60.0)) if math.isfinite(lead_s) else len(load))
+    first = np.arange(0, run.minutes, QUARTER)
+    sums = np.add.reduceat(late, first)
+    rises = np.maximum.reduceat(rise, first)
+    for row in range(1, len(first)):  # a queue outlasts the rise that made it
+        if sums[row - 1] > 0 and math.isfinite(rises[row - 1]):
+            rises[row] = max(rises[row], rises[row - 1])
+    result = []
+    for row in np.argsort(-sums, kind="stable").tolist():
+        if sums[row] <= 0:
+            break
+        part = slice(first[row], first[row] + QUARTER)
+        result.append(
+            Missed(
+                time_utc=run.demand.index[int(first[row])].strftime("%Y-%m-%dT%H:%M"),
+                share=float(sums[row] / late.sum()),
+                needed_units=float(load[part].max()),
+                serving_units=float(serving[part].mean()),
+                rise=float(rises[row]),
+            )
+        )
+    return result
+
+
+def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) -> str:
+    """Sentence on the worst quarter of an hour and on what keeps the SLO; empty where it is kept.
+
+    Parameters
+    ----------
+    run : FleetRun
+    lead_s : float
+        Time from an order until units serve [s].
+    attained, asked : float
+        Share of the requests within the SLO, and the share that is asked for.
+    """
+    if attained >= asked:
+        return ""
+    quarters = missed_quarters(run, lead_s)
+    worst = quarters[0]
+    told = (
+        f"{attained:.2%} of the requests keep the SLO, and {asked:.4g} is asked for; "
+        f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
+        f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
+    )
+    if worst.needed_units > run.units:
+        return f"{told}, more than the fleet has; fewer requests or more units keep it."
+    if not worst.rise > 1 or math.isinf(worst.rise):
+        return f"{told}."
+    steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
+    headroom = _headroom(quarters, allowed=(1 - asked) / (1 - attained))
+    remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
+    if headroom > MOST_HEADROOM:
+        remedy = (
+            "No headroom up to 1 meets such rises, units that wait do: --policy forecast, which "
+            "keeps what its past errors ask for, or --floor."
+        )
+    return (
+        f"{told}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, the "
+        f"time in which a unit comes back.{steps} {remedy}"
+    )
+
+
+def _headroom(quarters: list[Missed], *, allowed: float) -> float:
+    """Headroom on a load now that covers all rises but those of an allowed part of the misses."""
+    covered, largest = 0.0, 0.0
+    for one in sorted(quarters, key=lambda quarter: quarter.rise):
+        if math.isfinite(one.rise):
+            largest = max(largest, one.rise - 1)
+        covered += one.share
+        if covered >= 1 - allowed:
+            break
+    return math.ceil(largest / ROUNDED - 1e-9) * ROUNDED
+
+
+def _rise(load: FloatArray, lead: int) -> FloatArray:
+    """Load of each minute over the largest of the quarter of an hour that ended a lead before."""
+    padded = np.concatenate([np.zeros(QUARTER - 1), load])
+    before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
+    result = np.full(len(load), np.inf)
+    if lead < len(load):
+        known = before[: len(load) - lead]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result[lead:] = np.where(known > 0, load[lead:] / known, np.inf)
+    return result
+
+
+def _hourly(run: FleetRun) -> bool:
+    """Return whether the demand changes at full hours only."""
+    load = run.load.sum(axis=0)
+    moved = np.flatnonzero(np.abs(np.diff(load)) > 1e-3 * load.max()) + 1
+    return bool(len(moved) and (moved % HOUR == 0).all())
