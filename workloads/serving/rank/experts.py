@@ -37,7 +37,8 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
 
     A grouped kernel streams the weights of every touched expert once, or computes all rows as
     fast as one product of that many rows, whichever takes longer. Neuron's programs of decode
-    loop over the tokens and fetch the experts of each, until all experts are fetched.
+    loop over the tokens and fetch the experts of each, until all experts are fetched: a start, and
+    some time for each row of their matrices, however few columns of it a rank holds.
     """
     touched = some.count * (1 - (1 - some.per_token / some.count) ** tokens)
     element = ELEMENT_BYTES[rank.precision]
@@ -46,7 +47,9 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     computed = mlp_s(rank, tokens * some.per_token, some.ffn)
     routed = np.maximum(streamed, computed) + rank.overhead("expert_layer")
     looped = np.minimum(tokens, some.count / some.per_token)
-    return np.asarray(routed + rank.overhead("expert_token") * np.maximum(0.0, looped - 1))
+    rows = some.per_token * rank.model.hidden
+    fetched_s = rank.overhead("expert_token") + rank.overhead("expert_row") * rows
+    return np.asarray(routed + fetched_s * np.maximum(0.0, looped - 1))
 
 
 def expert_blocks(rank: RankShare, tokens: FloatArray) -> FloatArray:
