@@ -375,3 +375,23 @@ def test_a_constant_of_ones_own_chip_is_named_after_it(tmp_path: Path, shipped: 
     )
     mine = shipped.with_overlay(overlay(tmp_path, rows))
     assert mine.value("kernels.trainium", "gemm_sustained_mychip") == 0.5
+
+
+def test_a_mistyped_part_of_an_overlay_is_refused(tmp_path: Path, shipped: Catalogue) -> None:
+    path = overlay(tmp_path, "trm2,link_bandwidth,,64,GB/s,stated,own")
+    with pytest.raises(InputError, match=r"line 2: .*no part 'trm2'\. Did you mean trn2\? Correct"):
+        shipped.with_overlay(path)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["trn2b,family,,trainium,name,stated,own", "trn2b,bf16_peak,,700,TFLOP/s,stated,own"],
+        ["trn2.49xlarge,chip,,trn2,name,stated,own", "trn2.49xlarge,chips,,16,count,stated,own"],
+    ],
+)
+def test_new_parts_may_be_named_almost_as_others(
+    lines: list[str], tmp_path: Path, shipped: Catalogue
+) -> None:
+    part = lines[0].split(",")[0]
+    assert shipped.with_overlay(overlay(tmp_path, *lines)).has(part, lines[1].split(",")[1])

@@ -240,7 +240,8 @@ class Catalogue:
         ------
         InputError
             As :func:`topologies.catalogue.reader.read_entries`, for another kind of unit, for a
-            variant without a default, and for a quantity that no command reads; with file and line.
+            variant without a default, and for a quantity or a part that no command reads; with file
+            and line.
         """
         overlay = read_entries(Path(path), str(path))
         merged = {(row.part, row.quantity, row.variant): row for row in self.rows}
@@ -261,6 +262,7 @@ class Catalogue:
                 )
             self._check_read(row, where, parts)
             check_row(row, where)
+        self._check_parts(overlay, str(path))
         changed = self.with_rows(row for _, row in overlay)
         for part in dict.fromkeys(row.part for _, row in overlay):
             check_peaks(changed.entries(part), f"{path}: {part} ")
@@ -275,6 +277,31 @@ class Catalogue:
                 f"{where}: no command reads a quantity of that name."
                 f"{suggestion(row.quantity, known)} Correct it, or leave the row out."
             )
+
+    def _check_parts(self, overlay: Sequence[tuple[int, Entry]], path: str) -> None:
+        """Refuse rows of an unknown part that is named almost as another and begins no new one.
+
+        A new chip states its family and a new machine its chip; other new parts are named by a row
+        (the fabric of a machine), belong to a part (``kernels.CHIP``), or state all that a part of
+        their kind does.
+        """
+        known = dict.fromkeys(self.parts())
+        stated: dict[str, set[str]] = {}
+        for _, row in overlay:
+            stated.setdefault(row.part, set()).add(row.quantity)
+        named = {row.written for _, row in overlay if row.unit == NAME}
+        kinds = [set(self.quantities(part)) for part in known]
+        for line, row in overlay:
+            part, quantities = row.part, stated[row.part]
+            belongs = part.rpartition(".")[2] in {*known, *stated} - {part}
+            whole = any(len(kind) > 1 and kind <= quantities for kind in kinds)
+            new = part in named or quantities & {"family", "chip"} or belongs or whole
+            near = suggestion(part, known)
+            if near and part not in known and not new:
+                raise InputError(
+                    f"{path} line {line}: the catalogue has no part {part!r}.{near} Correct it; a new chip needs a row `family`, "
+                    "a new machine a row `chip`."
+                )
 
     def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
         """Return a catalogue in which these rows replace those of the same name, or join them."""

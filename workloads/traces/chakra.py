@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
@@ -15,6 +14,8 @@ from topologies.errors import InputError
 from topologies.units import PS_PER_US
 from workloads.traces import chakra_schema as schema
 from workloads.traces.bounded_files import read_bounded
+from workloads.traces.chakra_groups import groups_beside, groups_made
+from workloads.traces.cycles import in_order
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
@@ -34,6 +35,7 @@ from workloads.traces.recording import (
     too_many_nodes,
 )
 
+MOST_RANKS = 10**7
 LONGEST_US = 2**61 // PS_PER_US
 NUMBERED = re.compile(r"(?:^|[^0-9])(\d+)\.et(?:\.gz)?$")
 DEVICE, HOST_LANE, NETWORK = 0, 1, 2
@@ -65,11 +67,13 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
         there twice, a time that no clock shows.
     """
     by_rank = _ranks(paths)
-    groups = _group_files(paths)
+    groups = groups_beside(paths)
     columns, versions = Columns(), set()
     _check_count(by_rank)
     for rank, path in by_rank.items():
         versions.add(_read(columns, rank, path, read_bounded(path), groups))
+    if not len(columns):
+        raise InputError(f"{paths[0]} holds no nodes, only the format's version. Trace it again.")
     version = ", ".join(sorted(versions))
     files = {rank: str(path) for rank, path in by_rank.items()}
     alone = len(by_rank) == 1
@@ -87,7 +91,9 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
 def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
     """File of each rank, refused where one is missing or there twice."""
     if len(paths) == 1:
-        return {0: paths[0]}
+        number = NUMBERED.search(paths[0].name)
+        rank = int(number[1]) if number else 0
+        return {rank if rank < MOST_RANKS else 0: paths[0]}
     by_rank: dict[int, Path] = {}
     for path in paths:
         number = NUMBERED.search(path.name)
@@ -110,24 +116,6 @@ def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
             f"missing; there {'is' if len(by_rank) == 1 else 'are'} {len(by_rank)} files. Give all."
         )
     return dict(sorted(by_rank.items()))
-
-
-def _group_files(paths: Sequence[Path]) -> dict[str, tuple[int, ...]]:
-    """Members of process groups from a JSON file beside the traces, as ASTRA-sim reads one."""
-    known: dict[str, tuple[int, ...]] = {}
-    for path in sorted({one.parent for one in paths}):
-        for file in sorted(path.glob("*.json"))[:8]:
-            try:
-                document = json.loads(read_bounded(file, 2**24))
-            except (ValueError, RecursionError, InputError):
-                continue
-            if isinstance(document, dict):
-                known |= {
-                    str(name): tuple(ranks)
-                    for name, ranks in document.items()
-                    if isinstance(ranks, list) and all(isinstance(one, int) for one in ranks)
-                }
-    return known
 
 
 def _check_count(by_rank: Mapping[int, Path]) -> None:
@@ -168,8 +156,11 @@ def _read(
     """Add the nodes of a rank; returns the version of the schema."""
     pieces = list(_pieces(content, path))
     version = _version(content[slice(*pieces[0])], path)
-    rows: dict[int, int] = {}
-    waits: list[tuple[int, Any]] = []
+    first, groups = len(columns), dict(groups)
+    waits: dict[int, Sequence[int]] = {}
+    # In files of older converters control dependencies are the operators around an operator,
+    # many of them left out, and an operator may name itself.
+    nested = "schema" in version
     node = schema.messages()["Node"]()
     for number, (low, high) in enumerate(pieces[1:], start=1):
         try:
@@ -180,24 +171,36 @@ def _read(
             ) from None
         if node.id >= LARGEST:
             raise InputError(f"{path}: node {node.id}; numbers of nodes are below 2^62.")
-        if node.id in rows:
+        if node.id in waits:
             raise InputError(f"{path}: node {node.id} is there twice. Number the nodes.")
-        rows[node.id] = _add(columns, rank, path, node, groups)
-        waits.append((node.id, (list(node.data_deps), list(node.ctrl_deps))))
-    nested = version.startswith("before")
-    for number, (data, control) in waits:
-        # In files of older converters control dependencies are the operators around an operator,
-        # many of them left out, and an operator may name itself.
-        for dependency in data if nested else (*data, *control):
-            source = rows.get(dependency)
-            if source is None:
-                raise InputError(
-                    f"{path}: node {number} waits for node {dependency}, which is unknown. "
-                    "Give the whole trace."
-                )
-            if dependency != number or not nested:
-                columns.link(source, rows[number])
+        groups = {**groups_made(node), **groups} if node.type == schema.METADATA else groups
+        _add(columns, rank, path, node, groups)
+        own = {node.id} if nested else set()
+        waits[node.id] = [
+            one for one in (*node.data_deps, *(() if nested else node.ctrl_deps)) if one not in own
+        ]
+    _link(columns, first, path, waits)
     return version
+
+
+def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence[int]]) -> None:
+    """Let the nodes from row ``first`` on wait for those that they name, earlier ones first."""
+    place = {number: row for row, number in enumerate(waits)}
+    for number, dependencies in waits.items():
+        unknown = next((one for one in dependencies if one not in place), None)
+        if unknown is not None:
+            raise InputError(
+                f"{path}: node {number} waits for node {unknown}, which is unknown. "
+                "Give the whole trace."
+            )
+    if any(place[one] >= place[number] for number in waits for one in waits[number]):
+        order = in_order(waits)
+        if len(order) == len(waits):  # else there is a cycle, which is refused by its nodes
+            columns.reorder(first, [place[number] for number in order])
+            place = {number: row for row, number in enumerate(order)}
+    for number, dependencies in waits.items():
+        for dependency in dependencies:
+            columns.link(first + place[dependency], first + place[number])
 
 
 def _version(content: bytes, path: Path) -> str:
@@ -237,7 +240,8 @@ def _add(
             f"{where} lasts {node.duration_micros} µs, a negative or impossible time; the most is "
             f"{LONGEST_US} µs. Trace it again."
         )
-    known: dict[str, Any] = {"duration_ps": int(node.duration_micros) * PS_PER_US}
+    duration_ps = int(node.duration_micros) * PS_PER_US
+    known: dict[str, Any] = {"duration_ps": duration_ps}
     host = bool(stated.get("is_cpu_op"))
     lane = HOST_LANE if host else DEVICE
     if kind == COLLECTIVE and "comm_type" not in stated:
@@ -247,15 +251,39 @@ def _add(
     if kind in (SEND, RECEIVE, COLLECTIVE):
         lane = NETWORK
         known["size_bytes"] = _whole(stated, "comm_size", where)
-    if kind == COLLECTIVE:
+    if kind in (SEND, RECEIVE, COLLECTIVE) and _lacks(stated, kind, duration_ps, where):
+        # The recorded time is kept, and nobody is met: a group of this rank alone.
+        kind, known["group"] = COLLECTIVE, Group(f"rank {rank} alone", (rank,))
+    elif kind == COLLECTIVE:
         known |= _collective(stated, where, groups)
     elif kind in (SEND, RECEIVE):
-        known["peer"] = _whole(stated, "comm_dst" if kind == SEND else "comm_src", where)
+        known["peer"] = _whole(stated, _peer(kind), where)
         known["tag"] = _whole(stated, "comm_tag", where)
     else:
         known["size_bytes"] = _whole(stated, "tensor_size", where)
         known["flops"] = _whole(stated, "num_ops", where)
     return columns.add(rank, lane, Node(kind, node.name or "unnamed", int(node.id), **known))
+
+
+def _peer(kind: int) -> str:
+    return "comm_dst" if kind == SEND else "comm_src"
+
+
+def _lacks(stated: Mapping[str, Any], kind: int, duration_ps: int, where: str) -> bool:
+    """Return whether communication lacks what it is timed by, and has a recorded time instead.
+
+    PyTorch's traces do not say to whom a message goes.
+    """
+    if kind == COLLECTIVE:
+        barrier = stated.get("comm_type") == schema.COLLECTIVES.index("barrier")
+        needed = "comm_type" if barrier else "comm_size"
+    else:
+        needed = _peer(kind)
+    if needed in stated:
+        return False
+    if not duration_ps:
+        raise InputError(f"{where} has neither {needed} nor a duration. Add one of them.")
+    return True
 
 
 def _whole(stated: Mapping[str, Any], name: str, where: str) -> int:
@@ -273,6 +301,12 @@ def _collective(
     number = _whole(stated, "comm_type", where)
     if number >= len(schema.COLLECTIVES):
         raise InputError(f"{where}: comm_type {number} is unknown; give one of 0 to 9.")
+    involved = stated.get("involved_dim", True)
+    if not all(involved if isinstance(involved, list) else [involved]):
+        raise InputError(
+            f"{where} involves some dimensions of a network that the trace does not describe "
+            f"(involved_dim {str(involved)[:40]}). Name its ranks by pg_name and comm_group.json."
+        )
     name = schema.COLLECTIVES[number]
     timed = STANDS_FOR.get(name, name)
     known = OPERATIONS.index(timed) if timed in OPERATIONS else UNKNOWN

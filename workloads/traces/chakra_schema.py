@@ -62,6 +62,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     metadata = file.message_type.add(name="GlobalMetadata")
     _add(metadata, "version", 1, Field.TYPE_STRING)
     _add(metadata, "attr", 2, Field.TYPE_MESSAGE, of=f".{PACKAGE}.AttributeProto", many=True)
+    _add(file.message_type.add(name="IOInfo"), "values", 1, Field.TYPE_STRING)
     node = file.message_type.add(name="Node")
     _add(node, "id", 1, Field.TYPE_UINT64)
     _add(node, "name", 2, Field.TYPE_STRING)
@@ -70,6 +71,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     _add(node, "data_deps", 5, Field.TYPE_UINT64, many=True)
     _add(node, "start_time_micros", 6, Field.TYPE_UINT64)
     _add(node, "duration_micros", 7, Field.TYPE_UINT64)
+    _add(node, "inputs", 8, Field.TYPE_MESSAGE, of=f".{PACKAGE}.IOInfo")
     _add(node, "attr", 10, Field.TYPE_MESSAGE, of=f".{PACKAGE}.AttributeProto", many=True)
     return file
 

@@ -1,8 +1,10 @@
-"""Nodes that wait for each other, found and named before anything runs."""
+"""The order of nodes that wait for others, and those that wait for each other, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -13,6 +15,40 @@ from topologies.errors import InputError
 from workloads.traces.recording import Recording
 
 SHOWN = 6
+
+
+def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return numbers of nodes such that each follows those that it waits for.
+
+    Of those that could come next the smallest does. Nodes of a cycle, and what follows them, are
+    left out.
+
+    Parameters
+    ----------
+    waits : mapping of int to sequence of int
+        Numbers of the nodes that each waits for, all of them keys.
+
+    Examples
+    --------
+    >>> in_order({3: [2], 2: [1], 1: [], 4: []})
+    [1, 2, 3, 4]
+    """
+    after: dict[int, list[int]] = defaultdict(list)
+    missing = {number: len(dependencies) for number, dependencies in waits.items()}
+    for number, dependencies in waits.items():
+        for dependency in dependencies:
+            after[dependency].append(number)
+    ready = [number for number, count in missing.items() if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        number = heappop(ready)
+        order.append(number)
+        for follower in after.get(number, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(ready, follower)
+    return order
 
 
 def check_acyclic(

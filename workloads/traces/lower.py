@@ -293,6 +293,7 @@ def _messages(recording: Recording) -> tuple[IntArray, IntArray]:
         sent = waiting.get((peer, rank, int(recording.tag[node])))
         if sent:
             pairs.append((sent.pop(0), node))
+            _check_fits(recording, *pairs[-1])
         elif peer in present or len(present) > 1:
             raise InputError(
                 f"{recording.place(node)} receives from rank {peer} with tag "
@@ -306,6 +307,16 @@ def _messages(recording: Recording) -> tuple[IntArray, IntArray]:
         )
     table = np.array(pairs, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
+
+
+def _check_fits(recording: Recording, send: int, receive: int) -> None:
+    """Refuse a message that is longer than its receive, where that states a size."""
+    sent, room = int(recording.size_bytes[send]), int(recording.size_bytes[receive])
+    if 0 < room < sent:
+        raise InputError(
+            f"{recording.place(receive)} has room for {room:,} bytes of a message of {sent:,} "
+            f"({recording.place(send)}). Give matching traces."
+        )
 
 
 def _resources(recording: Recording, timed: BoolArray) -> tuple[IntArray, Resources]:

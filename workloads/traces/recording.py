@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -189,6 +189,12 @@ class Columns:
     def link(self, src: int, dst: int, lag_ps: int = 0) -> None:
         """Let one node wait for another."""
         self.edges.extend((src, dst, lag_ps))
+
+    def reorder(self, first: int, order: Sequence[int]) -> None:
+        """Put the nodes from row ``first`` on into this order, before any edge names them."""
+        begin = first * self.WIDTH
+        table = np.array(self.cells[begin:], np.int64).reshape(-1, self.WIDTH)
+        self.cells[begin:] = array("q", table[np.asarray(order)].tobytes())
 
     def finish(self, files: Mapping[int, str], facts: Mapping[str, str | int | float]) -> Recording:
         """Return the recording of all that was added, its ranks in ascending order."""

@@ -1,0 +1,151 @@
+"""Chakra traces as other tools write them: PyTorch's converter, generators, nodes in any order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import CollectiveCall, Group, duration_ps
+from topologies import cluster
+from topologies.errors import InputError
+from workloads.traces import chakra_schema as schema
+from workloads.traces.chakra_export import VERSION, write_messages
+from workloads.traces.replay import read_traces, replay
+
+RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")
+
+
+def node(number: int, kind: int, *, us: int = 0, after: Any = (), **values: tuple[str, Any]) -> Any:
+    """A node whose attributes have these fields and values."""
+    message = schema.messages()["Node"](
+        id=number, name=f"node{number}", type=kind, duration_micros=us
+    )
+    message.data_deps.extend(after)
+    for name, (field, value) in values.items():
+        attribute = message.attr.add(name=name)
+        if field.endswith("_list"):
+            getattr(attribute, field).values.extend(value)
+        else:
+            setattr(attribute, field, value)
+    return message
+
+
+def et(path: Path, *nodes: Any, **metadata: str) -> Path:
+    """Write a file of these nodes; its metadata are its version unless others are given."""
+    header = schema.messages()["GlobalMetadata"](version="" if metadata else VERSION)
+    for name, value in metadata.items():
+        header.attr.add(name=name, string_val=value)
+    write_messages(path, [header, *nodes])
+    return path
+
+
+def all_reduce(number: int, size_bytes: int, after: Any = (), field: str = "int64_val") -> Any:
+    """An all-reduce of all ranks."""
+    kind: tuple[str, Any] = (field, 0)
+    return node(
+        number, schema.COLLECTIVE, after=after, comm_type=kind, comm_size=(field, size_bytes)
+    )
+
+
+@pytest.mark.parametrize(
+    "field", ["int32_val", "int64_val", "uint32_val", "uint64_val", "sint64_val", "double_val"]
+)
+def test_sizes_may_have_any_type_of_number(field: str, tmp_path: Path) -> None:
+    for rank in range(4):
+        et(tmp_path / f"job.{rank}.et", all_reduce(1, 10**6, field=field))
+    expected = duration_ps(CollectiveCall("all-reduce", Group(RING, np.arange(4)), 10**6))
+    assert replay([tmp_path], RING).trace.total_ps == expected
+
+
+def test_nodes_may_stand_in_any_order(tmp_path: Path) -> None:
+    nodes = [
+        all_reduce(1, 10**6),
+        node(2, schema.COMPUTE, us=3, after=[1]),
+        all_reduce(3, 10**7, [2]),
+    ]
+    for rank in range(4):
+        et(tmp_path / f"job.{rank}.et", *(nodes if rank else reversed(nodes)))
+    group = Group(RING, np.arange(4))
+    each = [duration_ps(CollectiveCall("all-reduce", group, size)) for size in (10**6, 10**7)]
+    assert replay([tmp_path], RING).trace.total_ps == sum(each) + 3 * 10**6
+    assert read_traces([tmp_path]).number[:3].tolist() == [1, 2, 3]
+
+
+def process_groups(*listed: dict[str, Any]) -> Any:
+    """The node in which PyTorch lists its groups."""
+    message = schema.messages()["Node"](id=1, name="## process_group:init ##", type=schema.METADATA)
+    message.inputs.values = str([json.dumps(listed)])
+    return message
+
+
+def test_groups_are_those_that_pytorch_lists(tmp_path: Path) -> None:
+    groups = process_groups(
+        {"pg_name": "0", "ranks": [], "group_size": 4}, {"pg_name": "1", "ranks": [2, 3]}
+    )
+    collective = node(
+        2,
+        schema.COLLECTIVE,
+        us=40,
+        comm_type=("int64_val", 0),
+        comm_size=("int64_val", 10**6),
+        pg_name=("string_val", "1"),
+    )
+    path = et(tmp_path / "chakra.3.et", groups, collective, schema="1.1.1-chakra.0.0.4")
+    recording = read_traces([path])
+    assert (recording.ranks.tolist(), recording.groups[0].ranks) == ([3], (2, 3))
+    pair = duration_ps(CollectiveCall("all-reduce", Group(RING, np.array([2, 3])), 10**6))
+    assert replay([path], RING).trace.total_ps == pair
+
+
+def test_communication_without_a_peer_or_a_size_keeps_its_time(tmp_path: Path) -> None:
+    send = node(1, schema.SEND, us=30, comm_size=("int64_val", 10**6))
+    collective = node(2, schema.COLLECTIVE, us=50, after=[1], comm_type=("int64_val", 0))
+    played = replay([et(tmp_path / "one.et", send, collective)], RING)
+    assert played.trace.total_ps == 80 * 10**6
+    assert played.unmapped == {"node1": 1, "node2": 1}
+
+
+def refused(folder: Path, change: str) -> None:
+    """Write a job of two ranks with one thing wrong."""
+    nodes: tuple[list[Any], list[Any]] = ([], [])
+    size: tuple[str, Any] = ("int64_val", 10**6)
+    if change == "axes":
+        axes: tuple[str, Any] = ("bool_list", [True, False])
+        one = node(
+            1, schema.COLLECTIVE, comm_type=("int64_val", 0), comm_size=size, involved_dim=axes
+        )
+        nodes = ([one], [one])
+    elif change == "peer":
+        nodes = ([node(1, schema.SEND, comm_size=size)], [])
+    elif change == "room":
+        short: tuple[str, Any] = ("int64_val", 10**3)
+        send = node(1, schema.SEND, comm_size=size, comm_dst=("int32_val", 1))
+        nodes = (
+            [send],
+            [node(1, schema.RECEIVE, comm_size=short, comm_src=("int32_val", 0))],
+        )
+    elif change == "groups":
+        (folder / "comm_group.json").write_text('{"0": [0, 1],')
+        nodes = ([node(1, schema.COMPUTE, us=1)], [])
+    for rank, own in enumerate(nodes):
+        et(folder / f"job.{rank}.et", *own)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("axes", r"job\.0\.et: node 1 \(node1\) involves some dimensions.*Name its ranks"),
+        ("peer", r"job\.0\.et: node 1 \(node1\) has neither comm_dst nor a duration"),
+        ("room", r"job\.1\.et: node 1 .* room for 1,000 bytes of a message of 1,000,000"),
+        ("groups", r"comm_group\.json is no JSON of process groups"),
+        ("no nodes", r"job\.0\.et holds no nodes"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_by_node(change: str, message: str, tmp_path: Path) -> None:
+    refused(tmp_path, change)
+    with pytest.raises(InputError, match=message):
+        replay([tmp_path], RING)

@@ -1,0 +1,75 @@
+"""Process groups of Chakra traces: a file beside them, or what PyTorch wrote when it made them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import InputError
+from workloads.traces.bounded_files import read_bounded
+
+MADE = "process_group:init"
+"""Part of the name of the node in which PyTorch lists its process groups."""
+LONGEST_LIST = 2**22
+"""Characters of a list of groups that are read."""
+Groups = dict[str, tuple[int, ...]]
+
+
+def groups_beside(paths: Sequence[Path]) -> Groups:
+    """Members of process groups from a JSON file beside the traces, as ASTRA-sim reads one.
+
+    Raises
+    ------
+    InputError
+        For a file that is named after groups and cannot be read; others need not be of groups.
+    """
+    known: Groups = {}
+    for folder in sorted({one.parent for one in paths}):
+        for file in sorted(folder.glob("*.json"))[:8]:
+            try:
+                document = json.loads(read_bounded(file, 2**24))
+            except (ValueError, RecursionError, InputError) as mistake:
+                if "group" in file.name:
+                    why = " ".join(str(mistake).split())[:80]
+                    raise InputError(
+                        f"{file} is no JSON of process groups ({why}). Correct it, or take it "
+                        "out of the directory of the traces."
+                    ) from None
+                continue
+            if isinstance(document, dict):
+                known |= _members(document.items())
+    return known
+
+
+def groups_made(node: Any) -> Groups:
+    """Members of the process groups that a node of PyTorch's lists, where it is that node."""
+    text = node.inputs.values
+    if MADE not in node.name or not text or len(text) > LONGEST_LIST:
+        return {}
+    try:
+        stated = ast.literal_eval(text)
+        listed = json.loads(stated[0] if isinstance(stated, list | tuple) else stated)
+    except (ValueError, SyntaxError, TypeError, IndexError, MemoryError, RecursionError):
+        return {}
+    whole = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return _members((one.get("pg_name", ""), _ranks(one)) for one in whole)
+
+
+def _ranks(group: Mapping[str, Any]) -> Any:
+    """Ranks of a group, which PyTorch leaves out of the group of all ranks."""
+    size = group.get("group_size", group.get("pg_size"))
+    stated = group.get("ranks")
+    if stated == [] and isinstance(size, int) and 0 < size <= 2**20:
+        return list(range(size))
+    return stated
+
+
+def _members(named: Any) -> Groups:
+    return {
+        str(name): tuple(ranks)
+        for name, ranks in named
+        if isinstance(ranks, list) and all(type(one) is int and 0 <= one < 2**31 for one in ranks)
+    }
