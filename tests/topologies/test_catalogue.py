@@ -378,7 +378,7 @@ def test_a_constant_of_ones_own_chip_is_named_after_it(tmp_path: Path, shipped: 
 
 
 def test_a_mistyped_part_of_an_overlay_is_refused(tmp_path: Path, shipped: Catalogue) -> None:
-    path = overlay(tmp_path, "trm2,link_bandwidth,,64,GB/s,stated,own")
+    path = overlay(tmp_path, "trm2,link_bandwidth,,64,GB/s,stated,own,,,")
     with pytest.raises(InputError, match=r"line 2: .*no part 'trm2'\. Did you mean trn2\? Correct"):
         shipped.with_overlay(path)
 
@@ -386,8 +386,11 @@ def test_a_mistyped_part_of_an_overlay_is_refused(tmp_path: Path, shipped: Catal
 @pytest.mark.parametrize(
     "lines",
     [
-        ["trn2b,family,,trainium,name,stated,own", "trn2b,bf16_peak,,700,TFLOP/s,stated,own"],
-        ["trn2.49xlarge,chip,,trn2,name,stated,own", "trn2.49xlarge,chips,,16,count,stated,own"],
+        ["trn2b,family,,trainium,name,stated,own,,,", "trn2b,bf16_peak,,700,TFLOP/s,stated,own,,,"],
+        [
+            "trn2.49xlarge,chip,,trn2,name,stated,own,,,",
+            "trn2.49xlarge,chips,,16,count,stated,own,,,",
+        ],
     ],
 )
 def test_new_parts_may_be_named_almost_as_others(

@@ -299,8 +299,8 @@ class Catalogue:
             near = suggestion(part, known)
             if near and part not in known and not new:
                 raise InputError(
-                    f"{path} line {line}: the catalogue has no part {part!r}.{near} Correct it; a new chip needs a row `family`, "
-                    "a new machine a row `chip`."
+                    f"{path} line {line}: the catalogue has no part {part!r}.{near} Correct "
+                    "it; a new chip needs a row `family`, a new machine a row `chip`."
                 )
 
     def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
