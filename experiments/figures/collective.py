@@ -135,7 +135,7 @@ def _finding(frame: pd.DataFrame) -> str:
     last = frame[frame.size_bytes == frame.size_bytes.max()].sort_values("busbw_bytes_per_s")
     best = last.iloc[-1]
     told = (
-        f"at {format_bytes(int(best.size_bytes))} {best.algorithm} reaches "
+        f"At {format_bytes(int(best.size_bytes))} {best.algorithm} reaches "
         f"{format_rate(best.busbw_bytes_per_s)}"
     )
     if len(last) == 1:

@@ -84,13 +84,21 @@ def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
 
 def _tick(good: Sequence[Mapping[str, Any]]) -> Callable[[float, object], str]:
     """Names of ticks: times with the unit that suits them, other numbers as they are."""
-    if str(good[0]["quantity"]).endswith("_s"):
+    if _is_time(good):
         return lambda value, _: format_seconds(value)
     return lambda value, _: f"{value:g}"
 
 
+def _is_time(good: Sequence[Mapping[str, Any]]) -> bool:
+    name = str(good[0]["quantity"]) if good else ""
+    return name.endswith("_s") and not name.endswith("_per_s")
+
+
 def _quantity(good: Sequence[Mapping[str, Any]]) -> str:
+    """Name of what is compared, with its unit unless the ticks have theirs."""
     name = str(good[0]["quantity"]) if good else "value"
+    if _is_time(good) or "_per_" in name:
+        return name.removesuffix("_s" if _is_time(good) else "").replace("_", " ")
     stem, _, unit = name.rpartition("_")
     return f"{stem.replace('_', ' ')} [{unit}]" if stem else name
 

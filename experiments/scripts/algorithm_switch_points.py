@@ -85,7 +85,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     picked = frame[frame.picked]
     figure.suptitle(
         f"{frame.collective.iloc[0]}: auto picks the fastest algorithm at {picked.fastest.sum()} "
-        f"of {len(picked)} sizes, at worst one {picked.slowdown.max():.2g} x as long",
+        f"of {len(picked)} sizes, at worst one that takes {picked.slowdown.max():.2g} x as long",
         x=0.01, ha="left", fontsize=10.5,
     )  # fmt: skip
     return figure

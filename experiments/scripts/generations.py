@@ -279,15 +279,19 @@ def plot(frame: pd.DataFrame) -> Figure:
         axes.set_title(f"Tokens {title}", loc="left", fontsize=9)
         axes.set_yticks(range(len(shown)), labels, fontsize=9)
     every[0].invert_yaxis()
-    best, first = shown.sort_values("tokens_per_s_per_chip").iloc[-1], shown.iloc[0]
-    times = best.tokens_per_s_per_chip / first.tokens_per_s_per_chip
     figure.suptitle(
-        f"A chip of {best.cluster} trains {first.model} {times:.1f} times as fast as one of "
-        f"{first.cluster}, each with its own best plan",
+        f"{_finding(shown, panels)}\n{shown.model.iloc[0]}, each machine with its own best plan",
         fontsize=10.5, x=0.01, ha="left",
     )  # fmt: skip
     figure.supxlabel("\n".join(lines), fontsize=8, ha="left", x=0.01)
     return figure
+
+
+def _finding(shown: pd.DataFrame, panels: Mapping[str, str]) -> str:
+    """Name the machine that trains most by each measure that is known of more than one."""
+    measures = {column: what for column, what in panels.items() if shown[column].count() > 1}
+    most = {what: shown.cluster[shown[column].idxmax()] for column, what in measures.items()}
+    return "Most tokens " + ", ".join(f"{what}: {cluster}" for what, cluster in most.items())
 
 
 def _verdicts(frame: pd.DataFrame) -> list[str]:

@@ -58,8 +58,9 @@ def plot(frame: pd.DataFrame) -> Figure:
     )
     first = frame.iloc[0]
     title = (
-        f"A batch of {first.global_batch} on {last.chips.iloc[0]:,} chips keeps {kept}\n"
-        f"of a chip's speed among {frame.chips.min()}: {first.model}, tp {first.tp}, pp {first.pp}"
+        f"Of the speed among {frame.chips.min()} chips, a chip among {last.chips.iloc[0]:,} "
+        f"keeps {kept}\n"
+        f"{first.model}, global batch {first.global_batch}, tp {first.tp}, pp {first.pp}"
     )
     percent = frame.assign(percent=100 * frame.efficiency)
     labels = ("chips", "speed of a chip [% of that among the fewest]")

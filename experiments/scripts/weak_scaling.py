@@ -119,7 +119,7 @@ def _finding(frame: pd.DataFrame) -> str:
     """Describe the share of a chip's throughput that remains at the largest size."""
     last = frame.groupby("overlap", sort=False).last()
     kept = " and ".join(
-        f"{row.efficiency:.0%} with overlap {kind}" for kind, row in last.iterrows()
+        f"{row.efficiency:.1%} with overlap {kind}" for kind, row in last.iterrows()
     )
-    sizes = f"a chip of {last.chips.iloc[0]:,} trains as fast as one of {frame.chips.iloc[0]:,}"
-    return f"{sizes} to {kept}"
+    among, fewest = last.chips.iloc[0], frame.chips.iloc[0]
+    return f"Of the speed among {fewest:,} chips, a chip among {among:,} keeps {kept}"

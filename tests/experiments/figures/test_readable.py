@@ -41,6 +41,7 @@ def test_ticks_of_a_scatter_have_room() -> None:
     figure = scatter(rows, "nccl_aic")
     figure.draw_without_rendering()
     axes = figure.axes[0]
+    assert axes.get_xlabel() == "published time"  # the ticks have their unit
     boxes = [tick.label1.get_window_extent() for tick in axes.xaxis.get_major_ticks()]
     shown = sorted((box.x0, box.x1) for box in boxes if box.width)
     assert len(shown) > 3
@@ -89,4 +90,4 @@ def test_bandwidth_is_compared_with_other_algorithms(second: float, message: str
         "busbw_bytes_per_s": [100e9, second],
     })  # fmt: skip
     title = bandwidth(frame).axes[0].get_title(loc="left")
-    assert title.endswith(f"at 1 MiB ring reaches 100 GB/s, {message} rdh, the next best")
+    assert title.endswith(f"At 1 MiB ring reaches 100 GB/s, {message} rdh, the next best")

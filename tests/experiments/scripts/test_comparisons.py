@@ -43,7 +43,7 @@ def test_strong_scaling_keeps_less_and_less(config: str) -> None:
     frame = strong_scaling.run(config, SERVER, domains=(1, 2), tp=2, pp=2, global_batch=32, seq=512)
     assert frame.efficiency.tolist()[0] == 1
     assert 0 < frame.efficiency.tolist()[1] < 1
-    assert "on 32 chips keeps" in strong_scaling.plot(frame).get_suptitle()
+    assert "a chip among 32 keeps" in strong_scaling.plot(frame).get_suptitle()
 
 
 def test_uneven_chips_make_steps_longer(config: str) -> None:
@@ -116,7 +116,9 @@ def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
         "ours is lower",
         "ours is higher",
     )
-    assert len(generations.plot(frame).axes) == 3
+    figure = generations.plot(frame)
+    assert len(figure.axes) == 3
+    assert figure.get_suptitle().startswith("Most tokens a second and chip: ")
 
 
 def test_slices_of_pods_have_64_chips() -> None:
