@@ -290,7 +290,10 @@ def plot(frame: pd.DataFrame) -> Figure:
 def _finding(shown: pd.DataFrame, panels: Mapping[str, str]) -> str:
     """Name the machine that trains most by each measure that is known of more than one."""
     measures = {column: what for column, what in panels.items() if shown[column].count() > 1}
-    most = {what: shown.cluster[shown[column].idxmax()] for column, what in measures.items()}
+    most = {
+        what: shown.sort_values(column, na_position="first").cluster.iloc[-1]
+        for column, what in measures.items()
+    }
     return "Most tokens " + ", ".join(f"{what}: {cluster}" for what, cluster in most.items())
 
 

@@ -208,3 +208,24 @@ def test_columns_of_numbers_are_those_of_one_by_one() -> None:
     values = np.array([0, 1, 127, 128, 300, 2**40, 2**62])
     expected = b"".join(b"\x08" + plain_varint(value) for value in values.tolist())
     assert rows_of([varint(1, values)]) == expected
+
+
+@pytest.mark.slow
+def test_a_million_slices_are_written_once_each(tmp_path: Path) -> None:
+    count, chips = 1_000_000, 64
+    ops = np.arange(count)
+    columns = OpColumns(
+        kind=np.full(count, FIXED, np.uint8),
+        resource=ops % chips,
+        duration_ps=np.full(count, 10**6),
+        size_bytes=np.zeros(count, np.int64),
+    )
+    none = np.zeros(0, np.int64)
+    engines = Resources.table("engine", np.arange(chips))
+    trace = run(
+        schedule(columns, edges=Edges.from_pairs(count, none, none, none), resources=engines)
+    )
+    document = read(trace, tmp_path, arrows=False)
+    kinds = Counter(one.track_event.type for one in document.packet if one.HasField("track_event"))
+    assert (kinds[BEGIN], kinds[END]) == (count, count)
+    assert (tmp_path / "timeline.pftrace.gz").stat().st_size < 40 * count

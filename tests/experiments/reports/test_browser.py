@@ -119,3 +119,36 @@ def test_values_sorting_filter_and_zoom_work(page: Path, tmp_path: Path, width: 
     assert answered["ends"] == [0, 0], "the ends of an interval are not named where they lie"
     assert answered["apart"], "names of lanes run into the bars"
     assert answered["wide"], "the page is wider than the window"
+
+
+PRINTED_WIDTH = 718
+"""Width of an A4 page between margins of 10 mm, at 96 pixels an inch."""
+MEASURED = """
+<script>
+const right = (one) => one.getBoundingClientRect().right;
+const cells = [...document.querySelectorAll("th, td")].filter((one) => one.offsetWidth);
+const cut = cells.filter((one) => right(one) > innerWidth || one.scrollWidth > one.clientWidth + 1);
+const wide = document.documentElement.scrollWidth > innerWidth;
+document.title = JSON.stringify([cells.length, cut.length, wide]);
+</script>
+"""
+
+
+def test_no_column_is_cut_on_paper(page: Path, tmp_path: Path) -> None:
+    text = re.sub("<meta http-equiv[^>]*>", "", page.read_text())
+    assert "@media print" in text
+    paper = tmp_path / "paper.html"
+    on_paper = text.replace("@media print", "@media all")
+    paper.write_text(on_paper.replace("</body>", f"{MEASURED}</body>"))
+    document, _ = opened(paper, tmp_path / "profile", f"--window-size={PRINTED_WIDTH},1000")
+    cells, cut, wide = json.loads(re.findall("<title>(.*?)</title>", document)[0])
+    assert cells >= 24
+    assert (cut, wide) == (0, False)
+
+
+def test_the_page_prints_to_pages_of_paper(page: Path, tmp_path: Path) -> None:
+    printed = tmp_path / "report.pdf"
+    opened(page, tmp_path / "profile", f"--print-to-pdf={printed}", "--no-pdf-header-footer")
+    content = printed.read_bytes()
+    assert content.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", content)) >= 1
