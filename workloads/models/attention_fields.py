@@ -33,7 +33,9 @@ def sizes(read: Reader) -> dict[str, Any]:
         "hidden": hidden,
         "vocab": read.count("padded_vocab_size", "vocab_size"),
         "norm": "rms" if read.has(*RMS) else "layer",
-        "tied_embeddings": read.flag("tie_word_embeddings", "tie_embeddings"),
+        "tied_embeddings": read.flag(
+            "tie_word_embeddings", "tie_embeddings", "shared_input_output_embedding"
+        ),
         "head_bias": read.flag("lm_head_bias"),
         "embedding_width": narrow if narrow != hidden else 0,
         "positions": _positions(read) if learned else 0,

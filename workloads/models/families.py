@@ -71,6 +71,7 @@ FAMILIES: Mapping[str, Family] = {
     "arcee": _family({"rms_norm_eps": 1e-5}, gated_mlp=False),
     "baichuan": LLAMA,
     "bamba": _family({**SWIGLU, **MAMBA2, "mamba_expand": 2, "attn_layer_indices": []}),
+    "biogpt": _family({**TIED, "learned_positions": True, "position_offset": 2}, **GPT, **BIASED),
     "bitnet": _family(TIED, gated_mlp=True),
     "bloom": _family(TIED, **GPT, **BIASED, embedding_norm=True),
     "chatglm": _family({"add_qkv_bias": False, "rmsnorm": True}, gated_mlp=True, norm="rms"),
@@ -96,7 +97,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3_text": GEMMA3,
     "glm": _family(SWIGLU, output_bias=False),
     "glm4": _family(SWIGLU, output_bias=False, norms=4),
-    "glm4_moe": _family({**SWIGLU, "head_dim": 128}, output_bias=False),
+    "glm4_moe": _family(SWIGLU, output_bias=False),
     "gpt2": _family({**TIED, "learned_positions": True}, **GPT, **BIASED),
     "gpt_bigcode": _family(
         {**TIED, "multi_query": True, "learned_positions": True}, **GPT, **BIASED

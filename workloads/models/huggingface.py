@@ -47,6 +47,11 @@ NOT_MODELLED = {
     "block_configs": "layers of different widths",
 }
 """Fields of structures that no part of the simulator costs, and what they stand for."""
+NOT_MODELLED_FAMILIES = {
+    "git": "images among its tokens",
+    "jetmoe": "experts of attention",
+}
+"""Families of such structures whose config states no field of them."""
 
 
 def models() -> list[str]:
@@ -215,6 +220,11 @@ def _kind(fields: Fields) -> str:
 
 
 def _check_modelled(read: Reader, kind: str) -> None:
+    if kind in NOT_MODELLED_FAMILIES:
+        raise InputError(
+            f"model {read.name}: architecture {kind!r} has {NOT_MODELLED_FAMILIES[kind]}, which "
+            "is not modelled. Use a decoder without it."
+        )
     for field, structure in NOT_MODELLED.items():
         if read.value(field):
             raise InputError(

@@ -205,3 +205,22 @@ def test_a_windowed_model_is_faster_at_long_sequences() -> None:
     )  # fmt: skip
     assert local.iteration_s < 0.9 * full.iteration_s
     assert named("llama-3.1-8b").kinds == (Layer(),)
+
+
+def test_families_that_are_counted_wrong_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"'jetmoe' has experts of attention, which is not modell"):
+        small(model_type="jetmoe", num_local_experts=8, num_experts_per_tok=2)
+
+
+def test_biogpt_has_biases_and_learned_positions() -> None:
+    fields = {"model_type": "biogpt", "hidden_size": 1024, "num_hidden_layers": 24,
+              "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 42_384,
+              "max_position_embeddings": 1024, "hidden_act": "gelu",
+              "layer_norm_eps": 1e-12}  # fmt: skip
+    # By transformers 4.57, whose config of the family has these defaults.
+    assert from_fields(fields, "biogpt").parameters == 346_763_264
+
+
+def test_an_embedding_may_be_tied_under_another_name() -> None:
+    tied = small(shared_input_output_embedding=True)
+    assert small().parameters - tied.parameters == 64 * 100
