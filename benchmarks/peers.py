@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks._measure import COMMAND, LONG_S, PLAIN, REPEATS, Used, measured, show
-from benchmarks._peers.peers import PEERS
+from benchmarks._peers.peers import PEERS, Peer
 from benchmarks._peers.work import Work
 
 WORK = (
@@ -37,11 +37,8 @@ class Runner(NamedTuple):
 
 def main() -> None:
     """Print a table for each piece of work."""
-    there = [peer for peer in PEERS if peer.on_path()]
-    if not there:
-        print(f"none on the path; looked for {', '.join(peer.name for peer in PEERS)}")
-        return
-    for work in WORK:
+    there = present(PEERS)
+    for work in WORK if there else ():
         suited = [peer for peer in there if peer.suits(work)]
         print(f"{work.kind} of 1 GiB, {work.shape}, process to process", flush=True)
         with tempfile.TemporaryDirectory() as name:
@@ -53,6 +50,14 @@ def main() -> None:
                 command = peer.prepare(work, folder)
                 runners.append(Runner(peer.name, command, peer.simulated_s, peer.tolerance(work)))
             compare(work, runners, Path(name) / "output")
+
+
+def present(peers: Sequence[Peer]) -> list[Peer]:
+    """Peers that can run here; print a line for each of the others."""
+    for peer in peers:
+        if peer.missing():
+            print(f"{peer.name} is left out: no {' and no '.join(peer.missing())} on the path")
+    return [peer for peer in peers if not peer.missing()]
 
 
 def ours(work: Work) -> Runner:

@@ -1,9 +1,10 @@
 """ASTRA-sim's analytical network backends: a ring in every dimension, one chunk.
 
-An execution trace of each rank (Chakra, protocol buffers behind their lengths) holds one node, the
-collective. All ranks have the same trace, so all names lead to one file. ASTRA-sim counts a
-gigabyte as 2³⁰ bytes, and time in whole nanoseconds. The backend that is unaware of congestion is
-not given an all-to-all, whose messages share links.
+It begins with its first dimension, which is our last. An execution trace of each rank (Chakra,
+protocol buffers behind their lengths) holds one node, the collective. All ranks have the same
+trace, so all names lead to one file. ASTRA-sim counts a gigabyte as 2³⁰ bytes, and time in whole
+nanoseconds. The backend that is unaware of congestion is not given an all-to-all, whose messages
+share links.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def prepare(binary: str, work: Work, folder: Path) -> tuple[str, ...]:
     (folder / "memory.json").write_text('{"memory-type": "NO_MEMORY_EXPANSION"}')
     rate = BANDWIDTH_BYTES_PER_S / 2**30
     (folder / "network.yml").write_text(
-        f"topology: {['Ring'] * sides}\nnpus_count: {list(work.sides)}\n"
+        f"topology: {['Ring'] * sides}\nnpus_count: {list(work.sides[::-1])}\n"
         f"bandwidth: {[rate] * sides}\nlatency: {[LATENCY_PS / 1000] * sides}\n".replace("'", "")
     )
     files = {

@@ -42,9 +42,9 @@ class Peer(NamedTuple):
     simulated_s: Callable[[str], float]
     tolerance: Callable[[Work], float]
 
-    def on_path(self) -> bool:
-        """Whether all that it needs can be found."""
-        return all(map(shutil.which, self.needs))
+    def missing(self) -> list[str]:
+        """Programs that it needs and that are not on the path."""
+        return [program for program in self.needs if shutil.which(program) is None]
 
 
 def _ring(most_hops: int, work: Work) -> bool:

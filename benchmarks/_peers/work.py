@@ -62,9 +62,9 @@ class Work:
         return self.ranks * ways
 
     def stages(self) -> list[Stage]:
-        """Reduce-scatter along each axis of an all-reduce, then all-gather the other way round."""
+        """Reduce-scatter along each axis, the last first, then all-gather the other way round."""
         scatter, left = [], SIZE_BYTES
-        for axis, side in enumerate(self.sides):
+        for axis, side in reversed(list(enumerate(self.sides))):
             left //= side
             scatter.append(Stage(axis, side - 1, left))
         return scatter + scatter[::-1]

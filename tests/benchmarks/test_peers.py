@@ -1,0 +1,188 @@
+"""Other simulators are given our messages and are understood; none of them need be installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from benchmarks import peers as benchmark
+from benchmarks._peers import astra_sim, loggopsim, simgrid
+from benchmarks._peers.peers import PEERS, Peer
+from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES, Work
+from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.trace.trace import run
+from topologies.clusters.names import cluster
+from workloads.traces.chakra import read_chakra
+from workloads.traces.recording import COLLECTIVE
+
+TOYS = (Work((4,)), Work((8,)), Work((4, 2)), Work((4, 4, 2)))
+"""Rings and tori, all sides powers of two."""
+Message = tuple[int, int, int]
+"""Sender, receiver, bytes."""
+
+
+def call(work: Work) -> CollectiveCall:
+    """The same work as a collective of ours."""
+    speeds = {"bandwidth": f"{BANDWIDTH_BYTES_PER_S} B/s", "latency": f"{LATENCY_PS} ps"}
+    chips = cluster(work.shape, **speeds)
+    return CollectiveCall(work.kind, whole(chips), SIZE_BYTES)
+
+
+def our_sizes(work: Work) -> Counter[int]:
+    """How many messages of which size we put on links."""
+    schedule = build(call(work), "ring" if len(work.sides) == 1 else "per-axis")
+    sizes = schedule.size_bytes[schedule.resource >= 0]
+    return Counter(sizes.tolist())
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Commands that a peer's preparation would run, none of which is; files to convert are kept."""
+    asked: list[list[str]] = []
+
+    def note(command: list[object], **_: object) -> None:
+        asked.append([str(word) for word in command])
+        for word in asked[-1]:
+            if word.endswith(".goal"):
+                Path(word).with_suffix(".kept").write_text(Path(word).read_text())
+
+    monkeypatch.setattr(subprocess, "run", note)
+    return asked
+
+
+@pytest.mark.parametrize("work", TOYS)
+def test_work_has_our_messages(work: Work) -> None:
+    sizes: Counter[int] = Counter()
+    for stage in work.stages():
+        sizes[stage.message_bytes] += stage.steps * work.ranks
+    assert sizes == our_sizes(work)
+    assert work.hops == sizes.total()
+
+
+@pytest.mark.parametrize("work", TOYS)
+def test_goal_schedule_sends_and_receives_our_messages(
+    work: Work, tmp_path: Path, programs: list[list[str]]
+) -> None:
+    command = loggopsim.prepare(work, tmp_path)
+    ((converter, *_),) = programs
+    assert converter == loggopsim.CONVERTER
+    assert command[0] == loggopsim.BINARY
+    text = (tmp_path / "ring.kept").read_text()
+    sent, received = goal_messages(text, "send"), goal_messages(text, "recv")
+    assert sent == Counter((to, rank, size) for rank, to, size in received.elements())
+    # LogGOPSim takes n - 1 times G for n bytes, so each message is given one more.
+    assert Counter(size - 1 for _, _, size in sent.elements()) == our_sizes(work)
+    options = dict(zip(command[4::2], command[5::2], strict=True))
+    assert options["-L"] == str(LATENCY_PS)
+    assert int(options["-G"]) * BANDWIDTH_BYTES_PER_S == 10**12
+
+
+def goal_messages(text: str, verb: str) -> Counter[Message]:
+    """Sends or receives of a GOAL schedule, each with its rank, the other rank and its bytes."""
+    messages: Counter[Message] = Counter()
+    for block in text.split("rank ")[1:]:
+        rank = int(block.split(" ", 1)[0])
+        for size, other in re.findall(rf": {verb} (\d+)b (?:to|from) (\d+)", block):
+            messages[rank, int(other), int(size)] += 1
+    return messages
+
+
+@pytest.mark.parametrize("work", [Work((4, 2)), Work((4, 4), "all-to-all")])
+def test_astra_sim_is_given_our_collective_and_links(work: Work, tmp_path: Path) -> None:
+    command = astra_sim.prepare(astra_sim.AWARE, work, tmp_path)
+    traces = sorted(tmp_path.glob("ranks.*.et"))
+    assert len(traces) == work.ranks
+    recording = read_chakra(traces)
+    assert (recording.kind == COLLECTIVE).all()
+    assert Counter(recording.rank.tolist()) == Counter(range(work.ranks))
+    assert set(recording.size_bytes.tolist()) == {SIZE_BYTES}
+    network = (tmp_path / "network.yml").read_text()
+    assert f"npus_count: {list(work.sides[::-1])}" in network
+    rates = json.loads(re.findall(r"bandwidth: (.*)", network)[0])
+    assert np.allclose(np.multiply(rates, 2**30), BANDWIDTH_BYTES_PER_S)
+    assert json.loads(re.findall(r"latency: (.*)", network)[0]) == [1000.0] * len(work.sides)
+    system = json.loads((tmp_path / "system.json").read_text())
+    assert len(system["all-reduce-implementation"]) == len(work.sides)
+    assert command[0] == astra_sim.AWARE
+
+
+def test_simgrid_is_given_our_ring(tmp_path: Path, programs: list[list[str]]) -> None:
+    work = Work((8,))
+    command = simgrid.prepare_smpi(work, tmp_path)
+    zone = ElementTree.parse(tmp_path / "ring.xml").getroot()[0]
+    links = zone.findall("link")
+    assert {link.get("bandwidth") for link in links} == {f"{BANDWIDTH_BYTES_PER_S}Bps"}
+    assert {link.get("latency") for link in links} == {f"{LATENCY_PS}ps"}
+    assert len(zone.findall("host")) == len(links) == work.ranks
+    assert len((tmp_path / "hosts").read_text().split()) == work.ranks
+    (message_bytes,) = our_sizes(work)
+    assert command[-1] == str(message_bytes)
+    ranks, size, bandwidth, latency = simgrid.prepare_s4u(work, tmp_path)[1:5]
+    assert (int(ranks), int(size)) == (work.ranks, message_bytes)
+    assert int(bandwidth) == BANDWIDTH_BYTES_PER_S
+    assert float(latency) == LATENCY_PS * 1e-12
+    assert [asked[0] for asked in programs] == ["smpicc", "c++"]
+
+
+PRINTED = {
+    "LogGOPSim": (
+        "LogGP network backend; size: 4 (1 CPUs, 1 NICs); L=1000000, o=0 g=0, G=10, O=0, P=4, "
+        "S=2147483647\nPERFORMANCE: Processes: 4 \t Events: 72 \t Time: 0 s \t Speed: inf ev/s\n"
+        "Maximum finishing time at host 0: 16112127360 (16.1121 s)\n"
+    ),
+    "SimGrid, S4U": "ring took 0.016112127360 s\n",
+    "SimGrid, SMPI": "ring took 0.016112138320 s\n",
+    "ASTRA-sim, aware": (
+        "[2026-03-25 17:20:47.113] [workload] [info] sys[3] finished, 16112070 cycles, "
+        "exposed communication 16112070 cycles.\n"
+        "[2026-03-25 17:20:47.113] [workload] [info] sys[0] finished, 16112071 cycles, "
+        "exposed communication 16112071 cycles.\n"
+    ),
+}
+"""Standard output of each for the ring of four."""
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_output_is_read_as_the_time_that_we_simulate(name: str) -> None:
+    work = Work((4,))
+    (peer,) = (one for one in PEERS if one.name == name)
+    ours_s = run(build(call(work), "ring")).total_s
+    assert peer.simulated_s(PRINTED[name]) == pytest.approx(ours_s, rel=peer.tolerance(work))
+
+
+def test_missing_peers_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    here = PEERS[0]._replace(name="shell", needs=("sh",))
+    gone = PEERS[0]._replace(name="gone", needs=("sh", "no-such-program", "nor-this-one"))
+    assert [peer.name for peer in benchmark.present([here, gone])] == ["shell"]
+    assert capsys.readouterr().out == (
+        "gone is left out: no no-such-program and no nor-this-one on the path\n"
+    )
+
+
+def test_benchmark_without_peers_says_so_and_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(benchmark, "PEERS", [alien("one"), alien("two")])
+    benchmark.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["one", "two"]
+
+
+def alien(name: str) -> Peer:
+    """A peer that is on no path."""
+    return PEERS[0]._replace(name=name, needs=(f"no-{name}",))
+
+
+def test_comparison_stops_where_simulated_times_differ(tmp_path: Path) -> None:
+    work, echo = Work((4,)), ("echo", "ring took 2.0 s")
+    ours = benchmark.Runner("cluster-sim", ("echo", "ring took 1.0 s"), simgrid.simulated_s, 0.0)
+    other = benchmark.Runner("other", echo, simgrid.simulated_s, 0.5)
+    with pytest.raises(ValueError, match=r"other simulates 2.0 s, cluster-sim 1.0 s"):
+        benchmark.compare(work, [ours, other], tmp_path / "output")
