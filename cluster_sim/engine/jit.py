@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -39,6 +40,15 @@ def compiled(function: Function) -> Function:
     process makes it anew.
     """
     return cast(Function, Entry(function, _OPTIONS))
+
+
+def lean(function: Function) -> Function:
+    """Make a function machine code as :func:`compiled` does, with every index taken as it is.
+
+    Python counts a negative index from the end, so numba tests every index and reads the length of
+    its array, which took a tenth to a sixth of the time of a run. For code that has no such index.
+    """
+    return cast(Function, Entry(function, _OPTIONS, plain_indices=True))
 
 
 def internal(function: Function) -> Function:
@@ -77,8 +87,14 @@ class Part(Source):
 class Entry(Part):
     """A function that Python and compiled code may call."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, bool | str]):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: dict[str, bool | str],
+        plain_indices: bool = False,
+    ):
         super().__init__(function, options)
+        self.plain_indices = plain_indices
         self.by_types: dict[str, _Call] = {}
         self.loading = threading.Lock()
 
@@ -111,7 +127,8 @@ class Entry(Part):
     def _made(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
         """Name, result type and object file of the machine code for these arguments."""
         signature = tuple(_numba_type(argument) for argument in arguments)
-        self.dispatcher.compile(signature)
+        with _plain_indices() if self.plain_indices else nullcontext():
+            self.dispatcher.compile(signature)
         code = self.dispatcher.overloads[signature]
         symbol, result = code.fndesc.llvm_func_name, str(code.signature.return_type)
         passed = len(list(code.library.get_function(symbol).arguments))
@@ -119,6 +136,23 @@ class Entry(Part):
             raise TypeError(f"{symbol} takes {passed} words and gives {result}")
         _, _, (binary, _) = code.library.serialize_using_object_code()
         return symbol, result, binary
+
+
+@contextmanager
+def _plain_indices() -> Iterator[None]:
+    """Let the code that is compiled meanwhile take every index as it is; see :func:`lean`."""
+    from numba import types
+    from numba.np import arrayobj
+
+    def plain(context: Any, builder: Any, kind: Any, index: Any, _length: Any) -> Any:
+        return context.cast(builder, index, kind, types.intp)
+
+    wrapped = arrayobj.fix_integer_index
+    arrayobj.fix_integer_index = plain
+    try:
+        yield
+    finally:
+        arrayobj.fix_integer_index = wrapped
 
 
 class _Call(NamedTuple):

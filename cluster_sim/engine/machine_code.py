@@ -109,6 +109,8 @@ def ingredients(source: Source) -> Iterator[str]:
             yield one.name
             continue
         yield f"{one.function.__qualname__} {sorted(getattr(one, 'options', {}).items())}"
+        if getattr(one, "plain_indices", False):
+            yield "plain indices"
         for code in _codes(one.function.__code__):
             yield from _own(code, one.function)
             for value in _named(code, one.function.__globals__):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cluster_sim.engine.fast.columns import ARRIVED, ENDED, NO_OP, NOTES, TROUBLE
 from cluster_sim.engine.fast.loop import advance
 from cluster_sim.engine.fast.steps import Run, arrive
-from cluster_sim.engine.jit import compiled, internal
+from cluster_sim.engine.jit import internal, lean
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import HORIZON_PS, IntArray
 
@@ -55,7 +55,7 @@ class Links(NamedTuple):
     latency_ps: IntArray
 
 
-@compiled
+@lean
 def play_copies(
     run: Run, pattern: Pattern, links: Links, low: int, high: int, end_ps: IntArray
 ) -> int:

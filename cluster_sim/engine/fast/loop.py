@@ -19,7 +19,7 @@ from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
 from cluster_sim.engine.fast.routines import pass_on
 from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
 from cluster_sim.engine.fast.streams import leave_next, solve
-from cluster_sim.engine.jit import compiled, inlined, wide
+from cluster_sim.engine.jit import inlined, lean, wide
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
 
@@ -37,7 +37,7 @@ def play(run: Run, until: int) -> int:
             return now
 
 
-@compiled
+@lean
 def arrive_first(ops: Ops, state: State, agenda: Agenda, now: int) -> None:
     """Count the edges of each op; those without any arrive."""
     for edge in range(len(ops.dst)):
@@ -47,7 +47,7 @@ def arrive_first(ops: Ops, state: State, agenda: Agenda, now: int) -> None:
             arrive(state, agenda, op, now)
 
 
-@compiled
+@lean
 def advance(run: Run, now: int, until: int) -> int:
     """Go on from readiness at one instant up to and including another; returns the last instant.
 

@@ -20,6 +20,7 @@ from cluster_sim.engine.jit import (
     compiled,
     internal,
     leading_zeros,
+    lean,
     trailing_zeros,
     wide,
 )
@@ -101,6 +102,20 @@ def test_object_files_that_need_a_linker_are_left_to_llvm() -> None:
     for binary in (b"", b"\x7fELF", code.binary[:100], for_another_processor):
         with pytest.raises(Unsuited):
             place(binary, code.symbol)
+
+
+def picked(values: np.ndarray[Any, Any], at: int) -> int:
+    """One value."""
+    return int(values[at])
+
+
+def test_lean_code_takes_an_index_as_it_is() -> None:
+    values = np.arange(10, 20)
+    checked, plain = compiled(picked), lean(picked)
+    assert [checked(values, 3), plain(values, 3)] == [13, 13]
+    assert checked(values[5:], -1) == 19  # from the end, as in Python
+    assert plain(values[5:], -1) == 14  # what stands before
+    assert parts(plain) != parts(checked)
 
 
 def parts(function: Callable[..., Any]) -> list[str]:
