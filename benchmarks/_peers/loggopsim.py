@@ -16,8 +16,8 @@ from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, PS_PER_S, 
 BINARY, CONVERTER = "LogGOPSim", "txt2bin"
 LARGEST_EAGER = 2**31 - 1
 """Bytes up to which a send does not wait for its receive: all."""
-MOST_HOPS = 3_000_000
-"""Messages of which the text of the schedule stays below 300 MB."""
+MOST_HOPS = 7_000_000
+"""Messages of which the text of the schedule stays below 700 MB, and its run below 2 GB."""
 
 
 def prepare(work: Work, folder: Path) -> tuple[str, ...]:
