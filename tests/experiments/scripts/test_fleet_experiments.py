@@ -180,7 +180,8 @@ def test_a_forecast_without_history_says_so() -> None:
     base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.05"]
     note = str(_command("fleet", *base)["notes"])
     assert "--start-day 1 gives it a day of history" in note
-    assert _command("fleet", *base, "--start-day", "1")["notes"] == []
+    (late,) = _command("fleet", *base, "--start-day", "1")["notes"]
+    assert "keep the SLO, and 0.99 is asked for" in late
     assert _command("fleet", *base, "--policy", "threshold")["notes"] == []
 
 
