@@ -180,9 +180,10 @@ def test_a_forecast_without_history_says_so() -> None:
     base = ["--cluster", SMALL, "--unit-rate", "2", "--no-compare", "--days", "0.05"]
     note = str(_command("fleet", *base)["notes"])
     assert "--start-day 1 gives it a day of history" in note
-    (late,) = _command("fleet", *base, "--start-day", "1")["notes"]
-    assert "keep the SLO, and 0.99 is asked for" in late
-    assert _command("fleet", *base, "--policy", "threshold")["notes"] == []
+    # What else the notes say: these 72 minutes need 22 of 20 units at times.
+    for more in (("--start-day", "1"), ("--policy", "threshold")):
+        (late,) = _command("fleet", *base, *more)["notes"]  # type: ignore[misc]
+        assert "more than the fleet has" in late
 
 
 def test_serve_command(tmp_path: Path) -> None:
