@@ -21,10 +21,10 @@ from topologies.units import parse_seconds
 from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if_text import check_texts
+from workloads.economics import Economics
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.expectation import Expectation, at
 from workloads.fleet.inputs.batch import BatchTier
-from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.policies.kind import Settings
 from workloads.fleet.policies.registry import check_name

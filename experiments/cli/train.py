@@ -221,8 +221,8 @@ def _run(
     call: Invocation,
 ) -> Iteration:
     """Simulate the step that was asked for."""
+    from cluster_sim.hardware.fault_text import parse_fault
     from experiments.cli.remedies import remedied
-    from workloads.training.execution.faults import parse_fault
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete, read_plan

@@ -1,4 +1,4 @@
-"""The machine that a row names: one of the command line's, or a slice shipped for a table."""
+"""The machine and the model that a row names: shipped, a file, or shipped for a table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from importlib.resources import files
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from workloads.models.huggingface import model
+from workloads.models.model import Model
 
 
 @cache
@@ -25,9 +27,25 @@ def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Clu
     (16, 'tpu-v6e')
     """
     place = shipped().get(name.lower(), name.lower())
-    one = cluster(place, catalogue=numbers)
-    count = -(-chips // one.chips)
-    return one if count <= 1 else cluster(f"{place}:{count}", catalogue=numbers)
+    machine = cluster(place, catalogue=numbers)
+    count = -(-chips // machine.chips)
+    return machine if count <= 1 else cluster(f"{place}:{count}", catalogue=numbers)
+
+
+def model_for(name: str) -> Model:
+    """Return the model of a row: a shipped one, a config, or one shipped for a table.
+
+    Raises
+    ------
+    InputError
+        For an unknown name.
+
+    Examples
+    --------
+    >>> model_for("trinity-nano").layers, model_for("llama-3.1-8b").layers
+    (56, 32)
+    """
+    return model(files_of_tables("models_of_tables").get(name.lower(), name))
 
 
 def shipped() -> dict[str, str]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.validation.conditions import engine
-from experiments.validation.machines import machines_for
-from experiments.validation.models import model_for
+from experiments.validation.machines import machines_for, model_for
 from experiments.validation.outcome import Outcome
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.catalogue.families import chip_family

@@ -3,8 +3,8 @@
 Start with :func:`simulate`; :func:`summary` and :func:`timeline` read its result.
 """
 
+from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_prices

@@ -14,9 +14,9 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, Horizon, horizons, measured_noise, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK
+from workloads.economics import Economics
 from workloads.fleet.inputs.batch import BatchTier, BatchWork
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.view import Limits, Policy

@@ -8,8 +8,8 @@ from typing import TypedDict
 
 import numpy.typing as npt
 
+from cluster_sim.hardware.fault_text import Fault
 from topologies.errors import InputError, suggestion
-from workloads.training.execution.faults import Fault
 from workloads.training.execution.jitter import Disturbance
 
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")

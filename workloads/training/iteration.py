@@ -22,7 +22,6 @@ from workloads.kernels.precision import TRAINING, check_precision
 from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
-from workloads.training.execution.faults import affected_ranks
 from workloads.training.execution.levels import (
     LARGEST_ENGINE_RANKS,
     WRITTEN_OUT,
@@ -40,7 +39,7 @@ from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
 from workloads.training.program.expert_exchange import routing_mistake
-from workloads.training.program.fold import fold
+from workloads.training.program.fold import affected_ranks, fold
 from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance

@@ -11,8 +11,8 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
+from workloads.economics import Economics
 from workloads.fleet import View, regret, summary
-from workloads.fleet.inputs.economics import Economics
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.kind import Settings, Situation
 from workloads.fleet.policies.predictive import first_step

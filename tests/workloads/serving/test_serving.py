@@ -590,7 +590,7 @@ def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus() -> None:
 
 
 def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
-    from experiments.validation.models import model_for
+    from experiments.validation.machines import model_for
 
     gated = model_for("qwen3.5-9b")
     rank = RankShare(gated, TRN2, 2, "bf16", catalogue(), 8)

@@ -10,6 +10,7 @@ import pytest
 from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
+from cluster_sim.hardware.fault_text import parse_fault
 from cluster_sim.schedule.routines import written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
@@ -18,7 +19,6 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.execution.chunk_level import expand
-from workloads.training.execution.faults import parse_fault
 from workloads.training.execution.flow_level import LEAST, PACE, PARTS, as_flow, busy_ps
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from cluster_sim.hardware.fault_text import parse_fault
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.flops import training_flops
 from workloads.models.huggingface import named
-from workloads.training.execution.faults import parse_fault
 from workloads.training.execution.jitter import Disturbance
 from workloads.training.explain import inputs, steps
 from workloads.training.iteration import iteration

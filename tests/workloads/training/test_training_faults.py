@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cluster_sim.hardware.fault_text import fault_table, parse_fault
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.errors import InputError
-from workloads.training.execution.faults import affected_ranks, parse_fault, table
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.program.fold import fold
+from workloads.training.program.fold import affected_ranks, fold
 
 
 def step(texts: list[str], **changes: Any) -> Iteration:
@@ -74,7 +74,7 @@ def test_ranks_of_a_struck_chip_are_set_apart() -> None:
     few = fold(toy, affected_ranks(toy, faults))
     assert few.count[few.rank == 5].tolist() == [1]
     assert few.count.sum() == 16
-    assert table(lower(few), faults).numerator.tolist() == [0]
+    assert fault_table(lower(few), faults).numerator.tolist() == [0]
 
 
 @pytest.mark.parametrize("model", [TOY, SPARSE])

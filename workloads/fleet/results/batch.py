@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.fleet.inputs.economics import Economics
+from workloads.economics import Economics
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulate import FleetRun
 from workloads.fleet.state.ledger import MS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workloads.fleet.inputs.economics import Economics
+from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import STEP_TOKENS
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.results.batch import batch_document

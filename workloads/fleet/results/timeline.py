@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from topologies.arrays import FloatArray, IntArray
-from workloads.fleet.inputs.economics import Economics
+from workloads.economics import Economics
 from workloads.fleet.processes.control import MINUTE_MS
 from workloads.fleet.simulate import FleetRun
 from workloads.fleet.state.queues import Queue, split_tokens, waits_s

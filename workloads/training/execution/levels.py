@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.routines import simulate_calls
 from cluster_sim.engine.times import HorizonError
+from cluster_sim.hardware.fault_text import Fault, fault_table
 from cluster_sim.schedule.routines import written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.training.execution.chunk_level import Expanded, expand, project, with_durations
-from workloads.training.execution.faults import Fault, table
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
@@ -88,11 +88,11 @@ def ready(
     schedule = disturb(undisturbed, program, disturbed) if disturbed else undisturbed
     beside = undisturbed if disturbed or faults else None
     if level == "collective":
-        strikes = table(schedule, faults) if faults else None
+        strikes = fault_table(schedule, faults) if faults else None
         return Ready(program, disturbed, schedule, strikes, beside)
     in_place = engine == "fast" and not faults
     expanded = expand(program, schedule, cluster, as_flows=level == "flow", in_place=in_place)
-    strikes = table(expanded.schedule, faults) if faults else None
+    strikes = fault_table(expanded.schedule, faults) if faults else None
     calm = with_durations(expanded, undisturbed) if disturbed else expanded
     return Ready(program, disturbed, expanded, strikes, calm if beside else None)
 

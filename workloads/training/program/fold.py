@@ -7,10 +7,12 @@ no more, so the folded run has the times of the whole one, to the picosecond.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from cluster_sim.hardware.fault_text import Fault
 from topologies.arrays import IntArray, distinct
 from workloads.training.plan.placement import distinct_rows
 from workloads.training.program.program import Exchange, Program
@@ -57,6 +59,11 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
         if finer.max(initial=0) == classes.max(initial=0):
             return classes
         classes = finer
+
+
+def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
+    """Rows of ranks on chips that a fault strikes, which stand for nobody but themselves."""
+    return np.flatnonzero(np.isin(program.chip, [fault.chip for fault in faults]))
 
 
 def _refined(finer: IntArray, classes: IntArray, sizes: IntArray, exchange: Exchange) -> IntArray:
