@@ -112,8 +112,8 @@ def named_in_faults(path: Path) -> Iterator[None]:
         if fault.errno is None:  # as of Arrow
             raise InputError(f"{path} cannot be written: {fault}. Choose another place.") from None
         named = str(path) if fault.filename is None else str(fault.filename)
-        told = named.replace(str(unfinished(path)), str(path))
-        raise OSError(fault.errno, fault.strerror, told) from None
+        reason = named.replace(str(unfinished(path)), str(path))
+        raise OSError(fault.errno, fault.strerror, reason) from None
 
 
 def _host() -> str:

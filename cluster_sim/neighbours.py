@@ -14,15 +14,15 @@ import sys
 PACKAGES = ("topologies", "workloads", "experiments")
 
 
-def shadowed(own: str) -> str:
+def shadowed(file: str) -> str:
     """Say which folder stands in for one of our packages, and the remedy; empty where none does.
 
     Parameters
     ----------
-    own : str
+    file : str
         File of ``cluster_sim/__init__.py``; the others are installed beside its folder.
     """
-    root = os.path.dirname(os.path.dirname(os.path.abspath(own)))
+    root = os.path.dirname(os.path.dirname(os.path.abspath(file)))
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
@@ -36,7 +36,7 @@ def shadowed(own: str) -> str:
     return ""
 
 
-def check_neighbours(own: str) -> None:
+def check_neighbours(file: str) -> None:
     """Refuse to be imported where another package stands in for one of ours.
 
     The command is let through, because it says the same without a traceback.
@@ -45,7 +45,7 @@ def check_neighbours(own: str) -> None:
     ------
     ImportError
     """
-    message = shadowed(own)
+    message = shadowed(file)
     if message and not _is_command():
         raise ImportError(message)
 

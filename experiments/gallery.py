@@ -58,28 +58,28 @@ def draw(experiment: Experiment, docs: Path, options: Mapping[str, Any] | None =
         Parameters of the experiment; by default those of the gallery.
     """
     module = experiment.load()
-    given = SIZES.get(experiment.name, {}) if options is None else options
-    figure = module.plot(module.run(**given))
+    chosen = SIZES.get(experiment.name, {}) if options is None else options
+    figure = module.plot(module.run(**chosen))
     picture = docs / PICTURES / f"{experiment.name}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
-    told = {
+    texts = {
         "Title": headline(figure),
         "Description": description(figure),
-        "Comment": _command(experiment, given),
+        "Comment": _command(experiment, chosen),
     }
     with whole_file(picture) as part:
-        part.write_bytes(small_png(figure, told))
+        part.write_bytes(small_png(figure, texts))
     return picture
 
 
-def small_png(figure: Figure, told: Mapping[str, str]) -> bytes:
+def small_png(figure: Figure, texts: Mapping[str, str]) -> bytes:
     """Return a picture with few colours, and words about it in its header."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DPI, bbox_inches="tight", format="png")
     with Image.open(drawn) as image:
         few = _with_few_colors(image.convert("RGB"))
     header, packed = PngInfo(), BytesIO()
-    for name, text in told.items():
+    for name, text in texts.items():
         header.add_itxt(name, text)
     few.save(packed, format="png", optimize=True, pnginfo=header)
     return packed.getvalue()
@@ -110,13 +110,13 @@ def page(docs: Path) -> str:
         if not (docs / picture).exists():
             continue
         with Image.open(docs / picture) as image:
-            told = {name: str(text) for name, text in image.info.items()}
+            texts = {name: str(text) for name, text in image.info.items()}
         about = inspect.getdoc(importlib.import_module(f"experiments.scripts.{experiment.name}"))
         paragraph = " ".join((about or "").split("\n\n", 1)[-1].split())
         parts.append(
             f"## {experiment.question}\n\n"
-            f"![{_plain(told['Description'])}]({picture.as_posix()})\n\n{paragraph}\n\n"
-            f"```\n{told['Comment']}\n```\n"
+            f"![{_plain(texts['Description'])}]({picture.as_posix()})\n\n{paragraph}\n\n"
+            f"```\n{texts['Comment']}\n```\n"
         )
     return "\n".join(parts)
 

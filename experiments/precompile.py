@@ -47,8 +47,8 @@ def main() -> int:
         works = {pool.submit(run_quietly, command): what for what, command in COMMANDS}
         for done, work in enumerate(as_completed(works), 1):
             failed += bool(work.result())
-            said = "failed" if work.result() else "ready"
-            line = f"machine code [{done}/{len(works)}]: {works[work]} {said}"
+            state = "failed" if work.result() else "ready"
+            line = f"machine code [{done}/{len(works)}]: {works[work]} {state}"
             sys.stderr.write(f"{line}, {time.perf_counter() - begun:.0f} s\n")
     return failed
 

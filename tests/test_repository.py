@@ -108,8 +108,8 @@ def _fragments(path: Path, tree: ast.Module) -> int:
     return sum(FRAGMENT.match(text) is not None for text in (*texts, *described))
 
 
-VAGUE = {"made", "found"}
-"""Names that say that there is a result, and not what it is."""
+VAGUE = {"made", "found", "told", "said", "given", "own"}
+"""Names that say that there is a value, and not what it holds."""
 
 
 def _vague_locals(path: Path, tree: ast.Module) -> int:

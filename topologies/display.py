@@ -50,7 +50,9 @@ def stated_fields(instance: Any) -> dict[str, object]:
     >>> stated_fields(Plan(tp=8))
     {'tp': 8}
     """
-    values = {one.name: (getattr(instance, one.name), one.default) for one in fields(instance)}
+    values = {
+        field.name: (getattr(instance, field.name), field.default) for field in fields(instance)
+    }
     return {
         name: value
         for name, (value, default) in values.items()

@@ -17,8 +17,8 @@ def machine_bytes() -> int:
     """Memory that this process may use [B]: the machine's, or less where it was limited."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    own = [limit for limit in soft if limit != resource.RLIM_INFINITY]
-    return min(physical, _cgroup_bytes(), *own)
+    limits = [limit for limit in soft if limit != resource.RLIM_INFINITY]
+    return min(physical, _cgroup_bytes(), *limits)
 
 
 def _cgroup_bytes() -> int:

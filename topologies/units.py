@@ -169,7 +169,7 @@ def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
     return whole
 
 
-def as_bytes(given: int | str) -> int:
+def as_bytes(size: int | str) -> int:
     """Return whole bytes as they are, or what a text says; see :func:`parse_bytes`.
 
     Examples
@@ -177,7 +177,7 @@ def as_bytes(given: int | str) -> int:
     >>> as_bytes(2**20) == as_bytes("1MiB")
     True
     """
-    return parse_bytes(given) if isinstance(given, str) else given
+    return parse_bytes(size) if isinstance(size, str) else size
 
 
 def parse_bytes(text: str, what: str = "size") -> int:

@@ -110,7 +110,7 @@ class Group:
         return bool(np.all(np.diff(self.chips) > 0))
 
 
-def as_group(given: Group | Cluster | str) -> Group:
+def as_group(group: Group | Cluster | str) -> Group:
     """Return a group as it is, or all chips of a cluster or of the one that a text names.
 
     Examples
@@ -118,7 +118,7 @@ def as_group(given: Group | Cluster | str) -> Group:
     >>> as_group("trn2.48xlarge")
     Group(ranks=16, cluster=trn2.48xlarge)
     """
-    return given if isinstance(given, Group) else whole(as_cluster(given))
+    return group if isinstance(group, Group) else whole(as_cluster(group))
 
 
 def whole(cluster: Cluster, ranks_per_chip: int = 1) -> Group:

@@ -168,15 +168,15 @@ def _surroundings() -> tuple[str, ...]:
 
 def _processor() -> str:
     """Model and abilities of the processor, from the system where it says so at once."""
-    told: list[str] = []
+    facts: list[str] = []
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
             if not line.strip():
                 break
             if line.startswith(KINDS):
-                told.append(line)
-    if told:
-        return "".join(told)
+                facts.append(line)
+    if facts:
+        return "".join(facts)
     llvm = _llvm()
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 

@@ -186,17 +186,17 @@ def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
     heap = wide(0)
     for index in range(filling.sizes[1]):
         number = wide(filling.classes[index])
-        own, common = paths.cap[number], UNLIMITED
+        reached, common = paths.cap[number], UNLIMITED
         for share in range(paths.ptr[number], paths.ptr[number + 1]):
             resource = paths.resource[share]
             weight = paths.members[number] * paths.weight[share]
             filling.weight[resource] += weight
             if seats.taken[resource] == 1:
-                own = min(own, paths.capacity[resource] // weight)
+                reached = min(reached, paths.capacity[resource] // weight)
             else:
                 common = min(common, paths.capacity[resource] // weight)
-        if own < common or common == UNLIMITED:
-            heap = _push(filling, heap, own, len(paths.capacity) + number)
+        if reached < common or common == UNLIMITED:
+            heap = _push(filling, heap, reached, len(paths.capacity) + number)
     for index in range(filling.sizes[0]):
         resource = wide(filling.resources[index])
         if seats.taken[resource] > 1:

@@ -56,19 +56,19 @@ class Paths:
             np.insert(self.latency_ps, at, 0),
         )
 
-    def or_else(self, own: BoolArray, other: Paths) -> Paths:
-        """Return these paths for pairs with an ``own`` path, those of another table otherwise.
+    def or_else(self, first: BoolArray, other: Paths) -> Paths:
+        """Return these paths for the pairs in ``first``, those of another table for the rest.
 
         Parameters
         ----------
-        own : bool array (pairs,)
+        first : bool array (pairs,)
             The other pairs have empty paths here.
         other : Paths
             Paths of the other pairs, in order.
         """
         hops = np.diff(self.ptr)
-        hops[~own] = np.diff(other.ptr)
-        here = np.repeat(own, hops)
+        hops[~first] = np.diff(other.ptr)
+        here = np.repeat(first, hops)
         resource, latency = np.empty(len(here), np.int64), np.empty(len(here), np.int64)
         resource[here], resource[~here] = self.resource, other.resource
         latency[here], latency[~here] = self.latency_ps, other.latency_ps

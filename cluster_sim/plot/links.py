@@ -217,9 +217,11 @@ def _summary(shape: Torus, links: Links, load: FloatArray) -> str:
     """Mean and largest load by axis, and how to read the lines."""
     words = []
     for axis, name in enumerate(links.tiers):
-        own = load[links.tier == axis]
-        if len(own):
-            words.append(f"{name}: mean {100 * own.mean():.0f} %, most {100 * own.max():.0f} %")
+        of_axis = load[links.tier == axis]
+        if len(of_axis):
+            words.append(
+                f"{name}: mean {100 * of_axis.mean():.0f} %, most {100 * of_axis.max():.0f} %"
+            )
     how = "two lines a cable, traffic keeps to the right"
     slower = [axis.name for axis in shape.axes[:-2] if axis.size > 1]
     if any(axis.wrap and axis.size > 2 for axis in shape.axes):

@@ -69,11 +69,11 @@ def write_timeline(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_timeline(trace, f"{folder}/timeline.json.gz")
     """
-    rows, told = fitting(trace, trace.rows(ranks, resources), most_ops)
+    rows, shown = fitting(trace, trace.rows(ranks, resources), most_ops)
     events = _names(trace, rows) + _slices(trace, rows) + _lost(trace, rows)
     if arrows:
         events += _arrows(trace, rows)
-    facts = {**trace.schedule.facts, "ops": len(trace), "shown": told}
+    facts = {**trace.schedule.facts, "ops": len(trace), "shown": shown}
     end = json.dumps({"displayTimeUnit": "ns", "otherData": {k: str(v) for k, v in facts.items()}})
     # No name and no time in the header: the same trace gives the same bytes.
     with (
@@ -147,8 +147,8 @@ def _names(trace: Trace, rows: IntArray) -> bytes:
     return "".join(line + ",\n" for line in lines).encode()
 
 
-def _meta(name: str, process: int, thread: int, told: dict[str, Any]) -> str:
-    return json.dumps({"name": name, "ph": "M", "pid": process, "tid": thread, "args": told})
+def _meta(name: str, process: int, thread: int, arguments: dict[str, Any]) -> str:
+    return json.dumps({"name": name, "ph": "M", "pid": process, "tid": thread, "args": arguments})
 
 
 def _slices(trace: Trace, rows: IntArray) -> bytes:

@@ -71,9 +71,9 @@ def _of_memories(trace: Trace, rows: IntArray) -> Iterator[Counter]:
     reads &= trace.schedule.size_bytes > 0
     shown = rows[reads[rows]]
     for one in np.unique(chip[shown])[:MOST_CHIPS].tolist():
-        own = shown[chip[shown] == one]
-        spans = trace.times.start_ps[own], trace.times.end_ps[own]
-        yield counter("memory rate", "B/s", *spans, _rate(trace, own), chip=one)
+        of_chip = shown[chip[shown] == one]
+        spans = trace.times.start_ps[of_chip], trace.times.end_ps[of_chip]
+        yield counter("memory rate", "B/s", *spans, _rate(trace, of_chip), chip=one)
 
 
 def drawn_on(trace: Trace) -> IntArray:

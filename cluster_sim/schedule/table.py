@@ -345,8 +345,8 @@ class Schedule:
         edges = (self.edges.ptr, self.edges.dst, self.edges.lag_ps)
         starts = 0 if self.edges.from_start is None else int(self.edges.from_start.nbytes)
         flows = sum(int(getattr(self.flows, item.name).nbytes) for item in fields(Flows))
-        own = sum(int(column.nbytes) for column in (*columns, *edges))
-        return own + labels + starts + flows
+        columns_bytes = sum(int(column.nbytes) for column in (*columns, *edges))
+        return columns_bytes + labels + starts + flows
 
     def with_labels(self, **labels: Label) -> Schedule:
         """Return the same schedule with these label columns added or replaced."""

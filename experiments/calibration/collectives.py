@@ -35,7 +35,7 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.names import cluster
 
-SIDES = tuple(one.name for one in fields(Load) if one.name != "way")
+SIDES = tuple(field.name for field in fields(Load) if field.name != "way")
 
 START = {
     "launch": 7e-6,
@@ -156,8 +156,8 @@ def fit(
     first = np.log([start[name] for name in names])
 
     def residuals(logs: FloatArray) -> FloatArray:
-        own = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        costs = with_fitted(known, own, fabric=fabric)
+        values = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        costs = with_fitted(known, values, fabric=fabric)
         return np.concatenate([np.log(modelled(costs, rows) / rows.time_s), prior * (logs - first)])
 
     highest = np.log([MOST if "efficiency" in name else np.inf for name in names])
@@ -170,11 +170,11 @@ def fit(
     return Fitted(values, dict(zip(names, spread.tolist(), strict=True)))
 
 
-def with_fitted(known: Nccl, own: Mapping[str, float], *, fabric: bool = False) -> Nccl:
+def with_fitted(known: Nccl, values: Mapping[str, float], *, fabric: bool = False) -> Nccl:
     """Constants with some replaced, of the fabric or else of the chip."""
     if fabric:
-        return replace(known, fabric={**known.fabric, **own})
-    return replace(known, chip={**known.chip, **own})
+        return replace(known, fabric={**known.fabric, **values})
+    return replace(known, chip={**known.chip, **values})
 
 
 def quality(time_s: FloatArray, rows: Measured) -> str:
@@ -206,9 +206,9 @@ def held_out(rows: Sequence[Row], names: Sequence[str], known: Nccl) -> list[str
     }
     lines = []
     for name, out in folds.items():
-        own = fit(measured([row for row in rows if not out(row)]), names, known).value
+        values = fit(measured([row for row in rows if not out(row)]), names, known).value
         unseen = measured([row for row in rows if out(row)])
-        lines.append(f"  {name}: {quality(modelled(with_fitted(known, own), unseen), unseen)}")
+        lines.append(f"  {name}: {quality(modelled(with_fitted(known, values), unseen), unseen)}")
     return lines
 
 

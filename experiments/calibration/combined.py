@@ -104,7 +104,7 @@ def fit_all(
 
 def _with(numbers: Catalogue, fit: ConstantsFit) -> Catalogue:
     return with_values(
-        numbers, {Constant(one.part, one.quantity): one.value for one in fit.entries}
+        numbers, {Constant(entry.part, entry.quantity): entry.value for entry in fit.entries}
     )
 
 
@@ -182,8 +182,8 @@ def kernel_constants(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> l
     part = f"kernels.{family(chip).name}"
     constants = []
     for name in KERNEL_CONSTANTS:
-        own = f"{name}_{chip}"
-        quantity = own if numbers.has(part, own) else name
+        of_chip = f"{name}_{chip}"
+        quantity = of_chip if numbers.has(part, of_chip) else name
         if numbers.has(part, quantity) and numbers.value(part, quantity) > SMALLEST:
             most = 1.0 if "efficiency" in name or name == "gemm_sustained" else np.inf
             constants.append(Constant(part, quantity, most))

@@ -103,13 +103,13 @@ def fit_constants(
         Note of the fitted rows.
     """
     first = predict(numbers)
-    slopes = {one: _effect(predict, first, one, numbers) for one in constants}
+    slopes = {constant: _effect(predict, first, constant, numbers) for constant in constants}
     chosen, kept = _tell_apart(slopes)
     chosen = chosen[: len(measured_s)]
     kept |= {
-        str(one): f"{len(measured_s)} rows are too few to fit it as well"
-        for one in constants
-        if one not in chosen and str(one) not in kept
+        str(constant): f"{len(measured_s)} rows are too few to fit it as well"
+        for constant in constants
+        if constant not in chosen and str(constant) not in kept
     }
     before = first / measured_s - 1
 

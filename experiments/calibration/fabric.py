@@ -109,7 +109,7 @@ class _Simulated:
         cluster = machines_for(self.machine, self.chips, self.numbers.with_rows(rows))
         sizes = size_bytes.tolist()
         return np.array(
-            [time_s(self.operation, cluster, self.chips, self.ranks, int(one)) for one in sizes]
+            [time_s(self.operation, cluster, self.chips, self.ranks, int(size)) for size in sizes]
         )
 
 

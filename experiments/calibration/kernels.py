@@ -94,9 +94,9 @@ def fit_attention(chip: str) -> tuple[dict[str, float], FloatArray]:
     processors = rank.constant("processors")
 
     def residuals(logs: FloatArray) -> FloatArray:
-        own = dict(zip(ATTENTION, np.exp(logs), strict=True))
+        constants = dict(zip(ATTENTION, np.exp(logs), strict=True))
         peak, memory = rank.peak_flops_per_s, rank.hbm_bytes_per_s
-        modelled = _attention_s(own, sides, peak, memory, processors)
+        modelled = _attention_s(constants, sides, peak, memory, processors)
         return np.asarray(np.log(modelled / sides["kernel_s"]))
 
     start = np.log(list(ATTENTION.values()))
@@ -110,7 +110,7 @@ def _numbers(row: Row, names: tuple[str, ...]) -> list[float]:
 
 
 def _attention_s(
-    own: Mapping[str, float],
+    constants: Mapping[str, float],
     sides: Mapping[str, FloatArray],
     peak: float,
     memory: float,
@@ -118,11 +118,11 @@ def _attention_s(
 ) -> FloatArray:
     """The model of :func:`workloads.kernels.attention.attention`, causal and forward."""
     b, s, h, g, d = (sides[name] for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
-    flops = 2 * d * b * h * s * s * (1 + own["diagonal"] * BLOCK / s)
+    flops = 2 * d * b * h * s * s * (1 + constants["diagonal"] * BLOCK / s)
     waves = b * h * np.ceil(s / BLOCK) / processors
-    compute_s = flops / (peak * own["efficiency"] * waves / (waves + own["tail"]))
-    moved = own["io"] * 4 * d * b * s * (h + g) + own["cache_io"] * 4 * d * b * g * s
-    return np.asarray(own["launch"] + compute_s + moved / memory)
+    compute_s = flops / (peak * constants["efficiency"] * waves / (waves + constants["tail"]))
+    moved = constants["io"] * 4 * d * b * s * (h + g) + constants["cache_io"] * 4 * d * b * g * s
+    return np.asarray(constants["launch"] + compute_s + moved / memory)
 
 
 def sustained(chip: str, least_rows: int = 1024) -> float:

@@ -58,7 +58,7 @@ class Measurements:
         sizes = sum(len(series) for _, series in self.collectives)
         return len(self.kernels) + len(self.training) + sizes
 
-    def told(self, collective: str | None, ranks: int | None) -> Measurements:
+    def named(self, collective: str | None, ranks: int | None) -> Measurements:
         """Name the operation and the ranks of series that do not name theirs."""
         series = tuple(
             (

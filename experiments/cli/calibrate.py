@@ -115,7 +115,7 @@ def _all(asked: MeasurementInputs, numbers: Catalogue, call: Invocation) -> None
     from experiments.calibration.measurements import read_measurements
 
     measured = read_measurements(asked.file, asked.collective)
-    measured = measured.told(asked.collective, asked.ranks)
+    measured = measured.named(asked.collective, asked.ranks)
     groups = fit_all(measured, numbers, asked.cluster, chips=asked.chips)
     text = overlay_text([entry for group in groups for entry in group.fit.entries])
     if asked.overlay:

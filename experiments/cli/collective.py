@@ -101,9 +101,9 @@ def collective(
         return float(again(wanted[0])[0]["time_s"])
 
     ranking = sure.rank(first_s, numbers, call)
-    told = ranking.document() if ranking else {}
+    extras = ranking.document() if ranking else {}
     call.answer(
-        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **told},
+        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **extras},
         show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, ranking),
         write=lambda run: _write(run, rows, results[-1][1], cluster, ranking),
     )
@@ -219,7 +219,7 @@ def _groups(
     cluster = machine.read(numbers)
     groups = groups_for(cluster, ranks)
     if not ranks.unrestricted:
-        groups = [along_ring(one) for one in groups] if asked.op == "permute" else groups
+        groups = [along_ring(group) for group in groups] if asked.op == "permute" else groups
         check_restrictions(asked.op, groups)
     return cluster, groups
 
@@ -308,8 +308,8 @@ def _write(
     frame = pd.DataFrame(rows)
     run.table("metrics", frame, title="Results")
     for name, (figure, title, note) in figures(frame, trace, machine).items():
-        told = slices(trace, words=WORDS) if name == "timeline" else None
-        run.figure(name, figure, title=title, note=note, slices=told)
+        slice_rows = slices(trace, words=WORDS) if name == "timeline" else None
+        run.figure(name, figure, title=title, note=note, slices=slice_rows)
     run.trace(trace)
     if ranking:
         ranking.write(run, "the time of the first size")

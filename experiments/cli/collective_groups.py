@@ -59,9 +59,9 @@ def check_op(asked: CollectiveInputs) -> None:
         raise InputError(
             f"unknown collective {op[:40]!r}.{suggestion(op, known)} There are {', '.join(known)}."
         )
-    given = "--bytes" if matrix is not None else "--skew" if skew is not None else None
-    if op != KIND and given:
-        raise InputError(f"{given} is for {KIND}, not for {op}; leave it out or ask for {KIND}")
+    option = "--bytes" if matrix is not None else "--skew" if skew is not None else None
+    if op != KIND and option:
+        raise InputError(f"{option} is for {KIND}, not for {op}; leave it out or ask for {KIND}")
     if matrix is not None and (skew is not None or size is not None):
         other = "--skew" if skew is not None else "--size"
         raise InputError(f"--bytes {matrix} and {other} both say how much is sent; give one")

@@ -78,7 +78,7 @@ def examine() -> dict[str, Any]:
         "available_bytes": available,
         "compiled_functions": cached,
         "compile_cache": folders,
-        "steps": [{**asdict(one), "slow": one.slow} for one in steps],
+        "steps": [{**asdict(step), "slow": step.slow} for step in steps],
     }
     return {**document, "remarks": _remarks(steps, available, cached)}
 
@@ -152,9 +152,9 @@ def _compiled() -> tuple[int, list[str]]:
 
 def _remarks(steps: list[Step], available: int | None, cached: int) -> list[str]:
     remarks = [
-        f"{one.name} took {one.time_s:.1f} s, usually under {one.usual_s:g} s: {one.remedy}"
-        for one in steps
-        if one.slow
+        f"{step.name} took {step.time_s:.1f} s, usually under {step.usual_s:g} s: {step.remedy}"
+        for step in steps
+        if step.slow
     ]
     if available is not None and available < LEAST_MEMORY_BYTES:
         free = available / 1e9

@@ -69,14 +69,14 @@ def _command(chosen: Experiment) -> Any:
     module = chosen.load()
     arguments = _arguments(module.run)
 
-    def ask(call: Invocation, given: Mapping[str, Any]) -> None:
-        values = {name: argument.read(given) for name, argument in arguments.items()}
-        own = inspect.signature(module.run).parameters
-        common = {name: getattr(call, name) for name in COMMON if name in own}
+    def ask(call: Invocation, options: Mapping[str, Any]) -> None:
+        values = {name: argument.read(options) for name, argument in arguments.items()}
+        parameters = inspect.signature(module.run).parameters
+        common = {name: getattr(call, name) for name in COMMON if name in parameters}
         _run(chosen, module, {**values, **common}, call)
 
     options = [option for argument in arguments.values() for option in argument.options]
-    command = as_options(f"experiment {chosen.name}", ask, more={"given": options})
+    command = as_options(f"experiment {chosen.name}", ask, more={"options": options})
     command.help = _first_line(inspect.getdoc(module.run) or "")
     return command
 
@@ -110,11 +110,11 @@ def _argument(name: str, default: Any, kind: Any, texts: Mapping[str, str]) -> _
         reader = _list_reader(item)
         return _Argument(
             (click_parameter(name, str, option, listed),),
-            lambda given: reader(name, given[name]),
+            lambda options: reader(name, options[name]),
         )
     kind = kind if kind in SCALARS else str
     parameter = click_parameter(name, kind, Option(help_text), default)
-    return _Argument((parameter,), lambda given: given[name])
+    return _Argument((parameter,), lambda options: options[name])
 
 
 def _fields(default: Any) -> _Argument:
@@ -126,7 +126,7 @@ def _fields(default: Any) -> _Argument:
             click_parameter(name, hints[name], option, getattr(default, name))
             for name, option in options.items()
         ),
-        lambda given: kind(**{name: given[name] for name in options}),
+        lambda values: kind(**{name: values[name] for name in options}),
     )
 
 

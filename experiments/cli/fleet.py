@@ -61,19 +61,19 @@ def fleet(
     from experiments.cli.fleet_sensitivity import rank_fleet
 
     asked, numbers = Question(fleet, demand, policy, limits, money), catalogue.read()
-    told = _run_all(asked, numbers, call)
-    ranking = rank_fleet(sure, asked, told.main[1], numbers, call)
-    document = _document(told, call) | (ranking.document() if ranking else {})
+    answer = _run_all(asked, numbers, call)
+    ranking = rank_fleet(sure, asked, answer.main[1], numbers, call)
+    document = _document(answer, call) | (ranking.document() if ranking else {})
     call.answer(
         lambda: document,
         lambda: _print(document, ranking),
-        lambda run: _write(run, document, told, ranking),
+        lambda run: _write(run, document, answer, ranking),
         notes=(document["scaling"], *document["notes"]),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Told:
+class _Answer:
     """Scenarios side by side with their runs, the base first."""
 
     asked: Question
@@ -94,7 +94,7 @@ class _Told:
         return (*self.scenarios[place], self.runs[place])
 
 
-def _run_all(asked: Question, numbers: Catalogue, call: Invocation) -> _Told:
+def _run_all(asked: Question, numbers: Catalogue, call: Invocation) -> _Answer:
     from experiments.cli.fleet_inputs import run_under, scenario_from
     from workloads.fleet.scenario import what_ifs
 
@@ -106,46 +106,49 @@ def _run_all(asked: Question, numbers: Catalogue, call: Invocation) -> _Told:
         run_under(scenario, asked.policy.policy, asked.policy, call.seed)
         for _, scenario in shown(scenarios, "fleet", quiet=call.quiet)
     ]
-    return _Told(asked, scenarios, runs, built - begun, time.perf_counter() - built)
+    return _Answer(asked, scenarios, runs, built - begun, time.perf_counter() - built)
 
 
-def _document(told: _Told, call: Invocation) -> dict[str, Any]:
+def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     from experiments.cli.fleet_inputs import notes
     from workloads.fleet import summary
     from workloads.fleet.setup.post_training_rates import post_training_document
     from workloads.fleet.setup.sureness import replicas_document
 
-    name, scenario, run = told.main
-    own = summary(run, scenario.economics, scenario.prices)
+    name, scenario, run = answer.main
+    results = summary(run, scenario.economics, scenario.prices)
     document = {
-        "cluster": told.asked.fleet.cluster,
-        "policy": told.asked.policy.policy,
+        "cluster": answer.asked.fleet.cluster,
+        "policy": answer.asked.policy.policy,
         "scenario": name,
         "models": sorted({service.weights for service in scenario.services}),
         "replicas": replicas_document(scenario.services),
         **scenario.sizing.document(),
         **_sureness(scenario),
-        **own,
-        "scaling": told.base.scaling,
-        "notes": [*notes(told.base, told.asked.policy.policy), *_missed(scenario, run, own)],
+        **results,
+        "scaling": answer.base.scaling,
+        "notes": [
+            *notes(answer.base, answer.asked.policy.policy),
+            *_missed(scenario, run, results),
+        ],
     }
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
-    if told.asked.policy.compare:
-        document["regret"] = _regret(told, own, call)
-    if len(told.scenarios) > 1:
+    if answer.asked.policy.compare:
+        document["regret"] = _regret(answer, results, call)
+    if len(answer.scenarios) > 1:
         document["rows"] = [
             _row(label, each, summary(done, each.economics, each.prices))
-            for (label, each), done in zip(told.scenarios, told.runs, strict=True)
+            for (label, each), done in zip(answer.scenarios, answer.runs, strict=True)
         ]
-    return {**document, "build_s": told.build_s, "simulate_s": told.simulate_s}
+    return {**document, "build_s": answer.build_s, "simulate_s": answer.simulate_s}
 
 
-def _missed(scenario: Scenario, run: FleetRun, own: Mapping[str, Any]) -> list[str]:
+def _missed(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> list[str]:
     """Say when requests missed the SLO, and which option would have kept it."""
     from workloads.fleet.results.missed import missed_note
 
-    attained, asked = own["slo_attainment"], scenario.serving.slo.share
+    attained, asked = results["slo_attainment"], scenario.serving.slo.share
     note = missed_note(run, scenario.lead_s, attained=attained, asked=asked)
     return [note] if note else []
 
@@ -164,31 +167,31 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
     return {"interval": {**ends.document(), **ends_of_need}}
 
 
-def _regret(told: _Told, own: Mapping[str, Any], call: Invocation) -> dict[str, float]:
+def _regret(answer: _Answer, results: Mapping[str, Any], call: Invocation) -> dict[str, float]:
     from experiments.cli.fleet_inputs import run_under
     from workloads.fleet import regret, summary
 
-    _, scenario, _ = told.main
-    usual = replace(told.asked.policy, headroom=None)
+    _, scenario, _ = answer.main
+    usual = replace(answer.asked.policy, headroom=None)
     others = {
         name: summary(
             run_under(scenario, name, usual, call.seed), scenario.economics, scenario.prices
         )
         for name in shown(["oracle", "static"], "fleet, to compare", quiet=call.quiet)
     }
-    return regret(own, others["oracle"], others["static"])
+    return regret(results, others["oracle"], others["static"])
 
 
-def _row(name: str, scenario: Scenario, own: Mapping[str, Any]) -> dict[str, Any]:
+def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str, Any]:
     """One scenario in a row: every number of its summary, and shares of the fleet."""
-    hours, offered = own["chip_hours"], own["offered_tokens"]
+    hours, offered = results["chip_hours"], results["offered_tokens"]
     return {
         "scenario": name,
         **scenario.sizing.document(),
-        **own,
-        "training_share": own["training_chip_hours"] / hours,
-        "inference_share": own["inference_chip_hours"] / hours,
-        "shed_share": own["shed_tokens"] / offered if offered else 0.0,
+        **results,
+        "training_share": results["training_chip_hours"] / hours,
+        "inference_share": results["inference_chip_hours"] / hours,
+        "shed_share": results["shed_tokens"] / offered if offered else 0.0,
     }
 
 
@@ -224,7 +227,7 @@ def _print(document: Mapping[str, Any], ranking: FleetRanking | None) -> None:
 
 def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:
     """Print how post-training jobs divide their units, one row for each size."""
-    different = {(one["units"], one["mode"]): one for one in jobs}
+    different = {(job["units"], job["mode"]): job for job in jobs}
     rows = [
         [
             one["mode"],
@@ -338,7 +341,7 @@ def _batch_facts(batch: Mapping[str, Any]) -> list[list[str]]:
             )
         ),
         ["deadline", f"{batch['deadline_s'] / 3600:,.3g} h"],
-        ["wait, p50 / p99 / longest", " / ".join(_number(one, "{:,.1f} h") for one in waits)],
+        ["wait, p50 / p99 / longest", " / ".join(_number(wait, "{:,.1f} h") for wait in waits)],
         ["chip-hours", f"{batch['chip_hours']:,.0f}"],
         ["sold at the price of a batch token", _number(batch["revenue_usd"], "{:,.0f} USD")],
     ]
@@ -360,12 +363,12 @@ def _number(value: float | None, style: str = "{:,.0f} s") -> str:
 
 
 def _write(
-    run: Run, document: Mapping[str, Any], told: _Told, ranking: FleetRanking | None
+    run: Run, document: Mapping[str, Any], answer: _Answer, ranking: FleetRanking | None
 ) -> None:
     from experiments.figures.fleet import power_figure, roles_figure, scenarios_figure
     from workloads.fleet import changes_frame, jobs_frame, timeline
 
-    name, scenario, result = told.main
+    name, scenario, result = answer.main
     frame: pd.DataFrame = timeline(result, scenario.economics)
     title = f"{document['chips']:,} chips of {document['cluster']}, {document['policy']} policy"
     if name != "base":
@@ -381,7 +384,7 @@ def _write(
         run.table("what_ifs", rows, title="What-ifs side by side")
         lines = {
             label: timeline(done, each.economics)
-            for (label, each), done in zip(told.scenarios, told.runs, strict=True)
+            for (label, each), done in zip(answer.scenarios, answer.runs, strict=True)
         }
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")
         run.figure("what_ifs", figure, title="What-ifs")

@@ -97,9 +97,9 @@ def expectation_at(asked: Question, base: Scenario, numbers: Catalogue) -> Expec
 
 def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
     """Prices and power of a cluster's machine, with what the options say about money."""
-    own = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
-    discount = own.batch_discount if money.batch_discount is None else money.batch_discount
-    return replace(own, usd_per_million_tokens=money.token_price, batch_discount=discount)
+    economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
+    discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
+    return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
 
 
 def _batch(asked: DemandInputs) -> BatchTier | None:
@@ -112,8 +112,8 @@ def _batch(asked: DemandInputs) -> BatchTier | None:
             )
         return None
     share = _share(asked.batch_share, "--batch-share")
-    own = None if asked.batch_demand is None else demand_from([asked.batch_demand])
-    return BatchTier(share, own, _seconds(asked.batch_deadline, "--batch-deadline"))
+    demand = None if asked.batch_demand is None else demand_from([asked.batch_demand])
+    return BatchTier(share, demand, _seconds(asked.batch_deadline, "--batch-deadline"))
 
 
 def _share(text: str | None, option: str) -> float:

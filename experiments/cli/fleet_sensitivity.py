@@ -40,13 +40,13 @@ class FleetRanking:
 
     def document(self) -> dict[str, Any]:
         """Return the keys of the command line's JSON."""
-        told: dict[str, Any] = {
+        results: dict[str, Any] = {
             "expected_lendable_share": self.base.lendable_share,
             "expected_usd_per_million_tokens": self.base.usd_per_million_tokens,
         }
         for key, ranking in self.rankings.items():
-            told |= ranking.document(key)
-        return told
+            results |= ranking.document(key)
+        return results
 
     def show(self) -> None:
         """Print both rankings."""

@@ -70,8 +70,12 @@ def schedules(catalogue: Catalogue) -> Rows:
     from workloads.training.plan.schedules.registry import all_schedules
 
     return [
-        {"name": one.name, "title": one.title, "weight gradients": _pass(one.splits_weights)}
-        for one in all_schedules()
+        {
+            "name": schedule.name,
+            "title": schedule.title,
+            "weight gradients": _pass(schedule.splits_weights),
+        }
+        for schedule in all_schedules()
     ]
 
 

@@ -116,9 +116,9 @@ def _explain(mistake: click.ClickException) -> int:
         sys.stdout.write(context.get_help() + "\n" if context else "")
         return 2
     command = context.command_path if context else "cluster-sim"
-    told = (_wrong_value(mistake) or mistake.format_message()).rstrip(".")
-    stop = "" if told.endswith("?") else "."
-    return _refuse(f"{told}{stop} See {command} --help.")
+    reason = (_wrong_value(mistake) or mistake.format_message()).rstrip(".")
+    stop = "" if reason.endswith("?") else "."
+    return _refuse(f"{reason}{stop} See {command} --help.")
 
 
 def _wrong_value(mistake: click.ClickException) -> str:

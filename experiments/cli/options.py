@@ -90,19 +90,19 @@ def as_options(
         key: _listed(given_by[key]) if key in given_by else _group(hints[key])
         for key in inspect.signature(command).parameters
     }
-    parameters = [one for group in groups.values() for one in group.parameters]
+    parameters = [parameter for group in groups.values() for parameter in group.parameters]
     recorded = [key for group in groups.values() for key in group.recorded]
-    if len({one.name for one in parameters}) < len(parameters):
+    if len({parameter.name for parameter in parameters}) < len(parameters):
         raise TypeError(f"command {name} has two options of one name")
 
     def call(**stated: Any) -> int | None:
         # click gives an empty tuple where an option that may be repeated is not stated
-        given = {
+        values = {
             key: list(value) or None if isinstance(value, tuple) else value
             for key, value in stated.items()
         }
-        arguments = {key: group.build(given) for key, group in groups.items()}
-        inputs = {key: given[key] for key in recorded}
+        arguments = {key: group.build(values) for key, group in groups.items()}
+        inputs = {key: values[key] for key in recorded}
         for key, value in arguments.items():
             if isinstance(value, Invocation):
                 arguments[key] = dataclasses.replace(value, command=name, inputs=inputs)
@@ -123,14 +123,14 @@ def _group(hint: Any) -> _Group:
     if not dataclasses.is_dataclass(hint) or not isinstance(hint, type):
         raise TypeError(f"{hint} is no dataclass, so no option can be made of it")
     options, hints = described(hint), get_type_hints(hint)
-    defaults = {one.name: _default(one) for one in dataclasses.fields(hint)}
+    defaults = {field.name: _default(field) for field in dataclasses.fields(hint)}
     parameters = {
         key: click_parameter(key, _kind(hints[key], option), option, defaults[key])
         for key, option in options.items()
     }
 
-    def build(given: Mapping[str, Any]) -> Any:
-        values = {key: given[key] for key in options}
+    def build(entered: Mapping[str, Any]) -> Any:
+        values = {key: entered[key] for key in options}
         lists = [key for key in options if get_origin(_bare(hints[key])) is tuple]
         return hint(**values | {key: tuple(values[key] or ()) for key in lists})
 
@@ -143,7 +143,7 @@ def _stated(stated: Stated) -> _Group:
     options = {
         key: option for key, option in described(stated.kind).items() if key not in stated.without
     }
-    usual = {one.name: one.default for one in dataclasses.fields(stated.kind)}
+    usual = {field.name: field.default for field in dataclasses.fields(stated.kind)}
 
     def parameter(key: str, option: Option) -> click.Parameter:
         kind = option.kind or _bare(hints[key])
@@ -155,8 +155,8 @@ def _stated(stated: Stated) -> _Group:
             default = "searched"
         return click_parameter(key, kind, dataclasses.replace(option, default=default), None)
 
-    def build(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: given[key] for key in options if given[key] is not None}
+    def build(entered: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: entered[key] for key in options if entered[key] is not None}
 
     parameters = tuple(parameter(key, option) for key, option in options.items())
     return _Group(parameters, _recorded(options), build)
@@ -164,8 +164,8 @@ def _stated(stated: Stated) -> _Group:
 
 def _listed(parameters: Sequence[click.Parameter]) -> _Group:
     """Options that are given one by one."""
-    names = tuple(str(one.name) for one in parameters)
-    return _Group(tuple(parameters), names, lambda given: {name: given[name] for name in names})
+    names = tuple(str(parameter.name) for parameter in parameters)
+    return _Group(tuple(parameters), names, lambda entered: {name: entered[name] for name in names})
 
 
 def _recorded(options: Mapping[str, Option]) -> tuple[str, ...]:

@@ -32,22 +32,22 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     """
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "required": default is REQUIRED,
         "metavar": option.metavar or None,
         "shell_complete": _completion(option.known),
     }
     if default is not REQUIRED:
-        told["default"] = None if default == () else default
+        attributes["default"] = None if default == () else default
     spelled = (option.name or key).replace("_", "-")
     if option.argument:
         read = Number(plain) if plain in (int, float) else Text(plain)
         nargs = -1 if many else 1
-        return DescribedArgument([key], described=option, type=read, nargs=nargs, **told)
+        return DescribedArgument([key], described=option, type=read, nargs=nargs, **attributes)
     if plain is bool:
         both = "" if default is False else f"/--no-{spelled}"
         flags = [f"--{spelled}{both}", key]
-        return DescribedOption(flags, described=option, shown=default, is_flag=True, **told)
+        return DescribedOption(flags, described=option, shown=default, is_flag=True, **attributes)
     limited = plain in (int, float)
     read = Number(plain, option.least, option.most) if limited else Text(plain)
     return DescribedOption(
@@ -56,7 +56,7 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
         shown=default,
         type=read,
         multiple=many,
-        **told,
+        **attributes,
     )
 
 
@@ -123,7 +123,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
 def _flags(command: click.Command) -> set[str]:
     """Spellings of all options of a command."""
-    return {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+    return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
 
 
 class DescribedOption(click.Option):
@@ -196,13 +196,15 @@ class CommandWithArguments(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, then the options."""
-        lines = [one.line() for one in self.params if isinstance(one, DescribedArgument)]
+        lines = [param.line() for param in self.params if isinstance(param, DescribedArgument)]
         if lines:
             with formatter.section("Arguments"):
                 formatter.write_dl(lines)
-        options = [one.get_help_record(ctx) for one in self.get_params(ctx)]
+        options = [param.get_help_record(ctx) for param in self.get_params(ctx)]
         with formatter.section("Options"):
-            formatter.write_dl([one for one in options if one and one[0].startswith("-")])
+            formatter.write_dl(
+                [option for option in options if option and option[0].startswith("-")]
+            )
 
 
 def with_default(option: Option, default: Any) -> str:

@@ -154,8 +154,8 @@ def _write(out: Run, played: Replay, engine: str) -> None:
     from experiments.reports.slices import slices
     from workloads.traces.replay import replay_document
 
-    told = replay_document(played, engine)
-    out.json("results", told, title="Results")
+    document = replay_document(played, engine)
+    out.json("results", document, title="Results")
     first = played.recording.ranks[:8].tolist()
     out.figure(
         "timeline",

@@ -309,8 +309,8 @@ def _write(
     from experiments.reports.training import metrics
 
     ends = dict(document["interval"])
-    told = {name: value for name, value in document.items() if name not in ("curve", "plan")}
-    flat = {**told, "tokens_interval": ends.pop("tokens"), "interval": ends}
+    cells = {name: value for name, value in document.items() if name not in ("curve", "plan")}
+    flat = {**cells, "tokens_interval": ends.pop("tokens"), "interval": ends}
     run.table("metrics", metrics(flat), title="Results")
     headline = (
         f"{document['model']} on {document['chips']:,} chips of {document['cluster']}: "

@@ -127,10 +127,10 @@ def _first(rows: Rows, row: Mapping[str, Any]) -> Mapping[str, Any]:
 def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     """A training step's document as numbers of one level, for a table."""
     ends, memory = row["interval"], row["memory_bytes"]
-    told = {name: row[name] for name, _ in STEP if name in row}
-    told |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
+    cells = {name: row[name] for name, _ in STEP if name in row}
+    cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
-    return {"cluster": row["cluster"], **told, **parts}
+    return {"cluster": row["cluster"], **cells, **parts}
 
 
 def show_steps(title: str, rows: Rows) -> None:

@@ -148,8 +148,8 @@ def _side_by_side(
 
     how, sure = others
     single = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
-    for name, given in single.items():
-        if given:
+    for name, value in single.items():
+        if value:
             raise InputError(f"{name} is for one cluster, not several. Name one.")
 
     def answer(name: str) -> list[dict[str, Any]]:
@@ -195,9 +195,9 @@ def _document(
 ) -> dict[str, Any]:
     from experiments.reports.training import document
 
-    told = document(step, call.engine)
+    results = document(step, call.engine)
     return {
-        **told,
+        **results,
         **(_explained(step) if how.explain else {}),
         **(ranking.document() if ranking else {}),
     }

@@ -174,8 +174,8 @@ def _print_summaries(results: Sequence[Result]) -> None:
     print_table(title, columns, cells, left=2)
     for result in results:
         if fits := result.summary.get("fits"):
-            told = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
-            click.echo(f"{result.name}: {told}.")
+            counts = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
+            click.echo(f"{result.name}: {counts}.")
 
 
 def _lines(result: Result) -> list[tuple[str, ...]]:

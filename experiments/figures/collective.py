@@ -134,13 +134,13 @@ def _finding(frame: pd.DataFrame) -> str:
     """Describe the bandwidth of the fastest algorithm at the largest size."""
     last = frame[frame.size_bytes == frame.size_bytes.max()].sort_values("busbw_bytes_per_s")
     best = last.iloc[-1]
-    told = (
+    sentence = (
         f"At {format_bytes(int(best.size_bytes))} {best.algorithm} reaches "
         f"{format_rate(best.busbw_bytes_per_s)}"
     )
     if len(last) == 1:
-        return told
+        return sentence
     second = last.iloc[-2]
     times = best.busbw_bytes_per_s / second.busbw_bytes_per_s
     beside = f"{times:.2g} times" if times > ALIKE else "hardly more than"
-    return f"{told}, {beside} {second.algorithm}, the next best"
+    return f"{sentence}, {beside} {second.algorithm}, the next best"

@@ -186,15 +186,15 @@ def worth(search: Search, top: int) -> Figure:
     )
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = figure.subplots()
-    known = [kind(one.plan) for one in search.finalists]
+    known = [kind(finalist.plan) for finalist in search.finalists]
     for number, name in enumerate(kinds()):
         some = [one for one, its in zip(search.finalists, known, strict=True) if its == name]
         if some:
             times = [one.iteration_s for one in some]
             spent = [one.worth(search.objective) / scale for one in some]
             axes.plot(times, spent, "o", color=HUES[number % len(HUES)], label=name)
-    seconds = np.array([one.iteration_s for one in search.finalists])
-    values = np.array([one.worth(search.objective) / scale for one in search.finalists])
+    seconds = np.array([finalist.iteration_s for finalist in search.finalists])
+    values = np.array([finalist.worth(search.objective) / scale for finalist in search.finalists])
     order = np.lexsort((values, seconds))
     edge = order[np.minimum.accumulate(values[order]) == values[order]]
     axes.step(seconds[edge], values[edge], where="post", color="black", lw=1.2,
@@ -204,12 +204,12 @@ def worth(search: Search, top: int) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     cheap, quick = values.argmin(), seconds.argmin()
     less, longer = 1 - values[cheap] / values[quick], seconds[cheap] / seconds[quick] - 1
-    told = f"the plan of least {search.objective} takes "
-    told += f"{less:.1%} less than the fastest, and {longer:.1%} longer"
+    finding = f"the plan of least {search.objective} takes "
+    finding += f"{less:.1%} less than the fastest, and {longer:.1%} longer"
     if values[cheap] == values[quick]:
-        told = f"the fastest plan is also the one of least {search.objective}"
+        finding = f"the fastest plan is also the one of least {search.objective}"
     axes.set_title(
-        f"{search.model.name} on {search.cluster.name}: {told}",
+        f"{search.model.name} on {search.cluster.name}: {finding}",
         loc="left",
         fontsize=10,
     )
@@ -224,7 +224,11 @@ HUES = ("#4477AA", "#66CCEE", "#AA3377", "#EE6677", "#CCBB44", "#228833", "#BBBB
 
 def kinds() -> tuple[str, ...]:
     """Return the ways to divide a model, as the legend lists them: one a pipeline schedule."""
-    titles = [one.titled(chunks) for one in all_schedules() for chunks in one.chunks_searched]
+    titles = [
+        schedule.titled(chunks)
+        for schedule in all_schedules()
+        for chunks in schedule.chunks_searched
+    ]
     return (*UNPIPED, *dict.fromkeys(titles))
 
 

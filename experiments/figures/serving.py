@@ -51,8 +51,8 @@ def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) ->
     axes.spines[["top", "right"]].set_visible(False)
     if np.isfinite(limit_s):
         axes.axvline(limit_s, color="0.4", ls="--", lw=1)
-        said = f"limit {format_seconds(limit_s)} "
-        axes.text(limit_s, 4, said, rotation=90, ha="right", fontsize=8, color="0.3")
+        limit = f"limit {format_seconds(limit_s)} "
+        axes.text(limit_s, 4, limit, rotation=90, ha="right", fontsize=8, color="0.3")
     if not len(known):
         return
     share = 100 * np.arange(1, len(known) + 1) / len(known)

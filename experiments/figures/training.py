@@ -94,8 +94,8 @@ def finding(parts: Mapping[str, float], most: int = 3) -> str:
     """
     seconds = sum(parts.values())
     largest = sorted(parts, key=lambda part: -parts[part])[:most]
-    told = [f"{parts[part] / seconds:.0%} {NAMES[part]}" for part in largest if parts[part]]
-    return f"{format_seconds(seconds)} a step: {'; '.join(told)}"
+    shares = [f"{parts[part] / seconds:.0%} {NAMES[part]}" for part in largest if parts[part]]
+    return f"{format_seconds(seconds)} a step: {'; '.join(shares)}"
 
 
 def stacked(
@@ -138,7 +138,7 @@ def stacked(
     axes.set_xlim(0, longest * (1.2 if notes else 1.02))
     _label(axes, labels, "time of one iteration [s]" if whole_s is None else f"share of {whole}")
     _finish(figure, title)
-    sums = np.array([sum(one.values()) for one in parts])
+    sums = np.array([sum(part.values()) for part in parts])
     _write_in(figure, axes, scale, sums if whole_s is None else 1 / scale)
     return figure
 

@@ -52,10 +52,10 @@ def table(
             "share": share,
             "cells": [
                 {"text": cell, "value": _sortable(value)}
-                for cell, value in zip(row, own, strict=True)
+                for cell, value in zip(row, texts, strict=True)
             ],
         }
-        for row, own, share in zip(rows, raw, behind, strict=True)
+        for row, texts, share in zip(rows, raw, behind, strict=True)
     ]
     return {"kind": "table", "columns": columns, "rows": lines, "text": list(text), "more": more}
 
@@ -66,14 +66,14 @@ def _sortable(value: Any) -> Any:
     return value if is_number and math.isfinite(value) else None
 
 
-def frame_blocks(path: Path, *, told: bool = False) -> Iterator[Block]:
+def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
     """A CSV file as a table, after a line with what is the same in all of its rows.
 
     A table of single results is left out where a document has ``told`` them already.
     """
     frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
     if list(frame.columns) == ["metric", "value"]:
-        if told:
+        if results:
             return
         inner = [table(["metric", "value"], _metrics(frame))]
         yield {"kind": "more", "text": "all of them", "blocks": inner}
@@ -176,8 +176,8 @@ def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str =
         }
         for part, value in held.items()
     ]
-    told = ", ".join(f"{line['name']} {line['text']} ({line['percent']})" for line in lines)
-    return {"kind": "stack", "parts": lines, "alt": f"A bar of {heading(name)}: {told}."}
+    shares = ", ".join(f"{line['name']} {line['text']} ({line['percent']})" for line in lines)
+    return {"kind": "stack", "parts": lines, "alt": f"A bar of {heading(name)}: {shares}."}
 
 
 def interval_block(interval: Mapping[str, Any], middle_s: float) -> Block:
@@ -187,10 +187,10 @@ def interval_block(interval: Mapping[str, Any], middle_s: float) -> Block:
         raise InputError("the interval has no width")
     span = (ends.high - ends.low) / (1 - 2 * EDGE)
     first = ends.low - EDGE * span
-    said = format_interval(ends).strip("()")
+    ends_text = format_interval(ends).strip("()")
     return {
         "kind": "interval",
-        "alt": f"Predicted {format_seconds(middle_s)}, {said}.",
+        "alt": f"Predicted {format_seconds(middle_s)}, {ends_text}.",
         "left": f"{100 * EDGE:.2f}",
         "width": f"{100 * (1 - 2 * EDGE):.2f}",
         "right": f"{100 * (1 - EDGE):.2f}",

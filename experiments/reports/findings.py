@@ -86,10 +86,10 @@ def answers(command: str, results: Document, table: pd.DataFrame | None) -> list
 def _train(results: Document) -> str:
     parts, seconds = results["breakdown_s"], results["iteration_s"]
     largest = sorted(parts, key=lambda part: -parts[part])[:2]
-    told = ", ".join(f"{parts[part] / seconds:.0%} {NAMES[part]}" for part in largest)
+    shares = ", ".join(f"{parts[part] / seconds:.0%} {NAMES[part]}" for part in largest)
     return (
         f"A step of {results['model']} on {_chips(results)} takes {format_seconds(seconds)}: "
-        f"{told}; MFU {results['mfu']:.0%}"
+        f"{shares}; MFU {results['mfu']:.0%}"
     )
 
 
@@ -139,15 +139,15 @@ def _unit_hours(window: Document) -> float:
 
 def _replay(results: Document) -> str:
     seconds, recorded = results["iteration_s"], results.get("recorded_s")
-    told = (
+    sentence = (
         f"A {results['format']} trace of {results['ranks']:,} ranks takes "
         f"{format_seconds(seconds)} on {results['cluster']}"
     )
     if recorded:
-        return f"{told}, {seconds / recorded:.2f} times as long as recorded"
+        return f"{sentence}, {seconds / recorded:.2f} times as long as recorded"
     parts = results["breakdown_s"]
     largest = max(parts, key=lambda part: parts[part])
-    return f"{told}, {parts[largest] / seconds:.0%} of it {largest.replace('_', ' ')}"
+    return f"{sentence}, {parts[largest] / seconds:.0%} of it {largest.replace('_', ' ')}"
 
 
 def _topology(results: Document) -> str:
@@ -178,17 +178,17 @@ def _collective(table: pd.DataFrame) -> str:
 
 def _sweep(table: pd.DataFrame) -> str:
     good = table[table["status"] == "ok"]
-    told = f"{len(good):,} of {len(table):,} rows of this sweep are answered"
+    sentence = f"{len(good):,} of {len(table):,} rows of this sweep are answered"
     times = [name for name in ("iteration_s", "time_s") if name in good]
     if not times or good.empty:
-        return told
+        return sentence
     varied = [
         name for name in table.columns[: table.columns.get_loc("status")]
         if len(table[name].unique()) > 1
     ]  # fmt: skip
     best = good.sort_values(times[0]).iloc[0]
     with_ = ", ".join(f"{name} {best[name]}" for name in varied)
-    return f"{told}; the shortest takes {format_seconds(best[times[0]])} with {with_}"
+    return f"{sentence}; the shortest takes {format_seconds(best[times[0]])} with {with_}"
 
 
 def _validate(table: pd.DataFrame) -> str:

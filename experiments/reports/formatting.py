@@ -121,10 +121,10 @@ def unit_of(name: str) -> str:
     ('', '')
     """
     before, _, last = name.rpartition(".")
-    own = next((end for end in UNITS if last.endswith(end)), "")
-    if last.endswith(f"_per{own}") and own != "_per_s":
+    ending = next((end for end in UNITS if last.endswith(end)), "")
+    if last.endswith(f"_per{ending}") and ending != "_per_s":
         return ""
-    return own or ("" if not before or last in COUNTED else unit_of(before))
+    return ending or ("" if not before or last in COUNTED else unit_of(before))
 
 
 def heading(name: str) -> str:

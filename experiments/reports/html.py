@@ -150,14 +150,14 @@ def _drawn_finding(contents: list[dict[str, Any]]) -> str:
 
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
     """Return the short inputs of a run that are not the usual ones, in one line."""
-    given, _ = _given(record)
+    inputs, _ = _given(record)
     try:
         changed = changed_inputs(record, program)
     except SHOWN_FAULTS:
         changed = None
     words = [
         f"{name.replace('_', ' ')} {'' if text == str(True) else text}".rstrip()
-        for name, text in given.items()
+        for name, text in inputs.items()
         if len(text) <= LONGEST_IN_LEAD and (changed is None or name in changed)
     ]
     return " · ".join(words)
@@ -196,7 +196,7 @@ def _sections(
 
 
 def _table(folder: Path, item: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[Block]:
-    return frame_blocks(_inside(folder, _name(item)), told=bool(results))
+    return frame_blocks(_inside(folder, _name(item)), results=bool(results))
 
 
 def _section(title: str, blocks: list[Block], note: str = "") -> dict[str, Any]:
@@ -289,15 +289,15 @@ def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iter
     )
     seed = record.get("seed")
     drawn = f", seed {seed}" if seed is not None else ""
-    told = (
+    sentence = (
         f"cluster-sim {record.get('version', '?')}{drawn}; the same run has the digests {digests}."
     )
-    yield {"kind": "text", "text": told}
-    given, left = _given(record)
-    blocks = [table(["input", "value"], [list(item) for item in given.items()], text=(0, 1))]
+    yield {"kind": "text", "text": sentence}
+    inputs, left = _given(record)
+    blocks = [table(["input", "value"], [list(item) for item in inputs.items()], text=(0, 1))]
     if left:
         blocks.append({"kind": "text", "text": f"Not given: {', '.join(left)}."})
-    if given or left:
+    if inputs or left:
         yield {"kind": "more", "text": "all inputs", "blocks": blocks}
 
 
@@ -359,8 +359,8 @@ def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """Inputs as text, and the names of those that were left out."""
     inputs = record.get("inputs")
     pairs = list(inputs.items()) if isinstance(inputs, dict) else []
-    given = {str(name): plain_text(str(name), value) for name, value in pairs if not _out(value)}
-    return given, [str(name) for name, value in pairs if _out(value)]
+    kept = {str(name): plain_text(str(name), value) for name, value in pairs if not _out(value)}
+    return kept, [str(name) for name, value in pairs if _out(value)]
 
 
 def _out(value: Any) -> bool:

@@ -146,9 +146,9 @@ def row(one: Finalist, place: int) -> dict[str, Any]:
 
 def fields_of(plan: ParallelPlan) -> dict[str, Any]:
     """The fields of a plan that a row shows, each as a number or a word."""
-    told = {name: getattr(plan, name) for name in FIELDS}
-    joined = {name: "-".join(map(str, told[name])) for name in ("order", "stage_layers")}
-    return told | joined | {"etp": plan.expert_tp}
+    values = {name: getattr(plan, name) for name in FIELDS}
+    joined = {name: "-".join(map(str, values[name])) for name in ("order", "stage_layers")}
+    return values | joined | {"etp": plan.expert_tp}
 
 
 def estimates(search: Search) -> pd.DataFrame:
@@ -161,10 +161,10 @@ def estimates(search: Search) -> pd.DataFrame:
 def frame(search: Search, top: int) -> pd.DataFrame:
     """The ranked plans as a table, breakdown and memory in columns of their own."""
     rows = []
-    for told in ranked(search, top):
-        memory, parts = told.pop("memory_bytes"), told.pop("breakdown_s")
-        told |= {f"memory_{name}_bytes": size for name, size in memory.items()}
-        rows.append(told | {f"{part}_s": seconds for part, seconds in parts.items()})
+    for row in ranked(search, top):
+        memory, parts = row.pop("memory_bytes"), row.pop("breakdown_s")
+        row |= {f"memory_{name}_bytes": size for name, size in memory.items()}
+        rows.append(row | {f"{part}_s": seconds for part, seconds in parts.items()})
     return pd.DataFrame(rows)
 
 
@@ -187,7 +187,7 @@ def brief(search: Search, top: int) -> pd.DataFrame:
 def headline(search: Search) -> str:
     """Return the question in one line."""
     plan = search.finalists[0].plan
-    overlaps = {one.plan.overlap for one in search.finalists}
+    overlaps = {finalist.plan.overlap for finalist in search.finalists}
     overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
     return (
         f"{search.model.name} ({search.model.parameters / 1e9:,.1f} G parameters) on "
@@ -278,30 +278,30 @@ def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
 def remarks(search: Search) -> list[str]:
     """Return remarks on the time of the search and on the error of its estimates."""
     agree = search.agreement
-    told = [
+    sentences = [
         f"Weighed and estimated in {search.estimated_in_s:.1f} s, the best {len(search.finalists)} "
         f"simulated in {search.simulated_in_s:.1f} s."
     ]
     errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
-    told.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
-    told.append(ties(search))
+    sentences.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
+    sentences.append(ties(search))
     if search.next_estimate_s is not None:
         best = search.finalists[0]
         slower = search.next_estimate_s / best.iteration_s - 1
-        told.append(
+        sentences.append(
             f"The best plan that was not simulated is estimated at "
             f"{format_seconds(search.next_estimate_s)}, {slower:.1%} over the first."
         )
     if search.overlapped_s is not None:
         first, least = search.finalists[0], search.overlapped_s
-        told.append(
+        sentences.append(
             f"All overlap what frameworks overlap unasked (--overlap {first.plan.overlap}). With "
             f"--overlap all the first takes {format_seconds(least)}, "
             f"{1 - least / first.iteration_s:.1%} less; --each overlap finds the best of each."
         )
-    return told
+    return sentences
 
 
 OPTIONS = {"bucket_bytes": "bucket"}

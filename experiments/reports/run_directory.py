@@ -97,13 +97,13 @@ class Run:
         with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
             figure.savefig(self._new(f"{name}.svg"), metadata={"Date": None}, bbox_inches=box)
         figure.savefig(self._new(f"{name}.png"), dpi=160, bbox_inches=box)
-        told = {"alt": description(figure), "finding": headline(figure)}
+        entry = {"alt": description(figure), "finding": headline(figure)}
         values = hover(figure, box)
         for kind, data in (("hover", values if any(values.values()) else None), ("slices", slices)):
             if data is not None:
-                told[kind] = f"{name}_{kind}.json"
-                self._new(told[kind]).write_text(canonical(data))
-        self._show("figure", f"{name}.svg", title or name, note, **told)
+                entry[kind] = f"{name}_{kind}.json"
+                self._new(entry[kind]).write_text(canonical(data))
+        self._show("figure", f"{name}.svg", title or name, note, **entry)
 
     def json(self, name: str, document: Mapping[str, Any], *, title: str = "") -> None:
         """Write ``<name>.json``."""

@@ -55,7 +55,7 @@ def read_record(path: Path) -> dict[str, Any]:
 def _check(contents: Any, files: Any) -> None:
     if not isinstance(contents, list) or not all(isinstance(item, dict) for item in contents):
         raise TypeError("no list of contents")
-    if not isinstance(files, dict) or not all(isinstance(told, str) for told in files.values()):
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
         raise TypeError("no table of files")
 
 
@@ -72,9 +72,14 @@ def digest(document: Any) -> str:
 
 def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
     """Return the record of a run before it starts, with the digests of the files that it reads."""
-    told = {key: _input(value) for key, value in inputs.items()}
-    asked = {"command": command, "inputs": told, "seed": seed, "version": cluster_sim.__version__}
-    read = {key: _content(value) for key, value in told.items()}
+    recorded = {key: _input(value) for key, value in inputs.items()}
+    asked = {
+        "command": command,
+        "inputs": recorded,
+        "seed": seed,
+        "version": cluster_sim.__version__,
+    }
+    read = {key: _content(value) for key, value in recorded.items()}
     inputs_digest = digest({**asked, "inputs": read})
     return {"cluster_sim_run": FORMAT, **asked, "inputs_digest": inputs_digest, "contents": []}
 
@@ -104,11 +109,11 @@ def content_digest(name: str) -> str:
         return ""
 
 
-def _content(told: Any) -> Any:
+def _content(recorded: Any) -> Any:
     """Return an input without the place of its file."""
-    if isinstance(told, list):
-        return [_content(item) for item in told]
-    return told["sha256"] if isinstance(told, dict) and "sha256" in told else told
+    if isinstance(recorded, list):
+        return [_content(item) for item in recorded]
+    return recorded["sha256"] if isinstance(recorded, dict) and "sha256" in recorded else recorded
 
 
 def canonical(document: Any) -> str:

@@ -47,11 +47,11 @@ def slices(
         f"{len(kept)} of {len(bars.lanes):,} lanes" if len(kept) < len(bars.lanes) else "",
         "" if exact else "each moment by what fills most of it",
     ]
-    shade, said = colors(bars.categories), words or {}
+    shade, names = colors(bars.categories), words or {}
     rows = _each(bars, kept.tolist()) if exact else _moments(bars, kept.tolist(), end_s)
     return {
         "lanes": [bars.lanes[lane] for lane in kept.tolist()],
-        "categories": [said.get(name, name) for name in bars.categories],
+        "categories": [names.get(name, name) for name in bars.categories],
         "colors": [shade[name] for name in bars.categories],
         "end_s": end_s,
         "note": ", ".join(note for note in notes if note),
@@ -65,7 +65,7 @@ def slices(
 def _each(bars: Bars, kept: list[int]) -> Iterator[tuple[int, int, float, float]]:
     place = {lane: row for row, lane in enumerate(kept)}
     columns = (bars.lane, bars.category, bars.start_s, bars.end_s)
-    for lane, category, start, end in zip(*(one.tolist() for one in columns), strict=True):
+    for lane, category, start, end in zip(*(column.tolist() for column in columns), strict=True):
         if lane in place:
             yield place[lane], category, start, end
 

@@ -190,9 +190,9 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
     """
     from workloads.training.explain import inputs, steps
 
-    told = document(run, engine)
+    results = document(run, engine)
     if alone:
-        out.table("metrics", metrics(told), title="Results", note=headline(run))
+        out.table("metrics", metrics(results), title="Results", note=headline(run))
         bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
         out.figure(FIGURE, bar, title="Step-time breakdown")
     ranks = run.ranks.drop(columns="count").div(PS_PER_S)
@@ -201,7 +201,7 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
     out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")
     out.table("steps", steps(run), title="Steps", note="Calls and times on one rank of a stage.")
     out.table("inputs", inputs(run), title="Inputs", note="Numbers of the catalogue used.")
-    out.json("results", told, title="Results")
+    out.json("results", results, title="Results")
     if isinstance(run.trace, Trace):
         _write_trace(out, run, run.trace)
 
@@ -232,10 +232,10 @@ def _shown_ranks(run: Iteration) -> list[int]:
     return first[:: -(-len(first) // 8)]
 
 
-def metrics(told: Mapping[str, Any]) -> pd.DataFrame:
+def metrics(results: Mapping[str, Any]) -> pd.DataFrame:
     """A document of nested numbers as rows of ``metric`` and ``value``."""
     rows = []
-    for key, value in told.items():
+    for key, value in results.items():
         if isinstance(value, Mapping):
             rows += [(f"{key}.{inner}", one) for inner, one in value.items()]
         elif key not in ("build_s", "simulate_s", "peak_rss_bytes"):

@@ -59,8 +59,8 @@ def run(
         picked = {size: chosen(call).name for size, call in calls.items()}
         for algorithm in suitable(calls[steps[0]]):
             table = rows(op, group, steps, algorithm.name, ideal=ideal, proof=False)
-            own = table.size_bytes.map(picked) == algorithm.name
-            tables.append(table.assign(picked=own))
+            is_pick = table.size_bytes.map(picked) == algorithm.name
+            tables.append(table.assign(picked=is_pick))
     frame = pd.concat(tables, ignore_index=True)
     best = frame.groupby(["cluster", "size_bytes"]).time_s.transform("min")
     return frame.assign(slowdown=frame.time_s / best, fastest=frame.time_s == best)

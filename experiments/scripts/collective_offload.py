@@ -65,8 +65,8 @@ def run(
                     "recompute": "full"}  # fmt: skip
             rows.append({**training_row(shape, fabric, plan), "share": share})
     frame = pd.DataFrame(rows)
-    own = frame[frame.share == frame.share.min()].set_index("tp").iteration_s
-    return frame.assign(slower=frame.iteration_s / frame.tp.map(own) - 1)
+    least = frame[frame.share == frame.share.min()].set_index("tp").iteration_s
+    return frame.assign(slower=frame.iteration_s / frame.tp.map(least) - 1)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

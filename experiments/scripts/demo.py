@@ -88,9 +88,9 @@ def plot(frame: pd.DataFrame) -> Figure:
 
     seconds = dict(zip(frame["part"], frame["time_s"], strict=True))
     parts = {part: seconds.get(name, 0.0) for part, name in NAMES.items()}
-    told = frame.iloc[0]
-    ends = Interval(float(told["low_s"]), float(told["high_s"]))
-    return one_step(told["step"], parts, float(told["mfu"]), ends)
+    row = frame.iloc[0]
+    ends = Interval(float(row["low_s"]), float(row["high_s"]))
+    return one_step(row["step"], parts, float(row["mfu"]), ends)
 
 
 def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:

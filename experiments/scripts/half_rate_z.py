@@ -67,10 +67,10 @@ def plot(frame: pd.DataFrame) -> Figure:
 
     faster = frame[frame.z == frame.z.max()]
     large = faster[faster.size_bytes == faster.size_bytes.max()]
-    told = ", ".join(f"{row.collective} {row.gain:.0%}" for row in large.itertuples())
+    gains = ", ".join(f"{row.collective} {row.gain:.0%}" for row in large.itertuples())
     size = format_bytes(int(faster.size_bytes.max()))
     title = (
-        f"With Z {frame.z.max():g} times as fast, {size} would take less time by: {told}\n"
+        f"With Z {frame.z.max():g} times as fast, {size} would take less time by: {gains}\n"
         f"{faster.cluster.iloc[0]}, the fastest algorithm each"
     )
     shown = faster.assign(percent=100 * faster.gain, mib=faster.size_bytes // 2**20)

@@ -50,8 +50,8 @@ def run(
     shape, rows = read_model(model), []
     fabrics = [machine(name) for name in clusters]
     if len({fabric.chips for fabric in fabrics}) > 1:
-        told = ", ".join(f"{fabric.name} {fabric.chips}" for fabric in fabrics)
-        raise InputError(f"clusters of different sizes: {told} chips. Give equal ones.")
+        sizes = ", ".join(f"{fabric.name} {fabric.chips}" for fabric in fabrics)
+        raise InputError(f"clusters of different sizes: {sizes} chips. Give equal ones.")
     for fabric in fabrics:
         for degree in ep:
             if fabric.chips // (tp * pp) % degree:
@@ -66,12 +66,11 @@ def plot(frame: pd.DataFrame) -> Figure:
     from experiments.figures.comparison import stacked
 
     exposed = frame.exposed_ep_s / frame.iteration_s
-    told = "; ".join(
+    largest = "; ".join(
         f"{cluster}: {exposed[group.index].max():.0%}"
         for cluster, group in frame.groupby("cluster", sort=False)
     )
     labels = [f"{row.cluster}, ep {row.ep}" for row in frame.itertuples()]
-    title = (
-        f"Exposed exchange of experts at most: {told}\n{frame.model.iloc[0]}, tp {frame.tp.iloc[0]}"
-    )
+    first = frame.iloc[0]
+    title = f"Exposed exchange of experts at most: {largest}\n{first.model}, tp {first.tp}"
     return stacked(frame, labels, title)

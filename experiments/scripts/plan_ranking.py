@@ -59,13 +59,13 @@ def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     estimated = estimate(model, machine, [plan_of(row) for row in rows])
     measured = np.array([row["iteration_s"] for row in rows])
     best = measured.min()
-    told = agreement(list(zip(estimated.tolist(), measured.tolist(), strict=True)))
+    agreed = agreement(list(zip(estimated.tolist(), measured.tolist(), strict=True)))
     return {
         "chips": first["chips"],
         "parameters": model.parameters,
         "global_batch": first["global_batch"],
         "plans": len(rows),
-        "kendall_tau": told.kendall_tau,
+        "kendall_tau": agreed.kendall_tau,
         "regret": float(measured[np.argmin(estimated)] / best - 1),
         "random_regret": float(measured.mean() / best - 1),
     }

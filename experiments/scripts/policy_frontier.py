@@ -128,5 +128,5 @@ def _finding(frame: pd.DataFrame) -> str:
     most = kept["training_share"].max().sort_values(ascending=False)
     if most.empty:
         return f"No policy serves {TARGET:.1%} of requests in time (dashed)"
-    told = ", ".join(f"{name} {share:.0%}" for name, share in most.items())
-    return f"In training with at least {TARGET:.1%} of requests in time (dashed): {told}"
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in most.items())
+    return f"In training with at least {TARGET:.1%} of requests in time (dashed): {shares}"

@@ -121,9 +121,9 @@ def plot(frame: pd.DataFrame) -> Figure:
     axes = figure.subplots()
     shades = colors(dict.fromkeys(frame["method"]))
     for (method, rows), marker in zip(frame.groupby("method", sort=False), "osD^v", strict=False):
-        said, shade = METHODS.get(str(method), str(method)), shades[str(method)]
+        name, shade = METHODS.get(str(method), str(method)), shades[str(method)]
         shares = 100 * rows["freed_share"]
-        axes.plot(rows["minutes"], shares, marker=marker, color=shade, label=said)
+        axes.plot(rows["minutes"], shares, marker=marker, color=shade, label=name)
     axes.set_xlabel("time from an order until the unit serves [min]")
     axes.set_ylabel("chip-hours that need not serve [% of the fleet]")
     whole = frame[frame["method"] == FLEET].sort_values("minutes")

@@ -77,10 +77,10 @@ def plot(frame: pd.DataFrame) -> Figure:
 
     uneven = frame[frame.case != "even"]
     last = uneven[uneven.chips == uneven.chips.max()]
-    told = "; ".join(f"{row.case}: {row.slowdown:+.1%}" for row in last.itertuples())
+    slowdowns = "; ".join(f"{row.case}: {row.slowdown:+.1%}" for row in last.itertuples())
     first = frame.iloc[0]
     title = (
-        f"On {last.chips.iloc[0]:,} chips a step takes longer by: {told}\n"
+        f"On {last.chips.iloc[0]:,} chips a step takes longer by: {slowdowns}\n"
         f"{first.model} on {first.cluster.partition(':')[0]}, tp {first.tp}"
     )
     percent = uneven.assign(percent=100 * uneven.slowdown)

@@ -86,8 +86,8 @@ def _finding(frame: pd.DataFrame) -> str:
         f"{rate[op, names[-1]] / rate[op, names[0]]:.1f} times the {op}"
         for op in dict.fromkeys(frame.collective)
     ]
-    told = " and ".join(times)
-    return f"At {format_bytes(size)} a chip of {names[-1]} gets {told} of one of {names[0]}"
+    ratios = " and ".join(times)
+    return f"At {format_bytes(size)} a chip of {names[-1]} gets {ratios} of one of {names[0]}"
 
 
 def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:

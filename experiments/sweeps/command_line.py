@@ -111,12 +111,12 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
             if name in LEFT_TO_US:
                 raise InputError(f"a study sets --{name} itself; leave it out")
             raise InputError(f"{command} has no parameter {name}.{suggestion(name, mine)}")
-    given = {name.replace("-", "_"): value for name, value in values.items()}
+    by_name = {name.replace("-", "_"): value for name, value in values.items()}
     options = ["--json", *(["--quiet"] if "quiet" in known else [])]
     positional: list[str] = []
     for name, parameter in mine.items():
-        if name in given:
-            words = list(parameter.words(name, given[name]))
+        if name in by_name:
+            words = list(parameter.words(name, by_name[name]))
             (options if parameter.flags else positional).extend(words)
     return [command, *options, "--", *positional]
 

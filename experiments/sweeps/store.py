@@ -48,8 +48,8 @@ class RowStore:
 
     def keep(self, row: Row, outcome: Outcome) -> None:
         """Write the outcome of a run; once this returns it is not lost."""
-        told = {"digest": row.digest, "arguments": list(row.arguments), **outcome}
-        stored = {**told, CHECKSUM: digest(told)}
+        entry = {"digest": row.digest, "arguments": list(row.arguments), **outcome}
+        stored = {**entry, CHECKSUM: digest(entry)}
         with whole_file(self._path(row)) as part, part.open("w", encoding="utf-8") as file:
             json.dump(stored, file)
             file.flush()

@@ -213,9 +213,9 @@ def _is_mixed(column: pd.Series[Any]) -> bool:
 
 
 def _combinations(described: Study) -> Iterable[Values]:
-    for own in described.runs or [{}]:
+    for fixed in described.runs or [{}]:
         for values in itertools.product(*described.grid.values()):
-            yield {**own, **dict(zip(described.grid, values, strict=True))}
+            yield {**fixed, **dict(zip(described.grid, values, strict=True))}
 
 
 def _row(described: Study, varied: Values, files: dict[str, str], program: Program) -> Row:
@@ -265,8 +265,10 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 def _repeats(frame: pd.DataFrame, name: str) -> bool:
     """Return whether a result only repeats its parameter."""
-    own = name.removeprefix(RESULT)
-    if own not in frame:
+    repeated = name.removeprefix(RESULT)
+    if repeated not in frame:
         return False
-    told = frame[name].notna()
-    return bool((frame.loc[told, name].astype(str) == frame.loc[told, own].astype(str)).all())
+    present = frame[name].notna()
+    return bool(
+        (frame.loc[present, name].astype(str) == frame.loc[present, repeated].astype(str)).all()
+    )

@@ -117,8 +117,8 @@ def _of_library(library: str, values: Mapping[str, Any], parts: Catalogue) -> Ou
     experts = values.get("experts_per_token") or EXPERTS_PER_TOKEN
     copies = visited(group.ranks, experts) if library == MERGING else experts
     sent = values["size_bytes"] / copies
-    told = f"{values.get('way') or values.get('what') or ''}".lower()
-    ways = [way for way in WAYS if way in told] or WAYS
+    stated = f"{values.get('way') or values.get('what') or ''}".lower()
+    ways = [way for way in WAYS if way in stated] or WAYS
     seconds = [library_s(parts, library, way, group, sent, experts) for way in ways]
     grades = {"exchange": "derived" if len(ways) == 1 else "assumed: neither dispatch nor combine"}
     return Outcome({"time_s": fmean(seconds)}, provenance=grades)

@@ -145,10 +145,10 @@ def _fits(compared: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Counts of runs predicted to fit or not, apart for those that ran and that failed."""
     counts: dict[str, int] = {}
     for row in compared:
-        told = row.get("predicted_fits")
-        if told is not None and str(row.get("fits")) in ("0", "1"):
+        predicted = row.get("predicted_fits")
+        if predicted is not None and str(row.get("fits")) in ("0", "1"):
             ran = "ran" if str(row["fits"]) == "1" else "failed"
-            key = f"{ran}_told_{'to_fit' if told else 'too_large'}"
+            key = f"{ran}_told_{'to_fit' if predicted else 'too_large'}"
             counts[key] = counts.get(key, 0) + 1
     return counts
 

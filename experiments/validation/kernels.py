@@ -143,7 +143,7 @@ def _layer(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     ):
         size = len(ways) * element * rows * columns
         parts.append(times.elementwise(chip, size, work, **how))  # type: ignore[arg-type]
-    return Timing(sum(one.seconds for one in parts), worst(*(one.provenance for one in parts)))
+    return Timing(sum(part.seconds for part in parts), worst(*(part.provenance for part in parts)))
 
 
 _KERNELS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Timing]] = {

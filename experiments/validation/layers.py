@@ -34,7 +34,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     there, back = forward(shapes), backward(shapes)
     known = {
         "kernels": worst(*(step.provenance for step in there if step.provenance)),
-        "framework": f"assumed: {used.told}",
+        "framework": f"assumed: {used.label}",
     }
     if row.assumed:
         known["columns"] = f"assumed: {', '.join(row.assumed)}"

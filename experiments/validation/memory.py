@@ -27,7 +27,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     model = replace(model_of(row.values), dropout=plan.attention == "unfused")
     parts = used.numbers(numbers)
     needed = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
-    known = {"framework": f"assumed: {used.told}"}
+    known = {"framework": f"assumed: {used.label}"}
     if row.assumed:
         known["columns"] = f"assumed: {', '.join(row.assumed)}"
     return Outcome(

@@ -254,8 +254,8 @@ def _stated_ranks(lines: Sequence[str]) -> int | None:
     if listed:
         return len(listed)
     pattern = r"nccom-test\b.*?(?:-r|--nworkers)[ =]+(\d+)"
-    given = next((match for line in lines if (match := re.search(pattern, line))), None)
-    return int(given[1]) if given else None
+    match = next((match for line in lines if (match := re.search(pattern, line))), None)
+    return int(match[1]) if match else None
 
 
 def _ratio(algbw: FloatArray, busbw: FloatArray) -> float | None:

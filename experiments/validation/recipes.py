@@ -59,7 +59,7 @@ class Recipe:
     note: str
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Return the name that results show."""
         return self.match or self.note
 

@@ -91,10 +91,10 @@ def filled(values: Cells) -> Stated:
     for name, limit in MOST.items():
         if row[name] > limit:
             raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")
-    given = dict(row)
+    published = dict(row)
     for complete in (_widths, _usual, _degrees, _batch, _pipeline, _overlap, _padded):
         row |= complete(row)
-    return Stated(row, tuple(name for name in row if row[name] != given.get(name)))
+    return Stated(row, tuple(name for name in row if row[name] != published.get(name)))
 
 
 def _widths(row: Cells) -> Cells:

@@ -89,7 +89,7 @@ SCHEDULE = Column(
     "schedule",
     "text",
     choices=schedule_names(),
-    also={other: one.name for one in all_schedules() for other in one.aliases},
+    also={other: schedule.name for schedule in all_schedules() for other in schedule.aliases},
 )
 RECOMPUTE = Column(
     "recompute",
@@ -280,7 +280,7 @@ def kind_of(header: list[str], name: str) -> Kind:
     lacking = {kind.name: [need for need in kind.required if need not in header] for kind in KINDS}
     fitting = [kind for kind in KINDS if not lacking[kind.name]]
     if fitting:
-        return max(fitting, key=lambda kind: sum(own.name in header for own in kind.columns))
+        return max(fitting, key=lambda kind: sum(column.name in header for column in kind.columns))
     near = min(KINDS, key=lambda kind: len(lacking[kind.name]) / len(kind.required))
     wanted = lacking[near.name]
     strange = [cell for cell in header if near.column(cell) is None]

@@ -52,7 +52,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
         "memory_bytes": float(step.memory.allocated),
         "reserved_bytes": float(step.memory.reserved),
     }
-    known = _provenance(step, row, used.told)
+    known = _provenance(step, row, used.label)
     if step.memory.total > step.memory.capacity and not ran:
         return infeasible(_too_large(step), predicted)
     return Outcome(predicted, provenance=known)

@@ -109,9 +109,9 @@ def validate(
     done = _compared(rows, min(workers, worth), catalogue)
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     known = shipped_residuals().without(name)
-    told = with_intervals(compared, name, known)
-    errors = {**summary(compared), **coverage(told)}
-    return Result(name, rows.kind.name, told, errors, baseline(rows, compared))
+    with_ends = with_intervals(compared, name, known)
+    errors = {**summary(compared), **coverage(with_ends)}
+    return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 
 
 def _compared(rows: Rows, workers: int, catalogue: Catalogue | None) -> Iterator[dict[str, Any]]:

@@ -71,7 +71,7 @@ def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catal
     *inner, outer = dimensions
     below = _shape(inner) if inner and outer.block == SWITCH else None
     if below is None:
-        listed = ", ".join(f"{one.block} of {one.size}" for one in dimensions)
+        listed = ", ".join(f"{dimension.block} of {dimension.size}" for dimension in dimensions)
         raise InputError(
             f"{listed}: rings stand alone or below one last Switch; Ring of 3 or fewer is "
             "FullyConnected. Describe other products in this program's own YAML."
@@ -139,7 +139,7 @@ def _number(name: str, value: Any) -> float:
 
 def _shape(dimensions: list[Dimension]) -> Shape | None:
     """The scale-up shape of some dimensions, if they have one."""
-    blocks = {one.block for one in dimensions}
+    blocks = {dimension.block for dimension in dimensions}
     if blocks == {RING}:
         names = "XYZWVUTS"[: len(dimensions)]
         axes = [

@@ -94,7 +94,7 @@ def _described(path: str, numbers: Catalogue) -> Cluster:
     return cluster_from_file(path, numbers)
 
 
-def as_cluster(given: Cluster | str) -> Cluster:
+def as_cluster(machine: Cluster | str) -> Cluster:
     """Return a cluster as it is, or the one that a text names; see :func:`cluster`.
 
     Examples
@@ -102,7 +102,7 @@ def as_cluster(given: Cluster | str) -> Cluster:
     >>> as_cluster("trn2.48xlarge") == as_cluster(cluster("trn2.48xlarge"))
     True
     """
-    return cluster(given) if isinstance(given, str) else given
+    return cluster(machine) if isinstance(machine, str) else machine
 
 
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:

@@ -88,16 +88,16 @@ def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue
 
 def _exact(quantity: str, text: str, unit: str) -> Fraction:
     """Return the exact value of a number with its unit, in SI."""
-    given = f"chip.{quantity} {shown(text, _SHOWN)!r}"
+    entry = f"chip.{quantity} {shown(text, _SHOWN)!r}"
     matched = _NUMBER.fullmatch(text) if len(text) <= _SHOWN else None
     if matched is None:
-        raise InputError(f"{given} is not a number with a unit. Write it in {unit}.")
+        raise InputError(f"{entry} is not a number with a unit. Write it in {unit}.")
     number, spelled = matched.groups()
     try:
         exact, base = si(number, spelled or "count")
     except InputError as mistake:
-        raise InputError(f"{given}: {mistake}") from None
+        raise InputError(f"{entry}: {mistake}") from None
     if base != unit and (spelled or unit not in ("count", "ratio")):
         has = f"is in {base}" if spelled else "has no unit"
-        raise InputError(f"{given} {has}; this quantity is in {unit}. Write the number with it.")
+        raise InputError(f"{entry} {has}; this quantity is in {unit}. Write the number with it.")
     return exact

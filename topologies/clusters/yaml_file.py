@@ -75,10 +75,10 @@ def _validated(document: dict[str, Any], path: Path | str) -> ClusterKeys:
 def _explained(mistake: ValidationError) -> str:
     """Say the first thing that is wrong, by the path to its key."""
     first = mistake.errors(include_url=False)[0]
-    kind, given = first["type"], first["input"]
+    kind, entry = first["type"], first["input"]
     where = ".".join(shown(str(part), 60) for part in first["loc"] if part not in SHAPES)
     if kind.startswith("union_tag"):
-        tag = str(given.get("shape", "")) if isinstance(given, dict) else ""
+        tag = str(entry.get("shape", "")) if isinstance(entry, dict) else ""
         near = suggestion(tag, SHAPES)
         return f"{where}.shape {shown(tag, 60)!r} is none of {', '.join(SHAPES)}.{near}"
     if kind == "extra_forbidden":
@@ -87,7 +87,7 @@ def _explained(mistake: ValidationError) -> str:
         return f"unknown key {where}.{near}"
     if kind == "missing":
         return f"{where} is missing; give it a value"
-    value = f" {shown(str(given), 60)!r}" if isinstance(given, str | int | float) else ""
+    value = f" {shown(str(entry), 60)!r}" if isinstance(entry, str | int | float) else ""
     message = rule(first)
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         message = f"it must be a mapping with {', '.join(keys_at(first['loc']))}"
@@ -138,7 +138,7 @@ def _check_names(what: str, names: list[str]) -> None:
 def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> ScaleOut:
     """Fabric of the file; what it leaves out is taken from the catalogue part named by ``like``."""
     adapters = keys.adapters_per_server or chips_per_server
-    given: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "name": keys.name or keys.like or "scale-out",
         "latency_ps": keys.latency,
         "radix": keys.radix,
@@ -146,7 +146,7 @@ def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> 
         "oversubscription": _ratio(keys.oversubscription),
         "rails": keys.rails,
     }
-    stated = {name: value for name, value in given.items() if value is not None}
+    stated = {name: value for name, value in entries.items() if value is not None}
     rate = keys.bandwidth_per_chip
     if keys.like is not None:
         known = rate or catalogue.integer(keys.like, "nic_bandwidth")
@@ -154,8 +154,8 @@ def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> 
     for key in ("bandwidth_per_chip", "latency", "radix"):
         if getattr(keys, key) is None:
             raise InputError(f"scale_out.{key} is missing, and there is no like: to take it from")
-    own = {"bandwidth_bytes_per_s": rate, "port_bytes_per_s": rate, **stated}
-    return ScaleOut(**own, adapters_per_server=adapters)
+    values = {"bandwidth_bytes_per_s": rate, "port_bytes_per_s": rate, **stated}
+    return ScaleOut(**values, adapters_per_server=adapters)
 
 
 def _ratio(value: float | None) -> Fraction | None:

@@ -168,10 +168,10 @@ def _layer_labels(
 ) -> None:
     """Say beside each layer which it is and whose chips it holds."""
     for layer in sorted({place[0] for place in places}):
-        own = [number for place, number in numbers.items() if place[0] == layer]
+        chips = [number for place, number in numbers.items() if place[0] == layer]
         x, y = places[layer, 0, 0]
         back = max(point[1] for place, point in places.items() if place[0] == layer)
-        text = f"{name} = {min(own) // stride}\nchips {min(own):,}–{max(own):,}"
+        text = f"{name} = {min(chips) // stride}\nchips {min(chips):,}–{max(chips):,}"
         note(axes, (x - 1.0, (y + back) / 2), text, ha="right", color=CHIP)
 
 

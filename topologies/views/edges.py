@@ -112,12 +112,12 @@ def _scale_up(
     cluster: Cluster, links: Links, code: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Links of all domains, domain after domain."""
-    own = cluster.chips_per_domain
+    chips = cluster.chips_per_domain
     domain = np.arange(cluster.domains, dtype=np.int32)[:, None]
 
     def number(local: IntArray) -> IntArray:
-        switch = cluster.chips + domain * (links.nodes - own) + local - own
-        return np.where(local < own, domain * own + local, switch).ravel().astype(np.int32)
+        switch = cluster.chips + domain * (links.nodes - chips) + local - chips
+        return np.where(local < chips, domain * chips + local, switch).ravel().astype(np.int32)
 
     return number(links.src), number(links.dst), np.tile(code, cluster.domains)
 

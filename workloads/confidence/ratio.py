@@ -39,9 +39,9 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
         of a single prediction of the kind.
     """
     known = shipped_residuals() if residuals is None else residuals
-    own = [row for row in known.rows if FAMILY.get(row.kind) == FAMILY[kind]]
+    of_family = [row for row in known.rows if FAMILY.get(row.kind) == FAMILY[kind]]
     differences, weights = [], []
-    for table in Residuals(tuple(own)).by_table.values():
+    for table in Residuals(tuple(of_family)).by_table.values():
         pairs = _pairs(table)
         if not pairs:
             continue

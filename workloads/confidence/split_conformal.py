@@ -93,13 +93,13 @@ def widening(prediction: Prediction, residuals: Residuals) -> float:
 
 def _steps(prediction: Prediction, residuals: Residuals) -> list[tuple[float, str]]:
     """Differences from what was measured, each with its factor and its reason."""
-    own = residuals.of(prediction.kind)
+    of_kind = residuals.of(prediction.kind)
     steps = []
-    if own.rows and prediction.chip not in own.chips:
+    if of_kind.rows and prediction.chip not in of_kind.chips:
         steps.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
     for degree in ("tp", "cp", "ranks"):
-        asked, largest = getattr(prediction, degree), own.largest(degree, prediction.chip)
-        if own.rows and asked > largest:
+        asked, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
+        if of_kind.rows and asked > largest:
             doublings = math.log2(asked / largest)
             steps.append((DEGREE_DOUBLED**doublings, f"{degree} {asked:,} beyond {largest:,}"))
     if prediction.assumed:
@@ -110,10 +110,10 @@ def _steps(prediction: Prediction, residuals: Residuals) -> list[tuple[float, st
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
-    own = residuals.of(prediction.kind)
-    tables = len(own.by_table)
-    told = f"{len(own.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
-    text = f"{NAMES[prediction.kind]}: {told}, each table of equal weight"
+    of_kind = residuals.of(prediction.kind)
+    tables = len(of_kind.by_table)
+    source = f"{len(of_kind.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
+    text = f"{NAMES[prediction.kind]}: {source}, each table of equal weight"
     steps = _steps(prediction, residuals)
     if not steps:
         return f"{text}; wider by ×{NOT_FITTED:.2f} for what was never fitted"
@@ -124,15 +124,15 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
 @lru_cache(maxsize=256)
 def score_quantile(kind: str, residuals: Residuals, level: float = LEVEL) -> float:
     """Quantile of the scores of a kind, drawn towards its family where it has few tables."""
-    own, own_tables = _quantile(residuals.of(kind), level)
+    of_kind, tables_of_kind = _quantile(residuals.of(kind), level)
     relatives = Residuals(
         tuple(row for row in residuals.rows if FAMILY.get(row.kind) == FAMILY[kind])
     )
     shared, _ = _quantile(relatives, level)
-    if not own_tables:
+    if not tables_of_kind:
         return shared
-    weight = own_tables / (own_tables + BORROWED_TABLES)
-    return math.exp(weight * math.log(own) + (1 - weight) * math.log(shared))
+    weight = tables_of_kind / (tables_of_kind + BORROWED_TABLES)
+    return math.exp(weight * math.log(of_kind) + (1 - weight) * math.log(shared))
 
 
 def _quantile(rows: Residuals, level: float) -> tuple[float, int]:

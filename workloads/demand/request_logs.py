@@ -145,7 +145,7 @@ def _request(entry: Mapping[str, Any], where: str) -> dict[str, Any] | None:
         row["time_s"] = time * (MOONCAKE_TIME_S if is_mooncake else 1.0)
     blocks = entry.get(HASHES)
     if blocks is not None:
-        if not isinstance(blocks, list) or not all(isinstance(one, int) for one in blocks):
+        if not isinstance(blocks, list) or not all(isinstance(block, int) for block in blocks):
             raise InputError(f"{where}: {HASHES} is {shown(repr(blocks), 40)}; give whole numbers.")
         row[BLOCKS] = blocks
     return row

@@ -46,7 +46,7 @@ def mean_tokens(
     column = next((name for name in (COVERED[which], total, mean, plain) if name in rows), None)
     if column is None or rows[column].isna().all():
         return np.full(periods, default)
-    given = rows[column].notna().to_numpy()
+    has_tokens = rows[column].notna().to_numpy()
     values = rows[column].fillna(0.0).to_numpy(float)
     if column == COVERED[which] and "requests_with_lengths" in rows:
         counts = rows["requests_with_lengths"].fillna(0.0).to_numpy(float)
@@ -56,8 +56,8 @@ def mean_tokens(
         values = values * counts
     else:
         counts = requests[slot] / np.bincount(slot, minlength=periods)[slot]
-    tokens = np.bincount(slot, values * given, periods)
-    counted = np.bincount(slot, counts * given, periods)
+    tokens = np.bincount(slot, values * has_tokens, periods)
+    counted = np.bincount(slot, counts * has_tokens, periods)
     stated = (tokens > 0) & (counted > 0)
     overall = tokens[stated].sum() / counted[stated].sum() if stated.any() else default
     return np.where(stated, tokens / np.where(stated, counted, 1.0), overall)

@@ -242,8 +242,8 @@ def _own_batch(tier: BatchTier | None, period: Period, factor: float) -> Demand 
     """Return the requests of a batch tier with a demand of its own, scaled if it is a shape."""
     if tier is None or tier.demand is None:
         return None
-    own = _window(tier.demand, period).demand
-    return own if own.absolute else own.times(factor)
+    demand = _window(tier.demand, period).demand
+    return demand if demand.absolute else demand.times(factor)
 
 
 def _fleet(cluster: Cluster, services: Sequence[Service], operation: Operation) -> Fleet:

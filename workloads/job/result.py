@@ -180,9 +180,9 @@ class JobResult:
     def _peer_document(self) -> dict[str, Any]:
         """Copies in host memory, and the restart with warm spares, where there are any."""
         peers, saved_s = self.job.peers, self.job.recovery.warm_saves_s
-        told: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         if peers is not None:
-            told = {
+            document = {
                 "peer_copy_interval_s": peers.every_s,
                 "peer_copy_s": peers.copy_s,
                 "peer_bytes_per_server": peers.bytes_per_server,
@@ -191,8 +191,8 @@ class JobResult:
                 "peer_pairs_lost": float(np.mean([one.pairs_lost for one in self.outcomes])),
             }
         if saved_s:
-            told["warm_restart_s"] = (peers or self.job.recovery).restart_s - saved_s
-        return told
+            document["warm_restart_s"] = (peers or self.job.recovery).restart_s - saved_s
+        return document
 
     def curve_rows(self) -> list[dict[str, float]]:
         """Simulated goodput at each checkpoint interval of the search."""

@@ -130,8 +130,8 @@ class Rank:
         return self._entry(quantity).grade
 
     def _entry(self, quantity: str) -> Entry:
-        part, own = KERNELS + self.kin.name, f"{quantity}_{self.chip}"
-        return self.parts.entry(part, own if self.parts.has(part, own) else quantity)
+        part, of_chip = KERNELS + self.kin.name, f"{quantity}_{self.chip}"
+        return self.parts.entry(part, of_chip if self.parts.has(part, of_chip) else quantity)
 
 
 def family(chip: str, parts: Catalogue | None = None) -> Family:
@@ -175,8 +175,8 @@ def _peak(parts: Catalogue, chip: str, precision: str) -> float:
     """Matrix peak of a chip [FLOP/s]: the tensor engine's own where stated, else the headline."""
     if not parts.has(chip, f"{precision}_peak"):
         precision = element_width(precision)
-    own = f"{precision}_matmul"
-    return parts.value(chip, own if parts.has(chip, own) else f"{precision}_peak")
+    matmul = f"{precision}_matmul"
+    return parts.value(chip, matmul if parts.has(chip, matmul) else f"{precision}_peak")
 
 
 def worst(*provenances: str) -> str:

@@ -62,18 +62,18 @@ def gemm(
     >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
     True
     """
-    given = (batch, m, n, k)
+    sides = (batch, m, n, k)
     how = (chip, precision, ranks_per_chip, parts)
-    if all(isinstance(side, int) for side in given):
-        return _one(cast(tuple[int, ...], given), how)
-    return _many(given, how)
+    if all(isinstance(side, int) for side in sides):
+        return _one(cast(tuple[int, ...], sides), how)
+    return _many(sides, how)
 
 
-def _many(given: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | None]) -> Timing:
+def _many(lengths: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | None]) -> Timing:
     """Time of products of shapes that broadcast: batch, m, n and k."""
     precision = how[1]
     rank = rank_of(*how)
-    sides = np.broadcast_arrays(*(np.asarray(side, float) for side in given))
+    sides = np.broadcast_arrays(*(np.asarray(side, float) for side in lengths))
     if rank.kin.name == "trainium":
         sustained = _sustained(rank, precision)
         known = "interpolated" if rank.grade("gemm_sustained") != "assumed" else "assumed"
@@ -96,9 +96,9 @@ def _many(given: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | 
 
 
 @lru_cache(maxsize=2**16)
-def _one(given: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) -> Timing:
+def _one(sides: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) -> Timing:
     """Time of a product of one shape; a training iteration asks for few shapes, many times over."""
-    return _many(given, how)
+    return _many(sides, how)
 
 
 def _sustained(rank: Rank, precision: str) -> float:

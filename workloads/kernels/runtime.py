@@ -66,8 +66,10 @@ def collective_seen_by_host(
 
 def _of_collective(runtime: str, kind: str, name: str, numbers: Catalogue) -> float:
     """Constant of a runtime's collectives: the operation's own where there is one [s]."""
-    own = f"{runtime}_{kind.replace('-', '_')}_{name}"
-    return numbers.value(PART, own if numbers.has(PART, own) else f"{runtime}_collective_{name}")
+    of_kind = f"{runtime}_{kind.replace('-', '_')}_{name}"
+    return numbers.value(
+        PART, of_kind if numbers.has(PART, of_kind) else f"{runtime}_collective_{name}"
+    )
 
 
 def seen_by_host(

@@ -136,8 +136,8 @@ def gather(
     True
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, parts)
-    own = scattered and rank.knows("scatter_efficiency")
-    share = "scatter_efficiency" if own else "gather_efficiency"
+    scatters = scattered and rank.knows("scatter_efficiency")
+    share = "scatter_efficiency" if scatters else "gather_efficiency"
     streamed = _streamed(share, chip, size_bytes, ranks_per_chip, parts)
     if not rank.knows("gather_descriptor"):
         return streamed

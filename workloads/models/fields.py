@@ -23,7 +23,7 @@ class Reader:
 
     def value(self, *names: str) -> Any:
         """Value under the first of these names that is there and not null, else None."""
-        return next((value for one in names if (value := self._at(one)) is not None), None)
+        return next((value for name in names if (value := self._at(name)) is not None), None)
 
     def has(self, *names: str) -> bool:
         """Return whether any of these names is there and not null."""
@@ -93,5 +93,5 @@ class Reader:
 
     def dropout(self, *names: str) -> bool:
         """Return whether any of these rates is above zero."""
-        rates = [self.value(one) for one in names]
+        rates = [self.value(name) for name in names]
         return any(isinstance(rate, int | float) and rate > 0 for rate in rates)

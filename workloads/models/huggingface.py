@@ -84,7 +84,7 @@ def named(name: str) -> Model:
     return from_fields(json.loads(text), name)
 
 
-def as_model(given: Model | str) -> Model:
+def as_model(named: Model | str) -> Model:
     """Return a model as it is, or the one that a text names; see :func:`model`.
 
     Examples
@@ -92,7 +92,7 @@ def as_model(given: Model | str) -> Model:
     >>> as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
     True
     """
-    return model(given) if isinstance(given, str) else given
+    return model(named) if isinstance(named, str) else named
 
 
 def model(text: str) -> Model:

@@ -213,8 +213,8 @@ class Model:
     def head_parameters(self) -> int:
         """Parameters of the output layer beyond those that it shares with the embedding."""
         width = self.embedding_width or self.hidden
-        own = 0 if self.tied_embeddings else self.vocab * width
-        return own + self.embedding_width * self.hidden + self.vocab * self.head_bias
+        output = 0 if self.tied_embeddings else self.vocab * width
+        return output + self.embedding_width * self.hidden + self.vocab * self.head_bias
 
     @property
     def parameters(self) -> int:

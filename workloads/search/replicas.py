@@ -107,9 +107,9 @@ def _fill(beside: Replicas, shapes: RankShapes, edges: Mapping[int, Share], time
         alike.setdefault(kinds[begin:end].tobytes(), []).append(number)
     at_end = {0: edges[end_stages(plan)[0]], plan.pp * plan.vpp - 1: edges[end_stages(plan)[1]]}
     for numbers in alike.values():
-        own = kinds[first[numbers[0]] : first[numbers[0] + 1]]
-        gather_s, reduce_s, left = _buckets(shapes, own, times)
-        layers = np.array(first)[numbers][:, None] + np.arange(len(own))
+        of_chunk = kinds[first[numbers[0]] : first[numbers[0] + 1]]
+        gather_s, reduce_s, left = _buckets(shapes, of_chunk, times)
+        layers = np.array(first)[numbers][:, None] + np.arange(len(of_chunk))
         beside.gather_s[layers], beside.reduce_s[layers] = gather_s, reduce_s
         for number in numbers:
             rest = total([left, at_end.get(number, Share(0, 0))])
@@ -128,11 +128,11 @@ def _buckets(
         gather_s[run.start] = times.gather_s(total(shares[run.start : run.stop]))
     left, back = Share(0, 0), shares[::-1]
     for run in buckets([one.total for one in back], least):
-        own = total(back[run.start : run.stop])
-        if own.total < least:
-            left = own
+        bucket = total(back[run.start : run.stop])
+        if bucket.total < least:
+            left = bucket
         else:
-            reduce_s[-run.stop] = times.reduce_s(own)
+            reduce_s[-run.stop] = times.reduce_s(bucket)
     return gather_s, reduce_s, left
 
 

@@ -347,5 +347,5 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
 def constant(book: Catalogue, chip: str, quantity: str) -> float:
     """Constant of serving of a chip, of its own or of its family."""
     part = f"serving.{chip}"
-    own = part in book.parts() and book.has(part, quantity)
-    return book.value(part if own else chip_family(chip, book).serving, quantity)
+    in_part = part in book.parts() and book.has(part, quantity)
+    return book.value(part if in_part else chip_family(chip, book).serving, quantity)

@@ -135,8 +135,8 @@ def _facts(recording: Recording, node: int, names: Sequence[str]) -> dict[str, A
         if names[group]:
             facts["pg_name"] = names[group]
     elif kind in (SEND, RECEIVE):
-        own, peer = int(recording.rank[node]), int(recording.peer[node])
-        ends = (own, peer) if kind == SEND else (peer, own)
+        rank, peer = int(recording.rank[node]), int(recording.peer[node])
+        ends = (rank, peer) if kind == SEND else (peer, rank)
         facts |= {"comm_size": size, "comm_src": ends[0], "comm_dst": ends[1]}
         facts["comm_tag"] = int(recording.tag[node])
     elif size or recording.flops[node]:

@@ -82,7 +82,7 @@ def _rank(columns: Columns, program: Program, row: int, talks: Talks) -> None:
         members = [int(one) for one in program.exchanges[exchange].members[group]]
         if step.collective == "send":
             kind = SEND if step.name.endswith(".send") else RECEIVE
-            peer = next(one for one in members if one != row)
+            peer = next(member for member in members if member != row)
             message = Node(kind, step.name, op, size_bytes=step.size_bytes, peer=peer, tag=exchange)
             rows.append(columns.add(row, 0, message))
             continue

@@ -159,7 +159,7 @@ def _device(document: Mapping[str, Any]) -> str:
 def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) -> tuple[int, int]:
     """Add the work of one rank; returns the recorded span [ps] and the iterations in it."""
     events = [one for one in document["traceEvents"] if isinstance(one, dict)]
-    complete = [one for one in events if one.get("ph") == "X"]
+    complete = [event for event in events if event.get("ph") == "X"]
     device = [one for one in complete if str(one.get("cat", "")).lower() in DEVICE_KINDS]
     if not device:
         raise InputError(

@@ -119,8 +119,8 @@ def _timed(recording: Recording, parts: Catalogue, chip: str) -> Recording:
 
 
 def _peak(parts: Catalogue, chip: str) -> float:
-    own = "bf16_matmul" if parts.has(chip, "bf16_matmul") else "bf16_peak"
-    return parts.value(chip, own)
+    quantity = "bf16_matmul" if parts.has(chip, "bf16_matmul") else "bf16_peak"
+    return parts.value(chip, quantity)
 
 
 def _named(device: str) -> str:
@@ -130,7 +130,7 @@ def _named(device: str) -> str:
 
 def _source(chip: str, parts: Catalogue) -> str:
     if chip and not (parts.has(chip, "hbm_bandwidth") and parts.has(chip, "bf16_peak")):
-        known = [one for one in parts.parts() if parts.has(one, "bf16_peak")]
+        known = [part for part in parts.parts() if parts.has(part, "bf16_peak")]
         raise InputError(
             f"--recorded-on {chip!r} is no chip of the catalogue.{suggestion(chip, known)} "
             f"There are {', '.join(sorted(known))}."

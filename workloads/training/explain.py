@@ -101,12 +101,12 @@ def inputs(run: Iteration) -> pd.DataFrame:
     entries = [parts.entry(*one) for one in wanted]
     return pd.DataFrame(
         {
-            "part": [one.part for one in entries],
-            "quantity": [one.quantity for one in entries],
-            "value": [one.written for one in entries],
-            "grade": [one.grade for one in entries],
-            "source": [one.source for one in entries],
-            "note": [one.note for one in entries],
+            "part": [entry.part for entry in entries],
+            "quantity": [entry.quantity for entry in entries],
+            "value": [entry.written for entry in entries],
+            "grade": [entry.grade for entry in entries],
+            "source": [entry.source for entry in entries],
+            "note": [entry.note for entry in entries],
         }
     )
 

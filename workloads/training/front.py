@@ -17,8 +17,8 @@ from workloads.training.iteration import Iteration, iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
 
-PLAN = frozenset(one.name for one in fields(ParallelPlan))
-DETAIL = frozenset(one.name for one in fields(Detail))
+PLAN = frozenset(field.name for field in fields(ParallelPlan))
+DETAIL = frozenset(field.name for field in fields(Detail))
 
 
 def train(

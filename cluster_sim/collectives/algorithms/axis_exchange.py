@@ -91,8 +91,8 @@ class _Plan:
         self.at[box.chip_at] = np.stack(np.unravel_index(np.arange(ranks), box.sizes), axis=1)
         self.rank_at = box.chip_at.reshape(box.sizes)
         self.table = Table.empty()
-        own = np.arange(ranks, dtype=np.int32)
-        self.src, self.dst, self.channels = [own], [own], ranks
+        rank = np.arange(ranks, dtype=np.int32)
+        self.src, self.dst, self.channels = [rank], [rank], ranks
         self.bytes: list[IntArray] = []
         self.content: list[IntArray] = []
         self.shares: list[IntArray] = []
@@ -123,9 +123,9 @@ class _Plan:
                 # What does not move along the next axis goes on to the join after it.
                 targets = following + (number + 2 < len(order))
                 onward = base + np.arange(targets) * self.ranks
-                own = np.arange(self.ranks, dtype=np.int32)
+                rank = np.arange(self.ranks, dtype=np.int32)
                 joins_before = _Stage(order, number + 1, share, join=True)
-                self._add(joins_before, onward, own, (self.at, self.at))
+                self._add(joins_before, onward, rank, (self.at, self.at))
         self.shares.append(share)
         self.orders += 1
 

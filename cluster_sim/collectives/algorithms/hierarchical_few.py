@@ -110,8 +110,8 @@ def _any_chip(group: Group) -> Legs:
     legs: dict[int, Leg] = {}
     parts = []
     for part in shared_out(filled):
-        own = [_to_itself(first, lines) for lines in part.lines]
-        parts.append(([legs.setdefault(key, leg) for key, leg in own], part.weight))
+        local_legs = [_to_itself(first, lines) for lines in part.lines]
+        parts.append(([legs.setdefault(key, leg) for key, leg in local_legs], part.weight))
     return parts
 
 

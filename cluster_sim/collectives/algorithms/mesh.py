@@ -24,11 +24,11 @@ def mesh(call: CollectiveCall) -> Messages:
     all; an all-reduce does both, with a join on every rank between them.
     """
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
-    own = np.arange(ranks, dtype=np.int32)
+    rank = np.arange(ranks, dtype=np.int32)
     chunks = Chunks.table(
         cut(call.size_bytes, ranks),
-        source=EVERY if reduces else own,
-        target=EVERY if gathers else own,
+        source=EVERY if reduces else rank,
+        target=EVERY if gathers else rank,
     )
     if ranks == 1:
         return no_sends(chunks, ranks)
@@ -38,7 +38,7 @@ def mesh(call: CollectiveCall) -> Messages:
     if reduces:
         blocks.append((channel, dst, True, 0))
     if reduces and gathers:
-        blocks.append((own, own, False, 0))
+        blocks.append((rank, rank, False, 0))
     if gathers:
         blocks.append((channel, src, False, int(reduces)))
     return sends(
@@ -72,10 +72,10 @@ def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
 
 def _pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
     """All pairs of different ranks, nearest numbers first; channels: own ones, then the pairs."""
-    own = np.arange(ranks, dtype=np.int32)
-    dst = (own + np.arange(1, ranks, dtype=np.int32)[:, None]) % np.int32(ranks)
-    src = np.broadcast_to(own, dst.shape).ravel()
-    channels = Channels.table(np.append(own, src), np.append(own, dst.ravel()))
+    rank = np.arange(ranks, dtype=np.int32)
+    dst = (rank + np.arange(1, ranks, dtype=np.int32)[:, None]) % np.int32(ranks)
+    src = np.broadcast_to(rank, dst.shape).ravel()
+    channels = Channels.table(np.append(rank, src), np.append(rank, dst.ravel()))
     return src, dst.ravel(), channels
 
 

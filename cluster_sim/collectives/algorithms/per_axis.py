@@ -85,8 +85,8 @@ def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]
     )
 
     def column(name: str, value: int) -> np.ndarray:
-        own = np.asarray(getattr(messages, name))
-        return np.append(own, np.full(barriers, value, own.dtype))
+        values = np.asarray(getattr(messages, name))
+        return np.append(values, np.full(barriers, value, values.dtype))
 
     return replace(
         messages,

@@ -251,11 +251,11 @@ class _Channels:
     def table(self) -> Channels:
         """Table of all channels."""
         src, dst, link = (np.concatenate(one) for one in (self._src, self._dst, self._link))
-        given = link != NO_LINK
-        if not given.any():
+        has_link = link != NO_LINK
+        if not has_link.any():
             return Channels.table(src, dst)
-        ptr = np.concatenate([[0], np.cumsum(given)])
-        return Channels.table(src, dst, ptr=ptr, link=link[given].astype(np.int32))
+        ptr = np.concatenate([[0], np.cumsum(has_link)])
+        return Channels.table(src, dst, ptr=ptr, link=link[has_link].astype(np.int32))
 
 
 def _add_part(

@@ -190,10 +190,10 @@ def _paths(sends: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
     if channels.ptr is None or channels.link is None:
         return fabric.route(src, dst).never_empty()
     along = fabric.along(src, channels.ptr, channels.link)
-    given = np.diff(channels.ptr) > 0
-    if given.all():
+    has_route = np.diff(channels.ptr) > 0
+    if has_route.all():
         return along
-    return along.or_else(given, fabric.route(src[~given], dst[~given]).never_empty())
+    return along.or_else(has_route, fabric.route(src[~has_route], dst[~has_route]).never_empty())
 
 
 def _lay_out(hops: IntArray, sends: Messages, *, issued: bool) -> _Ops:

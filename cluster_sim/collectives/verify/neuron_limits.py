@@ -182,11 +182,11 @@ def _refuse_asymmetric(op: str, group: Group) -> None:
             f"in domain {domains[many]}; the runtime wants as many on every node. "
             f"Use the same chips of each domain. {ALL_THE_SAME}"
         )
-    own = [np.sort(group.chips[group.domain == one] % each) for one in domains]
-    other = next((k for k, one in enumerate(own) if not np.array_equal(one, own[0])), None)
+    places = [np.sort(group.chips[group.domain == one] % each) for one in domains]
+    other = next((k for k, one in enumerate(places) if not np.array_equal(one, places[0])), None)
     if other is None:  # the same chips, in another order
         return
-    stranger = int(np.setdiff1d(own[other], own[0])[0])
+    stranger = int(np.setdiff1d(places[other], places[0])[0])
     raise InputError(
         f"{op}: the group has chip {stranger} of domain {domains[other]} but not of domain "
         f"{domains[0]}; the runtime wants the same local chips on every node. "

@@ -62,8 +62,8 @@ def max_min_rates(demands: Mapping[int, Demand], capacity: Mapping[int, int]) ->
         levels = {on: spare[on] // weight[on] for on in flows_on if weight[on]}
         level = min([*levels.values(), *(demands[flow].cap for flow in rising)])
         full = {flow for flow in rising if demands[flow].cap == level}
-        for resource, own in levels.items():
-            if own == level:
+        for resource, reached in levels.items():
+            if reached == level:
                 full.update(flow for flow in flows_on[resource] if flow not in rates)
         for flow in full:
             rates[flow] = level

@@ -111,8 +111,8 @@ last answer. A :class:`Decision` also limits training and says what batch work h
 
 def units_wanted(policy: Policy, view: View) -> npt.ArrayLike | None:
     """Units that a policy wants to serve, whatever it decides about training."""
-    said = policy(view)
-    return said.serving if isinstance(said, Decision) else said
+    decision = policy(view)
+    return decision.serving if isinstance(decision, Decision) else decision
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def answer(
     InputError
         When the answer is not one finite number of units for each service.
     """
-    said = policy(view)
-    decided = said if isinstance(said, Decision) else Decision(said)
+    decision = policy(view)
+    decided = decision if isinstance(decision, Decision) else Decision(decision)
     for what, count in (("train", decided.training), ("do batch work", decided.batch)):
         if count is not None and count < 0:
             raise InputError(f"the policy lets {count} units {what}; it must be at least 0.")

@@ -45,21 +45,21 @@ def balance(world: World, view: View, wanted: int | None) -> None:
     if batch is None:
         return
     waiting = batch.queue.waits(view.minute)
-    own = world.ledger.count(Role.BATCH) + batch.joining
-    if view.minute % EVERY and (own or not waiting):
+    units = world.ledger.count(Role.BATCH) + batch.joining
+    if view.minute % EVERY and (units or not waiting):
         return
     rate = float(batch.rate_per_s[view.minute]) * 60.0
     coming = batch.queue.came(view.minute, EVERY)
     enough = math.ceil((waiting + coming) / (rate * EVERY))
     asked = urgent_units(batch, view) if wanted is None else wanted
     batch.urgent = min(asked, enough)
-    if own > enough:
-        surplus = world.in_batch()[enough - own :]
+    if units > enough:
+        surplus = world.in_batch()[enough - units :]
         release(world, surplus, [Phase(Role.DRAINING, world.costs.drain_s)])
         return
-    own += _take(world, _yielded(world, enough - own))
-    if own < batch.urgent and world.training_limit != 0:
-        _take(world, from_training(world, batch.urgent - own))
+    units += _take(world, _yielded(world, enough - units))
+    if units < batch.urgent and world.training_limit != 0:
+        _take(world, from_training(world, batch.urgent - units))
 
 
 def urgent_units(batch: Batch, view: View) -> int:

@@ -128,14 +128,19 @@ def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: Flo
         world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
     for number, pool in enumerate(world.pools):
         unit_s = spent[len(Role) + number] / (world.ledger.servers * MS)
-        own = list(pool.services)
-        rates = inputs.rate_max_per_s[own, minute]
+        services = list(pool.services)
+        rates = inputs.rate_max_per_s[services, minute]
         waiting = np.array(
-            [world.queues[one].waiting + int(world.queues[one].arrivals[minute]) for one in own]
+            [
+                world.queues[one].waiting + int(world.queues[one].arrivals[minute])
+                for one in services
+            ]
         )
         work_s = waiting / rates
-        shares = work_s / work_s.sum() if work_s.any() else np.full(len(own), 1 / len(own))
-        for service, rate, share in zip(own, rates.tolist(), shares.tolist(), strict=True):
+        shares = (
+            work_s / work_s.sum() if work_s.any() else np.full(len(services), 1 / len(services))
+        )
+        for service, rate, share in zip(services, rates.tolist(), shares.tolist(), strict=True):
             queue = world.queues[service]
             possible = unit_s * share * rate + carry[service]
             queue.finish(minute, int(possible))

@@ -223,10 +223,10 @@ def break_units(world: World, units: IntArray, repair_s: float) -> None:
     ledger.put(units, Role.BROKEN, world.now)
     for number in np.unique(owner[owner != NOBODY]).tolist():
         gang = world.gangs[number]
-        own = units[owner == number]
-        gang.paused = gang.paused[~np.isin(gang.paused, own)]
+        lost = units[owner == number]
+        gang.paused = gang.paused[~np.isin(gang.paused, lost)]
         if (~paused[owner == number]).any():
-            _fail(world, gang, own)
+            _fail(world, gang, lost)
     world.env.process(_repair(world, units, milliseconds(repair_s, world.horizon_ms)))
 
 

@@ -53,9 +53,9 @@ def limit_training(world: World) -> None:
         return
     excess = world.lent() - world.training_limit
     for units in (world.evaluating(), world.in_batch()):
-        given = units[: max(0, excess)]
-        release(world, given, [Phase(Role.DRAINING, world.costs.drain_s)])
-        excess -= len(given)
+        released = units[: max(0, excess)]
+        release(world, released, [Phase(Role.DRAINING, world.costs.drain_s)])
+        excess -= len(released)
     for gang in sorted(world.gangs, key=lambda one: (-one.job.priority, one.unsaved_unit_ms())):
         if excess > 0 and gang.size:
             before = gang.size

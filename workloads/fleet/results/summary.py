@@ -37,7 +37,7 @@ def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -
     and training in proportion before tokens and steps are priced.
     """
     batch = batch_document(run, economics)
-    told = {
+    results = {
         **_sizes(run),
         **_chip_hours(run),
         **_service(run),
@@ -46,7 +46,7 @@ def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -
         **_power(run, economics, prices),
         **({} if batch is None else {"batch": batch}),
     }
-    return {**told, **_money(told, economics)}
+    return {**results, **_money(results, economics)}
 
 
 def chip_hours(run: FleetRun) -> dict[str, float]:
@@ -128,17 +128,17 @@ def weight_changes(run: FleetRun) -> int:
 
 
 def regret(
-    own: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
+    policy: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
 ) -> dict[str, float]:
     """Compare with foresight under the same costs, and with a split that never changes.
 
     ``captured`` is the share of the training chip-hours between static and oracle that the policy
     gets.
     """
-    gain = own["training_chip_hours"] - static["training_chip_hours"]
+    gain = policy["training_chip_hours"] - static["training_chip_hours"]
     best = oracle["training_chip_hours"] - static["training_chip_hours"]
     return {
-        "regret_training_chip_hours": oracle["training_chip_hours"] - own["training_chip_hours"],
+        "regret_training_chip_hours": oracle["training_chip_hours"] - policy["training_chip_hours"],
         "gain_over_static_chip_hours": gain,
         "captured": gain / best if best else 0.0,
         "slo_attainment_oracle": oracle["slo_attainment"],
@@ -262,17 +262,17 @@ def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[s
     }
 
 
-def _money(told: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
-    cost = told["chip_hours"] * 3600.0 * economics.usd_per_chip_s
-    served, trained = told["inference_chip_hours"], told["training_chip_hours"]
+def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
+    cost = results["chip_hours"] * 3600.0 * economics.usd_per_chip_s
+    served, trained = results["inference_chip_hours"], results["training_chip_hours"]
     share = served / (served + trained) if served + trained else 0.0
-    tokens, steps = told["served_tokens"], told["training_steps"]
+    tokens, steps = results["served_tokens"], results["training_steps"]
     known = cost > 0
-    trained_tokens, electricity = told["training_tokens"], told["electricity_usd"] or 0.0
+    trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0
     revenue = tokens / 1e6 * economics.usd_per_million_tokens
-    if "batch" in told:
-        tokens += told["batch"]["served_tokens"]
-        revenue += told["batch"]["revenue_usd"] or 0.0
+    if "batch" in results:
+        tokens += results["batch"]["served_tokens"]
+        revenue += results["batch"]["revenue_usd"] or 0.0
     return {
         "cost_usd": cost if known else None,
         "cost_with_electricity_usd": cost + electricity if known or electricity else None,

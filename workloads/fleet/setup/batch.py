@@ -22,7 +22,7 @@ def interactive(demand: Demand, tier: BatchTier | None) -> Demand:
 
 
 def batch_work(
-    demand: Demand, own: Demand | None, services: Sequence[Service], tier: BatchTier | None
+    demand: Demand, stated: Demand | None, services: Sequence[Service], tier: BatchTier | None
 ) -> BatchWork | None:
     """Return the batch work of a run.
 
@@ -30,7 +30,7 @@ def batch_work(
     ----------
     demand : Demand
         Interactive requests of the run, of which the tier may be a share.
-    own : Demand, optional
+    stated : Demand, optional
         The tier's requests in the run where it has a demand of its own.
     services : sequence of Service
         All of one model, whose weights the batch work needs as well.
@@ -48,7 +48,7 @@ def batch_work(
             f"a batch tier on a fleet that serves {len(pools_from(services))} models; its requests "
             "need one model. Give one --model."
         )
-    asked = demand.times(tier.share / (1 - tier.share)) if own is None else own
+    asked = demand.times(tier.share / (1 - tier.share)) if stated is None else stated
     if asked.minutes < demand.minutes:
         raise InputError(
             f"a batch demand of {asked.minutes / MINUTES_PER_DAY:.3g} days for a run of "

@@ -48,11 +48,11 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
     (('llama-3.1-405b', 'llama-3.1-8b'), [2.0, 8.0])
     """
     models = tuple(each.model for each in shares)
-    given = [each.share for each in shares if each.share is not None]
+    stated = [each.share for each in shares if each.share is not None]
     if len(models) == 1:
         _shares([each.share for each in shares])
         return demand, models * len(demand.services)
-    if len(models) == len(demand.services) and not given:
+    if len(models) == len(demand.services) and not stated:
         return demand, models
     if len(demand.services) > 1:
         raise InputError(
@@ -73,12 +73,12 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
     )
 
 
-def _shares(given: Sequence[float | None]) -> list[float]:
+def _shares(shares: Sequence[float | None]) -> list[float]:
     """Shares that sum to 1: all given, or none."""
-    known = [share for share in given if share is not None]
+    known = [share for share in shares if share is not None]
     if not known:
-        return [1.0 / len(given)] * len(given)
-    if len(known) != len(given) or abs(sum(known) - 1) > 1e-6:
+        return [1.0 / len(shares)] * len(shares)
+    if len(known) != len(shares) or abs(sum(known) - 1) > 1e-6:
         raise InputError(
             f"shares of models {', '.join(f'{share:g}' for share in known)}; give every model one, "
             "such as llama-3.1-405b=20%,llama-3.1-8b=80%, that add up to 1."

@@ -105,12 +105,12 @@ def pools_from(services: Sequence[Service]) -> tuple[Pool, ...]:
         members.setdefault(key, []).append(number)
     return tuple(
         Pool(
-            services[own[0]].weights if len(own) > 1 else services[own[0]].name,
-            tuple(own),
-            max(services[number].weights_bytes for number in own),
-            max(services[number].cold_s for number in own),
+            services[numbers[0]].weights if len(numbers) > 1 else services[numbers[0]].name,
+            tuple(numbers),
+            max(services[number].weights_bytes for number in numbers),
+            max(services[number].cold_s for number in numbers),
         )
-        for own in members.values()
+        for numbers in members.values()
     )
 
 

@@ -70,8 +70,8 @@ class RankShare:
         """Constant of the serving engine: the chip's own, or its family's, 0 where neither is."""
         family = chip_family(self.cluster.chip, self.book).serving
         parts = (f"serving.{self.cluster.chip}", family)
-        own = next((part for part in parts if self.book.has(part, quantity)), None)
-        return self.book.value(own, quantity) if own else 0.0
+        described = next((part for part in parts if self.book.has(part, quantity)), None)
+        return self.book.value(described, quantity) if described else 0.0
 
     @property
     def query_heads(self) -> int:
@@ -95,8 +95,8 @@ class RankShare:
         if self.precision not in MEASURED_WITH_QUANTISATION:
             return seconds
         shortest = np.ones(1), SHORTEST, SHORTEST
-        own = self._launched_s(*shortest, self.precision) - self._launched_s(*shortest, "bf16")
-        return np.asarray(seconds - np.maximum(own, 0.0))
+        added_s = self._launched_s(*shortest, self.precision) - self._launched_s(*shortest, "bf16")
+        return np.asarray(seconds - np.maximum(added_s, 0.0))
 
     def _launched_s(self, m: FloatArray, n: int, k: int, precision: str) -> FloatArray:
         seconds = gemm_s(

@@ -43,18 +43,18 @@ class Expanded:
     Attributes
     ----------
     schedule : Schedule
-        The ops of ``told`` first, then each collective of each group, once.
+        The ops of ``collectives`` first, then each collective of each group, once.
     routines : Routines
         Where these stand, and which joins call them.
-    told : Schedule
-        The same iteration at the collective level, on which times are told.
+    collectives : Schedule
+        The same iteration at the collective level, whose ops the results show.
     op, end : int64 array (communications,)
         Ops of ranks that communicate, and the joins that end their calls.
     """
 
     schedule: Schedule
     routines: Routines
-    told: Schedule
+    collectives: Schedule
     op: IntArray
     end: IntArray
 
@@ -84,7 +84,7 @@ class _Called:
 
 def expand(
     program: Program,
-    told: Schedule,
+    collectives: Schedule,
     cluster: Cluster,
     *,
     as_flows: bool = False,
@@ -96,7 +96,7 @@ def expand(
     ----------
     program : Program
         Not folded: collectives of all groups share the fabric.
-    told : Schedule
+    collectives : Schedule
         The program at the collective level, without flows on memory.
     cluster : Cluster
     as_flows : bool
@@ -118,8 +118,8 @@ def expand(
         )
     layout = lay_out(program)
     called = list(_collectives(program, layout, cluster, as_flows=as_flows))
-    standing = len(told) + sum(map(len, called))
-    run = len(told) + sum(len(one.pattern) * len(one.join) for one in called)
+    standing = len(collectives) + sum(map(len, called))
+    run = len(collectives) + sum(len(one.pattern) * len(one.join) for one in called)
     level = "flow" if as_flows else "chunk"
     most = MOST_OPS_RUN if in_place else MOST_OPS
     if run > most:
@@ -134,15 +134,17 @@ def expand(
             f"most {MOST_OPS:,} fit. Use fewer chips or layers, or --level collective."
         )
     op, end = _ends(program, layout)
-    return Expanded(*_joined(told, called, op), told, op, end)
+    return Expanded(*_joined(collectives, called, op), collectives, op, end)
 
 
-def with_durations(expanded: Expanded, told: Schedule) -> Expanded:
+def with_durations(expanded: Expanded, collectives: Schedule) -> Expanded:
     """Return the same iteration with the kernel times of another schedule of its program."""
     duration = expanded.schedule.duration_ps.copy()
-    duration[: len(told)] = told.duration_ps
+    duration[: len(collectives)] = collectives.duration_ps
     duration[expanded.op] = 0
-    return replace(expanded, schedule=replace(expanded.schedule, duration_ps=duration), told=told)
+    return replace(
+        expanded, schedule=replace(expanded.schedule, duration_ps=duration), collectives=collectives
+    )
 
 
 def project(times: Times, expanded: Expanded) -> Trace:
@@ -150,7 +152,7 @@ def project(times: Times, expanded: Expanded) -> Trace:
     end_ps, status = times.end_ps.copy(), times.status.copy()
     end_ps[expanded.op] = times.end_ps[expanded.end]
     status[expanded.op] = times.status[expanded.end]
-    return Trace(expanded.told, replace(times, end_ps=end_ps, status=status))
+    return Trace(expanded.collectives, replace(times, end_ps=end_ps, status=status))
 
 
 def _collectives(
@@ -199,8 +201,8 @@ def _one_way(both: Schedule) -> Schedule:
     place = np.full(len(both), -1)
     place[kept] = np.arange(len(kept))
     src, edges, flows = both.edges.sources(), both.edges, both.flows
-    own = (place[src] >= 0) & (place[edges.dst] >= 0)
-    starts = None if edges.from_start is None else edges.from_start[own]
+    within = (place[src] >= 0) & (place[edges.dst] >= 0)
+    starts = None if edges.from_start is None else edges.from_start[within]
     among = np.flatnonzero(place[flows.op] >= 0)
     shares = np.repeat(place[flows.op] >= 0, np.diff(flows.ptr))
     widths = np.diff(flows.ptr)[among]
@@ -213,7 +215,7 @@ def _one_way(both: Schedule) -> Schedule:
             priority=both.priority[kept],
         ),
         edges=Edges.from_pairs(
-            len(kept), place[src[own]], place[edges.dst[own]], edges.lag_ps[own], starts
+            len(kept), place[src[within]], place[edges.dst[within]], edges.lag_ps[within], starts
         ),
         resources=both.resources,
         flows=Flows(
@@ -240,25 +242,28 @@ def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
     return np.concatenate(ops), np.concatenate(ends)
 
 
-def _joined(told: Schedule, called: list[_Called], talks: IntArray) -> tuple[Schedule, Routines]:
+def _joined(
+    collectives: Schedule, called: list[_Called], talks: IntArray
+) -> tuple[Schedule, Routines]:
     """All ops in one schedule: those of ranks, then each collective and the join that ends it."""
     kind, duration, resource = (
-        column.copy() for column in (told.kind, told.duration_ps, told.resource)
+        column.copy()
+        for column in (collectives.kind, collectives.duration_ps, collectives.resource)
     )
     kind[talks], duration[talks], resource[talks] = JOIN, 0, NO_RESOURCE
     patterns = [one.pattern for one in called]
-    first = np.cumsum([len(told), *map(len, called)])
-    tables, places = _fabric(told.resources, patterns)
+    first = np.cumsum([len(collectives), *map(len, called)])
+    tables, places = _fabric(collectives.resources, patterns)
     held = [
         np.append(place, NO_RESOURCE)[one.resource]
         for one, place in zip(patterns, places, strict=True)
     ]
     columns = OpColumns(
-        kind=_behind(kind, [one.kind for one in patterns], JOIN),
+        kind=_behind(kind, [pattern.kind for pattern in patterns], JOIN),
         resource=_behind(resource, held, NO_RESOURCE),
-        duration_ps=_behind(duration, [one.duration_ps for one in patterns], 0),
-        size_bytes=_behind(told.size_bytes, [one.size_bytes for one in patterns], 0),
-        priority=_behind(told.priority, [one.priority for one in patterns], 0),
+        duration_ps=_behind(duration, [pattern.duration_ps for pattern in patterns], 0),
+        size_bytes=_behind(collectives.size_bytes, [pattern.size_bytes for pattern in patterns], 0),
+        priority=_behind(collectives.priority, [pattern.priority for pattern in patterns], 0),
     )
     routines = Routines(
         first,
@@ -267,9 +272,9 @@ def _joined(told: Schedule, called: list[_Called], talks: IntArray) -> tuple[Sch
     )
     return schedule(
         columns,
-        edges=_edges(told.edges, patterns, first),
+        edges=_edges(collectives.edges, patterns, first),
         resources=tables,
-        flows=_flows(told.flows, patterns, first, places),
+        flows=_flows(collectives.flows, patterns, first, places),
     ), routines
 
 
@@ -282,13 +287,15 @@ def _behind(outside: IntArray, parts: list[IntArray], end: int) -> IntArray:
 
 def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, list[IntArray]]:
     """Return streams and then all resources of collectives, each once, and their new numbers."""
-    tables = {id(one.resources): one.resources for one in patterns}  # most share their table
+    tables = {
+        id(pattern.resources): pattern.resources for pattern in patterns
+    }  # most share their table
     if not tables:
         return streams, []
     held, numbers = common(list(tables.values()))
     number = dict(zip(tables, numbers, strict=True))
     whole = Resources.concat([streams, held])
-    return whole, [len(streams) + number[id(one.resources)] for one in patterns]
+    return whole, [len(streams) + number[id(pattern.resources)] for pattern in patterns]
 
 
 def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
@@ -321,7 +328,7 @@ def _flows(
     outside: Flows, patterns: list[Schedule], first: IntArray, places: list[IntArray]
 ) -> Flows:
     """Flows of the ops outside, then of each routine."""
-    tables = [one.flows for one in patterns]
+    tables = [pattern.flows for pattern in patterns]
     widths = [np.diff(one.ptr) for one in (outside, *tables)]
     ops = [one.op + begin for one, begin in zip(tables, first.tolist(), strict=False)]
     held = [place[one.resource] for one, place in zip(tables, places, strict=True)]

@@ -204,11 +204,11 @@ class Leads:
 def _rank_edges(template: Template) -> Leads:
     """Edges of a rank of a stage: a communication leads to its join only."""
     meets = template.exchange >= 0
-    own = ~meets[template.src]
+    within = ~meets[template.src]
     talks = np.flatnonzero(meets)
-    src = np.concatenate([template.src[own], talks])
-    column = np.concatenate([template.column[own], template.exchange[talks] + 1])
-    value = np.concatenate([template.value[own], 2 * template.call[talks] + 1])
+    src = np.concatenate([template.src[within], talks])
+    column = np.concatenate([template.column[within], template.exchange[talks] + 1])
+    value = np.concatenate([template.value[within], 2 * template.call[talks] + 1])
     order = np.argsort(src, kind="stable")
     return Leads(
         np.bincount(src, minlength=len(meets)), column[order], value[order].astype(np.int32)
@@ -225,9 +225,9 @@ def _join_edges(program: Program, templates: list[Template], number: int) -> Lea
     for stage, op, places in program.roles(exchange):
         template = templates[stage]
         after = template.exchange[template.src] == number
-        own = np.zeros(len(template.exchange), np.bool_)
-        own[op] = True
-        after &= own[template.src]
+        is_exchange = np.zeros(len(template.exchange), np.bool_)
+        is_exchange[op] = True
+        after &= is_exchange[template.src]
         joins = [2 * np.arange(exchange.calls), 2 * template.call[template.src[after]] + 1]
         leads = [np.full(len(op), OWN), template.column[after]], [op, template.value[after]]
         alike = [np.concatenate(some) for some in (joins, *leads)]

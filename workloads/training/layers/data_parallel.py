@@ -55,11 +55,11 @@ def bucket_parameters(shapes: RankShapes) -> int:
     >>> bucket_parameters(replace(some, plan=ParallelPlan(bucket_bytes=100_000_000)))
     25000000
     """
-    plan, own = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.parts).name}"
+    plan, quantity = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.parts).name}"
     if plan.bucket_bytes:
         return part(plan.bucket_bytes, GRADIENT_BYTES)
-    if shapes.parts.has("training", own):
-        return part(shapes.parts.integer("training", own), GRADIENT_BYTES)
+    if shapes.parts.has("training", quantity):
+        return part(shapes.parts.integer("training", quantity), GRADIENT_BYTES)
     return max(LEAST_BUCKET, BUCKET_OF_A_REPLICA * plan.replicas)
 
 
@@ -128,11 +128,11 @@ def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
     """
     plan = shapes.plan
     held = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
-    own = kernel("norm.squares", shapes.stream(GRADIENT_BYTES * max(1, held)), "optimizer")
+    squares = kernel("norm.squares", shapes.stream(GRADIENT_BYTES * max(1, held)), "optimizer")
     if plan.norm_ranks == 1:
-        return [own]
+        return [squares]
     what = "dp" if "dp" in plan.norm_axes else "pp" if plan.pp > 1 else "tp"
-    return [own, LayerOp("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
+    return [squares, LayerOp("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
 
 
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:

@@ -79,11 +79,11 @@ class ReplicaExchange:
             runs = buckets([share.total for share in shares], least)
         stretches, left = [], NOTHING
         for run in runs:
-            own, leaving = total(shares[run.start : run.stop]), list[LayerOp]()
-            if reduces and own.total >= least:
-                leaving = reduce_gradients(self.parameters.shapes, "bucket", own)
+            bucket, leaving = total(shares[run.start : run.stop]), list[LayerOp]()
+            if reduces and bucket.total >= least:
+                leaving = reduce_gradients(self.parameters.shapes, "bucket", bucket)
             else:
-                left = own
+                left = bucket
             stretches.append(Stretch(layers[run.start : run.stop], leaving))
         return stretches, left
 
@@ -102,9 +102,9 @@ class ReplicaExchange:
 
         Where only the update was divided, what is frozen stays as it was on every rank.
         """
-        own = self.parameters
-        shares = own.held if self._plan.sharding == 3 else own.trained
-        return gather_parameters(own.shapes, "bucket", total(shares(layers)))
+        parameters = self.parameters
+        shares = parameters.held if self._plan.sharding == 3 else parameters.trained
+        return gather_parameters(parameters.shapes, "bucket", total(shares(layers)))
 
     def gathered_edges(self) -> list[LayerOp]:
         """Gather embedding, final norm and output layer, as far as the stage holds them."""
@@ -116,22 +116,22 @@ class ReplicaExchange:
 
     def updated(self) -> list[IntArray]:
         """Stretches of layers, each a bucket, in which updated parameters are gathered."""
-        own = self.parameters
+        parameters = self.parameters
         return [
             layers[run.start : run.stop]
-            for layers in own.chunks
-            for run in buckets([one.total for one in own.held(layers)], own.bucket)
+            for layers in parameters.chunks
+            for run in buckets([one.total for one in parameters.held(layers)], parameters.bucket)
         ]
 
     def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
         """Time in which kernels wait for parameters and gradients that other ranks hold."""
-        own = self.parameters
-        rate = sharded_bytes_per_s(own.shapes, self.job)
+        parameters = self.parameters
+        rate = sharded_bytes_per_s(parameters.shapes, self.job)
         if not rate or not len(layers):
             return []
-        each = own.shapes.parts.integer("training", "reduced_bytes")
-        exchanged = gathers * WEIGHT_BYTES * total(own.held(layers)).total
-        exchanged += reduces * each * total(own.trained(layers)).total
+        each = parameters.shapes.parts.integer("training", "reduced_bytes")
+        exchanged = gathers * WEIGHT_BYTES * total(parameters.held(layers)).total
+        exchanged += reduces * each * total(parameters.trained(layers)).total
         return [kernel("shards.wait", Timing(exchanged / rate, "assumed"), "dp")]
 
     def finish(self) -> list[LayerOp]:

@@ -47,17 +47,17 @@ def memory_in_use(
     gated = parts.integer("training", "gated_kept")
     in_use = []
     for one in np.unique(rank[ran])[:MOST_CHIPS].tolist():
-        own = np.flatnonzero((rank == one) & ran)
-        its_stage = int(stage[own[0]])
+        of_rank = np.flatnonzero((rank == one) & ran)
+        its_stage = int(stage[of_rank[0]])
         kept = memory(model, plan, its_stage, parts, chip)
         always = kept.weights + kept.gradients + kept.optimizer
         chunks = chunk_layers(model, plan, its_stage)
         each = [chunk_activations(model, plan, its_stage, k, gated) for k in range(plan.vpp)]
-        passes = own[(layer[own] >= 0) & (microbatch[own] >= 0)]
+        passes = of_rank[(layer[of_rank] >= 0) & (microbatch[of_rank] >= 0)]
         start, end, chunk = _spans(trace, passes, layer, microbatch, chunks)
         held = np.concatenate([[always], np.array(each, np.float64)[chunk]])
         spans = np.append(0, start), np.append(trace.total_ps, end)
-        owner = int(trace.schedule.resources.owner[trace.schedule.resource[own].max()])
+        owner = int(trace.schedule.resources.owner[trace.schedule.resource[of_rank].max()])
         name = f"memory in use, rank {one}"
         in_use.append(counter(name, "B", *spans, held, chip=owner))
     return in_use
@@ -71,7 +71,7 @@ def _spans(
     chunks: Sequence[IntArray],
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Start, end [ps] and chunk of each microbatch's activations in each chunk of layers."""
-    chunk_of = np.full(max(int(one.max(initial=-1)) for one in chunks) + 1, -1, np.int64)
+    chunk_of = np.full(max(int(chunk.max(initial=-1)) for chunk in chunks) + 1, -1, np.int64)
     for number, layers in enumerate(chunks):
         chunk_of[layers] = number
     pair = microbatch[op].astype(np.int64) * len(chunks) + chunk_of[layer[op]]

@@ -81,7 +81,7 @@ class Memory:
 
     def parts(self) -> dict[str, int]:
         """The parts by name [B]."""
-        names = [one.name for one in fields(self) if one.name != "capacity"]
+        names = [field.name for field in fields(self) if field.name != "capacity"]
         return {name: getattr(self, name) for name in names}
 
 

@@ -98,7 +98,7 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 def _schedule(value: Any, _all: Mapping[str, Any]) -> str | None:
     """Pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``."""
     plain = _plain(value)
-    alike = [one for one in all_schedules() if _plain(one.name) in plain]
+    alike = [schedule for schedule in all_schedules() if _plain(schedule.name) in plain]
     best = max(alike, key=lambda one: (one.splits_weights, len(one.name)), default=None)
     return best.name if best else None
 

@@ -38,7 +38,7 @@ def total(shares: Sequence[Share]) -> Share:
     >>> total([Share(1, 2), Share(3, 4)])
     Share(dense=4, experts=6)
     """
-    return Share(sum(one.dense for one in shares), sum(one.experts for one in shares))
+    return Share(sum(share.dense for share in shares), sum(share.experts for share in shares))
 
 
 def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share:
@@ -81,10 +81,10 @@ def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
     if stage == first:
         edges += part(model.embedding_parameters, plan.tp)
     if stage == last:
-        own = not model.tied_embeddings
+        untied = not model.tied_embeddings
         copied = model.tied_embeddings and first != last
         edges += model.norm_parameters
-        edges += part(model.vocab * model.hidden, plan.tp) * (own or copied)
+        edges += part(model.vocab * model.hidden, plan.tp) * (untied or copied)
     return edges
 
 

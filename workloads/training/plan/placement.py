@@ -66,7 +66,7 @@ class Placement:
         """
         plan = self.plan
         if axis == "norm":
-            among = sorted(self._axis(one) for one in plan.norm_axes)
+            among = sorted(self._axis(axis) for axis in plan.norm_axes)
             whole = np.moveaxis(self.grid, among, range(-len(among), 0))
             return whole.reshape(-1, plan.norm_ranks)
         if axis in ("etp", "ep", "edp"):

@@ -55,8 +55,8 @@ def read_any_plan(path: Path) -> OtherPlan:
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = {_known(str(key), path): value for key, value in document.items()}
-    own = {name: _checked(name, value, path) for name, value in named.items()}
-    return OtherPlan("cluster-sim", own, ())
+    values = {name: _checked(name, value, path) for name, value in named.items()}
+    return OtherPlan("cluster-sim", values, ())
 
 
 def _checked(name: str, value: Any, path: Path) -> Any:
@@ -91,10 +91,10 @@ def plan_yaml(plan: ParallelPlan) -> str:
     >>> plan_yaml(ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))).splitlines()[:2]
     ['tp: 4', 'pp: 2']
     """
-    told: dict[str, Any] = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    told["order"] = "-".join(plan.order)
-    told["stage_layers"] = "-".join(map(str, plan.stage_layers))
-    whole = {name: value for name, value in told.items() if value != ""}
+    values: dict[str, Any] = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    values["order"] = "-".join(plan.order)
+    values["stage_layers"] = "-".join(map(str, plan.stage_layers))
+    whole = {name: value for name, value in values.items() if value != ""}
     return str(yaml.safe_dump(whole, sort_keys=False))
 
 
@@ -134,10 +134,10 @@ def complete(
     """
     known = {name: _read(name, value) for name, value in stated.items() if value is not None}
     known.setdefault("ranks_per_chip", ranks_per_chip(cluster, lnc))
-    usual, told = ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
-    if lnc is not None and told != usual:
+    usual, planned = ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
+    if lnc is not None and planned != usual:
         raise InputError(
-            f"--lnc {lnc} makes {usual} ranks a chip, but ranks_per_chip is {told}. "
+            f"--lnc {lnc} makes {usual} ranks a chip, but ranks_per_chip is {planned}. "
             "State one of them."
         )
     if _size(known, "pp") > 1:

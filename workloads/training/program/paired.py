@@ -44,10 +44,10 @@ def pairs(order: Passes, begins: IntArray) -> list[Pair]:
     paired = []
     for at in np.flatnonzero(first).tolist():
         after = at + 2
-        own = after < len(phase) and phase[after] == WEIGHT
-        own = own and order.microbatch[after] == order.microbatch[at + 1]
-        own = bool(own and chunk[after] == chunk[at + 1])
-        rows = (at, at + 1, after, after + own)
+        has_weights = after < len(phase) and phase[after] == WEIGHT
+        has_weights = has_weights and order.microbatch[after] == order.microbatch[at + 1]
+        has_weights = bool(has_weights and chunk[after] == chunk[at + 1])
+        rows = (at, at + 1, after, after + has_weights)
         paired.append(Pair(*(int(begins[row]) for row in rows)))
     return paired
 

@@ -190,7 +190,7 @@ def program(
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:
     """Return the program on memories of this rate, with what contends for them marked."""
     stream_of = np.array([step.stream for step in program.steps])
-    rates = [program.draws.rate_bytes_per_s[one.ops.step] for one in program.streams]
+    rates = [program.draws.rate_bytes_per_s[stream.ops.step] for stream in program.streams]
     for exchange in program.exchanges:
         most = exchange.draws.rate_bytes_per_s.max(axis=0)
         for role in program.roles(exchange):
@@ -330,8 +330,8 @@ class _Exchanges:
     def _steps(self, axis: str, ending: str) -> BoolArray:
         """Return which steps are of an axis and have names that end so."""
         if (axis, ending) not in self._of_axis:
-            told = [one.axis == axis and one.name.endswith(ending) for one in self.steps]
-            self._of_axis[axis, ending] = np.array(told, np.bool_)
+            belongs = [step.axis == axis and step.name.endswith(ending) for step in self.steps]
+            self._of_axis[axis, ending] = np.array(belongs, np.bool_)
         return self._of_axis[axis, ending]
 
     def _exchange(

@@ -81,18 +81,18 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     crossings = 0 if far == 1 else far if near > 1 else far - 1
     if kind == "all-reduce" and (rings or far == 1):
         switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
-        own = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
+        sides = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
         half = ranks - 1 - crossings
         outside = 2 * ring / near if far > 1 else 0
-        return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **own)
+        return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **sides)
     if kind == "all-reduce":
         switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
         outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
         climb = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
         return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **climb)
     if kind in ("all-gather", "reduce-scatter"):
-        own = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
-        return load("ring", ring, ring / near if far > 1 else 0, **own)
+        sides = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
+        return load("ring", ring, ring / near if far > 1 else 0, **sides)
     if kind == "broadcast":
         outside = size_bytes / near if far > 1 else 0
         return load("ring", size_bytes, outside, steps=ranks - far, far_steps=far - 1)

@@ -79,13 +79,13 @@ class Tuner:
 
 def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tuner:
     """Look up what the tuner believes of a chip and a fabric ("" for none)."""
-    own, share = f"{PART}.{chip}", numbers.value(PART, "ll128_share")
-    links = numbers.value(own, "link_rate")
-    known = numbers.has(own, "ll128_channel_rate")
-    channel = numbers.value(own, "ll128_channel_rate") if known else 0.0
+    of_chip, share = f"{PART}.{chip}", numbers.value(PART, "ll128_share")
+    links = numbers.value(of_chip, "link_rate")
+    known = numbers.has(of_chip, "ll128_channel_rate")
+    channel = numbers.value(of_chip, "ll128_channel_rate") if known else 0.0
     flight = numbers.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
     rates = {
-        "ll": (numbers.value(own, "ll_rate"), adapter_rate * numbers.value(PART, "ll_share")),
+        "ll": (numbers.value(of_chip, "ll_rate"), adapter_rate * numbers.value(PART, "ll_share")),
         "ll128": (links * share * known, min(adapter_rate * share, channel)),
         "simple": (links, adapter_rate),
     }
@@ -98,11 +98,11 @@ def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tu
         )
         for name in PROTOCOLS
     ]
-    nvls = numbers.has(own, "in_switch_share")
+    nvls = numbers.has(of_chip, "in_switch_share")
     return Tuner(
         tuple(believed),
         numbers.value(PART, "in_switch_start"),
-        links * numbers.value(own, "in_switch_share") if nvls else 0.0,
+        links * numbers.value(of_chip, "in_switch_share") if nvls else 0.0,
         numbers.value(PART, "message"),
         numbers.value(PART, "short_tree"),
         _tree_bytes(numbers, f"{PART}.{fabric}") if fabric else (),

@@ -122,8 +122,8 @@ def layout(program: Program) -> Layout:
     row_at = np.concatenate([[0], np.cumsum(np.diff(low, axis=0).max(axis=0))])
     blocks = _Blocks(component, first, low, place)
     tables = _exchanges(program, wide, blocks)
-    own = _own_groups(program, wide, place, np.diff(stage_at))
-    return Layout(order, stage_at, low, row_at, wide, **tables, **own)
+    groups = _own_groups(program, wide, place, np.diff(stage_at))
+    return Layout(order, stage_at, low, row_at, wide, **tables, **groups)
 
 
 def _components(program: Program) -> tuple[IntArray, BoolArray]:
@@ -149,8 +149,11 @@ def _joined(component: IntArray, exchanges: list[Exchange]) -> IntArray:
     from scipy.sparse.csgraph import connected_components
 
     pairs = [
-        (component[one.members[:, :1]].repeat(one.members.shape[1] - 1, 1), one.members[:, 1:])
-        for one in exchanges
+        (
+            component[exchange.members[:, :1]].repeat(exchange.members.shape[1] - 1, 1),
+            exchange.members[:, 1:],
+        )
+        for exchange in exchanges
     ]
     src = np.concatenate([a.reshape(-1) for a, _ in pairs])
     dst = component[np.concatenate([b.reshape(-1) for _, b in pairs])]
@@ -176,7 +179,7 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
     """Groups of all exchanges; of narrow ones, in order of block."""
     exchanges = program.exchanges
     member, kind, group_low = [], [], []
-    roles = max((len(one.ops) for one in exchanges), default=1)
+    roles = max((len(exchange.ops) for exchange in exchanges), default=1)
     role_ptr = np.zeros((len(exchanges), roles + 1), np.int64)
     for number, one in enumerate(exchanges):
         role_ptr[number] = np.searchsorted(np.sort(one.role), np.arange(roles + 1))
@@ -186,16 +189,16 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
         group_low.append(np.searchsorted(of[by_block], blocks.first) * (not wide[number]))
         local = _local(program, one, of[by_block], by_block, blocks)
         member.append(local[: 0 if wide[number] else None].reshape(-1))
-    duration = [one.duration_ps.reshape(-1) for one in exchanges]
+    duration = [exchange.duration_ps.reshape(-1) for exchange in exchanges]
     return {
         "group_low": np.array(group_low, np.int64).reshape(len(exchanges), len(blocks.first)),
-        "width": np.array([one.members.shape[1] for one in exchanges], np.int64),
+        "width": np.array([exchange.members.shape[1] for exchange in exchanges], np.int64),
         "role_ptr": role_ptr,
         "member_at": _begins(member),
         "group_at": _begins(kind),
         "time_at": _begins(duration),
-        "calls": np.array([one.calls for one in exchanges], np.int64),
-        "groups": np.array([len(one.members) for one in exchanges], np.int64),
+        "calls": np.array([exchange.calls for exchange in exchanges], np.int64),
+        "groups": np.array([len(exchange.members) for exchange in exchanges], np.int64),
         "member": _concatenated(member),
         "kind": _concatenated(kind),
         "duration_ps": _concatenated(duration),
@@ -217,7 +220,7 @@ def _own_groups(
     program: Program, wide: BoolArray, place: IntArray, ranks: IntArray
 ) -> dict[str, Any]:
     """Group of each rank in each role of the wide exchanges."""
-    roles = max((len(one.ops) for one in program.exchanges), default=1)
+    roles = max((len(exchange.ops) for exchange in program.exchanges), default=1)
     own_at = np.zeros((len(program.exchanges), roles), np.int64)
     groups: list[IntArray] = []
     at = 0

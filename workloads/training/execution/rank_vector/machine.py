@@ -150,12 +150,12 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
         *np.zeros((2, ranks), np.int64),
     )
     tape = timed_tape(machine.nodes, first_starts(machine), machine.layout.widest)
-    none, given = np.zeros(0, np.int64), (machine.unions.ptr, machine.unions.union, usual)
+    none, unions = np.zeros(0, np.int64), (machine.unions.ptr, machine.unions.union, usual)
     results = (followed.covered, followed.spent, followed.late, followed.until)
     states = [
         State(
             machine.clocks(np.zeros(tape.size, np.int64), 0),
-            Notes(mode, machine.cover(ROOM), *given, none, *results),
+            Notes(mode, machine.cover(ROOM), *unions, none, *results),
         )
         for _ in range(machine.threads)
     ]
@@ -184,16 +184,16 @@ def _telling(progress: Progress | None, what: str) -> Telling | None:
 class _Counter:
     """Counter of the work done so far."""
 
-    def __init__(self, whole: int, told: Telling | None):
+    def __init__(self, whole: int, report: Telling | None):
         self.whole = whole
         self.done = 0
-        self.told = told
+        self.report = report
 
     def more(self, count: int) -> None:
         """Progress by so much more work."""
         self.done += count
-        if self.told:
-            self.told(self.done, self.whole)
+        if self.report:
+            self.report(self.done, self.whole)
 
 
 def _work(nodes: Nodes) -> Work:

@@ -19,7 +19,7 @@ def over_blocks(
     blocks: int,
     states: Sequence[State],
     work: Callable[[State, tuple[int, int]], None],
-    told: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> None:
     """Do some work on stretches of blocks, with as many threads as there are states.
 
@@ -29,15 +29,15 @@ def over_blocks(
     states : sequence
         State that a thread changes; no two work with the same.
     work : function of (state, (first block, one past the last))
-    told : function of int
-        Told how many more blocks are done.
+    report : function of int
+        Called with the number of blocks that are done since the last call.
     """
     step = max(1, blocks // CALLS)
     stretches = [(low, min(low + step, blocks)) for low in range(0, blocks, step)]
     if len(stretches) == 1 or len(states) == 1:
         for low, high in stretches:
             work(states[0], (low, high))
-            told(high - low)
+            report(high - low)
         return
     free: SimpleQueue[State] = SimpleQueue()
     for state in states:
@@ -53,7 +53,7 @@ def over_blocks(
         futures = [pool.submit(one, stretch) for stretch in stretches]
         try:
             for future in as_completed(futures):
-                told(future.result())
+                report(future.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

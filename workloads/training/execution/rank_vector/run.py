@@ -273,10 +273,10 @@ def _ready(
     for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
         stage = work.stage[part]
         low = layout.low[block, stage]
-        own = layout.own_at[exchange, part - work.part_ptr[node]] + low
+        begin = layout.own_at[exchange, part - work.part_ptr[node]] + low
         for k in range(work.wait_ptr[part], work.wait_ptr[part + 1]):
             for c in range(layout.low[block + 1, stage] - low):
-                g = meets + layout.group_of[own + c]
+                g = meets + layout.group_of[begin + c]
                 clocks.ready[g] = max(clocks.ready[g], clocks.end[base + tape.wait_at[k] + c])
 
 

@@ -76,9 +76,9 @@ def unions(nodes: Nodes) -> Unions:
             alone[code], count = count, count + 1
     for code in present:
         cumulative = {int(union) for union in first[code:] if union != SUMMED}
-        own = {int(alone[code])} - {SUMMED}
-        belongs[code] = sorted(cumulative | own)
-    ptr = np.cumsum([0, *(len(one) for one in belongs)])
+        part = {int(alone[code])} - {SUMMED}
+        belongs[code] = sorted(cumulative | part)
+    ptr = np.cumsum([0, *(len(codes) for codes in belongs)])
     return Unions(first, alone, ptr, np.concatenate(belongs).astype(np.int64), count)
 
 

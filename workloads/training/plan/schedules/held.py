@@ -74,8 +74,8 @@ def most_held(
     change = (order.phase == FORWARD).astype(np.int64) - (order.phase == dropped)
     if chunks == 1:
         return np.full((1, 1), np.cumsum(change).max())
-    own = order.chunk[:, None] == np.arange(chunks)
-    return _undominated(np.unique(np.cumsum(change[:, None] * own, axis=0), axis=0))
+    of_chunk = order.chunk[:, None] == np.arange(chunks)
+    return _undominated(np.unique(np.cumsum(change[:, None] * of_chunk, axis=0), axis=0))
 
 
 def _undominated(moments: IntArray) -> IntArray:
