@@ -150,7 +150,7 @@ def parameter_texts(docstring: str) -> dict[str, str]:
         r"^(\S[^\n]*)\n((?:[ \t]+[^\n]*\n?|\n)*)", f"{section[1]}\n" if section else "", re.M
     ):
         for name in head.partition(" : ")[0].split(","):
-            texts[name.strip()] = " ".join(body.split())
+            texts[name.strip()] = " ".join(body.replace("``", "").split())
     return texts
 
 

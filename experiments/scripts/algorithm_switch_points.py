@@ -32,13 +32,17 @@ def run(
     Parameters
     ----------
     op : str
+        Collective operation, such as ``all-reduce``.
     clusters : tuple of str
-        Named machines, of which all chips take part.
+        Named machines, of which all chips take part; by default Trainium's three scale-up
+        domains.
     sizes : str
-        As ``1KiB:1GiB:4``.
+        First and last size of the buffer, and the factor between two sizes; by default
+        from launch-bound to bandwidth-bound [B].
     ranks_per_chip : int
+        Ranks that take part on each chip.
     ideal : bool
-        Link rates and latencies only.
+        Count link rates and latencies only, without efficiencies and launches.
 
     Returns
     -------
@@ -75,7 +79,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for axes, name in zip(panels, names, strict=True):
         _panel(axes, frame[frame.cluster == name], list(dict.fromkeys(frame.algorithm)))
-    panels[0].set_ylabel("time over that of the fastest algorithm")
+    panels[0].set_ylabel("time relative to the fastest algorithm")
     handles = {
         label: handle
         for axes in panels

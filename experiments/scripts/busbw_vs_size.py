@@ -29,15 +29,18 @@ def run(
     Parameters
     ----------
     op : str
+        Collective operation, such as ``all-reduce``.
     cluster : str
-        A named machine.
+        Named machine, of which all chips take part.
     sizes : str
-        As ``1KiB:1GiB:4``.
+        First and last size of the buffer, and the factor between two sizes; by default
+        from launch-bound to bandwidth-bound [B].
     algorithms : tuple of str
-        Names, or ``("all",)`` for all that make sense.
+        Names, or ``all`` for every algorithm that makes sense.
     ranks_per_chip : int
+        Ranks that take part on each chip.
     ideal : bool
-        Link rates and latencies only.
+        Count link rates and latencies only, without efficiencies and launches.
 
     Returns
     -------

@@ -27,11 +27,19 @@ def run(
 
     Parameters
     ----------
-    model, cluster : str
+    model : str
+        Name of a shipped model, or path of a ``config.json``.
+    cluster : str
+        Named machine or cluster file.
     tp : tuple of int
+        Tensor-parallel degrees [ranks].
     shares : tuple of float
-        Shares of the compute engines that a collective takes while it runs; 0 for cores of its own.
-    global_batch, seq : int
+        Shares of the compute engines that a collective takes while it runs; 0 for cores of
+        its own.
+    global_batch : int
+        Sequences of one optimizer step; small, so that the step stays short to simulate.
+    seq : int
+        Length of a sequence [tokens].
 
     Returns
     -------

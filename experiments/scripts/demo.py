@@ -31,15 +31,24 @@ def run(
     seq: int = 8192,
     overlap: str = "all",
 ) -> pd.DataFrame:
-    """Simulate the step and tell its parts.
+    """Simulate the step and divide it into its parts.
 
     Parameters
     ----------
     model : str
-        A name, or the path of a ``config.json``.
+        Name of a shipped model, or path of a ``config.json``.
     cluster : str
-    tp, pp, global_batch, seq : int
+        Named machine or cluster file.
+    tp : int
+        Tensor-parallel degree [ranks].
+    pp : int
+        Pipeline stages.
+    global_batch : int
+        Sequences of one optimizer step, all replicas together.
+    seq : int
+        Length of a sequence [tokens].
     overlap : str
+        Communication that runs beside compute: ``none``, ``dp`` or ``all``.
 
     Returns
     -------

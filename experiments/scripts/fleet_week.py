@@ -29,14 +29,15 @@ def run(
     Parameters
     ----------
     cluster : str
-        Units are its scale-up domains.
+        Named machine or cluster file, whose scale-up domains are the fleet's units.
     demand : str
-        Bundled name or CSV file; scaled so that its busiest hour fills the fleet.
+        Bundled demand or CSV file, scaled so that its busiest hour fills the fleet.
     model : str
-        Served and trained.
+        Model that is served and trained.
     policy : str
-        Built-in name or file.
+        Name of a built-in policy, or file of one.
     days : float
+        Simulated time; by default a week, so that weekdays and weekend are in it [d].
     seed : int
         Seed of failures and repairs.
 

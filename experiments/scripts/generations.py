@@ -125,6 +125,19 @@ def run(
 ) -> pd.DataFrame:
     """Search each machine's best plan and simulate it, in each precision that its chip gains from.
 
+    Parameters
+    ----------
+    model : str
+        Name of a shipped model, or path of a ``config.json``.
+    machines : tuple of str
+        Named machines of similar numbers of chips, one or more of each generation.
+    global_batch : int
+        Sequences of one optimizer step on every machine.
+    seq : int
+        Length of a sequence [tokens].
+    finalists : int
+        Best estimates that are simulated on each machine; the fastest is kept.
+
     Returns
     -------
     DataFrame

@@ -25,12 +25,14 @@ def run(
     Parameters
     ----------
     cluster : str
-        A machine of Trainium2 with a Z axis.
+        Machine of Trainium2 with a Z axis.
     ops : tuple of str
+        Collective operations, such as ``all-reduce``.
     sizes : str
-        As ``1MiB:1GiB:4``.
+        First and last size of the buffer, and the factor between two sizes; links bind
+        from 1 MiB on [B].
     times : tuple of float
-        Factors on the bandwidth of a Z link.
+        Factors on the bandwidth of a Z link; 1 as it is, 2 as X and Y.
 
     Returns
     -------

@@ -28,13 +28,20 @@ def run(
     Parameters
     ----------
     model : str
-        One with experts.
+        Model with experts, named or the path of a ``config.json``.
     clusters : tuple of str
         Clusters of equal numbers of chips, so that ranks are equal.
-    tp, pp : int
+    tp : int
+        Tensor-parallel degree [ranks].
+    pp : int
+        Pipeline stages.
     ep : tuple of int
-        Ranks among which experts are divided; those that do not divide the replicas are left out.
-    global_batch, seq : int
+        Numbers of ranks among which experts are divided; those that do not divide the
+        replicas are left out.
+    global_batch : int
+        Sequences of one optimizer step, all replicas together.
+    seq : int
+        Length of a sequence [tokens].
 
     Returns
     -------

@@ -26,6 +26,25 @@ def run(
 ) -> pd.DataFrame:
     """Simulate one step under every pipeline schedule and number of microbatches.
 
+    Parameters
+    ----------
+    model : str
+        Name of a shipped model, or path of a ``config.json``.
+    cluster : str
+        Named machine or cluster file.
+    tp : int
+        Tensor-parallel degree [ranks].
+    pp : int
+        Pipeline stages.
+    microbatches : tuple of int
+        Microbatches of a replica in one step; at least as many as stages fill the
+        pipeline.
+    seq : int
+        Length of a sequence [tokens].
+    chunks : int
+        Chunks of layers that a stage holds under interleaved schedules; 2 is the fewest
+        that interleave.
+
     Returns
     -------
     DataFrame

@@ -28,12 +28,19 @@ def run(
     Parameters
     ----------
     model : str
-        A name, or the path of a ``config.json``.
+        Name of a shipped model, or path of a ``config.json``.
     cluster : str
-    global_batch, seq : int
-    overlap, precision : str
+        Named machine or cluster file.
+    global_batch : int
+        Sequences of one optimizer step, all replicas together.
+    seq : int
+        Length of a sequence [tokens].
+    overlap : str
+        Communication that runs beside compute: ``none``, ``dp`` or ``all``.
+    precision : str
+        Precision of matrix products, such as ``bf16``.
     most : int
-        Divisions at most, the best first.
+        Largest number of combinations to simulate, the best estimates first.
 
     Returns
     -------

@@ -25,9 +25,10 @@ def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
     Parameters
     ----------
     table : str
-        A shipped table of training steps.
+        Shipped validation table of training steps.
     least : int
-        Plans of a group from which on it counts.
+        Smallest number of plans for which a group is ranked; a rank correlation of fewer
+        says little.
 
     Returns
     -------
@@ -94,8 +95,8 @@ def plot(frame: pd.DataFrame) -> Figure:
         ("random_regret", "a plan at random, mean", "#BBBBBB"),
     ):
         right.step(1 + np.sort(frame[name]), share, where="post", color=color, label=label)
-    right.set_xlabel("measured time over that of the fastest plan of the group")
-    right.set_ylabel("share of groups that do as well")
+    right.set_xlabel("measured time relative to the fastest plan of the group")
+    right.set_ylabel("share of groups at or below that time")
     right.set_xscale("log")
     right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     right.xaxis.set_major_formatter(lambda value, _: f"{value:g} x")

@@ -33,6 +33,23 @@ def run(
 ) -> pd.DataFrame:
     """Run every built-in policy at several headrooms.
 
+    Parameters
+    ----------
+    cluster : str
+        Named machine or cluster file, whose scale-up domains are the fleet's units.
+    demand : str
+        Bundled demand or CSV file.
+    model : str
+        Model that is served and trained.
+    days : float
+        Simulated time; by default a week, so that weekdays and weekend are in it [d].
+    headrooms : tuple of float
+        Capacity kept above the expected load, as a share of it.
+    peak_share : float
+        Busiest hour of the demand as a share of what the whole fleet can serve.
+    seed : int
+        Seed of failures and repairs.
+
     Returns
     -------
     DataFrame

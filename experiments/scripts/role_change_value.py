@@ -43,12 +43,15 @@ def run(
     Parameters
     ----------
     cluster : str
+        Named machine or cluster file, whose scale-up domains are the fleet's units.
     demand : str
+        Bundled demand or CSV file.
     minutes : tuple of int
-        Change times; at least one.
+        Times that a change of role takes, one or more [min].
     target : float
-        Share of requests within the SLO.
+        Smallest share of requests within the SLO.
     days : float
+        Simulated time; by default a week, so that weekdays and weekend are in it [d].
 
     Returns
     -------

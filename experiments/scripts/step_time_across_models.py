@@ -31,12 +31,17 @@ def run(
     Parameters
     ----------
     models : tuple of str
-        Names, or paths of ``config.json`` files.
+        Names of shipped models, or paths of ``config.json`` files.
     cluster : str
-    global_batch, seq : int
+        Named machine or cluster file.
+    global_batch : int
+        Sequences of one optimizer step, all replicas together.
+    seq : int
+        Length of a sequence [tokens].
     overlap : str
+        Communication that runs beside compute: ``none``, ``dp`` or ``all``.
     finalists : int
-        Plans that are simulated for each model; the fastest is kept.
+        Best estimates that are simulated for each model; the fastest is kept.
 
     Returns
     -------

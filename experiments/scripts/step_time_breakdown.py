@@ -28,13 +28,19 @@ def run(
     Parameters
     ----------
     models : tuple of str
-        Names, or paths of ``config.json`` files.
+        Names of shipped models, or paths of ``config.json`` files.
     cluster : str
-    tp, pp : tuple of int
-        Degrees of each model; the last holds for all that follow.
+        Named machine or cluster file.
+    tp : tuple of int
+        Tensor-parallel degree of each model; the last holds for all that follow [ranks].
+    pp : tuple of int
+        Pipeline stages of each model; the last holds for all that follow.
     overlap : tuple of str
-        Some of ``none``, ``dp`` and ``all``.
-    global_batch, seq : int
+        Communication that runs beside compute: some of ``none``, ``dp`` and ``all``.
+    global_batch : int
+        Sequences of one optimizer step, all replicas together.
+    seq : int
+        Length of a sequence [tokens].
 
     Returns
     -------

@@ -31,15 +31,20 @@ def run(
 
     Parameters
     ----------
-    model, machine : str
+    model : str
+        Name of a shipped model, or path of a ``config.json``.
+    machine : str
+        Machine of one scale-up domain, of which several are joined.
     domains : tuple of int
-        Scale-up domains.
+        Numbers of scale-up domains.
     jitter : float
         Standard deviation of kernel times over their mean.
     straggler : float
         Time of the slow rank over that of the others.
     replica : Replica
+        Plan of one replica of the model, which is repeated over the chips.
     seed : int
+        Seed of the random kernel times.
 
     Returns
     -------

@@ -25,6 +25,25 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step of the same batch on so many scale-up domains.
 
+    Parameters
+    ----------
+    model : str
+        Name of a shipped model, or path of a ``config.json``.
+    machine : str
+        Machine of one scale-up domain, of which several are joined.
+    domains : tuple of int
+        Numbers of scale-up domains; sizes with more replicas than sequences are left out.
+    tp : int
+        Tensor-parallel degree [ranks].
+    pp : int
+        Pipeline stages.
+    global_batch : int
+        Sequences of one optimizer step, all replicas together.
+    seq : int
+        Length of a sequence [tokens].
+    overlap : tuple of str
+        Communication that runs beside compute: some of ``none``, ``dp`` and ``all``.
+
     Returns
     -------
     DataFrame

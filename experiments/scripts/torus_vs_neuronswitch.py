@@ -30,12 +30,13 @@ def run(
     Parameters
     ----------
     clusters : tuple of str
-        Named machines; Trn2's UltraServer is a 4x4x4 torus, Trn3's are switched.
+        Named machines; Trn2's UltraServer is a 4×4×4 torus, Trn3's are switched.
     ops : tuple of str
+        Collective operations, such as ``all-to-all``.
     sizes : str
-        As ``64KiB:1GiB:8``; the buffer of a chip.
+        First and last size of the buffer of a chip, and the factor between two sizes [B].
     ideal : bool
-        Link rates and latencies only.
+        Count link rates and latencies only, without efficiencies and launches.
 
     Returns
     -------

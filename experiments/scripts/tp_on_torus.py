@@ -29,6 +29,22 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step for every degree and placement.
 
+    Parameters
+    ----------
+    model : str
+        Name of a shipped model, or path of a ``config.json``.
+    cluster : str
+        Named machine or cluster file with a torus, on which neighbours and distant chips
+        differ.
+    tp : tuple of int
+        Tensor-parallel degrees, up to all chips of the machine [ranks].
+    pp : int
+        Pipeline stages.
+    global_batch : int
+        Sequences of one optimizer step, all replicas together.
+    seq : int
+        Length of a sequence [tokens].
+
     Returns
     -------
     DataFrame

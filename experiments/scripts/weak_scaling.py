@@ -35,15 +35,16 @@ def run(
     Parameters
     ----------
     model : str
-        A name, or the path of a ``config.json``.
+        Name of a shipped model, or path of a ``config.json``.
     machine : str
         ``rainier`` for a part of it, or another machine of whole scale-up domains.
     chips : tuple of int
-        Ascending.
+        Numbers of chips, ascending; by default up to all of Project Rainier.
     overlap : tuple of str
-        With ``dp`` and ``all`` gradients are reduced in buckets beside the backward pass, with
-        ``none`` all at once after it.
+        Some of ``none``, ``dp`` and ``all``: with the last two gradients are reduced in
+        buckets beside the backward pass, with ``none`` all at once after it.
     replica : Replica
+        Plan of one replica of the model, which is repeated over the chips.
 
     Returns
     -------

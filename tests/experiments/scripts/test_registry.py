@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import types
 from pathlib import Path
@@ -54,6 +55,14 @@ def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     monkeypatch.setattr(registry, "EXPERIMENTS", only)
     monkeypatch.setattr(Experiment, "load", lambda self: script)
     return script
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_help_of_an_experiment_describes_every_parameter(experiment: Experiment) -> None:
+    run = experiment.load().run
+    described = module.parameter_texts(inspect.getdoc(run) or "")
+    assert described.keys() >= inspect.signature(run).parameters.keys()
+    assert all(len(text.split()) > 1 for text in described.values())
 
 
 def test_every_module_of_the_folder_is_registered() -> None:
