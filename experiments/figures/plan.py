@@ -327,6 +327,8 @@ def _throughput(axes: Axes, rows: pd.DataFrame) -> None:
         )
     sizes = zip(rows["chips"].tolist(), rows["dp"].tolist(), strict=True)
     axes.set_xticks(np.arange(len(rows)), [f"{chips:,}\n{dp:,}" for chips, dp in sizes])
-    axes.set_xlabel("chips (above), replicas of the model (below); percentages: relative to the smallest")
+    axes.set_xlabel(
+        "chips (above), replicas of the model (below); percentages: relative to the smallest"
+    )
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.call import KINDS, CollectiveCall
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 
@@ -50,6 +50,11 @@ class Algorithm:
     streams : bool
         Whether ``stands_for`` runs every message, in parts that are dropped one after the other.
 
+    Raises
+    ------
+    ValueError
+        For a kind that is no operation: a mistake of whoever wrote the algorithm.
+
     Examples
     --------
     >>> from cluster_sim.collectives.algorithms.registry import ALGORITHMS
@@ -68,6 +73,14 @@ class Algorithm:
     stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks
     crosses_links: bool = False
     streams: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown:
+            raise ValueError(
+                f"algorithm {self.name}: {unknown[0]!r} is no operation; there are "
+                f"{', '.join(KINDS)}"
+            )
 
     def runs(self, call: CollectiveCall) -> bool:
         """Return whether the algorithm can run a call and makes sense for its group."""

@@ -18,13 +18,14 @@ from cluster_sim.collectives.algorithms.torus import TORUS
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.hardware.communication_costs import wire
 from topologies.errors import InputError, suggestion
+from topologies.registry import by_name
 
 AUTO, BEST = "auto", "best"
 """Words that stand for an algorithm: what the runtime would choose; the fastest of all."""
 
-ALGORITHMS: dict[str, Algorithm] = {
-    algorithm.name: algorithm
-    for algorithm in (
+ALGORITHMS: dict[str, Algorithm] = by_name(
+    "algorithm",
+    (
         RING,
         BIDIRECTIONAL_RING,
         MULTI_RING,
@@ -37,8 +38,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         KANGARING,
         DIRECT,
         DIMENSION_ORDERED,
-    )
-}
+    ),
+)
 
 
 def suitable(call: CollectiveCall) -> list[Algorithm]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from cluster_sim.collectives.verify.proof import prove
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import named
+from topologies.registry import by_name
 
 GROUPS = (
     ("ring:1", (0,), 1),
@@ -96,3 +99,14 @@ def test_few_ranks_that_stand_for_all_are_close_where_some_steps_climb_higher(na
     call = CollectiveCall("all-reduce", Group(machine, chips), domains * 2**17)
     few = ALGORITHMS[name].stands_for(call, wire(machine))
     assert few == pytest.approx(run(compose(call, name).schedule).total_ps, rel=0.05)
+
+
+def test_an_algorithm_of_an_unknown_operation_is_refused() -> None:
+    with pytest.raises(ValueError, match="algorithm ring: 'allreduce' is no operation"):
+        replace(ALGORITHMS["ring"], kinds=("allreduce",))
+
+
+def test_two_algorithms_of_one_name_are_refused() -> None:
+    ring = ALGORITHMS["ring"]
+    with pytest.raises(ValueError, match="two entries are registered as algorithm ring"):
+        by_name("algorithm", (ring, ALGORITHMS["mesh"], replace(ring, summary="another")))
