@@ -97,15 +97,15 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) 
         return ""
     quarters = missed_quarters(run, lead_s)
     worst = quarters[0]
-    told = (
+    sentence = (
         f"{attained:.2%} of the requests keep the SLO, and {asked:.4g} is asked for; "
         f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
         f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
     )
     if worst.needed_units > run.units:
-        return f"{told}, more than the fleet has; fewer requests or more units keep it."
+        return f"{sentence}, more than the fleet has; fewer requests or more units keep it."
     if not worst.rise > 1 or math.isinf(worst.rise):
-        return f"{told}."
+        return f"{sentence}."
     steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
     headroom = _headroom(quarters, allowed=(1 - asked) / (1 - attained))
     remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
@@ -115,7 +115,7 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) 
             "keeps what its past errors ask for, or --floor."
         )
     return (
-        f"{told}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, the "
+        f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, the "
         f"time in which a unit comes back.{steps} {remedy}"
     )
 
