@@ -175,9 +175,11 @@ def _read(
             raise InputError(f"{path}: node {node.id} is there twice. Number the nodes.")
         groups = {**groups_made(node), **groups} if node.type == schema.METADATA else groups
         _add(columns, rank, path, node, groups)
-        own = {node.id} if nested else set()
+        itself = {node.id} if nested else set()
         waits[node.id] = [
-            one for one in (*node.data_deps, *(() if nested else node.ctrl_deps)) if one not in own
+            one
+            for one in (*node.data_deps, *(() if nested else node.ctrl_deps))
+            if one not in itself
         ]
     _link(columns, first, path, waits)
     return version

@@ -115,8 +115,8 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) 
             "keeps what its past errors ask for, or --floor."
         )
     return (
-        f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, the "
-        f"time in which a unit comes back.{steps} {remedy}"
+        f"{sentence}: {worst.rise:.2f} times the need of {math.ceil(lead_s / 60)} minutes before, "
+        f"the time in which a unit comes back.{steps} {remedy}"
     )
 
 
