@@ -6,8 +6,8 @@ further to the right train more, lower points miss fewer requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -72,19 +72,21 @@ def run(
     )
     rows = []
     for name, setting, policy in _policies(scene, headrooms):
-        done = summary(run_scenario(scene, policy, seed=seed), scene.economics)
-        rows.append(
-            {
-                "policy": name,
-                "headroom": setting.get("headroom"),
-                "night_share": setting.get("night_share"),
-                "training_share": done["training_chip_hours"] / done["chip_hours"],
-                **{key: done[key] for key in KEPT},
-            }
-        )
+        results = summary(run_scenario(scene, policy, seed=seed), scene.economics)
+        rows.append({"policy": name, **_row(setting, results)})
     frame = pd.DataFrame(rows)
     frame.attrs = {"title": f"{demand} on {cluster}, peak hour at {peak_share:.0%} of the fleet"}
     return frame
+
+
+def _row(setting: Mapping[str, float], results: Mapping[str, Any]) -> dict[str, Any]:
+    """Setting of a policy, and what the fleet reached under it."""
+    return {
+        "headroom": setting.get("headroom"),
+        "night_share": setting.get("night_share"),
+        "training_share": results["training_chip_hours"] / results["chip_hours"],
+        **{key: results[key] for key in KEPT},
+    }
 
 
 KEPT = (
