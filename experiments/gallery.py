@@ -32,7 +32,7 @@ DOCS = Path("docs")
 PICTURES = Path("figures/gallery")
 PAGE = "gallery.md"
 DPI, COLORS = 100, 200
-MOST_BYTES = 60_000
+MOST_BYTES = 70_000
 INTRODUCTION = """# Gallery
 
 Each experiment answers one question. The title of its picture states the finding, for the machine

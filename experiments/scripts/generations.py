@@ -114,6 +114,8 @@ CLAIMS = (
 NEAR = 0.15
 """Distance within which a claim and our ratio agree."""
 PRECISIONS = ("bf16", "fp8")
+ASSUMED = "* kernels at the shares of peak of another family, so it is left out of the title"
+"""Footnote of machines whose kernels are assumed."""
 
 
 def run(
@@ -141,9 +143,11 @@ def run(
     Returns
     -------
     DataFrame
-        One row a machine and precision: ``chip``, ``precision``, ``plan``, ``iteration_s``,
-        ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where
-        the catalogue states no power or price), and ``best``, whether it is its machine's fastest.
+        One row a machine and precision: ``chip``, ``precision``, ``plan``, ``kernels`` (grade of
+        its family's kernels; ``assumed`` are another family's shares of peak),
+        ``iteration_s``, ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule`` and
+        ``tokens_per_usd`` (NaN where the catalogue states no power or price), and ``best``, whether
+        it is its machine's fastest.
     """
     from topologies.catalogue.catalogue import catalogue
     from workloads.models.huggingface import model as read_model
@@ -189,6 +193,7 @@ def _row(
     shape: Model, name: str, precision: str, parts: Catalogue, work: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Simulate the best plan of one machine in one precision."""
+    from topologies.catalogue.families import chip_family
     from workloads.search.fit import describe
     from workloads.search.search import search
     from workloads.training.iteration import iteration
@@ -207,6 +212,7 @@ def _row(
         "chips": fabric.chips,
         "precision": precision,
         "plan": describe(plan),
+        "kernels": parts.entry(f"family.{chip_family(fabric.chip).name}", "kernels").grade,
         "iteration_s": step.iteration_s,
         "mfu": step.mfu,
         "tokens_per_s_per_chip": each,
@@ -275,8 +281,13 @@ def plot(frame: pd.DataFrame) -> Figure:
     from matplotlib.figure import Figure
 
     shown = frame[frame.best].reset_index(drop=True)
-    labels = [f"{name}, {kind}" for name, kind in zip(shown.cluster, shown.precision, strict=True)]
-    lines = _verdicts(frame)
+    assumed = shown.kernels == "assumed"
+    labels = [
+        f"{name}, {kind}{' *' if guess else ''}"
+        for name, kind, guess in zip(shown.cluster, shown.precision, assumed, strict=True)
+    ]
+    judged = shown if assumed.all() else shown[~assumed]
+    lines = [ASSUMED] * bool(assumed.any()) + _verdicts(frame)
     figure = Figure(figsize=(12, 2.4 + 0.36 * len(shown) + 0.2 * len(lines)), layout="constrained")
     panels = {
         "tokens_per_s_per_chip": "a second and chip",
@@ -293,7 +304,7 @@ def plot(frame: pd.DataFrame) -> Figure:
         axes.set_yticks(range(len(shown)), labels, fontsize=9)
     every[0].invert_yaxis()
     figure.suptitle(
-        f"{_finding(shown, panels)}\n{shown.model.iloc[0]}, each machine with its own best plan",
+        f"{_finding(judged, panels)}\n{shown.model.iloc[0]}, each machine with its own best plan",
         fontsize=10.5, x=0.01, ha="left",
     )  # fmt: skip
     figure.supxlabel("\n".join(lines), fontsize=8, ha="left", x=0.01)

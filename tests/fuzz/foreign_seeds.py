@@ -62,6 +62,7 @@ def _written() -> dict[str, bytes]:
         folder = Path(name)
         (folder / "traces").mkdir()
         job(folder / "traces", 2)
+        (folder / "traces" / "comm_group.json").write_text(json.dumps({"1": [0, 1]}))
         write_kit(folder / "kit", "trn2")
         for path in (folder / "kit").rglob("*"):
             if path.is_file() and path.name != "manifest.json":

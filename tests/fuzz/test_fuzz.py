@@ -85,6 +85,7 @@ READERS = {
     "workloads/serving/prefix_cache.py": "mooncake.jsonl",
     "workloads/serving/requests.py": "requests.csv",
     "workloads/traces/chakra.py": "traces/job.0.et",
+    "workloads/traces/chakra_groups.py": "traces/comm_group.json",
     "workloads/traces/goal.py": "schedule.goal",
     "workloads/traces/kineto.py": "profile.json",
     "workloads/traces/neuron_profile.py": "summary.json",
