@@ -28,6 +28,7 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         fabric = numbers.name(name, "fabric") if several else ""
         family = numbers.name(chip, "family")
         known = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
+        known += (f"nccl.{fabric}",)
         if part not in known and not part.startswith(("neuron", "rainier", "reliability")):
             continue
         if chip.startswith("tpu"):
