@@ -117,7 +117,7 @@ def named_in_faults(path: Path) -> Iterator[None]:
 
 
 def _host() -> str:
-    return "".join(one if one.isalnum() else "_" for one in socket.gethostname())[:40]
+    return "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())[:40]
 
 
 def _lives(process: int) -> bool:

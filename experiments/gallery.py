@@ -134,10 +134,10 @@ def main(names: Sequence[str], docs: Path = DOCS) -> int:
     InputError
         For an experiment that is not there.
     """
-    known = {one.name: one for one in EXPERIMENTS}
+    by_name = {row.name: row for row in EXPERIMENTS}
     for name in names:
-        if name not in known:
-            raise InputError(f"no experiment is called {name}.{suggestion(name, known)}")
+        if name not in by_name:
+            raise InputError(f"no experiment is called {name}.{suggestion(name, by_name)}")
     for experiment in EXPERIMENTS:
         if not names or experiment.name in names:
             picture = draw(experiment, docs)

@@ -61,9 +61,9 @@ def system_reason(fault: OSError | ValueError) -> str:
     >>> system_reason(OSError(2, "No such file or directory", "out/run.json"))
     'No such file or directory. Correct the path.'
     """
-    known = fault if isinstance(fault, OSError) else OSError()
-    why = known.strerror or str(fault)
-    return f"{why}. {REMEDIES.get(known.errno or 0, 'Choose another file.')}"
+    cause = fault if isinstance(fault, OSError) else OSError()
+    why = cause.strerror or str(fault)
+    return f"{why}. {REMEDIES.get(cause.errno or 0, 'Choose another file.')}"
 
 
 def file_fault(fault: OSError) -> str:
@@ -96,8 +96,10 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
-        for one in text
+        letter
+        if letter.isprintable() or letter in "\n\t"
+        else letter.encode("unicode_escape").decode()
+        for letter in text
     )
 
 

@@ -29,7 +29,9 @@ def no_such_file(path: str | Path) -> str:
     """
     file = Path(path)
     folder = Path(os.path.abspath(file.parent))
-    missing = next((one for one in (*reversed(folder.parents), folder) if not _stands(one)), None)
+    missing = next(
+        (above for above in (*reversed(folder.parents), folder) if not _stands(above)), None
+    )
     if missing is not None:
         return f"there is no folder {shown(str(missing))}. Correct the path."
     names = _names(folder)

@@ -77,8 +77,8 @@ class Option:
         'Recomputation: none, selective or full.'
         """
         unit = f" [{self.unit}]" if self.unit else ""
-        known = self.known()
-        return f"{self.help}{unit}{': ' if known else ''}{in_words(known)}."
+        choices = self.known()
+        return f"{self.help}{unit}{': ' if choices else ''}{in_words(choices)}."
 
 
 def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002

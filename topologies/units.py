@@ -82,8 +82,8 @@ def unit(text: str) -> tuple[Fraction, str]:
         raise InputError(f"unknown unit {text[:_LONGEST]}.{_advice(text)}")
     factor, dimensions = Fraction(1), dict.fromkeys(_SI, 0)
     for name, sign in zip(names, (1, -1), strict=False):
-        one, symbol = _UNITS[name]
-        factor *= one**sign
+        size, symbol = _UNITS[name]
+        factor *= size**sign
         above, _, below = symbol.partition("/")
         for part, power in ((above, sign), (below, -sign)):
             if part:
@@ -95,8 +95,8 @@ def _symbol(dimensions: Mapping[str, int]) -> str:
     """Write a product of powers of SI units, such as ``B/s``."""
     above, below = (
         [
-            f"{one}**{sign * power}" if sign * power > 1 else one
-            for one, power in dimensions.items()
+            f"{dimension}**{sign * power}" if sign * power > 1 else dimension
+            for dimension, power in dimensions.items()
             if sign * power > 0
         ]
         for sign in (1, -1)

@@ -50,32 +50,32 @@ class Economics:
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
         """Read a cluster's machine; where it has no power of its own, the chips' alone counts."""
-        known: Catalogue = cluster.catalogue or catalogue()
+        parts: Catalogue = cluster.catalogue or catalogue()
         machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
-        tdp = known.value(chip, "tdp") if known.has(chip, "tdp") else 0.0
-        has_share = known.has(chip, "idle_power_share")
-        share = known.value(chip, "idle_power_share") if has_share else 1.0
-        busy = known.value(machine, "power") / chips if known.has(machine, "power") else tdp
-        price = known.value(machine, "price") / chips if known.has(machine, "price") else 0.0
-        drawn = (machine, "power") if known.has(machine, "power") else (chip, "tdp")
+        tdp = parts.value(chip, "tdp") if parts.has(chip, "tdp") else 0.0
+        has_share = parts.has(chip, "idle_power_share")
+        share = parts.value(chip, "idle_power_share") if has_share else 1.0
+        busy = parts.value(machine, "power") / chips if parts.has(machine, "power") else tdp
+        price = parts.value(machine, "price") / chips if parts.has(machine, "price") else 0.0
+        drawn = (machine, "power") if parts.has(machine, "power") else (chip, "tdp")
         return cls(
             busy_w=busy,
             idle_w=max(0.0, busy - tdp * (1 - share)),
-            pue=known.value("rainier", "pue"),
+            pue=parts.value("rainier", "pue"),
             usd_per_chip_s=price,
             carbon_kg_per_j=carbon_g_per_kwh / 1000 / 3.6e6,
-            price_basis=_basis(known, machine, "price"),
-            power_basis=_basis(known, *drawn),
-            batch_discount=known.value("fleet.batch", "discount"),
+            price_basis=_basis(parts, machine, "price"),
+            power_basis=_basis(parts, *drawn),
+            batch_discount=parts.value("fleet.batch", "discount"),
         )
 
 
-def _basis(known: Catalogue, part: str, quantity: str) -> str:
+def _basis(parts: Catalogue, part: str, quantity: str) -> str:
     """A row of the catalogue in one line, such as ``trn2.48xlarge price 35.76 USD/h (stated)``."""
-    if not known.has(part, quantity):
+    if not parts.has(part, quantity):
         return ""
-    row = known.entry(part, quantity)
+    row = parts.entry(part, quantity)
     note = f": {row.note}" if row.note else ""
     return f"{part} {quantity} {row.written} ({row.grade}{note})"
 

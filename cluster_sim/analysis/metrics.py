@@ -309,8 +309,8 @@ def label_of(trace: Trace, name: str) -> Label:
     """
     labels = trace.schedule.labels
     if name not in labels:
-        known = ", ".join(labels) or "none"
-        raise InputError(f"no label {name}.{suggestion(name, labels)} The schedule has: {known}.")
+        names = ", ".join(labels) or "none"
+        raise InputError(f"no label {name}.{suggestion(name, labels)} The schedule has: {names}.")
     return labels[name]
 
 

@@ -163,13 +163,13 @@ def _filled_box(group: Group) -> Box | None:
     local = group.chips % group.cluster.chips_per_domain
     at = coordinates(shape, local)
     if isinstance(shape, Torus):
-        sides = [_side(one, size) for one, size in zip(at, shape.sizes, strict=True)]
+        sides = [_side(place, size) for place, size in zip(at, shape.sizes, strict=True)]
     else:
         # Any chips of a tier meet in its switches, so gaps between them do not matter.
-        sides = [np.unique(one, return_inverse=True)[1] for one in at]
-    known = [side for side in sides if side is not None]
-    spans = [len(distinct(side)) for side in known]
-    if len(known) < len(sides) or int(np.prod(spans)) != len(local):
+        sides = [np.unique(place, return_inverse=True)[1] for place in at]
+    contiguous = [side for side in sides if side is not None]
+    spans = [len(distinct(side)) for side in contiguous]
+    if len(contiguous) < len(sides) or int(np.prod(spans)) != len(local):
         return None
     kept = [axis for axis, span in enumerate(spans) if span > 1]
     return Box(
@@ -177,7 +177,7 @@ def _filled_box(group: Group) -> Box | None:
         wraps=tuple(_closes(shape, axis, spans[axis]) for axis in kept),
         rates=tuple(_rate(shape, axis) for axis in kept),
         axes=tuple(kept),
-        chip_at=np.argsort(np.ravel_multi_index(tuple(known), spans)),
+        chip_at=np.argsort(np.ravel_multi_index(tuple(contiguous), spans)),
     )
 
 
@@ -190,8 +190,8 @@ def _rate(shape: Torus | Tiered, axis: int) -> int:
     if isinstance(shape, Tiered):
         tier = shape.tiers[axis]
         return tier.bandwidth_bytes_per_s if tier.switches else tier.link_bytes_per_s
-    one = shape.axes[axis]
-    return one.bandwidth_bytes_per_s * (2 if one.wrap and one.size == 2 else 1)
+    line = shape.axes[axis]
+    return line.bandwidth_bytes_per_s * (2 if line.wrap and line.size == 2 else 1)
 
 
 def _side(at: IntArray, size: int) -> IntArray | None:

@@ -126,7 +126,7 @@ def measure_v(
         return measure_built(built, frame, faults=faults)
 
     names = algorithms_v(group) if algorithm == BEST else [algorithm]
-    return min(map(tried, names), key=lambda one: int(one[1].total_ps))
+    return min(map(tried, names), key=lambda run: int(run[1].total_ps))
 
 
 def algorithms_v(group: Group) -> list[str]:

@@ -261,7 +261,7 @@ def _join_chunks(tables: Sequence[Chunks], ranks_before: IntArray) -> Chunks:
 
     def ranks(name: str) -> IntArray:
         columns = [(getattr(table, name), shift) for table, shift in pairs]
-        return np.concatenate([np.where(one < 0, one, one + by) for one, by in columns])
+        return np.concatenate([np.where(column < 0, column, column + by) for column, by in columns])
 
     return Chunks(
         np.concatenate([table.size_bytes for table in tables]),
@@ -278,7 +278,7 @@ def _join_content(tables: Sequence[Chunks]) -> IntArray | None:
     if not lists:
         return None
     before = np.cumsum([0, *(len(table) for table in tables)]).tolist()
-    return np.concatenate([one + by for one, by in zip(lists, before, strict=False)])
+    return np.concatenate([column + by for column, by in zip(lists, before, strict=False)])
 
 
 def _listed(table: Messages) -> Messages:

@@ -151,7 +151,7 @@ def measure(
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     first = many[0]
     bounds = (lower_bound(call, ideal=ideal, sbuf=sbuf) for call in many)
-    bound = max(bounds, key=lambda one: one.time_ps)
+    bound = max(bounds, key=lambda lower: lower.time_ps)
     frame = Frame(first.group, first.size_bytes, bound, bus_factor(first.kind, first.ranks), engine)
     if algorithm == AUTO and not (ideal or sbuf) and nccl.covers(first.group.cluster):
         _refuse_faults(faults, "NCCL's time is a closed form without links")
@@ -172,7 +172,7 @@ def measure(
         )
 
     candidates = fitting(many) if algorithm == BEST else [chosen(first, algorithm)]
-    return min(map(tried, candidates), key=lambda one: int(one[1].total_ps))
+    return min(map(tried, candidates), key=lambda result: int(result[1].total_ps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +269,7 @@ def _measure_large(
         [call],
         algorithm.name,
         algorithm.rounds(call, costs),
-        lambda one: duration_ps(one, algorithm, ideal=ideal),
+        lambda smaller: duration_ps(smaller, algorithm, ideal=ideal),
     )
     if algorithm.streams:
         row["ops"] = algorithm.message_count(call, costs) + call.ranks

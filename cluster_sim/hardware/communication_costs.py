@@ -189,5 +189,5 @@ def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:
 
 
 def _efficiency(numbers: Catalogue, part: str, quantity: str) -> Fraction:
-    known = part in numbers.parts() and numbers.has(part, quantity)
-    return numbers.entry(part, quantity).exact if known else Fraction(1)
+    stated = part in numbers.parts() and numbers.has(part, quantity)
+    return numbers.entry(part, quantity).exact if stated else Fraction(1)

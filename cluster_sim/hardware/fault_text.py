@@ -106,9 +106,9 @@ def fault_table(schedule: Schedule, faults: Sequence[Fault]) -> Faults:
                 f"{suggestion(fault.resource, names)} {_where(kind, kinds)}"
             )
     when = [(fault.resource, fault.time_ps) for fault in faults]
-    for one in when:
-        if when.count(one) > 1:
-            raise InputError(f"{one[0]} has two faults at {one[1]:,} ps. State one of them.")
+    for part in when:
+        if when.count(part) > 1:
+            raise InputError(f"{part[0]} has two faults at {part[1]:,} ps. State one of them.")
     return Faults.table(
         [fault.time_ps for fault in faults],
         [number[fault.resource] for fault in faults],

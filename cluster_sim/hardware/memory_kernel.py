@@ -94,5 +94,5 @@ def _check_share(size_bytes: int, bytes_per_s: int, cores: int) -> None:
 
 def _cores(cluster: Cluster) -> int:
     numbers, chip = cluster.catalogue, cluster.chip
-    known = numbers is not None and bool(chip) and numbers.has(chip, "cores")
-    return numbers.integer(chip, "cores") if numbers is not None and known else 1
+    stated = numbers is not None and bool(chip) and numbers.has(chip, "cores")
+    return numbers.integer(chip, "cores") if numbers is not None and stated else 1

@@ -39,8 +39,8 @@ class Uplinks:
         paths = scale_out_paths(cluster, src, dst)
         pair = np.repeat(np.arange(len(paths)), np.diff(paths.ptr))
         place = np.minimum(np.searchsorted(self.row, paths.link), len(self.row) - 1)
-        known = self.row[place] == paths.link
-        return pair[known], place[known]
+        is_uplink = self.row[place] == paths.link
+        return pair[is_uplink], place[is_uplink]
 
 
 def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Uplinks:

@@ -129,8 +129,8 @@ def link_load(trace: Trace, cluster: Cluster, links: Links, domain: int = 0) -> 
 
 def _is_link(trace: Trace) -> npt.NDArray[np.bool_]:
     resources = trace.schedule.resources
-    known = [number for number, name in enumerate(resources.kinds) if name == "link"]
-    return np.isin(resources.kind, known)
+    links = [number for number, name in enumerate(resources.kinds) if name == "link"]
+    return np.isin(resources.kind, links)
 
 
 def _places(shape: Torus) -> FloatArray:
@@ -205,8 +205,8 @@ def _layer_names(axes: Axes, shape: Torus, at: FloatArray) -> None:
         first = layer * inside
         place = coordinates(shape, [first])
         names = [
-            f"{axis.name} = {int(one[0])}"
-            for axis, one in zip(shape.axes, place, strict=True)
+            f"{axis.name} = {int(axis_place[0])}"
+            for axis, axis_place in zip(shape.axes, place, strict=True)
             if axis in slower
         ]
         point = (float(at[first, 0]) - 0.1, float(at[first, 1]) + 0.72)

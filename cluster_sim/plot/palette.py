@@ -37,9 +37,9 @@ def colors(names: Iterable[str]) -> dict[str, str]:
     """
     chosen: dict[str, str] = {}
     for position, name in enumerate(names):
-        known = KNOWN.get(name) or KNOWN.get(f"exposed_{name}")
+        usual = KNOWN.get(name) or KNOWN.get(f"exposed_{name}")
         unused = (color for color in OTHERS if color not in chosen.values())
-        chosen[name] = known or next(unused, OTHERS[position % len(OTHERS)])
+        chosen[name] = usual or next(unused, OTHERS[position % len(OTHERS)])
     return chosen
 
 

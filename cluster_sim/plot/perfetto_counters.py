@@ -70,10 +70,10 @@ def _of_memories(trace: Trace, rows: IntArray) -> Iterator[Counter]:
         reads[op], chip[op] = True, owner[flows.resource[share]]
     reads &= trace.schedule.size_bytes > 0
     shown = rows[reads[rows]]
-    for one in np.unique(chip[shown])[:MOST_CHIPS].tolist():
-        of_chip = shown[chip[shown] == one]
+    for number in np.unique(chip[shown])[:MOST_CHIPS].tolist():
+        of_chip = shown[chip[shown] == number]
         spans = trace.times.start_ps[of_chip], trace.times.end_ps[of_chip]
-        yield counter("memory rate", "B/s", *spans, _rate(trace, of_chip), chip=one)
+        yield counter("memory rate", "B/s", *spans, _rate(trace, of_chip), chip=number)
 
 
 def drawn_on(trace: Trace) -> IntArray:

@@ -103,9 +103,9 @@ def write_perfetto(
     counted = [*counters(trace, rows), *more]
     content = b"".join(
         [
-            _head(trace, drawn, [one.chip for one in counted if one.chip >= 0]),
+            _head(trace, drawn, [counter.chip for counter in counted if counter.chip >= 0]),
             _packets(trace, drawn, arrows=arrows),
-            *(_counter(*one) for one in enumerate(counted)),
+            *(_counter(*counter) for counter in enumerate(counted)),
         ]
     )
     with (
@@ -141,11 +141,11 @@ def _lanes(resource: IntArray, start: IntArray, end: IntArray) -> IntArray:
         return lane
     free: list[int] = []
     before = -2
-    for k, (one, begun, over) in enumerate(
+    for k, (slice_place, begun, over) in enumerate(
         zip(resource.tolist(), start.tolist(), end.tolist(), strict=True)
     ):
-        if one != before:
-            free, before = [], one
+        if slice_place != before:
+            free, before = [], slice_place
         place = next((p for p, until in enumerate(free) if until <= begun), len(free))
         if place == len(free):
             free.append(over)
@@ -164,9 +164,12 @@ def _head(trace: Trace, drawn: Slices, counted: Sequence[int]) -> bytes:
     name, category = _names(trace), _categories(trace)
     interned = b"".join(
         [
-            *(message((1, message((1, k + 1), (2, one)))) for k, one in enumerate(category.names)),
-            *(message((2, message((1, k + 1), (2, one)))) for k, one in enumerate(name.names)),
-            *(message((3, message((1, k), (2, one)))) for k, one in NOTES.items()),
+            *(
+                message((1, message((1, k + 1), (2, text))))
+                for k, text in enumerate(category.names)
+            ),
+            *(message((2, message((1, k + 1), (2, text)))) for k, text in enumerate(name.names)),
+            *(message((3, message((1, k), (2, note)))) for k, note in NOTES.items()),
         ]
     )
     packets = [_packet((12, interned), (13, 1))]
@@ -211,8 +214,8 @@ def _names(trace: Trace) -> Codes:
     low = table.min(axis=1, keepdims=True)
     size = table.max(axis=1, keepdims=True) - low + 1
     number = np.ravel_multi_index(tuple(table - low), tuple(size.reshape(-1).tolist()))
-    known, first, code = np.unique(number, return_index=True, return_inverse=True)
-    if len(known) > MOST_NAMES:
+    numbers, first, code = np.unique(number, return_index=True, return_inverse=True)
+    if len(numbers) > MOST_NAMES:
         return category
     names = [
         f"{category.names[kind]} {rank}" + (f" → {peer}" if peer >= 0 else "")
@@ -315,8 +318,8 @@ def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[Int
     into = joins[target]
     first[target[into]] = source[into]
     whole = np.where(joins[source], first[source], source)
-    known = whole >= 0
-    return whole[known], target[known].astype(np.int64)
+    has_source = whole >= 0
+    return whole[has_source], target[has_source].astype(np.int64)
 
 
 def _counter(place: int, counter: Counter) -> bytes:

@@ -43,7 +43,7 @@ def merge(*parts: Schedule) -> Schedule:
     """
     resources, numbers = common([part.resources for part in parts])
     before = np.cumsum([0, *(len(part) for part in parts)])
-    kinds = [{(name, type(one)) for name, one in part.labels.items()} for part in parts]
+    kinds = [{(name, type(value)) for name, value in part.labels.items()} for part in parts]
     shared = {name for name, _ in set.intersection(*kinds)}
     labels = {name: _label([part.labels[name] for part in parts]) for name in sorted(shared)}
     stream = np.repeat(np.arange(len(parts), dtype=np.int16), [len(part) for part in parts])
@@ -118,7 +118,7 @@ def _edges(parts: Sequence[Schedule], before: IntArray) -> Edges:
     return Edges(
         np.concatenate([*ptr, shifts[-1:]]).astype(np.int64),
         np.concatenate(
-            [one.dst + by for one, by in zip(tables, before, strict=False)], dtype=np.int32
+            [table.dst + by for table, by in zip(tables, before, strict=False)], dtype=np.int32
         ),
         np.concatenate([table.lag_ps for table in tables]),
         starts,
@@ -131,7 +131,7 @@ def _flows(parts: Sequence[Schedule], numbers: Sequence[IntArray], before: IntAr
     ptr = [table.ptr[:-1] + by for table, by in zip(tables, shifts, strict=False)]
     return Flows(
         np.concatenate(
-            [one.op + by for one, by in zip(tables, before, strict=False)], dtype=np.int32
+            [table.op + by for table, by in zip(tables, before, strict=False)], dtype=np.int32
         ),
         np.concatenate([table.cap_bytes_per_s for table in tables]),
         np.concatenate([*ptr, shifts[-1:]]).astype(np.int64),

@@ -45,5 +45,5 @@ def _transfer_ps_wide(size: IntArray, rate: IntArray) -> IntArray:
     """Transfer time for rates whose millionfold passes 64 bits, in Python's own integers."""
     sizes, rates = np.broadcast_arrays(size, rate)
     pairs = zip(sizes.ravel().tolist(), rates.ravel().tolist(), strict=True)
-    exact = [max(1, -(-one * PS_PER_S // other)) for one, other in pairs]
+    exact = [max(1, -(-number * PS_PER_S // other)) for number, other in pairs]
     return np.array(exact, np.int64).reshape(sizes.shape)

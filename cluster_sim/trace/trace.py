@@ -293,8 +293,8 @@ def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
 def _ranks(schedule: Schedule) -> IntArray:
     label = schedule.labels.get("rank")
     if label is None or isinstance(label, Codes):
-        known = ", ".join(schedule.labels) or "none"
-        raise InputError(f"the schedule has no label of ranks; use one of its labels: {known}.")
+        names = ", ".join(schedule.labels) or "none"
+        raise InputError(f"the schedule has no label of ranks; use one of its labels: {names}.")
     return label
 
 

@@ -134,7 +134,7 @@ def modelled(costs: Nccl, rows: Measured) -> FloatArray:
 def fit(
     rows: Measured,
     names: Sequence[str],
-    known: Nccl,
+    costs_at_start: Nccl,
     *,
     fabric: bool = False,
     prior: float = PRIOR,
@@ -145,19 +145,21 @@ def fit(
     ----------
     rows : Measured
     names : sequence of str
-    known : Nccl
+    costs_at_start : Nccl
         Where the fit starts.
     fabric : bool
         Whether the constants are the fabric's, or else the chip's.
     prior : float
         Weight of that start; one row weighs 1.
     """
-    start = {**FABRIC_START, **known.fabric} if fabric else {**START, **known.chip}
+    start = (
+        {**FABRIC_START, **costs_at_start.fabric} if fabric else {**START, **costs_at_start.chip}
+    )
     first = np.log([start[name] for name in names])
 
     def residuals(logs: FloatArray) -> FloatArray:
         values = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        costs = with_fitted(known, values, fabric=fabric)
+        costs = with_fitted(costs_at_start, values, fabric=fabric)
         return np.concatenate([np.log(modelled(costs, rows) / rows.time_s), prior * (logs - first)])
 
     highest = np.log([MOST if "efficiency" in name else np.inf for name in names])
@@ -170,11 +172,11 @@ def fit(
     return Fitted(values, dict(zip(names, spread.tolist(), strict=True)))
 
 
-def with_fitted(known: Nccl, values: Mapping[str, float], *, fabric: bool = False) -> Nccl:
+def with_fitted(start: Nccl, values: Mapping[str, float], *, fabric: bool = False) -> Nccl:
     """Constants with some replaced, of the fabric or else of the chip."""
     if fabric:
-        return replace(known, fabric={**known.fabric, **values})
-    return replace(known, chip={**known.chip, **values})
+        return replace(start, fabric={**start.fabric, **values})
+    return replace(start, chip={**start.chip, **values})
 
 
 def quality(time_s: FloatArray, rows: Measured) -> str:
@@ -192,7 +194,7 @@ def quality(time_s: FloatArray, rows: Measured) -> str:
     return "; ".join(parts)
 
 
-def held_out(rows: Sequence[Row], names: Sequence[str], known: Nccl) -> list[str]:
+def held_out(rows: Sequence[Row], names: Sequence[str], start: Nccl) -> list[str]:
     """Quality on rows that were left out: a number of ranks, an operation, every third size."""
     sizes = sorted({int(str(row.values["size_bytes"])) for row in rows})
     folds: dict[str, Callable[[Row], bool]] = {
@@ -206,9 +208,9 @@ def held_out(rows: Sequence[Row], names: Sequence[str], known: Nccl) -> list[str
     }
     lines = []
     for name, out in folds.items():
-        values = fit(measured([row for row in rows if not out(row)]), names, known).value
+        values = fit(measured([row for row in rows if not out(row)]), names, start).value
         unseen = measured([row for row in rows if out(row)])
-        lines.append(f"  {name}: {quality(modelled(with_fitted(known, values), unseen), unseen)}")
+        lines.append(f"  {name}: {quality(modelled(with_fitted(start, values), unseen), unseen)}")
     return lines
 
 
@@ -249,16 +251,16 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
     chips: dict[str, Fitted] = {}
     for chip, machine in MACHINES.items():
         more = of(others, TWINS.get(machine, ()), far=False)
-        rows, known = measured([*of(aic, [machine], far=False), *more]), start_of(machine)
-        chips[chip] = one = fit(rows, shown(chip), known)
-        _say(chip, one, modelled(with_fitted(known, one.value), rows), rows)
+        rows, start = measured([*of(aic, [machine], far=False), *more]), start_of(machine)
+        chips[chip] = result = fit(rows, shown(chip), start)
+        _say(chip, result, modelled(with_fitted(start, result.value), rows), rows)
     rows = measured(of(others, ["dgx-b200"], far=False))
     like = chips["h100"].value
-    known = with_fitted(start_of("dgx-b200"), {**like, **chips["gb200"].value})
+    start = with_fitted(start_of("dgx-b200"), {**like, **chips["gb200"].value})
     slower = chips["gb200"].value["launch"] / like["launch"]
-    known = with_fitted(known, {"in_switch_latency": slower * like["in_switch_latency"]})
-    chips["b200"] = one = fit(rows, SWITCH[:2], known, prior=B200_PRIOR)
-    _say("b200", one, modelled(with_fitted(known, one.value), rows), rows)
+    start = with_fitted(start, {"in_switch_latency": slower * like["in_switch_latency"]})
+    chips["b200"] = result = fit(rows, SWITCH[:2], start, prior=B200_PRIOR)
+    _say("b200", result, modelled(with_fitted(start, result.value), rows), rows)
     return chips
 
 
@@ -277,21 +279,21 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
     for fabric, (machine, chip) in FABRICS.items():
         rows = measured(of(others, [machine], far=True))
         inherited = {**chips["h100"].value, **chips["gb200"].value} if chip == "b200" else {}
-        known = with_fitted(start_of(machine), {**inherited, **chips[chip].value})
+        start = with_fitted(start_of(machine), {**inherited, **chips[chip].value})
         rings = any(load.way == "ring" for load in rows.loads)
-        trees = TREE if known.tuner.tree_bytes else ()
+        trees = TREE if start.tuner.tree_bytes else ()
         names = [name for name in (*FABRIC, *trees) if rings or name != "ll128_step"]
         weight = PRIOR
         if fabric in LIKE:
-            known = with_fitted(known, fabrics[LIKE[fabric]].value, fabric=True)
+            start = with_fitted(start, fabrics[LIKE[fabric]].value, fabric=True)
             names, weight = [*FABRIC, *trees], LIKE_PRIOR
-        fabrics[fabric] = one = fit(rows, names, known, fabric=True, prior=weight)
-        _say(fabric, one, modelled(with_fitted(known, one.value, fabric=True), rows), rows)
+        fabrics[fabric] = result = fit(rows, names, start, fabric=True, prior=weight)
+        _say(fabric, result, modelled(with_fitted(start, result.value, fabric=True), rows), rows)
     seen = fabrics["efa-v2"]
     longer = seen.value["ll128_step"] / seen.value["step"]
-    for one in fabrics.values():
-        one.value.setdefault("ll128_step", longer * one.value["step"])
-        one.spread.setdefault("ll128_step", one.spread["step"] + seen.spread["ll128_step"])
+    for result in fabrics.values():
+        result.value.setdefault("ll128_step", longer * result.value["step"])
+        result.spread.setdefault("ll128_step", result.spread["step"] + seen.spread["ll128_step"])
     return fabrics
 
 

@@ -226,8 +226,10 @@ def _collectives(
     if name is None:
         raise InputError("collectives do not name their machine. Add --cluster.")
     per_chip = measured.manifest.ranks_per_chip if measured.manifest else 1
-    series = [_series(file, one, per_chip, chips) for file, one in measured.collectives]
-    seconds = np.concatenate([one.measured.time_s for one in series])
+    series = [
+        _series(file, collective, per_chip, chips) for file, collective in measured.collectives
+    ]
+    seconds = np.concatenate([part.measured.time_s for part in series])
     fit = fit_constants(
         lambda book: _collective_times(series, name, book),
         seconds,
@@ -238,25 +240,27 @@ def _collectives(
     return Group("collectives", fit, NONE, NONE)
 
 
-def _series(file: str, one: Measured, per_chip: int, chips: int | None) -> Series:
-    if one.collective is None:
+def _series(file: str, measured: Measured, per_chip: int, chips: int | None) -> Series:
+    if measured.collective is None:
         raise InputError(f"{file} does not name the operation. Add --collective to a single file.")
-    if one.ranks is None:
+    if measured.ranks is None:
         raise InputError(f"{file} does not tell the number of ranks. Add --ranks to a single file.")
-    if one.ranks < 2:
+    if measured.ranks < 2:
         raise InputError(
-            f"{file}: {int(one.ranks)} rank; a collective has at least 2. Correct nworkers."
+            f"{file}: {int(measured.ranks)} rank; a collective has at least 2. Correct nworkers."
         )
-    used = chips or max(1, one.ranks // per_chip)
-    return Series(one.collective, one.ranks, used, one)
+    used = chips or max(1, measured.ranks // per_chip)
+    return Series(measured.collective, measured.ranks, used, measured)
 
 
 def _collective_times(series: Sequence[Series], machine: str, numbers: Catalogue) -> FloatArray:
     times = []
-    for one in series:
-        whole = machines_for(machine, one.chips, numbers)
-        sizes = one.measured.size_bytes.tolist()
-        times += [time_s(one.collective, whole, one.chips, one.ranks, int(size)) for size in sizes]
+    for part in series:
+        whole = machines_for(machine, part.chips, numbers)
+        sizes = part.measured.size_bytes.tolist()
+        times += [
+            time_s(part.collective, whole, part.chips, part.ranks, int(size)) for size in sizes
+        ]
     return np.array(times)
 
 
@@ -264,13 +268,13 @@ def collective_constants(
     series: Sequence[Series], machine: str, numbers: Catalogue
 ) -> list[Constant]:
     """Constants of the collectives of a machine, in the order in which they are worth knowing."""
-    most_chips = max(one.chips for one in series)
+    most_chips = max(part.chips for part in series)
     whole = machines_for(machine, most_chips, numbers)
     chip, fabric = whole.chip, whole.scale_out.name if whole.scale_out else ""
     inside = [
-        (chip, f"copy_{one.collective.replace('-', '_')}_{one.ranks}")
-        for one in series
-        if one.chips == 1
+        (chip, f"copy_{part.collective.replace('-', '_')}_{part.ranks}")
+        for part in series
+        if part.chips == 1
     ]
     names = [
         *dict.fromkeys(inside),

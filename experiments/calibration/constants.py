@@ -119,19 +119,21 @@ def fit_constants(
 
     while chosen:
         best = _best(residuals, chosen, numbers)
-        unfelt = [one for one, felt in zip(chosen, best.felt, strict=True) if not felt]
+        unfelt = [constant for constant, felt in zip(chosen, best.felt, strict=True) if not felt]
         if not unfelt:
             break
-        kept |= {str(one): "no row depends on it once the others are fitted" for one in unfelt}
-        chosen = [one for one in chosen if one not in unfelt]
+        kept |= {
+            str(constant): "no row depends on it once the others are fitted" for constant in unfelt
+        }
+        chosen = [constant for constant in chosen if constant not in unfelt]
     else:
         return ConstantsFit((), kept, before, before)
     entries = tuple(
-        _entry(one, float(value), float(wide), numbers, note)
-        for one, value, wide in zip(chosen, np.exp(best.logs), best.spread, strict=True)
+        _entry(constant, float(value), float(wide), numbers, note)
+        for constant, value, wide in zip(chosen, np.exp(best.logs), best.spread, strict=True)
     )
     after = np.exp(residuals(best.logs)) - 1
-    stopped = tuple(str(one) for one, at in zip(chosen, best.at_limit, strict=True) if at)
+    stopped = tuple(str(constant) for constant, at in zip(chosen, best.at_limit, strict=True) if at)
     return ConstantsFit(entries, kept, before, np.asarray(after), stopped)
 
 
@@ -157,9 +159,10 @@ def _best(
     residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], numbers: Catalogue
 ) -> _Best:
     """Constants with the least residuals."""
-    start = np.log([numbers.value(one.part, one.quantity) for one in chosen])
+    start = np.log([numbers.value(constant.part, constant.quantity) for constant in chosen])
     highest = [
-        min(at + np.log(FURTHEST), np.log(one.most)) for at, one in zip(start, chosen, strict=True)
+        min(at + np.log(FURTHEST), np.log(constant.most))
+        for at, constant in zip(start, chosen, strict=True)
     ]
     start = np.minimum(start, np.array(highest) - 1e-9)
     lowest = start - np.log(FURTHEST)
@@ -188,23 +191,25 @@ def with_values(numbers: Catalogue, values: Mapping[Constant, float]) -> Catalog
     """Return the catalogue with some constants replaced."""
     rows = [
         replace(
-            numbers.entry(one.part, one.quantity),
+            numbers.entry(constant.part, constant.quantity),
             value=value,
             exact=Fraction(value),
             low=None,
             high=None,
         )
-        for one, value in values.items()
+        for constant, value in values.items()
     ]
     return numbers.with_rows(rows)
 
 
-def _effect(predict: Predict, first: FloatArray, one: Constant, numbers: Catalogue) -> FloatArray:
+def _effect(
+    predict: Predict, first: FloatArray, constant: Constant, numbers: Catalogue
+) -> FloatArray:
     """Elasticity of every row's time to a constant."""
-    value = numbers.value(one.part, one.quantity)
-    down = value * (1 + STEP) > one.most
+    value = numbers.value(constant.part, constant.quantity)
+    down = value * (1 + STEP) > constant.most
     factor = 1 / (1 + STEP) if down else 1 + STEP
-    changed = predict(with_values(numbers, {one: value * factor}))
+    changed = predict(with_values(numbers, {constant: value * factor}))
     return np.asarray(np.log(changed / first) / np.log(factor))
 
 
@@ -212,9 +217,9 @@ def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], 
     """Constants whose effects are independent, and why the others are not fitted."""
     chosen: list[Constant] = []
     kept: dict[str, str] = {}
-    for one, slope in slopes.items():
+    for constant, slope in slopes.items():
         if np.abs(slope).max(initial=0.0) < LEAST_EFFECT:
-            kept[str(one)] = "no row depends on it"
+            kept[str(constant)] = "no row depends on it"
             continue
         basis = np.stack([slopes[other] for other in chosen], axis=1) if chosen else None
         left = slope
@@ -223,9 +228,9 @@ def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], 
             left = slope - basis @ weights
         if np.linalg.norm(left) < LEAST_APART * np.linalg.norm(slope):
             names = ", ".join(str(other) for other in chosen if _alike(slopes[other], slope))
-            kept[str(one)] = f"the data cannot tell it from {names or 'the constants above'}"
+            kept[str(constant)] = f"the data cannot tell it from {names or 'the constants above'}"
             continue
-        chosen.append(one)
+        chosen.append(constant)
     return chosen, kept
 
 
@@ -244,8 +249,8 @@ def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:
     return np.sqrt(np.maximum(0.0, np.diag(covariance)))
 
 
-def _entry(one: Constant, value: float, spread: float, numbers: Catalogue, note: str) -> Entry:
-    old = numbers.entry(one.part, one.quantity)
+def _entry(constant: Constant, value: float, spread: float, numbers: Catalogue, note: str) -> Entry:
+    old = numbers.entry(constant.part, constant.quantity)
     wide = np.exp(min(2 * spread, np.log(FURTHEST)))
     low, high = value / wide, value * wide
     return replace(
@@ -258,7 +263,7 @@ def _entry(one: Constant, value: float, spread: float, numbers: Catalogue, note:
         written="",
         note=f"{note}; was {old.written}",
         low=min(low, value),
-        high=max(value, min(high, one.most)),
+        high=max(value, min(high, constant.most)),
     )
 
 

@@ -88,7 +88,11 @@ def write(
 ) -> list[FitRow]:
     """Write the rows of all fits and of those that inherit them."""
     fitted = {**chips, **fabrics}
-    rows = [row for name, one in fitted.items() for row in _rows(name, one, tuple(one.value), "")]
+    rows = [
+        row
+        for name, result in fitted.items()
+        for row in _rows(name, result, tuple(result.value), "")
+    ]
     for heir, source, names, why in HEIRS:
         rows += _rows(heir, fitted[source], names, f"taken from {source}: {why}")
     with whole_file(Path(path)) as part, part.open("w", newline="", encoding="utf-8") as file:

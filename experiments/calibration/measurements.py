@@ -63,9 +63,13 @@ class Measurements:
         series = tuple(
             (
                 file,
-                replace(one, collective=one.collective or collective, ranks=one.ranks or ranks),
+                replace(
+                    measured,
+                    collective=measured.collective or collective,
+                    ranks=measured.ranks or ranks,
+                ),
             )
-            for file, one in self.collectives
+            for file, measured in self.collectives
         )
         return replace(self, collectives=series)
 
@@ -123,12 +127,12 @@ def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
             if (path / name).is_file():
                 yield path / name, True
         for pattern in ("collectives/*.log", "collectives/*.json", "profiles/*.json"):
-            yield from ((one, True) for one in sorted(path.glob(pattern)))
+            yield from ((file, True) for file in sorted(path.glob(pattern)))
         if not (path / MANIFEST).is_file():
             yield from (
-                (one, True)
-                for one in sorted(path.iterdir())
-                if one.suffix in (".csv", ".log", ".txt", ".json") and one.name not in RESULTS
+                (file, True)
+                for file in sorted(path.iterdir())
+                if file.suffix in (".csv", ".log", ".txt", ".json") and file.name not in RESULTS
             )
 
 
@@ -194,8 +198,8 @@ def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
 
 def _pairs(document: Any, path: Path) -> Iterable[tuple[float, float]]:
     """Size [B] and time [s] of each result in a report of nccom-test."""
-    for one in _objects(document):
-        cells = {str(name).lower().replace(" ", ""): value for name, value in one.items()}
+    for entry in _objects(document):
+        cells = {str(name).lower().replace(" ", ""): value for name, value in entry.items()}
         size = next((cells[name] for name in SIZE if name in cells), None)
         time = _time_s(cells)
         if not _is_number(size) or time is None or size <= 0 or time <= 0:
@@ -240,8 +244,8 @@ def _not_median(name: str) -> bool:
 def _named(document: Any) -> tuple[str | None, int | None]:
     """Operation and ranks that a report states."""
     named: dict[str, Any] = {}
-    for one in _objects(document):
-        for name, value in one.items():
+    for entry in _objects(document):
+        for name, value in entry.items():
             named.setdefault(str(name).lower(), value)
     names = ("operation", "op", "collective", "cc_op", "cc_operation")
     op = next((named[name] for name in names if isinstance(named.get(name), str)), None)
@@ -252,8 +256,8 @@ def _named(document: Any) -> tuple[str | None, int | None]:
 
 def _totals(document: Any) -> Iterable[float]:
     """Durations that a summary of neuron-profile states [s]."""
-    for one in _objects(document):
-        value = one.get("total_time")
+    for entry in _objects(document):
+        value = entry.get("total_time")
         if _is_number(value) and 0 < value < math.inf:
             yield float(value)
 
@@ -267,7 +271,7 @@ def _profiled(path: Path, total_s: float) -> dict[str, Any]:
             f"{path}: the name does not state the kernel and its shape. Call it for example "
             "gemm_m4096_n4096_k4096_bf16.json."
         )
-    known = [word for word in words if word in ("bf16", "fp16", "fp32", "fp8", "mxfp8")]
+    precisions = [word for word in words if word in ("bf16", "fp16", "fp32", "fp8", "mxfp8")]
     row: dict[str, Any] = {"kernel": words[0], "kernel_s": total_s, "runtime": "graph", **shape}
-    row["precision"] = known[0] if known else None
+    row["precision"] = precisions[0] if precisions else None
     return row

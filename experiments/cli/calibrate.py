@@ -54,7 +54,7 @@ class MeasurementInputs:
     )
 
 
-def calibrate(asked: MeasurementInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
+def calibrate(inputs: MeasurementInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
     """Fit the catalogue to your own measurements.
 
     Fits constants of kernels, collectives and training steps to measured times, and prints the rows
@@ -62,24 +62,24 @@ def calibrate(asked: MeasurementInputs, catalogue: CatalogueInputs, call: Invoca
     tell from another keeps its value and is named. Of collectives times are used, never the
     printed bandwidths, whose GB may be GiB.
     """
-    single = _single(asked)
+    single = _single(inputs)
     if single:
-        _fabric(asked, single, catalogue.read(), call)
+        _fabric(inputs, single, catalogue.read(), call)
     else:
-        _all(asked, catalogue.read(), call)
+        _all(inputs, catalogue.read(), call)
 
 
-def _single(asked: MeasurementInputs) -> Measured | None:
+def _single(inputs: MeasurementInputs) -> Measured | None:
     """The series of a single file that some collective test printed."""
     from experiments.calibration.measurements import is_printed
     from experiments.validation.nccl_tests import read_measured
 
-    alone = len(asked.file) == 1 and is_printed(asked.file[0])
-    return read_measured(asked.file[0], asked.collective) if alone else None
+    alone = len(inputs.file) == 1 and is_printed(inputs.file[0])
+    return read_measured(inputs.file[0], inputs.collective) if alone else None
 
 
 def _fabric(
-    asked: MeasurementInputs, measured: Measured, numbers: Catalogue, call: Invocation
+    inputs: MeasurementInputs, measured: Measured, numbers: Catalogue, call: Invocation
 ) -> None:
     """The step time and the efficiency of a fabric, from one series."""
     from cluster_sim.files import whole_file
@@ -87,43 +87,43 @@ def _fabric(
     from experiments.calibration.fabric import fit
     from topologies.errors import InputError
 
-    if asked.cluster is None:
+    if inputs.cluster is None:
         raise InputError("the output does not name its machine. Add --cluster.")
     fitted = fit(
         measured,
-        asked.cluster,
+        inputs.cluster,
         numbers,
-        collective=asked.collective,
-        ranks=asked.ranks,
-        chips=asked.chips,
+        collective=inputs.collective,
+        ranks=inputs.ranks,
+        chips=inputs.chips,
     )
-    if asked.overlay:
-        with whole_file(asked.overlay) as part:
+    if inputs.overlay:
+        with whole_file(inputs.overlay) as part:
             part.write_text(overlay_text(fitted.entries), encoding="utf-8")
     call.answer(
         lambda: _document(measured, fitted),
-        lambda: _print(measured, fitted, alone=asked.overlay is None),
+        lambda: _print(measured, fitted, alone=inputs.overlay is None),
         lambda run: _write(run, _document(measured, fitted)),
     )
 
 
-def _all(asked: MeasurementInputs, numbers: Catalogue, call: Invocation) -> None:
+def _all(inputs: MeasurementInputs, numbers: Catalogue, call: Invocation) -> None:
     """Constants of every kind, from files and folders together."""
     from cluster_sim.files import whole_file
     from experiments.calibration.combined import fit_all
     from experiments.calibration.constants import overlay_text
     from experiments.calibration.measurements import read_measurements
 
-    measured = read_measurements(asked.file, asked.collective)
-    measured = measured.named(asked.collective, asked.ranks)
-    groups = fit_all(measured, numbers, asked.cluster, chips=asked.chips)
+    measured = read_measurements(inputs.file, inputs.collective)
+    measured = measured.named(inputs.collective, inputs.ranks)
+    groups = fit_all(measured, numbers, inputs.cluster, chips=inputs.chips)
     text = overlay_text([entry for group in groups for entry in group.fit.entries])
-    if asked.overlay:
-        with whole_file(asked.overlay) as part:
+    if inputs.overlay:
+        with whole_file(inputs.overlay) as part:
             part.write_text(text, encoding="utf-8")
     call.answer(
         lambda: _groups_document(groups, len(measured)),
-        lambda: _print_groups(groups, "" if asked.overlay else text),
+        lambda: _print_groups(groups, "" if inputs.overlay else text),
         lambda run: _write(run, _groups_document(groups, len(measured))),
     )
 

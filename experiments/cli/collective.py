@@ -61,7 +61,7 @@ MEASURED_SHOWN = (
 
 
 def collective(
-    asked: CollectiveInputs,
+    inputs: CollectiveInputs,
     machine: SeveralMachines,
     ranks: RankInputs,
     catalogue: CatalogueInputs,
@@ -76,28 +76,28 @@ def collective(
     """
     numbers = catalogue.read()
     if len(machine.names) > 1:
-        _side_by_side(asked, machine, ranks, numbers, (compared, sure), call)
+        _side_by_side(inputs, machine, ranks, numbers, (compared, sure), call)
         return
-    cluster, groups = _groups(asked, machine, ranks, numbers)
-    measured = _read(compared.compare, asked.op, groups[0].ranks)
+    cluster, groups = _groups(inputs, machine, ranks, numbers)
+    measured = _read(compared.compare, inputs.op, groups[0].ranks)
     watched = call.out is not None
-    sizes, measure = _how_to_measure(asked, groups, call.engine, watched=watched)
-    wanted = sizes or _sizes(asked.size, measured)
-    what = f"{asked.op} on {machine.name}"
-    results = [measure(one) for one in progress(wanted, what, quiet=call.quiet)]
+    sizes, measure = _how_to_measure(inputs, groups, call.engine, watched=watched)
+    wanted = sizes or _sizes(inputs.size, measured)
+    what = f"{inputs.op} on {machine.name}"
+    results = [measure(algorithm) for algorithm in progress(wanted, what, quiet=call.quiet)]
     rows = [
-        beside_best(row, asked, groups, lambda: _best(asked, groups, call.engine))
+        beside_best(row, inputs, groups, lambda: _best(inputs, groups, call.engine))
         for row, _ in results
     ]
-    rows = [_as_issued(row, cluster, asked.op, asked.runtime) for row in rows]
-    ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
+    rows = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in rows]
+    ends = [_interval(inputs, cluster, groups[0].ranks, row) for row in rows]
     rows = [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
     summary: dict[str, Any] = {}
     if measured is not None:
         rows, summary["summary"] = _compared(rows, measured, str(compared.compare))
 
     def first_s(moved: Catalogue) -> float:
-        _, again = _how_to_measure(asked, _groups(asked, machine, ranks, moved)[1], call.engine)
+        _, again = _how_to_measure(inputs, _groups(inputs, machine, ranks, moved)[1], call.engine)
         return float(again(wanted[0])[0]["time_s"])
 
     ranking = sure.rank(first_s, numbers, call)
@@ -110,7 +110,7 @@ def collective(
 
 
 def _side_by_side(
-    asked: CollectiveInputs,
+    inputs: CollectiveInputs,
     machine: SeveralMachines,
     ranks: RankInputs,
     numbers: Catalogue,
@@ -127,21 +127,23 @@ def _side_by_side(
         raise InputError(f"{option} is for one cluster, not {len(machine.names)}. Name one.")
 
     def answer(name: str) -> list[dict[str, Any]]:
-        one = replace(machine, cluster=name, clusters=None)
-        cluster, groups = _groups(asked, one, ranks, numbers)
-        sizes, measure = _how_to_measure(asked, groups, call.engine)
-        wanted = sizes or _sizes(asked.size, None)
-        measured = progress(wanted, f"{asked.op} on {name}", quiet=call.quiet)
+        single = replace(machine, cluster=name, clusters=None)
+        cluster, groups = _groups(inputs, single, ranks, numbers)
+        sizes, measure = _how_to_measure(inputs, groups, call.engine)
+        wanted = sizes or _sizes(inputs.size, None)
+        measured = progress(wanted, f"{inputs.op} on {name}", quiet=call.quiet)
         rows = [
-            beside_best(measure(size)[0], asked, groups, lambda: _best(asked, groups, call.engine))
+            beside_best(
+                measure(size)[0], inputs, groups, lambda: _best(inputs, groups, call.engine)
+            )
             for size in measured
         ]
-        rows = [_as_issued(row, cluster, asked.op, asked.runtime) for row in rows]
-        ends = [_interval(asked, cluster, groups[0].ranks, row) for row in rows]
+        rows = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in rows]
+        ends = [_interval(inputs, cluster, groups[0].ranks, row) for row in rows]
         return [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
 
     rows = beside.each(machine.names, answer)
-    title = f"{asked.op} on {len(machine.names)} clusters"
+    title = f"{inputs.op} on {len(machine.names)} clusters"
     call.answer(
         lambda: beside.document(rows),
         lambda: beside.show_collectives(title, rows),
@@ -149,9 +151,9 @@ def _side_by_side(
     )
 
 
-def _best(asked: CollectiveInputs, groups: list[Group], engine: str) -> Measure:
+def _best(inputs: CollectiveInputs, groups: list[Group], engine: str) -> Measure:
     """Way to measure the fastest algorithm of each size."""
-    return _how_to_measure(replace(asked, algorithm="best"), groups, engine)[1]
+    return _how_to_measure(replace(inputs, algorithm="best"), groups, engine)[1]
 
 
 def _show(
@@ -183,13 +185,13 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
 
 
 def _interval(
-    asked: CollectiveInputs, cluster: Cluster, ranks: int, row: Mapping[str, Any]
+    inputs: CollectiveInputs, cluster: Cluster, ranks: int, row: Mapping[str, Any]
 ) -> Interval:
     """Interval of the time of one row."""
     from workloads.confidence.answers import collective_interval
 
     size, seconds = row["size_bytes"], row["time_s"]
-    return collective_interval(cluster, ranks, size, seconds, ideal=asked.ideal)
+    return collective_interval(cluster, ranks, size, seconds, ideal=inputs.ideal)
 
 
 def _compared(
@@ -209,27 +211,27 @@ def _compared(
 
 
 def _groups(
-    asked: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, numbers: Catalogue
+    inputs: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, numbers: Catalogue
 ) -> tuple[Cluster, list[Group]]:
     """Cluster and groups that the options name, refused where the runtime refuses them."""
     from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
     from experiments.cli.collective_groups import check_op, groups_for
 
-    check_op(asked)
+    check_op(inputs)
     cluster = machine.read(numbers)
     groups = groups_for(cluster, ranks)
     if not ranks.unrestricted:
-        groups = [along_ring(group) for group in groups] if asked.op == "permute" else groups
-        check_restrictions(asked.op, groups)
+        groups = [along_ring(group) for group in groups] if inputs.op == "permute" else groups
+        check_restrictions(inputs.op, groups)
     return cluster, groups
 
 
 def _how_to_measure(
-    asked: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
+    inputs: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
 ) -> tuple[list[int], Measure]:
     from experiments.cli.collective_groups import how_to_measure
 
-    return how_to_measure(asked, groups, engine, watched=watched)
+    return how_to_measure(inputs, groups, engine, watched=watched)
 
 
 def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     """Function from a size to the row and the trace."""
 
 
-def groups_for(machine: Cluster, asked: RankInputs) -> list[Group]:
+def groups_for(machine: Cluster, inputs: RankInputs) -> list[Group]:
     """Groups that the options name: by default one of all chips.
 
     Raises
@@ -28,36 +28,37 @@ def groups_for(machine: Cluster, asked: RankInputs) -> list[Group]:
     from cluster_sim.collectives.group_parsing import ordered, parse_groups
     from cluster_sim.collectives.results import first_ranks
 
-    everybody = first_ranks(machine, None if asked.group else asked.ranks, asked.ranks_per_chip)
-    if asked.group is None:
+    everybody = first_ranks(machine, None if inputs.group else inputs.ranks, inputs.ranks_per_chip)
+    if inputs.group is None:
         groups = [everybody]
-    elif asked.ranks is not None:
+    elif inputs.ranks is not None:
         raise InputError(
-            f"--ranks {asked.ranks} and --group {asked.group[:40]} both say who takes part; "
+            f"--ranks {inputs.ranks} and --group {inputs.group[:40]} both say who takes part; "
             "give one of them"
         )
     else:
-        groups = parse_groups(asked.group, machine, asked.ranks_per_chip)
-    if asked.order is None:
+        groups = parse_groups(inputs.group, machine, inputs.ranks_per_chip)
+    if inputs.order is None:
         return groups
     if len(groups) > 1:
         raise InputError(
             f"--order is for one group, --group names {len(groups)}; "
             "write each group's chips in their order instead"
         )
-    return [ordered(groups[0], asked.order)]
+    return [ordered(groups[0], inputs.order)]
 
 
-def check_op(asked: CollectiveInputs) -> None:
+def check_op(inputs: CollectiveInputs) -> None:
     """Refuse an unknown operation, bytes of pairs for others than all-to-all-v, and it without."""
     from cluster_sim.collectives import KINDS
     from cluster_sim.collectives.measure_all_to_all_v import KIND
 
-    op, size, matrix, skew = asked.op, asked.size, asked.matrix, asked.skew
-    known = (*KINDS, KIND)
-    if op not in known:
+    op, size, matrix, skew = inputs.op, inputs.size, inputs.matrix, inputs.skew
+    operations = (*KINDS, KIND)
+    if op not in operations:
         raise InputError(
-            f"unknown collective {op[:40]!r}.{suggestion(op, known)} There are {', '.join(known)}."
+            f"unknown collective {op[:40]!r}.{suggestion(op, operations)} "
+            f"There are {', '.join(operations)}."
         )
     option = "--bytes" if matrix is not None else "--skew" if skew is not None else None
     if op != KIND and option:
@@ -70,7 +71,7 @@ def check_op(asked: CollectiveInputs) -> None:
 
 
 def how_to_measure(
-    asked: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
+    inputs: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
 ) -> tuple[list[int], Measure]:
     """Return the function that measures one size, and the sizes that a byte matrix gives."""
     from cluster_sim.collectives import CollectiveCall, measure
@@ -84,13 +85,13 @@ def how_to_measure(
     from cluster_sim.collectives.measure_all_to_all_v import skewed as skewed_matrix
     from cluster_sim.hardware.fault_text import parse_fault
 
-    faults = [parse_fault(text) for text in asked.fault]
-    if asked.op != KIND:
+    faults = [parse_fault(text) for text in inputs.fault]
+    if inputs.op != KIND:
         return [], lambda size: measure(
-            [CollectiveCall(asked.op, group, size) for group in groups],
-            asked.algorithm,
-            ideal=asked.ideal,
-            sbuf=asked.sbuf,
+            [CollectiveCall(inputs.op, group, size) for group in groups],
+            inputs.algorithm,
+            ideal=inputs.ideal,
+            sbuf=inputs.sbuf,
             engine=engine,
             faults=faults,
             watched=watched,
@@ -98,14 +99,14 @@ def how_to_measure(
     if len(groups) > 1:
         raise InputError(f"{KIND} runs in one group, --group names {len(groups)}; give one")
     group = groups[0]
-    if asked.sbuf:
-        check_scratchpad(asked.op, group, 0)
-    matrix = None if asked.matrix is None else read_matrix(asked.matrix)
+    if inputs.sbuf:
+        check_scratchpad(inputs.op, group, 0)
+    matrix = None if inputs.matrix is None else read_matrix(inputs.matrix)
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
-        sent = skewed_matrix(group.ranks, size, asked.skew or 0.0) if matrix is None else matrix
+        sent = skewed_matrix(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
         return measure_v(
-            group, sent, asked.algorithm, ideal=asked.ideal, engine=engine, faults=faults
+            group, sent, inputs.algorithm, ideal=inputs.ideal, engine=engine, faults=faults
         )
 
     return ([] if matrix is None else [buffer_bytes(matrix)]), measured

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def beside_best(
     row: dict[str, Any],
-    asked: CollectiveInputs,
+    inputs: CollectiveInputs,
     groups: Sequence[Group],
     measure_best: Callable[[], Measure],
 ) -> dict[str, Any]:
@@ -27,9 +27,9 @@ def beside_best(
     from cluster_sim.collectives import KINDS, CollectiveCall
     from cluster_sim.collectives.algorithms.switches import switched
 
-    if asked.algorithm != "auto" or asked.op not in KINDS or asked.fault:
+    if inputs.algorithm != "auto" or inputs.op not in KINDS or inputs.fault:
         return row
-    near = switched(CollectiveCall(asked.op, groups[0], row["size_bytes"]))
+    near = switched(CollectiveCall(inputs.op, groups[0], row["size_bytes"]))
     if len(near) == 1:
         return row
     best, _ = measure_best()(row["size_bytes"])

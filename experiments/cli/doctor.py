@@ -185,8 +185,8 @@ def _print(document: dict[str, Any]) -> None:
     ]
     print_table("This installation", ["", ""], rows, left=2)
     timed = [
-        [one["name"], format_seconds(one["time_s"]), "slow" if one["slow"] else "fine"]
-        for one in document["steps"]
+        [step["name"], format_seconds(step["time_s"]), "slow" if step["slow"] else "fine"]
+        for step in document["steps"]
     ]
     print_table("\nSpeed", ["step", "time", ""], timed)
     for remark in document["remarks"]:

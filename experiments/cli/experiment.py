@@ -50,7 +50,7 @@ class ExperimentGroup(LazyGroup):
     @property
     def entries(self) -> Mapping[str, Entry]:
         """All experiments by name."""
-        return {one.name: Entry(one.question, partial(_command, one)) for one in EXPERIMENTS}
+        return {row.name: Entry(row.question, partial(_command, row)) for row in EXPERIMENTS}
 
     def spelled(self, name: str) -> str:
         """Name of an experiment as it is registered."""
@@ -197,8 +197,8 @@ def _print(chosen: Experiment, frame: pd.DataFrame, call: Invocation) -> None:
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as documents; an empty cell, such as a price not stated, is null."""
     names = [str(name) for name in frame.columns]
-    known = frame.astype(object).where(frame.notna(), None)
-    return [dict(zip(names, row, strict=True)) for row in known.itertuples(index=False)]
+    filled = frame.astype(object).where(frame.notna(), None)
+    return [dict(zip(names, row, strict=True)) for row in filled.itertuples(index=False)]
 
 
 def _first_line(text: str) -> str:

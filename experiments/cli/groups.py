@@ -38,7 +38,9 @@ class LazyGroup(click.Group):
     @property
     def entries(self) -> Mapping[str, Entry]:
         """All commands by name, in the order of the help page."""
-        return {one.name: Entry(one.summary, partial(_loaded, one)) for one in COMMANDS}
+        return {
+            command.name: Entry(command.summary, partial(_loaded, command)) for command in COMMANDS
+        }
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the help page."""
@@ -72,7 +74,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and summaries without loading a command."""
         with formatter.section(f"{self.thing.capitalize()}s"):
-            formatter.write_dl([(name, one.summary) for name, one in self.entries.items()])
+            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
 
 
 def _loaded(command: Command) -> Any:

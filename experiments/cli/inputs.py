@@ -124,8 +124,8 @@ class SeveralMachines(MachineInputs):
 
     def read(self, catalogue: Catalogue) -> Cluster:
         """Build the one cluster; as :meth:`MachineInputs.read`."""
-        one = MachineInputs(self.name, self.bandwidth, self.latency)
-        return one.read(catalogue)
+        single = MachineInputs(self.name, self.bandwidth, self.latency)
+        return single.read(catalogue)
 
 
 @dataclass(frozen=True)

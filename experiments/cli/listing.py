@@ -45,8 +45,8 @@ def clusters(catalogue: Catalogue) -> Rows:
 
     named = (*machines(catalogue), RAINIER)
     rows = [
-        {"name": name, "chip": one.chip, "chips": one.chips, "domains": one.domains}
-        for name, one in ((name, cluster(name, catalogue=catalogue)) for name in named)
+        {"name": name, "chip": machine.chip, "chips": machine.chips, "domains": machine.domains}
+        for name, machine in ((name, cluster(name, catalogue=catalogue)) for name in named)
     ]
     shapes = [
         {"name": example, "chip": "(plain shape)", "chips": None, "domains": None}
@@ -60,8 +60,8 @@ def algorithms(catalogue: Catalogue) -> Rows:
     from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 
     return [
-        {"name": name, "collectives": ", ".join(one.kinds), "about": one.summary}
-        for name, one in ALGORITHMS.items()
+        {"name": name, "collectives": ", ".join(algorithm.kinds), "about": algorithm.summary}
+        for name, algorithm in ALGORITHMS.items()
     ]
 
 
@@ -126,12 +126,23 @@ def experiments(catalogue: Catalogue) -> Rows:
     """Experiments and the question that each of them answers."""
     from experiments.scripts.registry import EXPERIMENTS
 
-    return [{"name": one.name, "question": one.question} for one in EXPERIMENTS]
+    return [
+        {"name": experiment.name, "question": experiment.question} for experiment in EXPERIMENTS
+    ]
 
 
 KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
-    one.__name__: one
-    for one in (models, clusters, algorithms, schedules, demands, variants, prices, experiments)
+    function.__name__: function
+    for function in (
+        models,
+        clusters,
+        algorithms,
+        schedules,
+        demands,
+        variants,
+        prices,
+        experiments,
+    )
 }
 """Everything that can be listed."""
 
@@ -152,13 +163,13 @@ class ListInputs:
             raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")
 
 
-def listing(asked: ListInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
+def listing(inputs: ListInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
     """List models, clusters, algorithms and other names."""
-    rows = KINDS[asked.kind](catalogue.read())
+    rows = KINDS[inputs.kind](catalogue.read())
     call.answer(
-        lambda: {"kind": asked.kind, "rows": rows},
-        lambda: _print(asked.kind, rows),
-        lambda run: _write(run, asked.kind, rows),
+        lambda: {"kind": inputs.kind, "rows": rows},
+        lambda: _print(inputs.kind, rows),
+        lambda run: _write(run, inputs.kind, rows),
     )
 
 

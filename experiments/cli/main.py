@@ -36,8 +36,10 @@ def _print_completion(ctx: click.Context, _parameter: object, shell: str | None)
     if shell:
         from click.shell_completion import get_completion_class
 
-        known: Any = get_completion_class(shell)
-        sys.stdout.write(known(app, {}, "cluster-sim", "_CLUSTER_SIM_COMPLETE").source() + "\n")
+        completion: Any = get_completion_class(shell)
+        sys.stdout.write(
+            completion(app, {}, "cluster-sim", "_CLUSTER_SIM_COMPLETE").source() + "\n"
+        )
         ctx.exit()
 
 

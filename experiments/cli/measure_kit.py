@@ -25,7 +25,7 @@ class KitInputs:
     )
 
 
-def measure_kit(asked: KitInputs, call: Invocation) -> None:
+def measure_kit(inputs: KitInputs, call: Invocation) -> None:
     """Write the scripts that an owner of hardware runs.
 
     The scripts time matrix products, attention, element-wise work, launches, copies, collectives
@@ -33,10 +33,10 @@ def measure_kit(asked: KitInputs, call: Invocation) -> None:
     """
     from experiments.calibration.kit import write_kit
 
-    manifest = write_kit(asked.folder, asked.chip)
+    manifest = write_kit(inputs.folder, inputs.chip)
     call.answer(
         lambda: asdict(manifest),
-        lambda: _print(manifest, asked.folder),
+        lambda: _print(manifest, inputs.folder),
         lambda run: run.json("manifest", asdict(manifest), title="Manifest of the kit"),
     )
 

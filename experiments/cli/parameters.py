@@ -226,11 +226,11 @@ def _in_brackets(marks: list[str]) -> str:
     return f"  [{'; '.join(marks)}]" if marks else ""
 
 
-def _completion(known: Callable[[], tuple[str, ...]]) -> Any:
+def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
     """Give the choices of an option to the shell."""
 
     def complete(ctx: Any, parameter: click.Parameter, incomplete: str) -> list[Any]:
-        fitting = [one for one in known() if incomplete in one]
+        fitting = [choice for choice in choices() if incomplete in choice]
         return fitting or parameter.type.shell_complete(ctx, parameter, incomplete)
 
     return complete

@@ -72,7 +72,7 @@ class SearchInputs:
 
 
 def plan(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     stated: Annotated[
         Mapping[str, Any],
         Stated(
@@ -93,34 +93,34 @@ def plan(
     that are given are kept; all others are varied.
     """
     numbers = catalogue.read()
-    result = _search(asked, stated, how, numbers, call)
+    result = _search(inputs, stated, how, numbers, call)
 
     from experiments.reports.plan import document
     from workloads.training.plan.plan_file import write_plan
 
     if how.best is not None:
         write_plan(result.finalists[0].plan, how.best)
-    ranking = sure.rank(lambda moved: _first_s(result, asked, moved, call.engine), numbers, call)
+    ranking = sure.rank(lambda moved: _first_s(result, inputs, moved, call.engine), numbers, call)
     call.answer(
         lambda: {
-            **document(result, how.top, asked.model),
+            **document(result, how.top, inputs.model),
             **(ranking.document() if ranking else {}),
         },
-        show=lambda: _print(result, how.top, asked.model, ranking),
-        write=lambda run: _write(run, result, how.top, asked.model, ranking),
+        show=lambda: _print(result, how.top, inputs.model, ranking),
+        write=lambda run: _write(run, result, how.top, inputs.model, ranking),
     )
 
 
-def _first_s(search: Search, asked: ModelOnCluster, numbers: Catalogue, engine: str) -> float:
+def _first_s(search: Search, inputs: ModelOnCluster, numbers: Catalogue, engine: str) -> float:
     """Time of a step of the first plan with other numbers of the catalogue [s]."""
     from workloads.training.iteration import iteration
 
-    cluster, best = asked.read_cluster(numbers), search.finalists[0]
-    return iteration(asked.read_model(), cluster, best.plan, engine=engine).iteration_s
+    cluster, best = inputs.read_cluster(numbers), search.finalists[0]
+    return iteration(inputs.read_model(), cluster, best.plan, engine=engine).iteration_s
 
 
 def _search(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     how: SearchInputs,
     numbers: Catalogue,
@@ -133,8 +133,8 @@ def _search(
 
     kept = {name: value for name, value in stated.items() if name != "global_batch"}
     return search(
-        asked.read_model(),
-        asked.read_cluster(numbers),
+        inputs.read_model(),
+        inputs.read_cluster(numbers),
         stated["global_batch"],
         stated=kept,
         lnc=how.lnc,

@@ -18,25 +18,25 @@ WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
 
 def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
     """Describe a group of commands to a sweep; they are loaded when a study names them."""
-    known: Any = group
-    names = tuple(known.list_commands(None))
-    return Program(run, names, excluded, lambda name: parameters(known.get_command(None, name)))
+    commands: Any = group
+    names = tuple(commands.list_commands(None))
+    return Program(run, names, excluded, lambda name: parameters(commands.get_command(None, name)))
 
 
 def parameters(command: Any) -> dict[str, Parameter]:
     """Parameters of a command by name, positional ones first and in order."""
-    known = {}
+    by_name = {}
     for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
         flags = tuple(flag for flag in item.opts if flag.startswith("--"))
         name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
-        known[name] = Parameter(
+        by_name[name] = Parameter(
             flags,
             tuple(item.secondary_opts),
             is_flag=bool(getattr(item, "is_flag", False)),
             repeats=bool(getattr(item, "multiple", False)),
             writes=name in WRITTEN,
         )
-    return known
+    return by_name
 
 
 PROGRAM = program_of(app, NOT_IN_A_STUDY)

@@ -105,7 +105,7 @@ class JobInputs:
 
 
 def run_job(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: JobInputs,
@@ -122,8 +122,8 @@ def run_job(
     from workloads.job import run_job as run
 
     numbers = catalogue.read()
-    cluster = asked.read_cluster(numbers)
-    step = _step(asked, stated, plan, cluster, call)
+    cluster = inputs.read_cluster(numbers)
+    step = _step(inputs, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), "plan": _plan_document(step)}
     ranking = sure.rank(lambda moved: _goodput(step, how, moved), numbers, call)
@@ -146,7 +146,7 @@ def _goodput(step: Iteration, how: JobInputs, numbers: Catalogue) -> float:
 
 
 def _step(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     plan: PlanInputs,
     cluster: Cluster,
@@ -159,11 +159,11 @@ def _step(
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import read_plan
 
-    model = asked.read_model()
-    known = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
-    hints = remedied(known, model, cluster, lnc=plan.lnc)
+    model = inputs.read_model()
+    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    hints = remedied(fields, model, cluster, lnc=plan.lnc)
     with hints, telling(quiet=call.quiet) as tell:
-        chosen = job_plan(known, model, cluster, lnc=plan.lnc)
+        chosen = job_plan(fields, model, cluster, lnc=plan.lnc)
         return iteration(model, cluster, chosen, engine=call.engine, progress=tell)
 
 
@@ -283,8 +283,8 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
 
 def _restart(document: Mapping[str, Any]) -> str:
     """Key of the restart that an ordinary failure takes."""
-    known = ("warm_restart_s", "peer_restart_s", "restart_s")
-    return next(name for name in known if name in document)
+    restarts = ("warm_restart_s", "peer_restart_s", "restart_s")
+    return next(name for name in restarts if name in document)
 
 
 def _peer_rows(document: Mapping[str, Any], time: Callable[[str], str]) -> list[tuple[str, str]]:

@@ -147,7 +147,7 @@ class DeploymentInputs:
 
 
 def serve(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     load: RequestInputs,
     replica: ReplicaInputs,
     faster: DeploymentInputs,
@@ -169,23 +169,23 @@ def serve(
     path = _log(load, faster)
 
     def simulate(numbers: Catalogue) -> Deployed:
-        cluster, precision = asked.read_cluster(numbers), replica.precision
+        cluster, precision = inputs.read_cluster(numbers), replica.precision
         options = _options(replica, faster, cluster)
-        model = asked.read_model()
+        model = inputs.read_model()
         served_by = options.deployment(model, cluster, tp=replica.tp, precision=precision)
         return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
 
     deployed = simulate(numbers)
     ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), numbers, call)
-    deployment, cluster = deployed.deployment, asked.read_cluster(numbers)
+    deployment, cluster = deployed.deployment, inputs.read_cluster(numbers)
     document = {
-        "model": asked.model,
-        "cluster": asked.cluster,
+        "model": inputs.model,
+        "cluster": inputs.cluster,
         "chips": deployment.chips,
         **deployed.summary(limits),
         **deployed.cost(Economics.of(cluster)),
     }
-    model, first_s = asked.read_model(), document["ttft_s"]["p50"]
+    model, first_s = inputs.read_model(), document["ttft_s"]["p50"]
     ends = serving_interval(model, cluster.chip, deployment.profile.chips, first_s)
     document["interval"] = ends.document()
     call.answer(
@@ -353,12 +353,12 @@ def _write(
 
     from experiments.figures.serving import latencies
 
-    asked = served.requests
+    requests = served.requests
     frame = pd.DataFrame(
         {
-            "arrival_s": asked.arrival_s,
-            "prompt_tokens": asked.prompt,
-            "output_tokens": asked.output,
+            "arrival_s": requests.arrival_s,
+            "prompt_tokens": requests.prompt,
+            "output_tokens": requests.output,
             "ttft_s": served.ttft_s,
             "tpot_s": served.tpot_s,
             "end_s": served.end_s,

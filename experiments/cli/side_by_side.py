@@ -139,13 +139,13 @@ def show_steps(title: str, rows: Rows) -> None:
     from experiments.reports.formatting import value_text
 
     flat = [flat_step(row) for row in rows if row["status"] == "ok"]
-    parts = [f"{name}_s" for name in NAMES if any(one.get(f"{name}_s") for one in flat)]
+    parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
     lines = [*STEP, *((part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts)]
     cells = [
-        [heading, *("–" if one[name] is None else value_text(name, one[name]) for one in flat)]
+        [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
         for name, heading in lines
     ]
-    print_table(title, ["", *(one["cluster"] for one in flat)], cells)
+    print_table(title, ["", *(row["cluster"] for row in flat)], cells)
     _tell_refused(rows)
 
 

@@ -42,7 +42,7 @@ class SweepInputs:
     )
 
 
-def sweep(asked: SweepInputs, call: Invocation) -> int | None:
+def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     """Run a table of parameters on all processors.
 
     With --out finished runs are kept there; the same sweep started again goes on from them. Exit
@@ -52,16 +52,16 @@ def sweep(asked: SweepInputs, call: Invocation) -> int | None:
     from experiments.sweeps.study import read_study
     from experiments.sweeps.sweep import sweep as run_sweep
 
-    study = read_study(asked.study)
-    if not asked.trust:
+    study = read_study(inputs.study)
+    if not inputs.trust:
         study.check_harmless(PROGRAM)
     with telling(quiet=call.quiet) as tell:
         frame = run_sweep(
             study,
             PROGRAM,
             out=call.out,
-            workers=asked.workers,
-            dask=asked.dask,
+            workers=inputs.workers,
+            dask=inputs.dask,
             progress=partial(tell, "runs"),
         )
     failed = frame[frame["status"] != "ok"]
@@ -84,12 +84,12 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
     for name in show:
         if name not in names:  # known only now, and no reason to throw the results away
             sys.stderr.write(f"show: no column is called {shown(name)}.{suggestion(name, names)}\n")
-    asked = names[: names.index("status") + 1]
+    varied = names[: names.index("status") + 1]
     wanted = [name for name in show if name in names] or names
-    columns = [*asked, *[name for name in wanted if name not in asked]]
+    columns = [*varied, *[name for name in wanted if name not in varied]]
     visible = columns if show else columns[:MOST_COLUMNS]
     failures = [] if frame["message"].eq("").all() else ["message"]
-    print_table("", *table_text(frame[visible + failures]), left=len(asked))
+    print_table("", *table_text(frame[visible + failures]), left=len(varied))
     if not show and len(columns) > MOST_COLUMNS:
         sys.stdout.write(f"and {len(columns) - MOST_COLUMNS} more columns; see --json or --out\n")
 

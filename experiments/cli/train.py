@@ -101,7 +101,7 @@ class RunInputs:
 
 
 def train(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: RunInputs,
@@ -115,13 +115,13 @@ def train(
     clusters, as --cluster A,B,C, stand side by side.
     """
     numbers = catalogue.read()
-    if len(cluster_names(asked.cluster)) > 1:
-        _side_by_side(asked, stated, plan, (how, sure), numbers, call)
+    if len(cluster_names(inputs.cluster)) > 1:
+        _side_by_side(inputs, stated, plan, (how, sure), numbers, call)
         return
-    step = _run(asked, stated, plan, how, numbers, call)
+    step = _run(inputs, stated, plan, how, numbers, call)
     quietly = replace(call, quiet=True)
     ranking = sure.rank(
-        lambda moved: _run(asked, stated, plan, how, moved, quietly).iteration_s, numbers, call
+        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s, numbers, call
     )
     filed = _filed(plan.plan)
     if how.chakra is not None:
@@ -134,7 +134,7 @@ def train(
 
 
 def _side_by_side(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     plan: PlanInputs,
     others: tuple[RunInputs, SensitivityInputs],
@@ -153,11 +153,11 @@ def _side_by_side(
             raise InputError(f"{name} is for one cluster, not several. Name one.")
 
     def answer(name: str) -> list[dict[str, Any]]:
-        step = _run(replace(asked, cluster=name), stated, plan, how, numbers, call)
+        step = _run(replace(inputs, cluster=name), stated, plan, how, numbers, call)
         return [{**document(step, call.engine), "cluster": name}]
 
-    rows = beside.each(beside.cluster_names(asked.cluster), answer)
-    title = f"{asked.model}: one optimizer step on {len(rows)} clusters"
+    rows = beside.each(beside.cluster_names(inputs.cluster), answer)
+    title = f"{inputs.model}: one optimizer step on {len(rows)} clusters"
     call.answer(
         lambda: beside.document(rows),
         lambda: beside.show_steps(title, rows),
@@ -213,7 +213,7 @@ def _write(directory: Run, step: Iteration, call: Invocation, ranking: Ranking |
 
 
 def _run(
-    asked: ModelOnCluster,
+    inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     plan: PlanInputs,
     how: RunInputs,
@@ -227,16 +227,16 @@ def _run(
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete, read_plan
 
-    model, cluster = asked.read_model(), asked.read_cluster(numbers)
+    model, cluster = inputs.read_model(), inputs.read_cluster(numbers)
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
-    known = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
-    hints = remedied(known, model, cluster, lnc=plan.lnc)
+    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    hints = remedied(fields, model, cluster, lnc=plan.lnc)
     with hints, telling(quiet=call.quiet) as tell:
         return iteration(
             model,
             cluster,
-            complete(known, model, cluster, lnc=plan.lnc),
+            complete(fields, model, cluster, lnc=plan.lnc),
             engine=call.engine,
             folded=not how.unfolded,
             allow_oversized=how.allow_oversized,

@@ -50,7 +50,7 @@ class ValidationInputs:
     )
 
 
-def validate(asked: ValidationInputs, catalogue: CatalogueInputs, call: Invocation) -> int:
+def validate(wanted: ValidationInputs, catalogue: CatalogueInputs, call: Invocation) -> int:
     """Compare predictions with published measurements.
 
     With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
@@ -66,22 +66,22 @@ def validate(asked: ValidationInputs, catalogue: CatalogueInputs, call: Invocati
     numbers = catalogue.read()
 
     def compare(rows: Rows, name: str) -> Result:
-        workers = asked.workers or available_workers()
+        workers = wanted.workers or available_workers()
         return run(rows, name, watch=watch, workers=workers, catalogue=numbers)
 
     def watch(rows: Sequence[Any], name: str) -> Any:
         return progress(rows, name, quiet=call.quiet)
 
-    if asked.file and asked.table:
+    if wanted.file and wanted.table:
         raise InputError("--file and --table were given together. Use one of them.")
-    chosen = [] if asked.file else [named(name) for name in asked.table or tables()]
-    if asked.file:
-        results = [compare(read_file(asked.file), asked.file.name)]
+    chosen = [] if wanted.file else [named(name) for name in wanted.table or tables()]
+    if wanted.file:
+        results = [compare(read_file(wanted.file), wanted.file.name)]
     else:
-        results = [compare(one.rows(), one.name) for one in chosen]
-    if asked.residuals:
-        _write_residuals(results, asked.residuals)
-    inputs = {"file": asked.file, "table": [one.name for one in chosen]}
+        results = [compare(table.rows(), table.name) for table in chosen]
+    if wanted.residuals:
+        _write_residuals(results, wanted.residuals)
+    inputs = {"file": wanted.file, "table": [table.name for table in chosen]}
     call.answer(
         lambda: _documents(results),
         lambda: _print(results, chosen),
@@ -90,12 +90,12 @@ def validate(asked: ValidationInputs, catalogue: CatalogueInputs, call: Invocati
     )
     missed = [
         why
-        for one, result in zip(chosen, results, strict=not asked.file)
-        if (why := misses(one, result.summary))
+        for table, result in zip(chosen, results, strict=not wanted.file)
+        if (why := misses(table, result.summary))
     ]
     for why in missed:
         click.echo(why, err=True)
-    return 1 if missed and asked.table else 0
+    return 1 if missed and wanted.table else 0
 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
@@ -118,8 +118,8 @@ def _documents(results: Sequence[Result]) -> dict[str, Any]:
 
 def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
     _print_summaries(results)
-    for one in chosen if len(chosen) == 1 else ():
-        click.echo(f"Source: {one.credit} ({one.licence}). {one.note}.")
+    for table in chosen if len(chosen) == 1 else ():
+        click.echo(f"Source: {table.credit} ({table.licence}). {table.note}.")
     if len(results) == 1:
         _print_rows(results[0])
 

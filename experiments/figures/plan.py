@@ -97,9 +97,9 @@ def pareto(search: Search, top: int) -> Figure:
     figure = Figure(figsize=(9.5, 5.4), layout="constrained")
     axes = figure.subplots()
     memory, seconds = search.total_bytes / 1e9, search.estimate_s
-    known = [kind(plan) for plan in search.plans]
+    kinds_of_plans = [kind(plan) for plan in search.plans]
     for number, name in enumerate(kinds()):
-        which = np.array([one == name for one in known])
+        which = np.array([one == name for one in kinds_of_plans])
         if which.any():
             hue = HUES[number % len(HUES)]
             axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=hue,
@@ -186,9 +186,13 @@ def worth(search: Search, top: int) -> Figure:
     )
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = figure.subplots()
-    known = [kind(finalist.plan) for finalist in search.finalists]
+    kinds_of_finalists = [kind(finalist.plan) for finalist in search.finalists]
     for number, name in enumerate(kinds()):
-        some = [one for one, its in zip(search.finalists, known, strict=True) if its == name]
+        some = [
+            one
+            for one, its in zip(search.finalists, kinds_of_finalists, strict=True)
+            if its == name
+        ]
         if some:
             times = [one.iteration_s for one in some]
             spent = [one.worth(search.objective) / scale for one in some]

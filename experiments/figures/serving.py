@@ -44,7 +44,7 @@ def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) ->
     """Draw one measure of all finished requests."""
     from matplotlib.ticker import LogLocator
 
-    known = np.sort(seconds[np.isfinite(seconds)])
+    finished = np.sort(seconds[np.isfinite(seconds)])
     axes.set_xlabel(f"{what} [s]")
     axes.set_ylim(0, 101)
     axes.grid(alpha=0.3)
@@ -53,11 +53,11 @@ def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) ->
         axes.axvline(limit_s, color="0.4", ls="--", lw=1)
         limit = f"limit {format_seconds(limit_s)} "
         axes.text(limit_s, 4, limit, rotation=90, ha="right", fontsize=8, color="0.3")
-    if not len(known):
+    if not len(finished):
         return
-    share = 100 * np.arange(1, len(known) + 1) / len(known)
-    axes.step(known, share, where="post", color="#4477aa")
-    for percent, at_s in zip(SHOWN, np.percentile(known, SHOWN), strict=True):
+    share = 100 * np.arange(1, len(finished) + 1) / len(finished)
+    axes.step(finished, share, where="post", color="#4477aa")
+    for percent, at_s in zip(SHOWN, np.percentile(finished, SHOWN), strict=True):
         label = f"p{percent} {format_seconds(float(at_s))}"
         axes.plot(at_s, percent, "o", ms=4, color="black")
         axes.annotate(label, (at_s, percent), (6, -10), textcoords="offset points", fontsize=8)

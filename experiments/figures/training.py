@@ -187,7 +187,7 @@ def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: FloatArray) 
     shade, rows = colors(PARTS), np.arange(len(parts))
     left = np.zeros(len(parts))
     for part in PARTS:
-        width = np.array([one.get(part, 0.0) for one in parts]) * scale
+        width = np.array([times.get(part, 0.0) for times in parts]) * scale
         if width.any():
             axes.barh(rows, width, left=left, color=shade[part], label=NAMES[part], height=0.66)
             left += width

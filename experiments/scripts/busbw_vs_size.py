@@ -53,7 +53,7 @@ def run(
     from topologies.clusters.names import cluster as named
 
     group, steps = first_ranks(named(cluster), None, ranks_per_chip), parse_sizes(sizes)
-    every = [one.name for one in suitable(CollectiveCall(op, group, steps[0]))]
+    every = [algorithm.name for algorithm in suitable(CollectiveCall(op, group, steps[0]))]
     names = every if ALL in algorithms else list(algorithms)
     tables = [rows(op, group, steps, name, ideal=ideal) for name in names]
     return pd.concat(tables, ignore_index=True)

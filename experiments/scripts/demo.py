@@ -86,8 +86,8 @@ def simulate(
     from workloads.training.plan.plan_file import complete
 
     shape, fabric = read_model(model), machine(cluster)
-    asked = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": overlap}
-    return iteration(shape, fabric, complete(asked, shape, fabric))
+    changes = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": overlap}
+    return iteration(shape, fabric, complete(changes, shape, fabric))
 
 
 def plot(frame: pd.DataFrame) -> Figure:

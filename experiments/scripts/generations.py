@@ -185,8 +185,8 @@ def _machine(name: str) -> Cluster:
 
 def _gains(parts: Catalogue, chip: str) -> bool:
     """Say whether a chip is faster in fp8 than in bf16."""
-    known = parts.has(chip, "fp8_peak")
-    return known and parts.value(chip, "fp8_peak") > parts.value(chip, "bf16_peak")
+    stated = parts.has(chip, "fp8_peak")
+    return stated and parts.value(chip, "fp8_peak") > parts.value(chip, "bf16_peak")
 
 
 def _row(
@@ -296,10 +296,10 @@ def plot(frame: pd.DataFrame) -> Figure:
     }
     every = figure.subplots(1, 3, sharey=True)
     for axes, (column, title) in zip(every, panels.items(), strict=True):
-        known = shown[column].dropna()
-        base = known.index[0] if len(known) else None
+        stated = shown[column].dropna()
+        base = stated.index[0] if len(stated) else None
         title += "" if base is None else f" ({shown.cluster[base]} = 1)"
-        _bars(axes, shown[column] / (known.iloc[0] if len(known) else 1.0))
+        _bars(axes, shown[column] / (stated.iloc[0] if len(stated) else 1.0))
         axes.set_title(f"Tokens {title}", loc="left", fontsize=9)
         axes.set_yticks(range(len(shown)), labels, fontsize=9)
     every[0].invert_yaxis()
@@ -342,10 +342,10 @@ def _shares(row: Mapping[Any, Any]) -> str:
 def _bars(axes: Axes, ratios: pd.Series[Any]) -> None:
     """One bar a machine with its number, and a word where there is none."""
     for row, value in enumerate(ratios):
-        known = value == value
-        if known:
+        stated = value == value
+        if stated:
             axes.barh(row, value, color="#4477aa")
-        text = f" {value:.2f}" if known else " not stated"
-        axes.annotate(text, (value if known else 0.0, row), va="center", fontsize=8)
+        text = f" {value:.2f}" if stated else " not stated"
+        axes.annotate(text, (value if stated else 0.0, row), va="center", fontsize=8)
     axes.margins(x=0.18)
     axes.spines[["top", "right"]].set_visible(False)

@@ -65,10 +65,10 @@ def run(
     from workloads.fleet.setup.serving import Serving
 
     machine = named(cluster)
-    asked = demand_from([demand])
+    requests = demand_from([demand])
     built = scenario(
         machine,
-        asked,
+        requests,
         serving=Serving(unit_rate_per_s=10.0),
         period=Period(days, scale_to_peak=0.9),
         operation=Operation(failing=False),

@@ -58,8 +58,8 @@ def run(
         model = read_model(text)
         degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
         for kind in overlap:
-            asked = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
-            step = iteration(model, fabric, complete(asked, model, fabric))
+            fields = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
+            step = iteration(model, fabric, complete(fields, model, fabric))
             row = {
                 "model": model.name,
                 "cluster": fabric.name,

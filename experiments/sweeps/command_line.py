@@ -104,15 +104,15 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
     InputError
         When a name is unknown, or belongs to the study itself.
     """
-    known = program.checked(command)
-    mine = {name: parameter for name, parameter in known.items() if name not in LEFT_TO_US}
+    parameters = program.checked(command)
+    mine = {name: parameter for name, parameter in parameters.items() if name not in LEFT_TO_US}
     for name in values:
         if name.replace("-", "_") not in mine:
             if name in LEFT_TO_US:
                 raise InputError(f"a study sets --{name} itself; leave it out")
             raise InputError(f"{command} has no parameter {name}.{suggestion(name, mine)}")
     by_name = {name.replace("-", "_"): value for name, value in values.items()}
-    options = ["--json", *(["--quiet"] if "quiet" in known else [])]
+    options = ["--json", *(["--quiet"] if "quiet" in parameters else [])]
     positional: list[str] = []
     for name, parameter in mine.items():
         if name in by_name:
@@ -129,9 +129,9 @@ def check_harmless(program: Program, command: str, values: Mapping[str, Value]) 
     InputError
         Names the parameter, its value and the remedy.
     """
-    known = program.checked(command)
+    parameters = program.checked(command)
     for name, value in values.items():
-        parameter = known.get(name.replace("-", "_"))
+        parameter = parameters.get(name.replace("-", "_"))
         texts = [value] if isinstance(value, str) else list(value)
         for text in texts:
             does = "runs a Python file" if text.endswith(CODE) else ""

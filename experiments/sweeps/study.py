@@ -225,11 +225,11 @@ def _row(described: Study, varied: Values, files: dict[str, str], program: Progr
         if name not in files:
             files[name] = content_digest(name)
     read = {name: files[name] for name in named if files[name]}
-    asked = {"arguments": command_line, "files": read, "version": cluster_sim.__version__}
+    question = {"arguments": command_line, "files": read, "version": cluster_sim.__version__}
     shown = {
         key: value if isinstance(value, str) else ",".join(value) for key, value in varied.items()
     }
-    return Row(shown, tuple(command_line), digest(asked))
+    return Row(shown, tuple(command_line), digest(question))
 
 
 def _names(word: str) -> list[str]:

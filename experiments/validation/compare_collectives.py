@@ -23,8 +23,8 @@ def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
     ------
     InputError
     """
-    asked = op.removesuffix("-v")
-    if measured.collective not in (None, asked):
+    operation = op.removesuffix("-v")
+    if measured.collective not in (None, operation):
         raise InputError(
             f"--compare {name} measures {measured.collective}, the command simulates {op}; "
             f"ask for {measured.collective}"

@@ -106,9 +106,9 @@ def month(row: Mapping[str, Any]) -> str:
         raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")
     if date:
         return date
-    known = next((when for name, when in ROUNDS.items() if name in source), "")
+    of_round = next((when for name, when in ROUNDS.items() if name in source), "")
     number = re.search(ARXIV, source)
-    return known or (f"20{number[1]}-{number[2]}" if number else "")
+    return of_round or (f"20{number[1]}-{number[2]}" if number else "")
 
 
 def _release(date: str) -> tuple[str, str]:

@@ -82,8 +82,8 @@ def _job(values: Mapping[str, Any], rates: FailureRates, cluster: Cluster, book:
 
 def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
     stated = values["server_failures_per_1000_days"]
-    known = {"failure_rates": "stated" if stated else "derived: Llama 3's on H100"}
+    grades = {"failure_rates": "stated" if stated else "derived: Llama 3's on H100"}
     empty = [name for name in TIMES if values[name] is None]
     if values["goodput"] and empty:
-        known["columns"] = f"assumed: {', '.join(empty)}"
-    return known
+        grades["columns"] = f"assumed: {', '.join(empty)}"
+    return grades

@@ -32,14 +32,14 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     machine = machines_for(row.values["cluster"], row.values["chips"], parts)
     shapes = RankShapes(model, plan, machine.chip, parts)
     there, back = forward(shapes), backward(shapes)
-    known = {
+    grades = {
         "kernels": worst(*(step.provenance for step in there if step.provenance)),
         "framework": f"assumed: {used.label}",
     }
     if row.assumed:
-        known["columns"] = f"assumed: {', '.join(row.assumed)}"
+        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
     there_s, back_s = (length_s(steps, machine, plan.tp) for steps in (there, back))
-    return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=known)
+    return Outcome({"forward_s": there_s, "backward_s": back_s}, provenance=grades)
 
 
 def length_s(steps: Sequence[LayerOp], machine: Cluster, tp: int) -> float:

@@ -27,9 +27,9 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     model = replace(model_of(row.values), dropout=plan.attention == "unfused")
     parts = used.numbers(numbers)
     needed = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
-    known = {"framework": f"assumed: {used.label}"}
+    grades = {"framework": f"assumed: {used.label}"}
     if row.assumed:
-        known["columns"] = f"assumed: {', '.join(row.assumed)}"
+        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
     return Outcome(
         {
             "memory_bytes": float(needed.allocated),
@@ -38,5 +38,5 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
             "states_bytes": float(needed.weights + needed.gradients + needed.optimizer),
             "fits": float(needed.total <= needed.capacity),
         },
-        provenance=known,
+        provenance=grades,
     )

@@ -77,9 +77,9 @@ def operation(name: str) -> str:
     plain = WORD_ENDS.sub("", name.lower())
     return next(
         (
-            known
-            for known, names in OPERATIONS.items()
-            if plain in {WORD_ENDS.sub("", one) for one in (known, *names)}
+            kind
+            for kind, names in OPERATIONS.items()
+            if plain in {WORD_ENDS.sub("", spelling) for spelling in (kind, *names)}
         ),
         name,
     )

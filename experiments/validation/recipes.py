@@ -128,7 +128,7 @@ def recipe(row: Mapping[str, Any]) -> Recipe:
     >>> recipe(mine).attention, recipe(mine | {"overlap": "all"}).attention
     ('unfused', 'fused')
     """
-    suited = next(one for one in recipes() if one.suits(row))
+    suited = next(candidate for candidate in recipes() if candidate.suits(row))
     stated = chosen(row, machines_for(row["cluster"], 1).chip) if row.get("cluster") else {}
     if not stated and not row.get("attention"):
         return suited

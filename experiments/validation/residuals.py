@@ -43,7 +43,7 @@ def residuals(tables: Mapping[str, Sequence[Row]]) -> list[Residual]:
     the nanotron sweep: they mix healthy and slow machines, so their residuals say how often a node
     was slow rather than how far a prediction is off.
     """
-    return [one for name, rows in tables.items() for one in _of_table(name, rows)]
+    return [residual for name, rows in tables.items() for residual in _of_table(name, rows)]
 
 
 def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
@@ -121,7 +121,7 @@ def _has_experts(model: str) -> bool:
         return False
 
 
-def row_interval(row: Row, table: str, known: Residuals) -> Interval | None:
+def row_interval(row: Row, table: str, measured: Residuals) -> Interval | None:
     """Interval of one compared row's prediction; None where there is no predicted time."""
     predicted = row.get("predicted")
     if not predicted or row["status"] == "unsupported":
@@ -129,17 +129,17 @@ def row_interval(row: Row, table: str, known: Residuals) -> Interval | None:
     prediction = prediction_of(row, table)
     if prediction is None:
         return None
-    ends = interval(predicted, prediction, known)
+    ends = interval(predicted, prediction, measured)
     if row["quantity"] != "tokens_per_s":
         return ends
     return Interval(**ends.scaled(predicted), level=ends.level, basis=ends.basis)
 
 
-def with_intervals(rows: Sequence[Row], table: str, known: Residuals) -> list[dict[str, Any]]:
+def with_intervals(rows: Sequence[Row], table: str, measured: Residuals) -> list[dict[str, Any]]:
     """Rows with the ends ``low`` and ``high`` of their predictions, None where there are none."""
     complete = []
     for row in rows:
-        ends = row_interval(row, table, known)
+        ends = row_interval(row, table, measured)
         low, high = (ends.low, ends.high) if ends else (None, None)
         complete.append({**row, "low": low, "high": high})
     return complete

@@ -284,11 +284,11 @@ def kind_of(header: list[str], name: str) -> Kind:
     near = min(KINDS, key=lambda kind: len(lacking[kind.name]) / len(kind.required))
     wanted = lacking[near.name]
     strange = [cell for cell in header if near.column(cell) is None]
-    known = next((close for cell in strange if (close := suggestion(cell.lower(), wanted))), "")
+    near_name = next((close for cell in strange if (close := suggestion(cell.lower(), wanted))), "")
     kinds = ", ".join(kind.name for kind in KINDS)
     raise InputError(
         f"{name} line 1: the columns are of no known kind ({kinds}); "
-        f"a {near.name} file also needs {', '.join(wanted)}.{known}"
+        f"a {near.name} file also needs {', '.join(wanted)}.{near_name}"
     )
 
 
@@ -348,8 +348,8 @@ def _choice(column: Column, text: str) -> str | None:
     """Choice that a spelling stands for: itself, another spelling, or its first word."""
     plain = text.lower().replace("_", "-").split("(")[0].strip()
     spelled = (plain, plain.replace(" ", "-"), plain.split(" ")[0])
-    known = {**dict(zip(column.choices, column.choices, strict=True)), **column.also}
-    return next((known[one] for one in spelled if one in known), None)
+    spellings = {**dict(zip(column.choices, column.choices, strict=True)), **column.also}
+    return next((spellings[spelling] for spelling in spelled if spelling in spellings), None)
 
 
 def _text(column: Column, text: str, shown: str) -> str:
@@ -360,6 +360,8 @@ def _text(column: Column, text: str, shown: str) -> str:
     choice = _choice(column, text)
     if choice is None:
         near = suggestion(text.lower(), column.choices)
-        known = ", ".join(column.choices)
-        raise InputError(f"{column.name} {shown} is none of {known}.{near or ' Use one of them.'}")
+        choices = ", ".join(column.choices)
+        raise InputError(
+            f"{column.name} {shown} is none of {choices}.{near or ' Use one of them.'}"
+        )
     return choice

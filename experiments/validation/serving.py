@@ -69,5 +69,5 @@ def _answered(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> S
 def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
     """Assumptions of a row: lengths and arrivals are always those of a closed loop."""
     empty = [name for name in ("tp", "precision", "concurrency") if values[name] is None]
-    known = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
-    return {**known, "columns": f"assumed: {', '.join(empty)}"} if empty else known
+    grades = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
+    return {**grades, "columns": f"assumed: {', '.join(empty)}"} if empty else grades

@@ -83,8 +83,8 @@ def table(name: str) -> Table:
     """
     known_table = tables().get(name)
     if known_table is None:
-        known = ", ".join(tables())
-        raise InputError(f"no table {name!r}; there are {known}.{suggestion(name, tables())}")
+        names = ", ".join(tables())
+        raise InputError(f"no table {name!r}; there are {names}.{suggestion(name, tables())}")
     return known_table
 
 

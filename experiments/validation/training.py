@@ -52,10 +52,10 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
         "memory_bytes": float(step.memory.allocated),
         "reserved_bytes": float(step.memory.reserved),
     }
-    known = _provenance(step, row, used.label)
+    grades = _provenance(step, row, used.label)
     if step.memory.total > step.memory.capacity and not ran:
         return infeasible(_too_large(step), predicted)
-    return Outcome(predicted, provenance=known)
+    return Outcome(predicted, provenance=grades)
 
 
 def fitting(row: Stated) -> Stated:
@@ -216,11 +216,11 @@ def _too_large(step: Iteration) -> str:
 
 
 def _provenance(step: Iteration, row: Stated, framework: str) -> dict[str, str]:
-    known = dict(step.provenance)
+    grades = dict(step.provenance)
     if row.assumed:
-        known["columns"] = f"assumed: {', '.join(row.assumed)}"
+        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
     if framework:
-        known["framework"] = f"assumed: {framework}"
+        grades["framework"] = f"assumed: {framework}"
     if step.memory.total > step.memory.capacity:
-        known["memory"] = _too_large(step)
-    return known
+        grades["memory"] = _too_large(step)
+    return grades

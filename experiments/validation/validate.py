@@ -108,8 +108,8 @@ def validate(
     worth = len(rows) // ROWS_OF_A_WORKER if rows.kind.name in LONG else 1
     done = _compared(rows, min(workers, worth), catalogue)
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
-    known = shipped_residuals().without(name)
-    with_ends = with_intervals(compared, name, known)
+    residuals = shipped_residuals().without(name)
+    with_ends = with_intervals(compared, name, residuals)
     errors = {**summary(compared), **coverage(with_ends)}
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 

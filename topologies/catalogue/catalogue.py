@@ -162,10 +162,10 @@ class Catalogue:
         >>> catalogue().integer("trn2", "hbm_bytes") == 96 * 2**30
         True
         """
-        known = self._integers.get((part, quantity))
-        if known is None:
-            known = self._integers[part, quantity] = _whole(self._number(part, quantity), 1)
-        return known
+        value = self._integers.get((part, quantity))
+        if value is None:
+            value = self._integers[part, quantity] = _whole(self._number(part, quantity), 1)
+        return value
 
     def ps(self, part: str, quantity: str) -> int:
         """Return a time in whole picoseconds.
@@ -223,9 +223,9 @@ class Catalogue:
         chosen = _by_key(self.chosen)
         for path, name in names.items():
             part, _, quantity = path.rpartition(".")
-            known = [row.variant for row in self.variants(part, quantity) if row.variant]
-            if name and name not in known:
-                there = f"there are {', '.join(known)}" if known else "it has none"
+            variants = [row.variant for row in self.variants(part, quantity) if row.variant]
+            if name and name not in variants:
+                there = f"there are {', '.join(variants)}" if variants else "it has none"
                 raise InputError(f"{path} has no variant {name[:80]!r}; {there}.")
             chosen[part, quantity] = name
         return _made(self.rows, chosen)
@@ -249,16 +249,16 @@ class Catalogue:
         parts = {row.part for row in merged.values()}
         for line, row in overlay:
             default = merged.get((row.part, row.quantity, ""))
-            known = self._in_force.get((row.part, row.quantity)) or default
+            replaced = self._in_force.get((row.part, row.quantity)) or default
             where = f"{path} line {line}: {row.part} {row.quantity}"
-            if known is None or default is None:
+            if replaced is None or default is None:
                 raise InputError(
                     f"{where}: the variant {row.variant!r} has no default beside it; "
                     "add a row with an empty variant."
                 )
-            if row.unit != known.unit:
+            if row.unit != replaced.unit:
                 raise InputError(
-                    f"{where} is in {row.unit}, elsewhere in {known.unit}. Write it in that."
+                    f"{where} is in {row.unit}, elsewhere in {replaced.unit}. Write it in that."
                 )
             self._check_read(row, where, parts)
             check_row(row, where)
@@ -270,12 +270,12 @@ class Catalogue:
 
     def _check_read(self, row: Entry, where: str, parts: Iterable[str]) -> None:
         """Refuse a quantity that no command reads: by its name, or with a part's name behind it."""
-        known = {one.quantity for one in self.rows}
+        quantities = {row_in_force.quantity for row_in_force in self.rows}
         stems = [row.quantity.removesuffix(f"_{part}") for part in parts]
-        if known.isdisjoint((row.quantity, *stems)):
+        if quantities.isdisjoint((row.quantity, *stems)):
             raise InputError(
                 f"{where}: no command reads a quantity of that name."
-                f"{suggestion(row.quantity, known)} Correct it, or leave the row out."
+                f"{suggestion(row.quantity, quantities)} Correct it, or leave the row out."
             )
 
     def _check_parts(self, overlay: Sequence[tuple[int, Entry]], path: str) -> None:
@@ -285,19 +285,19 @@ class Catalogue:
         (the fabric of a machine), belong to a part (``kernels.CHIP``), or state all that a part of
         their kind does.
         """
-        known = dict.fromkeys(self.parts())
+        in_catalogue = dict.fromkeys(self.parts())
         stated: dict[str, set[str]] = {}
         for _, row in overlay:
             stated.setdefault(row.part, set()).add(row.quantity)
         named = {row.written for _, row in overlay if row.unit == NAME}
-        kinds = [set(self.quantities(part)) for part in known]
+        kinds = [set(self.quantities(part)) for part in in_catalogue]
         for line, row in overlay:
             part, quantities = row.part, stated[row.part]
-            belongs = part.rpartition(".")[2] in {*known, *stated} - {part}
+            belongs = part.rpartition(".")[2] in {*in_catalogue, *stated} - {part}
             whole = any(len(kind) > 1 and kind <= quantities for kind in kinds)
             new = part in named or quantities & {"family", "chip"} or belongs or whole
-            near = suggestion(part, known)
-            if near and part not in known and not new:
+            near = suggestion(part, in_catalogue)
+            if near and part not in in_catalogue and not new:
                 raise InputError(
                     f"{path} line {line}: the catalogue has no part {part!r}.{near} Correct "
                     "it; a new chip needs a row `family`, a new machine a row `chip`."

@@ -60,8 +60,8 @@ def domain(quantity: str, unit: str) -> Domain:
     >>> domain("radix", "count").whole
     True
     """
-    known = _domains()
-    return known.get((quantity, unit)) or known[ANY, unit]
+    domains = _domains()
+    return domains.get((quantity, unit)) or domains[ANY, unit]
 
 
 def is_reference(part: str, quantity: str, unit: str) -> bool:

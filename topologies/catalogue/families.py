@@ -73,10 +73,10 @@ def chip_family(chip: str, parts: Catalogue | None = None) -> ChipFamily:
     name = catalogue.name(chip, "family") if named else UNKNOWN
     part = PREFIX + name
     if part not in catalogue.parts():
-        known = families(catalogue)
+        names = families(catalogue)
         raise InputError(
             f"the family {name[:80]!r} of {chip[:80]} is not in the catalogue."
-            f"{suggestion(name, known)} There are {', '.join(known)}."
+            f"{suggestion(name, names)} There are {', '.join(names)}."
         )
     timed = catalogue.has(chip, "kernel_times")
     several = catalogue.has(chip, "ranks_per_chip")
@@ -93,8 +93,8 @@ def chip_family(chip: str, parts: Catalogue | None = None) -> ChipFamily:
 
 def _measured_on(part: str, catalogue: Catalogue) -> str:
     kernels = catalogue.name(part, "kernels")
-    known = catalogue.has(kernels, "measured_on")
-    return catalogue.name(kernels, "measured_on") if known else ""
+    stated = catalogue.has(kernels, "measured_on")
+    return catalogue.name(kernels, "measured_on") if stated else ""
 
 
 def families(catalogue: Catalogue) -> tuple[str, ...]:

@@ -143,8 +143,8 @@ def _shape(dimensions: list[Dimension]) -> Shape | None:
     if blocks == {RING}:
         names = "XYZWVUTS"[: len(dimensions)]
         axes = [
-            Axis(name, one.size, one.bandwidth_bytes_per_s, one.latency_ps)
-            for name, one in zip(names, dimensions, strict=True)
+            Axis(name, dimension.size, dimension.bandwidth_bytes_per_s, dimension.latency_ps)
+            for name, dimension in zip(names, dimensions, strict=True)
         ]
         return Torus(tuple(reversed(axes)))
     if RING in blocks:
@@ -153,11 +153,15 @@ def _shape(dimensions: list[Dimension]) -> Shape | None:
     if not others:
         kind = FullMesh if first.block == MESH else Switch
         return kind(first.size, first.bandwidth_bytes_per_s, first.latency_ps)
-    return Tiered(tuple(_tier(number, one) for number, one in reversed([*enumerate(dimensions)])))
+    return Tiered(
+        tuple(_tier(number, dimension) for number, dimension in reversed([*enumerate(dimensions)]))
+    )
 
 
-def _tier(number: int, one: Dimension) -> Tier:
+def _tier(number: int, dimension: Dimension) -> Tier:
     """A tier of direct links, each at the full rate, or of one switch."""
-    direct = one.block == MESH
-    rate = one.bandwidth_bytes_per_s * (max(1, one.size - 1) if direct else 1)
-    return Tier(f"dim{number}", one.size, rate, one.latency_ps, switches=0 if direct else 1)
+    direct = dimension.block == MESH
+    rate = dimension.bandwidth_bytes_per_s * (max(1, dimension.size - 1) if direct else 1)
+    return Tier(
+        f"dim{number}", dimension.size, rate, dimension.latency_ps, switches=0 if direct else 1
+    )

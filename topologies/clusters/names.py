@@ -139,10 +139,10 @@ def _has_rates(text: str) -> str:
 
 
 def _unknown(text: str, kind: str, catalogue: Catalogue) -> str:
-    known = [*machines(catalogue), RAINIER]
+    names = [*machines(catalogue), RAINIER]
     return (
-        f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*known, *PLAIN])} "
-        f"There are {', '.join(known)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
+        f"unknown cluster {shown(text, 80)!r}.{suggestion(kind, [*names, *PLAIN])} "
+        f"There are {', '.join(names)}, {', '.join(PLAIN.values())}, NAME:COUNT, YAML files and "
         "graphs (.graphml, .json)."
     )
 

@@ -82,8 +82,8 @@ def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue
         exact=exact,
     )
     check_row(row, f"chip.{quantity}")
-    known = catalogue.has(part, quantity)
-    return replace(row, variant=catalogue.entry(part, quantity).variant) if known else row
+    replaces = catalogue.has(part, quantity)
+    return replace(row, variant=catalogue.entry(part, quantity).variant) if replaces else row
 
 
 def _exact(quantity: str, text: str, unit: str) -> Fraction:

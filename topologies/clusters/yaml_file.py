@@ -82,8 +82,8 @@ def _explained(mistake: ValidationError) -> str:
         near = suggestion(tag, SHAPES)
         return f"{where}.shape {shown(tag, 60)!r} is none of {', '.join(SHAPES)}.{near}"
     if kind == "extra_forbidden":
-        known = keys_at(first["loc"][:-1])
-        near = suggestion(str(first["loc"][-1]), known) or f" There are {', '.join(known)}."
+        keys = keys_at(first["loc"][:-1])
+        near = suggestion(str(first["loc"][-1]), keys) or f" There are {', '.join(keys)}."
         return f"unknown key {where}.{near}"
     if kind == "missing":
         return f"{where} is missing; give it a value"
@@ -149,8 +149,8 @@ def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> 
     stated = {name: value for name, value in entries.items() if value is not None}
     rate = keys.bandwidth_per_chip
     if keys.like is not None:
-        known = rate or catalogue.integer(keys.like, "nic_bandwidth")
-        return replace(fabric_from(catalogue, keys.like, known, adapters), **stated)
+        bandwidth = rate or catalogue.integer(keys.like, "nic_bandwidth")
+        return replace(fabric_from(catalogue, keys.like, bandwidth, adapters), **stated)
     for key in ("bandwidth_per_chip", "latency", "radix"):
         if getattr(keys, key) is None:
             raise InputError(f"scale_out.{key} is missing, and there is no like: to take it from")

@@ -53,9 +53,9 @@ def lines(shape: Torus | FullMesh | Switch | Tiered) -> list[Line]:
         return [_ring(axis) if axis.wrap else _grid(axis) for axis in shape.axes]
     if isinstance(shape, Tiered):
         return [_switched(tier) if tier.switches else _direct(tier) for tier in shape.tiers]
-    one = Tier("switch", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps, 1)
+    switch = Tier("switch", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps, 1)
     if isinstance(shape, Switch):
-        return [_switched(one)]
+        return [_switched(switch)]
     total = shape.bandwidth_bytes_per_s * max(1, shape.size - 1)
     return [_direct(Tier("mesh", shape.size, total, shape.latency_ps))]
 

@@ -61,11 +61,11 @@ def slowing(
     >>> [round(slowing(8 * nodes, 16, pipelined=True).share, 2) for nodes in (1, 8, 64)]
     [0.03, 0.18, 0.8]
     """
-    known = numbers or catalogue()
+    parts = numbers or catalogue()
     name = "slow_node_share_pipelined" if pipelined else "slow_node_share"
-    each = known.value("training", name)
+    each = parts.value("training", name)
     nodes = -(-chips // NODE_CHIPS)
-    added_s = microbatches * known.value("training", "slow_node_wait")
+    added_s = microbatches * parts.value("training", "slow_node_wait")
     return Slowing(1.0 - (1.0 - each) ** nodes, added_s)
 
 

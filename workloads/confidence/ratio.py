@@ -38,8 +38,8 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
         Predicted times whose logarithms differ by less are a tie. Never wider than the interval
         of a single prediction of the kind.
     """
-    known = shipped_residuals() if residuals is None else residuals
-    of_family = [row for row in known.rows if FAMILY.get(row.kind) == FAMILY[kind]]
+    shipped = shipped_residuals() if residuals is None else residuals
+    of_family = [row for row in shipped.rows if FAMILY.get(row.kind) == FAMILY[kind]]
     differences, weights = [], []
     for table in Residuals(tuple(of_family)).by_table.values():
         pairs = _pairs(table)
@@ -47,7 +47,7 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
             continue
         differences += pairs
         weights += [1 / len(pairs)] * len(pairs)
-    alone = score_quantile(kind, known, level)
+    alone = score_quantile(kind, shipped, level)
     if not differences:
         return math.sqrt(2) * alone
     return min(alone, weighted_quantile(np.array(differences), np.array(weights), level))
@@ -59,9 +59,9 @@ def _pairs(table: tuple[Residual, ...]) -> list[float]:
     for row in table:
         groups.setdefault((row.kind, row.group), []).append(row.log_residual)
     pairs = [
-        abs(group[one] - group[one + apart])
+        abs(group[first] - group[first + apart])
         for group in groups.values()
         for apart in range(1, len(group))
-        for one in range(len(group) - apart)
+        for first in range(len(group) - apart)
     ]
     return pairs[:MOST_PAIRS]

@@ -67,9 +67,9 @@ def interval(
     >>> found.low < 10.0 < found.high, found.level
     (True, 0.8)
     """
-    known = shipped_residuals() if residuals is None else residuals
-    half, slow = half_width(prediction, known, level), prediction.slow
-    basis = _basis(prediction, known)
+    measured = shipped_residuals() if residuals is None else residuals
+    half, slow = half_width(prediction, measured, level), prediction.slow
+    basis = _basis(prediction, measured)
     if slow.share and slow.seconds:
         low, high = mixture_ends(value, slow, half, level)
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
@@ -98,10 +98,10 @@ def _steps(prediction: Prediction, residuals: Residuals) -> list[tuple[float, st
     if of_kind.rows and prediction.chip not in of_kind.chips:
         steps.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
     for degree in ("tp", "cp", "ranks"):
-        asked, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
-        if of_kind.rows and asked > largest:
-            doublings = math.log2(asked / largest)
-            steps.append((DEGREE_DOUBLED**doublings, f"{degree} {asked:,} beyond {largest:,}"))
+        size, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
+        if of_kind.rows and size > largest:
+            doublings = math.log2(size / largest)
+            steps.append((DEGREE_DOUBLED**doublings, f"{degree} {size:,} beyond {largest:,}"))
     if prediction.assumed:
         steps.append((ASSUMED, "assumed numbers"))
     if prediction.kind == RESEARCH:

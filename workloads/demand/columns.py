@@ -90,19 +90,20 @@ def meanings(header: list[str], path: str) -> dict[str, str]:
     >>> meanings(["TIMESTAMP", "ContextTokens", "GeneratedTokens"], "a.csv")["ContextTokens"]
     'prompt_tokens'
     """
-    known = {*TIME_S, *CLOCK, *LOAD, "service", "day", "hour"}
+    columns = {*TIME_S, *CLOCK, *LOAD, "service", "day", "hour"}
     result: dict[str, str] = {}
     for column in header:
         plain = column.strip().lower()
         plain = ALIASES.get(plain, plain)
         if plain in IGNORED:
             continue
-        if plain not in known and not plain.endswith(WIDE):
+        if plain not in columns and not plain.endswith(WIDE):
             raise InputError(
                 f"{path}: unknown column {column!r}; a demand file has a time ({', '.join(CLOCK)}, "
                 f"{', '.join(TIME_S)}), optionally service, and requests, requests_per_s, "
                 f"load_share or one row a request, with prompt_tokens_mean or prompt_tokens_sum "
-                f"and the same of output_tokens." + suggestion(plain, sorted(known | set(ALIASES)))
+                f"and the same of output_tokens."
+                + suggestion(plain, sorted(columns | set(ALIASES)))
             )
         if plain in result.values():
             raise InputError(f"{path}: two columns mean {plain}; keep one of them.")

@@ -76,8 +76,8 @@ def _other_day(
     place = np.arange(first, last)
     for back in sorted(range(-len(present) // day, len(present) // day + 1), key=abs):
         other = place + back * day
-        known = open_ & (other >= 0) & (other < len(present))
-        known[known] = present[other[known]]
-        values[known] = requests[other[known]]
-        open_ &= ~known
+        fills = open_ & (other >= 0) & (other < len(present))
+        fills[fills] = present[other[fills]]
+        values[fills] = requests[other[fills]]
+        open_ &= ~fills
     return values

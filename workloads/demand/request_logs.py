@@ -96,7 +96,7 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
         raise InputError(f"{named} holds no requests; each needs a prompt's text or tokens.")
     table = pd.DataFrame(rows)
     if BLOCKS in table:
-        table[BLOCKS] = [one if isinstance(one, list) else [] for one in table[BLOCKS]]
+        table[BLOCKS] = [blocks if isinstance(blocks, list) else [] for blocks in table[BLOCKS]]
     if "time_s" in table and table["time_s"].isna().any():
         row_number = int(table["time_s"].isna().to_numpy().argmax()) + 1
         raise InputError(

@@ -43,14 +43,14 @@ def job_plan(
     InputError
         When no plan fits in memory.
     """
-    known = {name: value for name, value in stated.items() if value is not None}
-    if any(name in known for name in DEGREES):
-        return complete(known, model, cluster, lnc=lnc)
-    batch = known.pop("global_batch", cluster.chips)
-    known.setdefault("seq", min(SEQUENCE, model.positions or SEQUENCE))
+    fields = {name: value for name, value in stated.items() if value is not None}
+    if any(name in fields for name in DEGREES):
+        return complete(fields, model, cluster, lnc=lnc)
+    batch = fields.pop("global_batch", cluster.chips)
+    fields.setdefault("seq", min(SEQUENCE, model.positions or SEQUENCE))
     why: InputError | None = None
     for narrowed in NARROWED:
-        kept = {**USUAL, **narrowed, **known}
+        kept = {**USUAL, **narrowed, **fields}
         if model.experts:
             kept.setdefault("etp", 1)
         try:

@@ -128,17 +128,18 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **changes: Any) -> Job
     >>> round(sum(result.breakdown.values()), 9), result.goodput > 0.9
     (1.0, True)
     """
-    asked = replace(plan or JobPlan(), **changes)
+    settings = replace(plan or JobPlan(), **changes)
     state = job_state(step.model, step.plan, step.cluster)
     unit = unit_chips(step.cluster)
-    job = _job(step, asked, state, unit)
-    curve = search_interval(job, asked.seed)
-    if asked.interval_s is None and job.peers is None:
+    job = _job(step, settings, state, unit)
+    curve = search_interval(job, settings.seed)
+    if settings.interval_s is None and job.peers is None:
         job = replace(job, interval_s=curve.best_s if curve else job.span_s)
     outcomes = [
-        simulate(job, _rng(asked.seed, run), 0 if run else SLICES) for run in range(asked.runs)
+        simulate(job, _rng(settings.seed, run), 0 if run else SLICES)
+        for run in range(settings.runs)
     ]
-    varied = _varied(job, asked) if job.rates.high > job.rates.low else []
+    varied = _varied(job, settings) if job.rates.high > job.rates.low else []
     return JobResult(step, job, state, unit, tuple(outcomes), tuple(varied), curve)
 
 
@@ -182,33 +183,35 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
     return int(poisson.ppf(ENOUGH, rates.replacing_per_s * repair_s))
 
 
-def _job(step: Iteration, asked: JobPlan, state: State, unit: int) -> Job:
+def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
     cluster = step.cluster
     book = cluster.catalogue or catalogue()
-    recovery = Recovery.from_catalogue(book, state.read_s, warm=asked.warm)
-    if asked.restart_s is not None:
-        recovery = replace(recovery, restart_s=asked.restart_s)
+    recovery = Recovery.from_catalogue(book, state.read_s, warm=settings.warm)
+    if settings.restart_s is not None:
+        recovery = replace(recovery, restart_s=settings.restart_s)
     start_s = book.value("job.restart", "start")
-    peers = _peers(step, asked, state, start_s, book) if asked.peers else None
-    if asked.repair_s is not None:
-        recovery = replace(recovery, repair_s=asked.repair_s)
-    rates = asked.rates or failure_rates(cluster, step.chips, book)
-    stall_s = state.write_s if asked.blocking else book.value("fleet.training", "checkpoint_stall")
+    peers = _peers(step, settings, state, start_s, book) if settings.peers else None
+    if settings.repair_s is not None:
+        recovery = replace(recovery, repair_s=settings.repair_s)
+    rates = settings.rates or failure_rates(cluster, step.chips, book)
+    stall_s = (
+        state.write_s if settings.blocking else book.value("fleet.training", "checkpoint_stall")
+    )
     if peers is not None:
         stall_s = 0.0
-    spares = spares_needed(rates, recovery.repair_s) if asked.spares is None else asked.spares
+    spares = spares_needed(rates, recovery.repair_s) if settings.spares is None else settings.spares
     servers = step.chips / cluster.chips_per_server
-    slow = Stragglers.from_catalogue(book, servers) if asked.stragglers else Stragglers()
+    slow = Stragglers.from_catalogue(book, servers) if settings.stragglers else Stragglers()
     usual = daly_interval_s(rates.mtbf_s, stall_s)
     if peers is not None:
         usual = book.value("fleet.training", "checkpoint_interval")
-    span_s = asked.days * DAY_S
+    span_s = settings.days * DAY_S
     return Job(
         rates=rates,
         recovery=recovery,
-        interval_s=asked.interval_s or max(1.0, min(usual, max(span_s, 1.0))),
+        interval_s=settings.interval_s or max(1.0, min(usual, max(span_s, 1.0))),
         stall_s=stall_s,
-        write_s=0.0 if asked.blocking else state.write_s,
+        write_s=0.0 if settings.blocking else state.write_s,
         units=-(-step.chips // unit),
         spares=spares,
         span_s=span_s,
@@ -218,27 +221,27 @@ def _job(step: Iteration, asked: JobPlan, state: State, unit: int) -> Job:
 
 
 def _peers(
-    step: Iteration, asked: JobPlan, state: State, start_s: float, book: Catalogue
+    step: Iteration, settings: JobPlan, state: State, start_s: float, book: Catalogue
 ) -> PeerCopies:
     """Return the copies in host memory; a restart that the user states holds with them as well."""
     copies = peer_copies(
         state, step.cluster, state.writers, step_s=step.iteration_s, start_s=start_s, book=book
     )
-    return copies if asked.restart_s is None else replace(copies, restart_s=asked.restart_s)
+    return copies if settings.restart_s is None else replace(copies, restart_s=settings.restart_s)
 
 
 def _rng(seed: int, run: int) -> np.random.Generator:
     return np.random.default_rng([seed, run])
 
 
-def _varied(job: Job, asked: JobPlan) -> Sequence[Outcome]:
+def _varied(job: Job, settings: JobPlan) -> Sequence[Outcome]:
     """Runs whose rates are drawn so that four fifths of them lie in the published range."""
     rates = job.rates
     middle = (math.log(rates.low) + math.log(rates.high)) / 2
     width = (math.log(rates.high) - math.log(rates.low)) / 2 / WITHIN
     outcomes = []
-    for run in range(asked.runs):
-        rng = _rng(asked.seed, asked.runs + run)
+    for run in range(settings.runs):
+        rng = _rng(settings.seed, settings.runs + run)
         factor = math.exp(rng.normal(middle, width))
         outcomes.append(simulate(replace(job, rates=rates.scaled(factor)), rng))
     return outcomes

@@ -63,8 +63,10 @@ class JobResult:
     @cached_property
     def breakdown(self) -> dict[str, float]:
         """Share of time of each part, mean over the runs; they sum to 1."""
-        total = sum(one.span_ms for one in self.outcomes)
-        return {part: sum(one.parts_ms[part] for one in self.outcomes) / total for part in PARTS}
+        total = sum(outcome.span_ms for outcome in self.outcomes)
+        return {
+            part: sum(outcome.parts_ms[part] for outcome in self.outcomes) / total for part in PARTS
+        }
 
     @property
     def goodput(self) -> float:
@@ -76,13 +78,14 @@ class JobResult:
         """Failures of a run by cause, mean over the runs."""
         causes = self.outcomes[0].failures
         return {
-            name: float(np.mean([one.failures[name] for one in self.outcomes])) for name in causes
+            name: float(np.mean([outcome.failures[name] for outcome in self.outcomes]))
+            for name in causes
         }
 
     @property
     def interval(self) -> Interval:
         """Interval of the goodput: seeds, and rates drawn from their published range."""
-        seen = np.array([one.goodput for one in (*self.outcomes, *self.varied)])
+        seen = np.array([outcome.goodput for outcome in (*self.outcomes, *self.varied)])
         low, high = np.quantile(seen, (LOW, HIGH))
         rates = self.job.rates
         ranged = (
@@ -160,7 +163,7 @@ class JobResult:
             "repair_s": job.recovery.repair_s,
             "spares": job.spares,
             "spare_chips": job.spares * self.unit_chips,
-            "most_spares_used": max(one.spares_used for one in self.outcomes),
+            "most_spares_used": max(outcome.spares_used for outcome in self.outcomes),
             **self._peer_document(),
             "iteration_s": self.step.iteration_s,
             "tokens": self.tokens,
@@ -188,7 +191,9 @@ class JobResult:
                 "peer_bytes_per_server": peers.bytes_per_server,
                 "host_bytes_per_server": peers.host_bytes,
                 "peer_restart_s": peers.restart_s,
-                "peer_pairs_lost": float(np.mean([one.pairs_lost for one in self.outcomes])),
+                "peer_pairs_lost": float(
+                    np.mean([outcome.pairs_lost for outcome in self.outcomes])
+                ),
             }
         if saved_s:
             document["warm_restart_s"] = (peers or self.job.recovery).restart_s - saved_s
@@ -203,17 +208,19 @@ class JobResult:
 
     def frame(self) -> pd.DataFrame:
         """Runs as a table: share of each part, failures, goodput; ``varied`` with drawn rates."""
-        rows = [(False, one) for one in self.outcomes] + [(True, one) for one in self.varied]
+        rows = [(False, outcome) for outcome in self.outcomes] + [
+            (True, outcome) for outcome in self.varied
+        ]
         return pd.DataFrame(
             {
                 "varied": varied,
-                **one.shares,
-                "failures": sum(one.failures.values()),
-                "checkpoints": one.checkpoints,
-                "replaced": one.replaced,
-                "spares_used": one.spares_used,
+                **outcome.shares,
+                "failures": sum(outcome.failures.values()),
+                "checkpoints": outcome.checkpoints,
+                "replaced": outcome.replaced,
+                "spares_used": outcome.spares_used,
             }
-            for varied, one in rows
+            for varied, outcome in rows
         )
 
     def timeline(self) -> pd.DataFrame:

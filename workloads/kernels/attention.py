@@ -198,13 +198,13 @@ def decode_attention(
     rank = rank_of(chip, "bf16", ranks_per_chip, parts)
     sides = (np.asarray(side, float) for side in (batch, cached, kv_heads, head_dim))
     b, t, g, d = np.broadcast_arrays(*sides)
-    known = rank.knows("decode_attention_efficiency")
-    share = rank.constant("decode_attention_efficiency" if known else "elementwise_efficiency")
-    pair_s = rank.constant("decode_attention_pair") if known else 0.0
+    measured = rank.knows("decode_attention_efficiency")
+    share = rank.constant("decode_attention_efficiency" if measured else "elementwise_efficiency")
+    pair_s = rank.constant("decode_attention_pair") if measured else 0.0
     read_s = 2 * element_bytes * b * t * g * d / (rank.hbm_bytes_per_s * share)
     seconds = rank.constant("launch") + pair_s * b * g + read_s
     return Timing(
-        plain(seconds), worst(rank.kin.provenance, "interpolated" if known else "assumed")
+        plain(seconds), worst(rank.kin.provenance, "interpolated" if measured else "assumed")
     )
 
 

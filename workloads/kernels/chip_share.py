@@ -144,8 +144,8 @@ def family(chip: str, parts: Catalogue | None = None) -> Family:
     >>> family("trn2").name
     'trainium'
     """
-    known = chip_family(chip, parts)
-    return Family(known.kernels.removeprefix(KERNELS), known.measured_on, known.provenance)
+    row = chip_family(chip, parts)
+    return Family(row.kernels.removeprefix(KERNELS), row.measured_on, row.provenance)
 
 
 @cache
@@ -159,15 +159,15 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
     """
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")
-    known = catalogue() if parts is None else parts
+    book = catalogue() if parts is None else parts
     return Rank(
         chip=chip,
-        kin=family(chip, known),
-        peak_flops_per_s=_peak(known, chip, precision) / ranks_per_chip,
-        hbm_bytes_per_s=known.value(chip, "hbm_bandwidth") / ranks_per_chip,
+        kin=family(chip, book),
+        peak_flops_per_s=_peak(book, chip, precision) / ranks_per_chip,
+        hbm_bytes_per_s=book.value(chip, "hbm_bandwidth") / ranks_per_chip,
         element_bytes=ELEMENT_BYTES.get(precision, 2.0),
         ranks_per_chip=ranks_per_chip,
-        parts=known,
+        parts=book,
     )
 
 

@@ -76,10 +76,10 @@ def _many(lengths: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue 
     sides = np.broadcast_arrays(*(np.asarray(side, float) for side in lengths))
     if rank.kin.name == "trainium":
         sustained = _sustained(rank, precision)
-        known = "interpolated" if rank.grade("gemm_sustained") != "assumed" else "assumed"
+        grade = "interpolated" if rank.grade("gemm_sustained") != "assumed" else "assumed"
         seconds = product_s(rank, sides[0], sides[1], sides[2], sides[3], sustained)
-        return Timing(plain(seconds), worst(rank.kin.provenance, known))
-    grid, factors, known = _factors(rank.kin, precision)
+        return Timing(plain(seconds), worst(rank.kin.provenance, grade))
+    grid, factors, grade = _factors(rank.kin, precision)
     at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
     sustained = _sustained(rank, precision)
 
@@ -92,7 +92,7 @@ def _many(lengths: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue 
     if (sides[0] > 1).any():
         # Measured times of small shapes scatter; still, many products take no less than one.
         seconds = np.maximum(seconds, measured_s(np.minimum(sides[0], 1)))
-    return Timing(plain(seconds), worst(rank.kin.provenance, known, place(grid, *at)))
+    return Timing(plain(seconds), worst(rank.kin.provenance, grade, place(grid, *at)))
 
 
 @lru_cache(maxsize=2**16)
@@ -104,8 +104,8 @@ def _one(sides: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) ->
 def _sustained(rank: Rank, precision: str) -> float:
     """Share of the compute rate that a run of hours keeps, by chip or precision where known."""
     names = [f"gemm_sustained_{name}" for name in (rank.chip, element_width(precision))]
-    known = [name for name in names if rank.knows(name)]
-    return rank.constant(known[0] if known else "gemm_sustained")
+    stated = [name for name in names if rank.knows(name)]
+    return rank.constant(stated[0] if stated else "gemm_sustained")
 
 
 def roofline_s(
@@ -127,16 +127,16 @@ def roofline_s(
 @cache
 def _factors(kin: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
     """Grid, logarithms of measured time over roofline, and provenance of both for a precision."""
-    table, known = gemm_table(kin.name, precision), "measured"
+    table, grade = gemm_table(kin.name, precision), "measured"
     if table is None:
         # Scales of micro-scaled formats are part of the instruction: as the plain format runs.
-        precision, known = element_width(precision), "interpolated"
+        precision, grade = element_width(precision), "interpolated"
         table = gemm_table(kin.name, precision)
     if table is None:
-        table, known, precision = gemm_table(kin.name, "bf16"), "assumed", "bf16"
+        table, grade, precision = gemm_table(kin.name, "bf16"), "assumed", "bf16"
     if table is None:
         raise LookupError(f"no measured GEMMs of {kin.name}")
     mesh = np.meshgrid(table.m, table.n, table.k, indexing="ij")
     measured_on = rank_of(kin.measured_on, precision, 1, None)
     modelled = roofline_s(measured_on, np.ones(()), *mesh)
-    return table, fill(np.log(table.seconds / modelled)), known
+    return table, fill(np.log(table.seconds / modelled)), grade

@@ -70,9 +70,9 @@ def fill(factor: FloatArray) -> FloatArray:
         around = np.stack(
             [padded[:, :-2, 1:-1], padded[:, 2:, 1:-1], padded[:, 1:-1, :-2], padded[:, 1:-1, 2:]]
         )
-        known = ~np.isnan(around)
-        mean = np.where(known, around, 0).sum(0) / np.maximum(known.sum(0), 1)
-        hole = np.isnan(filled) & known.any(0)
+        measured = ~np.isnan(around)
+        mean = np.where(measured, around, 0).sum(0) / np.maximum(measured.sum(0), 1)
+        hole = np.isnan(filled) & measured.any(0)
         if not hole.any():
             break
         filled[hole] = mean[hole]

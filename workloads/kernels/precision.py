@@ -60,7 +60,7 @@ def precisions_of(chip: str, parts: Catalogue, among: tuple[str, ...]) -> tuple[
     >>> [precisions_of(chip, catalogue(), TRAINING) for chip in ("trn2", "trn3")]
     [('bf16', 'fp8'), ('bf16', 'fp8', 'mxfp8', 'mxfp4')]
     """
-    return tuple(one for one in among if parts.has(chip, f"{one}_peak"))
+    return tuple(precision for precision in among if parts.has(chip, f"{precision}_peak"))
 
 
 def check_precision(

@@ -104,7 +104,9 @@ def seen_by_host(
     return plain(np.maximum(least, np.asarray(device_s, float) + added))
 
 
-def _check_runtime(runtime: str, known: Sequence[str]) -> None:
-    if runtime not in known:
-        near = suggestion(runtime, known)
-        raise InputError(f"unknown runtime {runtime[:40]!r}; there are {', '.join(known)}.{near}")
+def _check_runtime(runtime: str, runtimes: Sequence[str]) -> None:
+    if runtime not in runtimes:
+        near = suggestion(runtime, runtimes)
+        raise InputError(
+            f"unknown runtime {runtime[:40]!r}; there are {', '.join(runtimes)}.{near}"
+        )

@@ -43,7 +43,7 @@ def product_s(
     first_s = np.minimum(operands, rank.constant("gemm_first_bytes")) / memory
     streamed_s = batch * _traffic_bytes(rank, m, n, k) / memory
     # DMA engines fetch operands once. Counting what is read again or written makes LoRA on Trn1,
-    # which is 15 % too slow, slower still: SBUF holds more of it than assumed.
+    # which is too slow already, slower still: SBUF holds more of it than assumed.
     streamed_s = np.maximum(streamed_s, operands / rank.engine_bytes_per_s)
     slower = np.maximum(arithmetic_s + first_s + _ramp_s(rank), streamed_s)
     drained_s = _drain_s(rank, batch * _result_bytes(rank, m, n))

@@ -104,8 +104,8 @@ def passes(
     bytes include every pass, so the share of the bandwidth is that of a single pass.
     """
     share = "pass_efficiency"
-    known = rank_of(chip, "bf16", ranks_per_chip, parts).knows(share)
-    used = share if known else "elementwise_efficiency"
+    measured = rank_of(chip, "bf16", ranks_per_chip, parts).knows(share)
+    used = share if measured else "elementwise_efficiency"
     return _streamed(used, chip, size_bytes, ranks_per_chip, parts)
 
 

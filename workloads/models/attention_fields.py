@@ -28,7 +28,7 @@ def sizes(read: Reader) -> dict[str, Any]:
     hidden = read.count(*HIDDEN)
     learned = read.flag("learned_positions")
     narrow = read.count("word_embed_proj_dim", default=hidden)
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "layers": depth(read),
         "hidden": hidden,
         "vocab": read.count("padded_vocab_size", "vocab_size"),
@@ -44,7 +44,7 @@ def sizes(read: Reader) -> dict[str, Any]:
             "attention_dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "dropout"
         ),
     }
-    return {**known, **_halves(read)}
+    return {**fields, **_halves(read)}
 
 
 def depth(read: Reader) -> int:
@@ -86,7 +86,7 @@ def attention(read: Reader) -> dict[str, Any]:
         )
     normalised = read.flag("use_qk_norm", "qk_layernorm", "qk_norm")
     wide = read.value("qk_norm_shape") == "wide"
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "heads": heads,
         "kv_heads": _kv_heads(read, heads),
         "head_dim": read.count(*HEAD_DIM, default=max(1, hidden // heads)),
@@ -98,8 +98,8 @@ def attention(read: Reader) -> dict[str, Any]:
         "output_bias": _bias(read, "attention_out_bias", "attention_bias"),
     }  # fmt: skip
     if read.has("kv_lora_rank"):
-        known |= _latent(read)
-    return known
+        fields |= _latent(read)
+    return fields
 
 
 def _recurrent_heads(read: Reader) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def first_count(read: Reader, names: tuple[str, ...], default: int | None) -> in
     """A count that some families state layer by layer: the first layer's."""
     value = read.value(*names)
     if isinstance(value, list) and value:
-        name = next(one for one in names if read.has(one))
+        name = next(field for field in names if read.has(field))
         return Reader({name: value[0]}, read.name).count(name)
     return read.count(*names, default=default, least=0)
 

@@ -43,7 +43,7 @@ class Reader:
         InputError
             When there is none and no default, or it is no whole number in range.
         """
-        name = next((one for one in names if self.has(one)), None)
+        name = next((key for key in names if self.has(key)), None)
         if name is None:
             if default is None:
                 raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
@@ -61,7 +61,7 @@ class Reader:
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Return the truth value under the first of these names."""
-        name = next((one for one in names if self.has(one)), None)
+        name = next((key for key in names if self.has(key)), None)
         if name is None:
             return default
         value = self.value(name)

@@ -73,18 +73,18 @@ def named(name: str) -> Model:
     >>> named("llama-3.1-8b").parameters
     8030261248
     """
-    known = models()
-    if name not in known:
-        near = suggestion(name, known)
+    names = models()
+    if name not in names:
+        near = suggestion(name, names)
         raise InputError(
-            f"unknown model {name[:80]!r}.{near} There are {', '.join(known)}, and any config.json."
+            f"unknown model {name[:80]!r}.{near} There are {', '.join(names)}, and any config.json."
         )
     path = files("workloads") / "models" / "configs" / f"{name}.json"
     text = path.read_text(encoding="utf-8")
     return from_fields(json.loads(text), name)
 
 
-def as_model(named: Model | str) -> Model:
+def as_model(model_or_name: Model | str) -> Model:
     """Return a model as it is, or the one that a text names; see :func:`model`.
 
     Examples
@@ -92,7 +92,7 @@ def as_model(named: Model | str) -> Model:
     >>> as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
     True
     """
-    return model(named) if isinstance(named, str) else named
+    return model(model_or_name) if isinstance(model_or_name, str) else model_or_name
 
 
 def model(text: str) -> Model:

@@ -163,10 +163,10 @@ class Model:
 
     def of_kind(self, kind: Layer) -> Model:
         """Return the model whose layers are all of one kind."""
-        known = self._of_kinds.get(kind)
-        if known is None:
-            known = self._of_kinds[kind] = self._alone(kind)
-        return known
+        alone = self._of_kinds.get(kind)
+        if alone is None:
+            alone = self._of_kinds[kind] = self._alone(kind)
+        return alone
 
     def _alone(self, kind: Layer) -> Model:
         sparse = self.experts is not None and kind.experts

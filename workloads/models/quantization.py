@@ -33,9 +33,9 @@ def precision(read: Reader) -> str:
             f"model {read.name}: quantization_config is no object. Correct the config."
         )
     method = str(stated.get("quant_method", "none stated")).lower()
-    known = METHODS.get(method) or ALGORITHMS.get(str(stated.get("quant_algo", "")).upper())
-    known = known or _grouped(stated)
-    if known is None:
+    element = METHODS.get(method) or ALGORITHMS.get(str(stated.get("quant_algo", "")).upper())
+    element = element or _grouped(stated)
+    if element is None:
         bits = stated.get("bits") or (4 if stated.get("load_in_4bit") else None)
         bits = bits or (8 if stated.get("load_in_8bit") else None)
         shown = f"{method[:40]!r}" + (f" with {str(bits)[:8]} bits" if bits else "")
@@ -43,7 +43,7 @@ def precision(read: Reader) -> str:
             f"model {read.name}: quantization_config {shown} is not modelled; fp8, mxfp4, nvfp4 "
             "and compressed floats are. Remove quantization_config to cost the model in bf16."
         )
-    return known
+    return element
 
 
 def _grouped(stated: dict[str, Any]) -> str | None:

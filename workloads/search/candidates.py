@@ -116,50 +116,50 @@ def candidates(
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
             "Use a named machine such as trn2-ultraserver:16."
         )
-    known = {name: value for name, value in (stated or {}).items() if value is not None}
-    if isinstance(known.get("order"), str):
-        known["order"] = tuple(known["order"].split("-"))
-    base = _base(model, cluster, global_batch, known, lnc)
-    check_alone(model, cluster, base, known)
-    grid = _overlaps(_grid(model, cluster, base, known), base, compared="overlap" in spared)
-    left, pruned = sieve(grid, Frame(model, cluster, base), {*known, *spared})
-    plans = _routable(_plans(model, base, left, known), cluster)
+    fixed = {name: value for name, value in (stated or {}).items() if value is not None}
+    if isinstance(fixed.get("order"), str):
+        fixed["order"] = tuple(fixed["order"].split("-"))
+    base = _base(model, cluster, global_batch, fixed, lnc)
+    check_alone(model, cluster, base, fixed)
+    grid = _overlaps(_grid(model, cluster, base, fixed), base, compared="overlap" in spared)
+    left, pruned = sieve(grid, Frame(model, cluster, base), {*fixed, *spared})
+    plans = _routable(_plans(model, base, left, fixed), cluster)
     return Candidates(model, cluster, plans, rows(grid), pruned)
 
 
 def _base(
-    model: Model, cluster: Cluster, global_batch: int, known: Stated, lnc: int | None
+    model: Model, cluster: Cluster, global_batch: int, fixed: Stated, lnc: int | None
 ) -> ParallelPlan:
     """Facts that all candidates share."""
     # A replica of one rank on every rank of the cluster is a plan of any cluster.
-    sizes = {name: known[name] for name in ("seq", "ranks_per_chip") if name in known}
+    sizes = {name: fixed[name] for name in ("seq", "ranks_per_chip") if name in fixed}
     usual = complete(sizes, model, cluster, lnc=lnc)
-    same = {name: known[name] for name in (*SHARED, "overlap") if name in known}
+    same = {name: fixed[name] for name in (*SHARED, "overlap") if name in fixed}
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
     return ParallelPlan(**{**sizes, **same, "global_batch": global_batch})
 
 
-def _grid(model: Model, cluster: Cluster, base: ParallelPlan, known: Stated) -> Columns:
+def _grid(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stated) -> Columns:
     """All plans that divide everything, by the places of their fields' values."""
     ranks = cluster.chips * base.ranks_per_chip
-    columns = _degrees(model, base, known, ranks)
+    columns = _degrees(model, base, fixed, ranks)
     if not rows(columns):
-        raise InputError(no_degrees(model, cluster, known, ranks))
+        raise InputError(no_degrees(model, cluster, fixed, ranks))
     dp = columns["dp"]
-    columns = _microbatches(columns, base, known)
+    columns = _microbatches(columns, base, fixed)
     if not rows(columns):
-        raise InputError(no_batch(base, int(dp.min()), known))
-    return _memory_savings(_pipelines(columns, model, base, known), base, known)
+        raise InputError(no_batch(base, int(dp.min()), fixed))
+    return _memory_savings(_pipelines(columns, model, base, fixed), base, fixed)
 
 
-def _degrees(model: Model, base: ParallelPlan, known: Stated, ranks: int) -> Columns:
+def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Columns:
     """tp, cp, pp and dp whose product is the number of ranks, then ep and etp within a stage."""
     inner, alone = divisors(ranks), replace(base, sequence_parallel=False)
     # What one degree does not divide by itself, no pair with it does.
-    tps = [tp for tp in _only(known, "tp", inner) if _divides(model, replace(alone, tp=tp))]
-    cps = [cp for cp in _only(known, "cp", inner) if _divides(model, replace(alone, cp=cp))]
+    tps = [tp for tp in _only(fixed, "tp", inner) if _divides(model, replace(alone, tp=tp))]
+    cps = [cp for cp in _only(fixed, "cp", inner) if _divides(model, replace(alone, cp=cp))]
     columns = crossed(crossed(one_row(), "tp", tps), "cp", cps)
-    columns = crossed(columns, "sequence_parallel", _only(known, "sequence_parallel", (0, 1)))
+    columns = crossed(columns, "sequence_parallel", _only(fixed, "sequence_parallel", (0, 1)))
     pairs = {
         (tp, cp, split): _divides(model, replace(base, tp=tp, cp=cp, sequence_parallel=bool(split)))
         for tp, cp, split in zip(
@@ -171,12 +171,12 @@ def _degrees(model: Model, base: ParallelPlan, known: Stated, ranks: int) -> Col
     columns = kept(columns, among(columns, names, [pair for pair, fits in pairs.items() if fits]))
     whole = [pair[:2] for pair, fits in pairs.items() if fits and pair[2]]
     columns = {**columns, "divides_sequence": among(columns, ("tp", "cp"), whole).astype(np.int64)}
-    layers = model.layers // max(1, known.get("vpp", 1))
-    columns = crossed(columns, "pp", [d for d in _only(known, "pp", inner) if d <= layers])
+    layers = model.layers // max(1, fixed.get("vpp", 1))
+    columns = crossed(columns, "pp", [d for d in _only(fixed, "pp", inner) if d <= layers])
     replica = columns["tp"] * columns["cp"] * columns["pp"]
     columns = {**columns, "dp": ranks // replica}
-    whole_dp = (ranks % replica == 0) & (columns["dp"] == known.get("dp", columns["dp"]))
-    return _experts(kept(columns, whole_dp), model, known)
+    whole_dp = (ranks % replica == 0) & (columns["dp"] == fixed.get("dp", columns["dp"]))
+    return _experts(kept(columns, whole_dp), model, fixed)
 
 
 def _divides(model: Model, plan: ParallelPlan) -> bool:
@@ -188,20 +188,20 @@ def _divides(model: Model, plan: ParallelPlan) -> bool:
     return True
 
 
-def _experts(columns: Columns, model: Model, known: Stated) -> Columns:
+def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
     """Expert parallel degrees; an expert is whole on a rank, or divided by tensor parallelism."""
-    some, exchanges = model.experts, [name for name in EXCHANGES if known.get(name)]
+    some, exchanges = model.experts, [name for name in EXCHANGES if fixed.get(name)]
     if some is None and exchanges:
         raise InputError(
             f"{exchanges[0].replace('_', ' ')} is about exchanges of experts, but {model.name} has "
             "none. Leave it out."
         )
     if some is None:
-        return crossed(crossed(columns, "ep", [1]), "etp", [known.get("etp", 0)])
-    degrees = [ep for ep in _only(known, "ep", divisors(some.count)) if ep > 1 or not exchanges]
+        return crossed(crossed(columns, "ep", [1]), "etp", [fixed.get("etp", 0)])
+    degrees = [ep for ep in _only(fixed, "ep", divisors(some.count)) if ep > 1 or not exchanges]
     grown = crossed(columns, "ep", degrees)
-    if "etp" in known:
-        grown = crossed(grown, "etp", [known["etp"]])
+    if "etp" in fixed:
+        grown = crossed(grown, "etp", [fixed["etp"]])
     else:
         grown = crossed(grown, "etp", [0, 1])
         grown = kept(grown, (grown["tp"] > 1) | (grown["etp"] == 0))
@@ -210,19 +210,19 @@ def _experts(columns: Columns, model: Model, known: Stated) -> Columns:
     return kept(grown, (room % (grown["ep"] * divided) == 0) & (some.ffn % divided == 0))
 
 
-def _microbatches(columns: Columns, base: ParallelPlan, known: Stated) -> Columns:
+def _microbatches(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
     """Microbatches that divide a replica's share of the batch."""
-    sizes = _only(known, "microbatch", divisors(base.global_batch))
+    sizes = _only(fixed, "microbatch", divisors(base.global_batch))
     grown = crossed(kept(columns, base.global_batch % columns["dp"] == 0), "microbatch", sizes)
     return kept(grown, base.global_batch // grown["dp"] % grown["microbatch"] == 0)
 
 
-def _pipelines(columns: Columns, model: Model, base: ParallelPlan, known: Stated) -> Columns:
+def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated) -> Columns:
     """Schedules, chunks, layers of the stages and order of the axes."""
-    names, allowed = schedule_names(), _pairs(known)
+    names, allowed = schedule_names(), _pairs(fixed)
     numbers = sorted({names.index(name) for name, _ in allowed})
     grown = crossed(columns, "schedule", numbers)
-    numbers_of_chunks = sorted({known.get("vpp", 1), *(chunks for _, chunks in allowed)})
+    numbers_of_chunks = sorted({fixed.get("vpp", 1), *(chunks for _, chunks in allowed)})
     grown = crossed(grown, "vpp", numbers_of_chunks)
     several = grown["pp"] > 1
     alone = ~several & (grown["schedule"] == numbers[0]) & (grown["vpp"] == 1)
@@ -233,13 +233,13 @@ def _pipelines(columns: Columns, model: Model, base: ParallelPlan, known: Stated
     light = {pp: bool(light_end(model, pp, base.seq)) for pp in set(grown["pp"].tolist())}
     can = np.array([light[pp] for pp in grown["pp"].tolist()], np.bool_) & (grown["vpp"] == 1)
     grown = kept(grown, (grown["ends"] == EVEN) | can)
-    orders = [known["order"]] if "order" in known else ORDERS
+    orders = [fixed["order"]] if "order" in fixed else ORDERS
     grown = crossed(grown, "order", range(len(orders)))
     differ = (grown["dp"] > 1) & (grown["pp"] > 1)
     return kept(grown, differ | (grown["order"] == 0))
 
 
-def _pairs(known: Stated) -> list[tuple[str, int]]:
+def _pairs(fixed: Stated) -> list[tuple[str, int]]:
     """Pipeline schedules that are tried, each with each of its numbers of chunks a stage.
 
     Examples
@@ -247,29 +247,29 @@ def _pairs(known: Stated) -> list[tuple[str, int]]:
     >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4})
     ([('gpipe', 1)], [('interleaved', 4)])
     """
-    stated, chunks = known.get("schedule"), known.get("vpp")
+    stated, chunks = fixed.get("schedule"), fixed.get("vpp")
     pairs = []
     for name in schedule_names() if stated is None else (stated,):
-        one = pipeline_schedule(name)
-        if stated is None and not one.searched:
+        schedule = pipeline_schedule(name)
+        if stated is None and not schedule.searched:
             continue
-        tried = one.chunks_searched if stated is None else one.chunks_allowed
+        tried = schedule.chunks_searched if stated is None else schedule.chunks_allowed
         if chunks is None:
-            pairs += [(name, each) for each in one.chunks_searched]
+            pairs += [(name, each) for each in schedule.chunks_searched]
         elif chunks in tried:
             pairs.append((name, chunks))
     return pairs or [(stated or DEFAULT, 1)]
 
 
-def _memory_savings(columns: Columns, base: ParallelPlan, known: Stated) -> Columns:
+def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
     """Sharding over replicas, and recomputation."""
-    grown = crossed(columns, "zero", _only(known, "zero", range(4)))
-    if "zero" not in known:
+    grown = crossed(columns, "zero", _only(fixed, "zero", range(4)))
+    if "zero" not in fixed:
         shared = grown["dp"] * grown["cp"] > 1
         grown = kept(grown, shared | (grown["zero"] == 1))
     useless = "none" if base.attention == "fused" else None
-    kinds = [n for n, kind in enumerate(RECOMPUTE) if kind == known.get("recompute", kind)]
-    if "recompute" not in known:
+    kinds = [n for n, kind in enumerate(RECOMPUTE) if kind == fixed.get("recompute", kind)]
+    if "recompute" not in fixed:
         # A fused kernel keeps no scores, so there is nothing selective to compute again.
         kinds = [n for n in kinds if RECOMPUTE[n] != useless]
     return crossed(grown, "recompute", kinds)
@@ -307,8 +307,8 @@ def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
     return () if counts == layer_counts(model.layers, pp) else counts
 
 
-def _only(known: Stated, name: str, values: Sequence[int]) -> list[int]:
-    return [int(known[name])] if name in known else list(values)
+def _only(fixed: Stated, name: str, values: Sequence[int]) -> list[int]:
+    return [int(fixed[name])] if name in fixed else list(values)
 
 
 def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[ParallelPlan, ...]:
@@ -323,13 +323,13 @@ def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[Parall
 
 
 def _plans(
-    model: Model, base: ParallelPlan, columns: Columns, known: Stated
+    model: Model, base: ParallelPlan, columns: Columns, fixed: Stated
 ) -> tuple[ParallelPlan, ...]:
     """The rows as plans."""
     names = schedule_names()
     same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
-    same |= {name: known[name] for name in EXCHANGES if name in known}
-    orders = [known["order"]] if "order" in known else ORDERS
+    same |= {name: fixed[name] for name in EXCHANGES if name in fixed}
+    orders = [fixed["order"]] if "order" in fixed else ORDERS
     listed = {name: column.tolist() for name, column in columns.items()}
     spread = {pp: light_end(model, pp, base.seq) for pp in set(listed["pp"])}
     return tuple(

@@ -90,7 +90,7 @@ def fit(
         When no candidate fits: which comes nearest, and by how many bytes it misses.
     """
     parts, chip = candidates.cluster.catalogue or catalogue(), candidates.cluster.chip
-    known: dict[Hashable, int] = {}
+    totals: dict[Hashable, int] = {}
     fitting: dict[Hashable, list[tuple[int, int]]] = {}
     total = np.full(len(candidates), UNKNOWN, np.int64)
     pruned = dict.fromkeys(NEEDLESS.values(), 0)
@@ -105,11 +105,11 @@ def fit(
             continue
         # The order of the axes changes where ranks are, not what they hold.
         key = (*_alike(plan)[1:], plan.zero, plan.recompute)
-        if key not in known:
-            known[key] = least_bytes(candidates.model, plan)
-            if known[key] <= capacity:
-                known[key] = worst(candidates.model, plan, parts, chip).total
-        total[row] = known[key]
+        if key not in totals:
+            totals[key] = least_bytes(candidates.model, plan)
+            if totals[key] <= capacity:
+                totals[key] = worst(candidates.model, plan, parts, chip).total
+        total[row] = totals[key]
         if total[row] <= capacity:
             fitting.setdefault(_alike(plan), []).append(_savings(plan))
     outcome = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
@@ -123,8 +123,8 @@ def least_bytes(model: Model, plan: ParallelPlan) -> int:
     counts = [model.each_layer.count(kind) for kind in model.kinds]
     pairs = list(zip(counts, kind_shares(model, plan), strict=True))
     held = Share(
-        sum(count * one.dense for count, one in pairs) // plan.pp,
-        sum(count * one.experts for count, one in pairs) // plan.pp,
+        sum(count * parameters.dense for count, parameters in pairs) // plan.pp,
+        sum(count * parameters.experts for count, parameters in pairs) // plan.pp,
     )
     sizes = ((3, WEIGHT_BYTES), (2, GRADIENT_BYTES), (1, OPTIMIZER_BYTES))
     return sum(

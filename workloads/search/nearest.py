@@ -58,18 +58,18 @@ def nearest_plan(
     >>> nearest_plan({"tp": 3}, named("llama-3.1-8b"), cluster("trn2.48xlarge"))
     {'tp': 4}
     """
-    known = {name: value for name, value in stated.items() if value is not None}
-    sizes = [known.get(name, 1) for name in NUMBERS]
+    fixed = {name: value for name, value in stated.items() if value is not None}
+    sizes = [fixed.get(name, 1) for name in NUMBERS]
     if any(not isinstance(size, int) or not 1 <= size <= LARGEST for size in sizes):
         return None
     try:
-        ranks = complete({**_machine(known)}, model, cluster, lnc=lnc).ranks
-        ways = sorted(_ways(known, model, ranks), key=lambda way: _distance(known, way))
+        ranks = complete({**_machine(fixed)}, model, cluster, lnc=lnc).ranks
+        ways = sorted(_ways(fixed, model, ranks), key=lambda way: _distance(fixed, way))
     except (InputError, TypeError, ValueError):
         return None
     parts = cluster.catalogue or catalogue()
     for way in ways:
-        plan = _plan({**known, **way}, model, cluster, lnc)
+        plan = _plan({**fixed, **way}, model, cluster, lnc)
         if plan is not None:
             needed = worst(model, plan, parts, cluster.chip)
             if needed.total <= needed.capacity:
@@ -77,8 +77,8 @@ def nearest_plan(
     return None
 
 
-def _machine(known: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: known[name] for name in ("ranks_per_chip", "seq") if name in known}
+def _machine(fixed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fixed[name] for name in ("ranks_per_chip", "seq") if name in fixed}
 
 
 def _plan(
@@ -92,45 +92,45 @@ def _plan(
     return None if routing_mistake(plan, cluster) else plan
 
 
-def _ways(known: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Changes]:
+def _ways(fixed: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Changes]:
     """Possible changes; a degree that was not stated may be changed as well."""
     experts = divisors(model.experts.count) if model.experts else [1]
     choices: dict[str, list[Any]] = {
-        "tp": _near(known.get("tp", 1), divisors(ranks)),
-        "pp": _near(known.get("pp", 1), [d for d in divisors(ranks) if d <= model.layers]),
-        "recompute": list(dict.fromkeys([known.get("recompute", "selective"), "full"])),
-        "microbatch": _near(known.get("microbatch", 1), [2**n for n in range(12)], up=False),
+        "tp": _near(fixed.get("tp", 1), divisors(ranks)),
+        "pp": _near(fixed.get("pp", 1), [d for d in divisors(ranks) if d <= model.layers]),
+        "recompute": list(dict.fromkeys([fixed.get("recompute", "selective"), "full"])),
+        "microbatch": _near(fixed.get("microbatch", 1), [2**n for n in range(12)], up=False),
     }
     for name, usual in (("cp", divisors(ranks)), ("ep", experts), ("etp", divisors(ranks))):
-        if name in known:
-            choices[name] = _near(known[name], usual)
-    if "vpp" in known:
-        choices["vpp"] = list(dict.fromkeys([known["vpp"], 1]))
-    if "dp" in known:
+        if name in fixed:
+            choices[name] = _near(fixed[name], usual)
+    if "vpp" in fixed:
+        choices["vpp"] = list(dict.fromkeys([fixed["vpp"], 1]))
+    if "dp" in fixed:
         # What fills the cluster stands in for a number that does not.
-        choices["dp"] = [known["dp"], None]
+        choices["dp"] = [fixed["dp"], None]
     for values in product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
         usual_of = {"tp": 1, "pp": 1, "recompute": "selective", "microbatch": 1}
         way = {
             name: value
             for name, value in chosen.items()
-            if value != known.get(name, usual_of.get(name))
+            if value != fixed.get(name, usual_of.get(name))
         }
         if "dp" in way:
             replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
             way["dp"] = max(1, ranks // replica)
-        yield from _batches(known, chosen, way, ranks)
+        yield from _batches(fixed, chosen, way, ranks)
 
 
 def _batches(
-    known: Mapping[str, Any], chosen: Mapping[str, Any], way: Changes, ranks: int
+    fixed: Mapping[str, Any], chosen: Mapping[str, Any], way: Changes, ranks: int
 ) -> Iterator[Changes]:
     """The same changes with the batch as stated, and with the nearest batch that divides."""
     yield way
-    batch = known.get("global_batch")
+    batch = fixed.get("global_batch")
     replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
-    dp = way.get("dp", known.get("dp", max(1, ranks // replica)))
+    dp = way.get("dp", fixed.get("dp", max(1, ranks // replica)))
     once = dp * chosen["microbatch"]
     if batch is not None and batch % once:
         yield {**way, "global_batch": max(1, round(batch / once)) * once}
@@ -139,16 +139,16 @@ def _batches(
 def _near(value: int, choices: list[int], *, up: bool = True) -> list[int]:
     """Return choices within a few doublings, and the value itself."""
     least, most = value / 2**FARTHEST, value * (2**FARTHEST if up else 1)
-    return list(dict.fromkeys([value, *(one for one in choices if least <= one <= most)]))
+    return list(dict.fromkeys([value, *(choice for choice in choices if least <= choice <= most)]))
 
 
-def _distance(known: Mapping[str, Any], way: Changes) -> tuple[float, str]:
+def _distance(fixed: Mapping[str, Any], way: Changes) -> tuple[float, str]:
     """Distance of a change, in doublings."""
     total = 0.0
     for name, value in way.items():
         if isinstance(value, str):
             total += RECOMPUTES
         else:
-            doublings = abs(math.log2(value / known.get(name, 1)))
+            doublings = abs(math.log2(value / fixed.get(name, 1)))
             total += TOUCH + doublings * (OF_BATCH if name == "global_batch" else 1)
     return total, str(sorted(way.items()))

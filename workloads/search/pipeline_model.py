@@ -93,7 +93,9 @@ def orders(schedule: str, pp: int, microbatches: int, vpp: int) -> IntArray:
     """Passes of all stages: phase, microbatch and chunk, int64 (3, stages, passes)."""
     how = pipeline_schedule(schedule)
     of_stages = [passes(how, pp, stage, microbatches, vpp) for stage in range(pp)]
-    return np.ascontiguousarray(np.stack([np.stack(one) for one in of_stages], axis=1), np.int64)
+    return np.ascontiguousarray(
+        np.stack([np.stack(parts) for parts in of_stages], axis=1), np.int64
+    )
 
 
 def walk_s(line: Line) -> float:

@@ -22,7 +22,7 @@ REPLICA = ("tp", "pp", "dp", "cp")
 
 
 def check_alone(
-    model: Model, cluster: Cluster, base: ParallelPlan, known: Mapping[str, Any]
+    model: Model, cluster: Cluster, base: ParallelPlan, fixed: Mapping[str, Any]
 ) -> None:
     """Refuse a stated field that is wrong whatever the others are.
 
@@ -30,34 +30,34 @@ def check_alone(
     ------
     InputError
     """
-    alone = {name: known[name] for name in ALONE if name in known}
-    alone.setdefault("vpp", pipeline_schedule(known.get("schedule", DEFAULT)).chunks_allowed[0])
-    once = _positive(known.get("dp")) * _positive(known.get("microbatch"))
+    alone = {name: fixed[name] for name in ALONE if name in fixed}
+    alone.setdefault("vpp", pipeline_schedule(fixed.get("schedule", DEFAULT)).chunks_allowed[0])
+    once = _positive(fixed.get("dp")) * _positive(fixed.get("microbatch"))
     # As many replicas as any division of experts could ask for, and stages for any chunks.
-    room = _positive(known.get("ep")) * _positive(known.get("etp"))
-    pipe = {"pp": 2} if _positive(alone["vpp"]) > 1 and "pp" not in known else {}
-    wide = {"dp": room, "global_batch": room * once} if "dp" not in known else {}
-    split = {"sequence_parallel": False} if "sequence_parallel" not in known else {}
-    order = known.get("order", ORDER)
+    room = _positive(fixed.get("ep")) * _positive(fixed.get("etp"))
+    pipe = {"pp": 2} if _positive(alone["vpp"]) > 1 and "pp" not in fixed else {}
+    wide = {"dp": room, "global_batch": room * once} if "dp" not in fixed else {}
+    split = {"sequence_parallel": False} if "sequence_parallel" not in fixed else {}
+    order = fixed.get("order", ORDER)
     ParallelPlan(**{"global_batch": once, **alone, **pipe, **wide, **split, "order": order})
     for name in ("tp", "pp", "cp", "ep", "etp", "vpp"):
-        if name in known:
-            one = {name: known[name], **({"pp": known.get("pp", 2)} if name == "vpp" else {})}
-            flags = bool(known.get("sequence_parallel", False)) and name == "tp"
+        if name in fixed:
+            stated = {name: fixed[name], **({"pp": fixed.get("pp", 2)} if name == "vpp" else {})}
+            flags = bool(fixed.get("sequence_parallel", False)) and name == "tp"
             how = {"seq": base.seq, "sequence_parallel": flags, "attention": base.attention}
             replicas = {"dp": room, "global_batch": room} if name in ("ep", "etp") else {}
-            check_model(ParallelPlan(**{**one, **how, **replicas}), model)
+            check_model(ParallelPlan(**{**stated, **how, **replicas}), model)
 
 
 def _positive(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def no_degrees(model: Model, cluster: Cluster, known: Mapping[str, Any], ranks: int) -> str:
+def no_degrees(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks: int) -> str:
     """Say why no degrees are left: the stated ones do not multiply to the number of ranks."""
-    stated = " × ".join(f"{name} {known[name]}" for name in REPLICA if name in known)
+    stated = " × ".join(f"{name} {fixed[name]}" for name in REPLICA if name in fixed)
     if not stated:
-        stated = ", ".join(f"{name} {known[name]}" for name in ("ep", "etp") if name in known)
+        stated = ", ".join(f"{name} {fixed[name]}" for name in ("ep", "etp") if name in fixed)
     some = divisors(ranks)
     shown = ", ".join(map(str, some[:12])) + " …" * (len(some) > 12)
     return (
@@ -66,9 +66,9 @@ def no_degrees(model: Model, cluster: Cluster, known: Mapping[str, Any], ranks: 
     )
 
 
-def no_batch(base: ParallelPlan, fewest: int, known: Mapping[str, Any]) -> str:
+def no_batch(base: ParallelPlan, fewest: int, fixed: Mapping[str, Any]) -> str:
     """Find a batch that works, with the fewest replicas that the cluster can hold."""
-    each = known.get("microbatch", 1)
+    each = fixed.get("microbatch", 1)
     once = fewest * each
     below = base.global_batch // once * once
     near = f"{below:,} or {below + once:,}" if below else f"{once:,}"

@@ -124,10 +124,10 @@ def _buckets(
     shares = [of_kinds[kind] for kind in kinds.tolist()]
     least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
     gather_s, reduce_s = np.zeros(len(shares)), np.zeros(len(shares))
-    for run in buckets([one.total for one in shares], least):
+    for run in buckets([weights.total for weights in shares], least):
         gather_s[run.start] = times.gather_s(total(shares[run.start : run.stop]))
     left, back = Share(0, 0), shares[::-1]
-    for run in buckets([one.total for one in back], least):
+    for run in buckets([weights.total for weights in back], least):
         bucket = total(back[run.start : run.stop])
         if bucket.total < least:
             left = bucket
@@ -141,14 +141,14 @@ def _finished(shapes: RankShapes, talk: Talk) -> FloatArray:
 
     Stages that hold as many layers of each kind and neither end are alike.
     """
-    plan, known = shapes.plan, dict[object, tuple[float, float]]()
+    plan, by_kind = shapes.plan, dict[object, tuple[float, float]]()
     times, ends = [], end_stages(plan)
     for stage in range(plan.pp):
         held = stage_kinds(shapes.model, plan, stage)
         key = (stage == ends[0], stage == ends[1], held)
-        if key not in known:
-            known[key] = _finish(shapes, stage, talk)
-        times.append(known[key])
+        if key not in by_kind:
+            by_kind[key] = _finish(shapes, stage, talk)
+        times.append(by_kind[key])
     return np.array(times)
 
 

@@ -103,13 +103,13 @@ class Search:
         """Return the simulated plans as a table, the fastest first."""
         return pd.DataFrame(
             {
-                **display.stated_fields(one.plan),
-                "estimate_s": one.estimate_s,
-                "iteration_s": one.iteration_s,
-                "mfu": one.mfu,
-                "memory_bytes": one.memory.total,
+                **display.stated_fields(finalist.plan),
+                "estimate_s": finalist.estimate_s,
+                "iteration_s": finalist.iteration_s,
+                "mfu": finalist.mfu,
+                "memory_bytes": finalist.memory.total,
             }
-            for one in self.finalists
+            for finalist in self.finalists
         )
 
     @property
@@ -218,7 +218,9 @@ def _simulated(weighed: _Estimated, aim: Aim, engine: str, watch: Watch) -> tupl
         aim.processes,
         watch,
     )
-    return tuple(sorted(ran, key=lambda one: (one.worth(aim.objective), one.memory.total)))
+    return tuple(
+        sorted(ran, key=lambda finalist: (finalist.worth(aim.objective), finalist.memory.total))
+    )
 
 
 def _overlapped_s(listed: Candidates, plan: ParallelPlan, engine: str) -> float:
@@ -249,7 +251,7 @@ def _ranked(
         finalists=ran,
         next_estimate_s=left_s[0] if left_s else None,
         overlapped_s=overlapped_s,
-        agreement=agreement([(one.estimate_s, one.iteration_s) for one in ran]),
+        agreement=agreement([(finalist.estimate_s, finalist.iteration_s) for finalist in ran]),
         estimated_in_s=took_s[0],
         simulated_in_s=took_s[1],
         objective=aim.objective,
@@ -263,7 +265,7 @@ def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:
 
 def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
     """Return rows in order, and of those that agree in all of some fields only the first."""
-    names = [one.name for one in fields(ParallelPlan)]
+    names = [column.name for column in fields(ParallelPlan)]
     for name in each:
         if name not in names:
             raise InputError(

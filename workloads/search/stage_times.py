@@ -80,15 +80,15 @@ def ends_s(stage: Stage) -> FloatArray:
     return np.stack([_through(stage, end, kind) - middle for end in (FIRST, LAST)])
 
 
-def _through(one: Stage, number: int, kind: Layer) -> FloatArray:
+def _through(stage: Stage, number: int, kind: Layer) -> FloatArray:
     """Time of a chunk by phase: forward, backward, and weights if split [s]."""
-    if (kind, number) not in one.known:
-        one.known[kind, number] = _timed(one, number, kind)
-    return one.known[kind, number]
+    if (kind, number) not in stage.known:
+        stage.known[kind, number] = _timed(stage, number, kind)
+    return stage.known[kind, number]
 
 
-def _timed(one: Stage, number: int, kind: Layer) -> FloatArray:
-    plan, splits = one.plan, one.plan.pipeline.splits_weights
+def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
+    plan, splits = stage.plan, stage.plan.pipeline.splits_weights
     vpp = plan.pipeline.chunks_allowed[0]
     counts = tuple(2 if chunk == DOUBLE else 1 for chunk in range(STAGES * vpp))
     alone = replace(
@@ -99,13 +99,13 @@ def _timed(one: Stage, number: int, kind: Layer) -> FloatArray:
         global_batch=plan.dp * plan.microbatch,
         stage_layers=counts,
     )
-    few = replace(one.model.of_kind(kind), layers=sum(counts))
+    few = replace(stage.model.of_kind(kind), layers=sum(counts))
     number %= len(counts)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
-    make = Builder(RankShapes(few, alone, one.chip, one.parts), at, Catalog(), plan)
+    make = Builder(RankShapes(few, alone, stage.chip, stage.parts), at, Catalog(), plan)
     times = np.zeros(3)
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
-        times[phase] = span(make.pass_ops(phase, chunk, last=False), make.catalog.steps, one.talk)
+        times[phase] = span(make.pass_ops(phase, chunk, last=False), make.catalog.steps, stage.talk)
     return times
 
 

@@ -149,7 +149,7 @@ def fixed_rate(rate_per_s: float) -> Capacity:
     """
     if not 0 < rate_per_s < float("inf"):
         raise InputError(f"a unit's rate is {rate_per_s} requests/s; it must be above 0.")
-    one = np.array([1.0])
+    alone = np.array([1.0])
     return Capacity(
         rate_per_s,
         rate_per_s,
@@ -159,8 +159,8 @@ def fixed_rate(rate_per_s: float) -> Capacity:
         np.zeros((2, 2)),
         np.zeros((2, 2)),
         np.ones(2),
-        one,
-        one,
+        alone,
+        alone,
         np.ones((1, 1)),
     )
 

@@ -109,8 +109,8 @@ def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pool
     if chips <= cluster.chips_per_domain:
         rate = float(scale_up_bytes_per_s(cluster.shape))
         book = cluster.catalogue or catalogue()
-        known = book.has(cluster.chip, "link_latency")
-        latency_s = book.value(cluster.chip, "link_latency") if known else 0.0
+        stated = book.has(cluster.chip, "link_latency")
+        latency_s = book.value(cluster.chip, "link_latency") if stated else 0.0
     elif cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no fabric between its domains. Use fewer replicas.")
     else:

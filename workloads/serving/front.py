@@ -189,11 +189,11 @@ def serve(
 
 def _options(ways: ServingFields) -> ServingOptions:
     """Options of keywords, which must all be known."""
-    known = [field.name for field in fields(ServingOptions)]
+    names = [field.name for field in fields(ServingOptions)]
     for name in ways:
-        if name not in known:
-            near = suggestion(name, known)
-            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {', '.join(known)}.")
+        if name not in names:
+            near = suggestion(name, names)
+            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {', '.join(names)}.")
     return ServingOptions(**ways)
 
 

@@ -100,8 +100,8 @@ class Profile:
 
     def prompt_linear(self, tokens: float) -> float:
         """Time that depends on the number of tokens alone, where some are of prompts [s]."""
-        known = self.linear_s if self.prompt_linear_s is None else self.prompt_linear_s
-        return float(np.interp(tokens, self.tokens, known))
+        seconds = self.linear_s if self.prompt_linear_s is None else self.prompt_linear_s
+        return float(np.interp(tokens, self.tokens, seconds))
 
     def prefill_s(self, tokens: int, before: int = 0) -> float:
         """Time of a prompt, or of a piece of it after ``before`` tokens, alone [s]."""
@@ -295,7 +295,9 @@ def share_of_overhead(model: Model, chip: str, book: Catalogue) -> float:
 
 def _check_mixers(model: Model) -> None:
     """Refuse a model without any keys and values: requests would take no room."""
-    if model.recurrence is not None and all(one.mixer != "attention" for one in model.each_layer):
+    if model.recurrence is not None and all(
+        layer.mixer != "attention" for layer in model.each_layer
+    ):
         raise InputError(
             f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
             "keep a state and no keys and values. Use a model with some attention."

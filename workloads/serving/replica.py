@@ -162,8 +162,8 @@ def closed_loop(
         raise InputError(f"a concurrency of {concurrency} requests; it must be at least 1.")
     arrival = np.full(len(requests), np.inf)
     arrival[:concurrency] = 0.0
-    asked = replace(requests, arrival_s=arrival)
-    state = _state(profile, asked, batching, speculation, seed)
+    timed = replace(requests, arrival_s=arrival)
+    state = _state(profile, timed, batching, speculation, seed)
     state.closed, state.asked = True, min(concurrency, len(requests))
     return _serve(state)
 

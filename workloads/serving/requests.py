@@ -259,10 +259,10 @@ def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
         raise InputError(f"{file} has no column service; leave --service {service} out.")
     kept = table[table["service"] == service]
     if kept.empty:
-        known = sorted({str(name) for name in table["service"]})
+        services = sorted({str(name) for name in table["service"]})
         raise InputError(
-            f"{file} has no service {service!r}; it has {', '.join(known)}."
-            + suggestion(service, known)
+            f"{file} has no service {service!r}; it has {', '.join(services)}."
+            + suggestion(service, services)
         )
     return kept
 

@@ -146,27 +146,27 @@ def capacity_table(
     SloMissed
         When the SLO cannot be kept even by an idle replica.
     """
-    asked = _Asked(lengths, slo, replace(runs or TableRuns(), **changes))
-    one = _kept_or_run(profile, asked, cache)
+    question = _Asked(lengths, slo, replace(runs or TableRuns(), **changes))
+    capacity = _kept_or_run(profile, question, cache)
     return replace(
-        one,
-        rate_slo_per_s=one.rate_slo_per_s * replicas,
-        rate_max_per_s=one.rate_max_per_s * replicas,
+        capacity,
+        rate_slo_per_s=capacity.rate_slo_per_s * replicas,
+        rate_max_per_s=capacity.rate_max_per_s * replicas,
     )
 
 
-def _means(lengths: IntArray, asked: FloatArray | None) -> tuple[float, ...]:
+def _means(lengths: IntArray, lengths_at: FloatArray | None) -> tuple[float, ...]:
     """Mean lengths at which work is measured, ascending: those asked for, or that of the mix."""
-    means = np.unique([lengths.mean()] if asked is None else asked)
+    means = np.unique([lengths.mean()] if lengths_at is None else lengths_at)
     return tuple(means.tolist())
 
 
-def _kept_or_run(profile: Profile, asked: _Asked, cache: Path | None) -> Capacity:
-    digest = _digest(profile, asked)
-    kept = _load(cache, digest, asked.slo)
+def _kept_or_run(profile: Profile, question: _Asked, cache: Path | None) -> Capacity:
+    digest = _digest(profile, question)
+    kept = _load(cache, digest, question.slo)
     if kept is not None:
         return kept
-    table = _run(profile, asked)
+    table = _run(profile, question)
     if cache is not None:
         _save(cache, digest, table)
     return table
@@ -185,8 +185,8 @@ def saturated_rate(profile: Profile, lengths: Lengths, runs: TableRuns) -> float
     return float((last - first) / (ends[last] - ends[first]))
 
 
-def _run(profile: Profile, asked: _Asked) -> Capacity:
-    slo, runs, lengths = asked.slo, asked.runs, asked.lengths
+def _run(profile: Profile, question: _Asked) -> Capacity:
+    slo, runs, lengths = question.slo, question.runs, question.lengths
     most = saturated_rate(profile, lengths, runs)
     ttft, tpot, kept = [], [], []
     for load in LOADS:
@@ -212,28 +212,28 @@ def _run(profile: Profile, asked: _Asked) -> Capacity:
         attainment=attainment,
         prompt_tokens=np.array(prompts),
         output_tokens=np.array(outputs),
-        cost=_costs(profile, asked, most, [(p, o) for p in prompts for o in outputs]).reshape(
+        cost=_costs(profile, question, most, [(p, o) for p in prompts for o in outputs]).reshape(
             len(prompts), len(outputs)
         ),
     )
 
 
 def _costs(
-    profile: Profile, asked: _Asked, most: float, means: list[tuple[float, float]]
+    profile: Profile, question: _Asked, most: float, means: list[tuple[float, float]]
 ) -> FloatArray:
     """Work of a request of each mix relative to the reference mix; (mixes,)."""
     rates = [
-        saturated_rate(profile, asked.lengths.with_means(prompt, output), asked.runs)
+        saturated_rate(profile, question.lengths.with_means(prompt, output), question.runs)
         for prompt, output in means
     ]
     return np.asarray(most / np.array(rates))
 
 
-def _digest(profile: Profile, asked: _Asked) -> str:
+def _digest(profile: Profile, question: _Asked) -> str:
     state = hashlib.sha256(profile.digest().encode())
-    state.update(np.ascontiguousarray(asked.lengths.prompt).tobytes())
-    state.update(np.ascontiguousarray(asked.lengths.output).tobytes())
-    settings = f"{asked.slo} {asked.runs.digest()} {LOADS} {LEVELS} {VERSION}"
+    state.update(np.ascontiguousarray(question.lengths.prompt).tobytes())
+    state.update(np.ascontiguousarray(question.lengths.output).tobytes())
+    settings = f"{question.slo} {question.runs.digest()} {LOADS} {LEVELS} {VERSION}"
     state.update(settings.encode())
     return state.hexdigest()
 

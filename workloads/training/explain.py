@@ -30,9 +30,9 @@ def steps(run: Iteration) -> pd.DataFrame:
     for stage, stream in enumerate(program.streams):
         step, calls = np.unique(stream.ops.step, return_counts=True)
         for number, count in zip(step.tolist(), calls.tolist(), strict=True):
-            one = program.steps[number]
-            each = _talk_s(run, stage, number) if one.axis else program.step_ps[number] / PS_PER_S
-            rows.append(_row(run, stage, one, count, each))
+            op = program.steps[number]
+            each = _talk_s(run, stage, number) if op.axis else program.step_ps[number] / PS_PER_S
+            rows.append(_row(run, stage, op, count, each))
     frame = pd.DataFrame(rows)
     return frame.sort_values("total_s", ascending=False, ignore_index=True)
 
@@ -98,7 +98,7 @@ def inputs(run: Iteration) -> pd.DataFrame:
         fabric = run.cluster.scale_out.name
         wanted += [(fabric, name) for name in parts.quantities(fabric) if name in _FABRIC]
     wanted += [("training", name) for name in _read_for(chip, parts, "training")]
-    entries = [parts.entry(*one) for one in wanted]
+    entries = [parts.entry(*row) for row in wanted]
     return pd.DataFrame(
         {
             "part": [entry.part for entry in entries],

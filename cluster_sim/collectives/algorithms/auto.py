@@ -37,7 +37,7 @@ Preferences = tuple[Algorithm, ...]
 def automatic(call: CollectiveCall, sensible: Sequence[Algorithm]) -> Algorithm:
     """Choose the algorithm that ``auto`` stands for, out of those that make sense."""
     wanted = (*_preferences(call), *sensible)
-    return next(one for one in wanted if one in sensible)
+    return next(algorithm for algorithm in wanted if algorithm in sensible)
 
 
 def _preferences(call: CollectiveCall) -> Preferences:

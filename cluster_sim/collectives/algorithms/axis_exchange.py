@@ -167,9 +167,9 @@ class _Plan:
         picked = [np.arange(size) if axis in axes else None for axis, size in enumerate(self.sizes)]
         index = [
             at[:, axis].reshape(-1, *[1] * len(self.sizes))
-            if one is None
-            else one.reshape(-1, *[1] * (len(self.sizes) - 1 - axis))
-            for axis, one in enumerate(picked)
+            if share is None
+            else share.reshape(-1, *[1] * (len(self.sizes) - 1 - axis))
+            for axis, share in enumerate(picked)
         ]
         return self.rank_at[tuple(index)].reshape(len(at), -1)
 

@@ -245,13 +245,13 @@ def find(grid: Grid, rng: np.random.Generator) -> Found:
     the capacities allow; halving each cycle's share lifts that.
     """
     doubled = Grid(grid.sizes, grid.wraps, tuple(2 * units for units in grid.units))
-    for one in (grid, doubled):
-        wanted = most(one)
-        if wanted == len(steps(one)):
-            paired = undirected(one, rng)
+    for graph in (grid, doubled):
+        wanted = most(graph)
+        if wanted == len(steps(graph)):
+            paired = undirected(graph, rng)
             if paired is not None:
                 return Found(np.array([rank_order(colour) for colour in paired]), True)
-        single = search(one, wanted, rng)
+        single = search(graph, wanted, rng)
         if single is not None:
             return Found(np.array([rank_order(colour) for colour in single]), False)
     for wanted in range(most(grid) - 1, 0, -1):
@@ -270,7 +270,7 @@ def shipped_boxes() -> list[Grid]:
         used = [units for size, units in zip(sizes, rates, strict=True) if size > 1]
         kept = tuple(size for size in sizes if size > 1)
         if kept:
-            units = tuple(one // min(used) for one in used)
+            units = tuple(rate // min(used) for rate in used)
             boxes.append(Grid(kept, tuple(size == 4 for size in kept), units))
     return sorted(set(boxes), key=lambda box: (box.chips, box.sizes, box.units))
 

@@ -133,9 +133,9 @@ def hamiltonian_cycles(
     sizes: tuple[int, ...], wraps: tuple[bool, ...], units: tuple[int, ...]
 ) -> Found:
     """Cycles of a box whose sides are all longer than one, in row-major numbers of its places."""
-    known = _shipped().get((sizes, wraps, units))
-    if known is not None:
-        return known
+    shipped = _shipped().get((sizes, wraps, units))
+    if shipped is not None:
+        return shipped
     lines = any(not wrap and size > 2 for size, wrap in zip(sizes, wraps, strict=True))
     if lines or len(sizes) < 2 or math.prod(sizes) > SEARCH_LIMIT or max(units) > LARGEST_UNIT:
         return Found(snake(sizes)[None, :], both_ways=True)

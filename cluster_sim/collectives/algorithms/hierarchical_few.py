@@ -117,7 +117,7 @@ def _any_chip(group: Group) -> Legs:
 
 def _to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
     """Leg of a chip that stands for whole lines, over its link to the next chip."""
-    line, place = (int(one[0]) for one in np.nonzero(lines == 0))
+    line, place = (int(axis[0]) for axis in np.nonzero(lines == 0))
     local = group.chips % group.cluster.chips_per_domain
     there = lines[line, (place + 1) % lines.shape[1]]
     link = int(routes(group.cluster.shape, local[:1], local[[there]]).link[0])

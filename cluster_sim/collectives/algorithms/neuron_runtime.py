@@ -67,8 +67,8 @@ def one_step_wins(group: Group, size_bytes: int) -> bool:
 def _logical_cores(group: Group) -> int:
     """Ranks of a chip that takes part with all its logical cores; 0 where that is not known."""
     numbers, chip = group.cluster.catalogue, group.cluster.chip
-    known = numbers is not None and chip and numbers.has(chip, "ranks_per_chip")
-    return numbers.integer(chip, "ranks_per_chip") if known and numbers is not None else 0
+    has_cores = numbers is not None and chip and numbers.has(chip, "ranks_per_chip")
+    return numbers.integer(chip, "ranks_per_chip") if has_cores and numbers is not None else 0
 
 
 def has_pairs(group: Group) -> bool:

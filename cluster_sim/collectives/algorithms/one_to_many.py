@@ -17,8 +17,8 @@ def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
     """Broadcast along cycles from rank 0, slice after slice, each cycle with its share."""
     count, ranks = cycles.order.shape
     start = np.argmax(cycles.order == 0, axis=1)
-    order = np.stack([np.roll(one, -by) for one, by in zip(cycles.order, start, strict=True)])
-    sizes = np.concatenate([cut(int(one), slices) for one in share(size_bytes, cycles.weight)])
+    order = np.stack([np.roll(cycle, -by) for cycle, by in zip(cycles.order, start, strict=True)])
+    sizes = np.concatenate([cut(int(part), slices) for part in share(size_bytes, cycles.weight)])
     chunks = Chunks.table(sizes, 0, EVERY)
     if ranks == 1:
         return no_sends(chunks, ranks)

@@ -59,7 +59,7 @@ def suitable(call: CollectiveCall) -> list[Algorithm]:
 def fitting(calls: Sequence[CollectiveCall]) -> list[Algorithm]:
     """Algorithms that make sense and whose schedules fit in this machine; if none does, all."""
     sensible = suitable(calls[0])
-    return [one for one in sensible if fits_by(calls, one)] or sensible
+    return [algorithm for algorithm in sensible if fits_by(calls, algorithm)] or sensible
 
 
 def fits_by(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
@@ -80,12 +80,13 @@ def chosen(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm
         algorithm = algorithm.name
     if algorithm == AUTO:
         return automatic(call, sensible)
-    names = [one.name for one in sensible]
-    known = (AUTO, BEST, *ALGORITHMS)
-    if algorithm not in known:
+    names = [row.name for row in sensible]
+    choices = (AUTO, BEST, *ALGORITHMS)
+    if algorithm not in choices:
         raise InputError(
-            f"unknown algorithm {algorithm[:40]!r}.{suggestion(algorithm, known)} For {call.kind} "
-            f"on {call.group.cluster.name} there are {', '.join((AUTO, BEST, *names))}."
+            f"unknown algorithm {algorithm[:40]!r}.{suggestion(algorithm, choices)} "
+            f"For {call.kind} on {call.group.cluster.name} "
+            f"there are {', '.join((AUTO, BEST, *names))}."
         )
     if algorithm not in names:
         raise InputError(

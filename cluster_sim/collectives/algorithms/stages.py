@@ -250,7 +250,7 @@ class _Channels:
 
     def table(self) -> Channels:
         """Table of all channels."""
-        src, dst, link = (np.concatenate(one) for one in (self._src, self._dst, self._link))
+        src, dst, link = (np.concatenate(columns) for columns in (self._src, self._dst, self._link))
         has_link = link != NO_LINK
         if not has_link.any():
             return Channels.table(src, dst)

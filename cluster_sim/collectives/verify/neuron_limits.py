@@ -117,7 +117,7 @@ def _refuse_many_groups(groups: Sequence[Group]) -> None:
     """Refuse more replica groups than a chip's graph may hold; disjoint ones count as one."""
     cluster = groups[0].cluster
     most = _limit(cluster, "replica_groups")
-    chips, times = np.unique(np.concatenate([one.chips for one in groups]), return_counts=True)
+    chips, times = np.unique(np.concatenate([group.chips for group in groups]), return_counts=True)
     if times.max() > most:
         raise InputError(
             f"chip {chips[np.argmax(times)]} is in {times.max()} replica groups; a compiled graph "
@@ -182,8 +182,10 @@ def _refuse_asymmetric(op: str, group: Group) -> None:
             f"in domain {domains[many]}; the runtime wants as many on every node. "
             f"Use the same chips of each domain. {ALL_THE_SAME}"
         )
-    places = [np.sort(group.chips[group.domain == one] % each) for one in domains]
-    other = next((k for k, one in enumerate(places) if not np.array_equal(one, places[0])), None)
+    places = [np.sort(group.chips[group.domain == domain] % each) for domain in domains]
+    other = next(
+        (k for k, chips in enumerate(places) if not np.array_equal(chips, places[0])), None
+    )
     if other is None:  # the same chips, in another order
         return
     stranger = int(np.setdiff1d(places[other], places[0])[0])

@@ -74,10 +74,10 @@ def manifest_for(chip: str, numbers: Catalogue | None = None) -> Manifest:
         return Manifest(chip, "neuron", FAMILIES[chip], ranks, cores)
     if chip in GPU_MACHINES:
         return Manifest(chip, "cuda", GPU_MACHINES[chip], 1, 1)
-    known = (*FAMILIES, *GPU_MACHINES)
+    chips = (*FAMILIES, *GPU_MACHINES)
     raise InputError(
-        f"there is no kit for chip {chip[:40]!r}; there are {', '.join(known)}."
-        + suggestion(chip, known)
+        f"there is no kit for chip {chip[:40]!r}; there are {', '.join(chips)}."
+        + suggestion(chip, chips)
     )
 
 

@@ -47,6 +47,6 @@ def direct_reduce_s(rank: RankShare, size: FloatArray, family: str) -> FloatArra
     """
     port = scale_up_bytes_per_s(rank.cluster.shape) * rank.book.value(family, "peer_rate")
     peers = rank.chips - 1
-    one = rank.book.value(family, "one_step_floor") + peers * size / port
+    one_step_s = rank.book.value(family, "one_step_floor") + peers * size / port
     two = rank.book.value(family, "two_step_floor") + 2 * peers / rank.chips * size / port
-    return np.minimum(one, two)
+    return np.minimum(one_step_s, two)

@@ -119,7 +119,7 @@ def expand(
     layout = lay_out(program)
     called = list(_collectives(program, layout, cluster, as_flows=as_flows))
     standing = len(collectives) + sum(map(len, called))
-    run = len(collectives) + sum(len(one.pattern) * len(one.join) for one in called)
+    run = len(collectives) + sum(len(call.pattern) * len(call.join) for call in called)
     level = "flow" if as_flows else "chunk"
     most = MOST_OPS_RUN if in_place else MOST_OPS
     if run > most:
@@ -159,7 +159,7 @@ def _collectives(
     program: Program, layout: Layout, cluster: Cluster, *, as_flows: bool
 ) -> Iterator[_Called]:
     """Calls of each group, once for each kind of call; not those that stay on one chip."""
-    known: dict[tuple[bytes, str, int, int], Schedule] = {}
+    schedules: dict[tuple[bytes, str, int, int], Schedule] = {}
     for number, exchange in enumerate(program.exchanges, start=1):
         for members, kind in zip(exchange.members, exchange.kind.tolist(), strict=True):
             chips = program.chip[members]
@@ -168,10 +168,10 @@ def _collectives(
             for step, calls in _calls(program, exchange):
                 alone_ps = int(exchange.duration_ps[kind, calls[0]]) if as_flows else 0
                 key = (chips.tobytes(), step.collective, step.size_bytes, alone_ps)
-                if key not in known:
+                if key not in schedules:
                     chunks = _schedule(cluster, chips, step)
-                    known[key] = as_flow(chunks, alone_ps) if as_flows else chunks
-                yield _Called(known[key], layout.offset[members[0], number] + 2 * calls)
+                    schedules[key] = as_flow(chunks, alone_ps) if as_flows else chunks
+                yield _Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
 
 
 def _on_one_chip(chips: IntArray) -> bool:
@@ -251,12 +251,12 @@ def _joined(
         for column in (collectives.kind, collectives.duration_ps, collectives.resource)
     )
     kind[talks], duration[talks], resource[talks] = JOIN, 0, NO_RESOURCE
-    patterns = [one.pattern for one in called]
+    patterns = [call.pattern for call in called]
     first = np.cumsum([len(collectives), *map(len, called)])
     tables, places = _fabric(collectives.resources, patterns)
     held = [
-        np.append(place, NO_RESOURCE)[one.resource]
-        for one, place in zip(patterns, places, strict=True)
+        np.append(place, NO_RESOURCE)[pattern.resource]
+        for pattern, place in zip(patterns, places, strict=True)
     ]
     columns = OpColumns(
         kind=_behind(kind, [pattern.kind for pattern in patterns], JOIN),
@@ -267,8 +267,8 @@ def _joined(
     )
     routines = Routines(
         first,
-        np.concatenate([np.empty(0, np.int64), *(one.join for one in called)]),
-        np.repeat(np.arange(len(called)), [len(one.join) for one in called]),
+        np.concatenate([np.empty(0, np.int64), *(call.join for call in called)]),
+        np.repeat(np.arange(len(called)), [len(call.join) for call in called]),
     )
     return schedule(
         columns,
@@ -329,13 +329,13 @@ def _flows(
 ) -> Flows:
     """Flows of the ops outside, then of each routine."""
     tables = [pattern.flows for pattern in patterns]
-    widths = [np.diff(one.ptr) for one in (outside, *tables)]
-    ops = [one.op + begin for one, begin in zip(tables, first.tolist(), strict=False)]
-    held = [place[one.resource] for one, place in zip(tables, places, strict=True)]
+    widths = [np.diff(table.ptr) for table in (outside, *tables)]
+    ops = [table.op + begin for table, begin in zip(tables, first.tolist(), strict=False)]
+    held = [place[table.resource] for table, place in zip(tables, places, strict=True)]
     return Flows(
         np.concatenate([outside.op, *ops]).astype(np.int32),
-        np.concatenate([one.cap_bytes_per_s for one in (outside, *tables)]),
+        np.concatenate([table.cap_bytes_per_s for table in (outside, *tables)]),
         np.concatenate([[0], np.cumsum(np.concatenate(widths))]).astype(np.int64),
         np.concatenate([outside.resource, *held]).astype(np.int32),
-        np.concatenate([one.weight for one in (outside, *tables)]),
+        np.concatenate([table.weight for table in (outside, *tables)]),
     )

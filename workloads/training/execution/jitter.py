@@ -122,8 +122,8 @@ def normal_quantiles() -> tuple[int, ...]:
     """Quantiles of the standard normal distribution in parts of 2^20, symmetric about 0."""
     size = 2**TABLE_BITS
     upper = [NormalDist().inv_cdf((i + 0.5) / size) for i in range(size // 2, size)]
-    positive = [round(one * 2**UNIT) for one in upper]
-    return (*(-one for one in reversed(positive)), *positive)
+    positive = [round(end * 2**UNIT) for end in upper]
+    return (*(-end for end in reversed(positive)), *positive)
 
 
 def _scaled(sigma: int) -> IntArray:

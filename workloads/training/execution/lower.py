@@ -136,11 +136,11 @@ def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
     calls: list[tuple[IntArray, IntArray]] = [
         (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
     ]
-    for number, one in enumerate(program.exchanges):
-        for role in program.roles(one):
+    for number, shared in enumerate(program.exchanges):
+        for role in program.roles(shared):
             exchange, call = calls[role.stage]
             exchange[role.ops] = number
-            call[role.ops] = np.arange(one.calls)
+            call[role.ops] = np.arange(shared.calls)
     return calls
 
 
@@ -250,7 +250,9 @@ def _flows(
 ) -> Flows:
     """Make flows of the ops that contend for memory, in these columns."""
     parts = zip(*_draws(program, layout), strict=True)
-    op, row, drawn, rate = (np.concatenate([one.reshape(-1) for one in part]) for part in parts)
+    op, row, drawn, rate = (
+        np.concatenate([column.reshape(-1) for column in part]) for part in parts
+    )
     size[op[drawn > 0]] = drawn[drawn > 0]
     flows = np.flatnonzero(rate > 0)
     flows = flows[np.argsort(op[flows])]

@@ -86,9 +86,9 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
         f"kernels.{family(shapes.chip).name}", SHARE_AGAIN
     ):
         kept = [step for step in kept if not step.name.startswith(AGAIN)]
-    known = {step.name for step in kept}
+    names = {step.name for step in kept}
     return [
-        step if step.after in known or not step.after else replace(step, after=PREVIOUS)
+        step if step.after in names or not step.after else replace(step, after=PREVIOUS)
         for step in kept
     ]
 
@@ -107,9 +107,9 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
 
 
 def _sum(*parts: Timing) -> Timing:
-    seconds = sum(one.seconds for one in parts)
-    moved = sum(one.size_bytes for one in parts)
-    return Timing(seconds, worst(*(one.provenance for one in parts)), moved)
+    seconds = sum(timing.seconds for timing in parts)
+    moved = sum(timing.size_bytes for timing in parts)
+    return Timing(seconds, worst(*(timing.provenance for timing in parts)), moved)
 
 
 def layer_adapters(model: Model, plan: ParallelPlan) -> int:
@@ -148,8 +148,8 @@ def trained_flops(model: Model, plan: ParallelPlan) -> float:
     forward = forward_flops(model, plan.seq)
     if plan.train_only == "output":
         return plan.tokens * (forward + 4 * model.vocab * model.hidden)
-    one = ParallelPlan(lora_rank=plan.lora_rank, train_only=plan.train_only)
-    trained = trained_share(model, one, 0).dense
+    shares = ParallelPlan(lora_rank=plan.lora_rank, train_only=plan.train_only)
+    trained = trained_share(model, shares, 0).dense
     return plan.tokens * (2 * forward + 2 * trained)
 
 

@@ -120,7 +120,9 @@ class ReplicaExchange:
         return [
             layers[run.start : run.stop]
             for layers in parameters.chunks
-            for run in buckets([one.total for one in parameters.held(layers)], parameters.bucket)
+            for run in buckets(
+                [weights.total for weights in parameters.held(layers)], parameters.bucket
+            )
         ]
 
     def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:

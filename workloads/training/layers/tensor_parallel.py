@@ -65,8 +65,8 @@ def product_scattered(shapes: RankShapes, block: str, name: str, n: int, k: int)
     steps = [product] + [shapes.beside(product)] * (parts - 1)
     afters = [PREVIOUS] + [NOTHING] * (parts - 1)
     products = [
-        kernel(f"{name}{suffix}", one, after=after)
-        for suffix, one, after in zip(_suffixes(parts), steps, afters, strict=True)
+        kernel(f"{name}{suffix}", step, after=after)
+        for suffix, step, after in zip(_suffixes(parts), steps, afters, strict=True)
     ]
     sums = [
         collective(f"{block}.scatter{suffix}", "tp", "reduce-scatter", size)

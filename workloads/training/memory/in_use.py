@@ -46,8 +46,8 @@ def memory_in_use(
     ran = (trace.times.start_ps >= 0) & (trace.times.end_ps > trace.times.start_ps)
     gated = parts.integer("training", "gated_kept")
     in_use = []
-    for one in np.unique(rank[ran])[:MOST_CHIPS].tolist():
-        of_rank = np.flatnonzero((rank == one) & ran)
+    for number in np.unique(rank[ran])[:MOST_CHIPS].tolist():
+        of_rank = np.flatnonzero((rank == number) & ran)
         its_stage = int(stage[of_rank[0]])
         kept = memory(model, plan, its_stage, parts, chip)
         always = kept.weights + kept.gradients + kept.optimizer
@@ -58,7 +58,7 @@ def memory_in_use(
         held = np.concatenate([[always], np.array(each, np.float64)[chunk]])
         spans = np.append(0, start), np.append(trace.total_ps, end)
         owner = int(trace.schedule.resources.owner[trace.schedule.resource[of_rank].max()])
-        name = f"memory in use, rank {one}"
+        name = f"memory in use, rank {number}"
         in_use.append(counter(name, "B", *spans, held, chip=owner))
     return in_use
 
@@ -75,9 +75,9 @@ def _spans(
     for number, layers in enumerate(chunks):
         chunk_of[layers] = number
     pair = microbatch[op].astype(np.int64) * len(chunks) + chunk_of[layer[op]]
-    known, place = np.unique(pair, return_inverse=True)
-    start = np.full(len(known), np.iinfo(np.int64).max)
-    end = np.zeros(len(known), np.int64)
+    pairs, place = np.unique(pair, return_inverse=True)
+    start = np.full(len(pairs), np.iinfo(np.int64).max)
+    end = np.zeros(len(pairs), np.int64)
     np.minimum.at(start, place, trace.times.start_ps[op])
     np.maximum.at(end, place, trace.times.end_ps[op])
-    return start, end, known % len(chunks)
+    return start, end, pairs % len(chunks)

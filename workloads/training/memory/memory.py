@@ -180,7 +180,7 @@ def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memo
     activations in every schedule.
     """
     needs = (memory(model, plan, stage, parts, chip) for stage in unlike_stages(model, plan))
-    return max(needs, key=lambda one: one.total)
+    return max(needs, key=lambda need: need.total)
 
 
 def check_memory(memory: Memory, plan: ParallelPlan) -> None:

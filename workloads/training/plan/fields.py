@@ -103,9 +103,9 @@ def _positive(name: str, value: object, most: int = 2**31) -> None:
 
 
 def _choice(name: str, value: object) -> None:
-    known = CHOICES[name]
-    if value not in known:
-        texts = [str(one) for one in known if one != ""]
+    choices = CHOICES[name]
+    if value not in choices:
+        texts = [str(choice) for choice in choices if choice != ""]
         near = suggestion(str(value), texts)
         raise InputError(f"{name} is {shown(value)}; it must be one of {', '.join(texts)}.{near}")
 

@@ -66,8 +66,8 @@ def _when(name: str, answer: Any) -> tuple[str, Rule]:
     return name, lambda value, _all: answer if str(value).lower() in ("true", "1", "") else None
 
 
-def _choice(name: str, known: Mapping[str, Any]) -> tuple[str, Rule]:
-    return name, lambda value, _all: known.get(str(value).lower())
+def _choice(name: str, choices: Mapping[str, Any]) -> tuple[str, Rule]:
+    return name, lambda value, _all: choices.get(str(value).lower())
 
 
 def _virtual(value: Any, everything: Mapping[str, Any]) -> Any:
@@ -99,7 +99,7 @@ def _schedule(value: Any, _all: Mapping[str, Any]) -> str | None:
     """Pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``."""
     plain = _plain(value)
     alike = [schedule for schedule in all_schedules() if _plain(schedule.name) in plain]
-    best = max(alike, key=lambda one: (one.splits_weights, len(one.name)), default=None)
+    best = max(alike, key=lambda tool: (tool.splits_weights, len(tool.name)), default=None)
     return best.name if best else None
 
 

@@ -91,8 +91,8 @@ def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
 def stage_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     """Parameters that a rank of a stage holds."""
     shares = [
-        Share(count * one.dense, count * one.experts)
-        for count, one in zip(
+        Share(count * weights.dense, count * weights.experts)
+        for count, weights in zip(
             stage_kinds(model, plan, stage), kind_shares(model, plan), strict=True
         )
     ]

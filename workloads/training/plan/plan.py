@@ -250,8 +250,8 @@ class ParallelPlan:
         return display.table("Plan", {"ranks": f"{self.ranks:,}", **display.stated_fields(self)})
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            check_field(one.name, getattr(self, one.name))
+        for entry in fields(self):
+            check_field(entry.name, getattr(self, entry.name))
         self._check_pipeline()
         self._check_recipe()
         self._check_experts()

@@ -132,29 +132,31 @@ def complete(
     ------
     InputError
     """
-    known = {name: _read(name, value) for name, value in stated.items() if value is not None}
-    known.setdefault("ranks_per_chip", ranks_per_chip(cluster, lnc))
-    usual, planned = ranks_per_chip(cluster, lnc), known["ranks_per_chip"]
+    plan_fields = {name: _read(name, value) for name, value in stated.items() if value is not None}
+    plan_fields.setdefault("ranks_per_chip", ranks_per_chip(cluster, lnc))
+    usual, planned = ranks_per_chip(cluster, lnc), plan_fields["ranks_per_chip"]
     if lnc is not None and planned != usual:
         raise InputError(
             f"--lnc {lnc} makes {usual} ranks a chip, but ranks_per_chip is {planned}. "
             "State one of them."
         )
-    if _size(known, "pp") > 1:
-        allowed = pipeline_schedule(known.get("schedule", DEFAULT)).chunks_allowed
-        known.setdefault("vpp", allowed[0])
-    known.setdefault("seq", min(USUAL_SEQ, model.positions or USUAL_SEQ))
-    sizes = [_size(known, name) for name in ("tp", "pp", "cp", "ranks_per_chip", "microbatch")]
-    if "dp" not in known:
+    if _size(plan_fields, "pp") > 1:
+        allowed = pipeline_schedule(plan_fields.get("schedule", DEFAULT)).chunks_allowed
+        plan_fields.setdefault("vpp", allowed[0])
+    plan_fields.setdefault("seq", min(USUAL_SEQ, model.positions or USUAL_SEQ))
+    sizes = [
+        _size(plan_fields, name) for name in ("tp", "pp", "cp", "ranks_per_chip", "microbatch")
+    ]
+    if "dp" not in plan_fields:
         tp, pp, cp, per_chip, _ = sizes
-        known["dp"] = filling_dp(tp, pp, cp, cluster.chips, per_chip)
-    dp = _size(known, "dp")
-    probe = {**known, "global_batch": dp * sizes[-1]}
+        plan_fields["dp"] = filling_dp(tp, pp, cp, cluster.chips, per_chip)
+    dp = _size(plan_fields, "dp")
+    probe = {**plan_fields, "global_batch": dp * sizes[-1]}
     check_ranks(ParallelPlan(**probe), cluster.chips)
-    known.setdefault("global_batch", dp * sizes[-1] * USUAL_MICROBATCHES)
+    plan_fields.setdefault("global_batch", dp * sizes[-1] * USUAL_MICROBATCHES)
     tp, _, cp, *_ = sizes
-    known.setdefault("sequence_parallel", tp > 1 and known["seq"] % (cp * tp) == 0)
-    return ParallelPlan(**known)
+    plan_fields.setdefault("sequence_parallel", tp > 1 and plan_fields["seq"] % (cp * tp) == 0)
+    return ParallelPlan(**plan_fields)
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -165,8 +167,8 @@ def _layers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _size(known: Mapping[str, Any], name: str) -> int:
-    value: int = known.get(name, 1)
+def _size(plan_fields: Mapping[str, Any], name: str) -> int:
+    value: int = plan_fields.get(name, 1)
     check_field(name, value)
     return value
 

@@ -117,7 +117,9 @@ def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]
     """
     chunks, kinds = kinds_of_chunks(model, plan), len(model.kinds)
     held = [chunks[plan.pipeline.number(plan.pp, stage, chunk)] for chunk in range(plan.vpp)]
-    return tuple(sum(one[kind] + one[kinds + kind] for one in held) for kind in range(kinds))
+    return tuple(
+        sum(layers[kind] + layers[kinds + kind] for layers in held) for kind in range(kinds)
+    )
 
 
 def unlike_stages(model: Model, plan: ParallelPlan) -> tuple[int, ...]:

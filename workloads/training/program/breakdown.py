@@ -62,9 +62,9 @@ def breakdown(
         Index ``rank``; ``count`` and one integer column ``<part>_ps`` for each part [ps]. The
         parts of every row sum to the iteration exactly.
     """
-    known = hidden_and_exposed(trace) if parts is None else parts
-    exposed = known["exposed_ps"].to_numpy().reshape(-1, len(ORDER))
-    ranks = known.index.unique("rank")
+    times = hidden_and_exposed(trace) if parts is None else parts
+    exposed = times["exposed_ps"].to_numpy().reshape(-1, len(ORDER))
+    ranks = times.index.unique("rank")
     frame = pd.DataFrame(exposed, index=ranks, columns=[f"{name}_ps" for name in ORDER])
     idle = end_of_run_ps(trace) - exposed.sum(axis=1)
     late = np.zeros_like(idle) if undisturbed is None else _late_ps(trace, undisturbed, idle)

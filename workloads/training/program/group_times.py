@@ -49,8 +49,8 @@ def group_of(cluster: Cluster, chips: IntArray) -> Group:
 def _copies_within_chip(group: Group) -> bool:
     """Return whether it is known how fast ranks of one chip receive from each other."""
     numbers = group.cluster.catalogue
-    known = numbers is not None and numbers.has(group.cluster.chip, "collective_copy")
-    return known and group.ranks > 1
+    stated = numbers is not None and numbers.has(group.cluster.chip, "collective_copy")
+    return stated and group.ranks > 1
 
 
 @cache

@@ -197,12 +197,12 @@ def sharing(program: Program, memory_bytes_per_s: int) -> Program:
             rates[role.stage][role.ops] = most
     streams = [
         replace(
-            one,
+            stream,
             contends=contending(
-                stream_of[one.ops.step], one.src, one.dst, rate, memory_bytes_per_s
+                stream_of[stream.ops.step], stream.src, stream.dst, rate, memory_bytes_per_s
             ),
         )
-        for one, rate in zip(program.streams, rates, strict=True)
+        for stream, rate in zip(program.streams, rates, strict=True)
     ]
     return replace(program, streams=tuple(streams), memory_bytes_per_s=memory_bytes_per_s)
 
@@ -348,10 +348,10 @@ class _Exchanges:
         used, where = np.unique(step, return_inverse=True)
         steps = [self.steps[number] for number in used.tolist()]
         plan, of_kinds = self.placement.plan, chips[first]
-        time_ps = [self.costs.times_ps(one, steps, plan, self.per_token) for one in of_kinds]
+        time_ps = [self.costs.times_ps(model, steps, plan, self.per_token) for model in of_kinds]
         drawn_bytes = np.zeros((len(first), len(steps)), np.int64)
         if self.memory_bytes_per_s:
-            drawn_bytes[:] = [self.costs.drawn_bytes(one, steps) for one in of_kinds]
+            drawn_bytes[:] = [self.costs.drawn_bytes(model, steps) for model in of_kinds]
         drawn, lasts = draws(drawn_bytes, np.array(time_ps), self.memory_bytes_per_s)
         of_calls = Draws(*(column[:, where] for column in drawn))
         return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)

@@ -29,8 +29,8 @@ LINKS = {"measured": "measured", "derived": "extrapolated"}
 def provenance(program_kernels: Program, parts: Catalogue, chip: str) -> dict[str, str]:
     """Provenance of the times of kernels by kind, and of the links' efficiency."""
     grades = {kind: _worst(program_kernels, names) for kind, names in KERNELS.items()}
-    known = parts.has(chip, "collective_efficiency")
-    grade = parts.entry(chip, "collective_efficiency").grade if known else "assumed"
+    stated = parts.has(chip, "collective_efficiency")
+    grade = parts.entry(chip, "collective_efficiency").grade if stated else "assumed"
     return {**grades, "collectives": LINKS.get(grade, "assumed")}
 
 

@@ -120,8 +120,8 @@ def contending(
     for kind in (CC, CC_DP):
         of = stream[talks] == kind
         covers[kind] = cover(len(stream), low[of], high[of], rate_bytes_per_s[talks[of]])
-    asked = kernels + covers[CC] + covers[CC_DP]
-    contends |= (kernels > 0) & (asked > kernels) & (asked > most_bytes_per_s)
+    demand = kernels + covers[CC] + covers[CC_DP]
+    contends |= (kernels > 0) & (demand > kernels) & (demand > most_bytes_per_s)
     for kind, other in ((CC, CC_DP), (CC_DP, CC)):
         of = stream[talks] == kind
         greatest = (most_of(rates, low[of], high[of]) for rates in (kernels, covers[other]))

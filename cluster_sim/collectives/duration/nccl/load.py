@@ -73,10 +73,10 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
 
     def load(way: Way, inside: float, outside: float, **other: float) -> Load:
-        known: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
+        optional: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
         few = 2 * int(each.max()) < min(group.cluster.chips_per_domain, SERVER)
-        known["beside"] = float(far > 1 and few)
-        return Load(way, size_bytes, ranks, far, inside, outside, **{**known, **other})
+        optional["beside"] = float(far > 1 and few)
+        return Load(way, size_bytes, ranks, far, inside, outside, **{**optional, **other})
 
     crossings = 0 if far == 1 else far if near > 1 else far - 1
     if kind == "all-reduce" and (rings or far == 1):

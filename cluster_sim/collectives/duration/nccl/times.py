@@ -94,9 +94,9 @@ def has_constants(cluster: Cluster) -> bool:
     if cluster.plain or numbers is None or not cluster.chip:
         return False
     _, chip, fabric, _ = _machine(cluster)
-    known = numbers.parts()
+    parts = numbers.parts()
     return all(
-        f"{kind}.{part}" in known for kind in ("nccl", PART) for part in (chip, fabric) if part
+        f"{kind}.{part}" in parts for kind in ("nccl", PART) for part in (chip, fabric) if part
     )
 
 
@@ -253,14 +253,14 @@ def _machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
 @functools.cache
 def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
     part, far = f"nccl.{chip}", f"nccl.{fabric}"
-    known = (*CHIP, *SWITCH) if numbers.has(part, SWITCH[0]) else CHIP
+    of_chip = (*CHIP, *SWITCH) if numbers.has(part, SWITCH[0]) else CHIP
     between: tuple[str, ...] = ()
     if fabric:
         between = (*FABRIC, *TREE) if numbers.has(far, TREE[0]) else FABRIC
     return Nccl(
         port=numbers.value(chip, "scale_up_bandwidth"),
         adapter=float(adapter_bytes_per_s),
-        chip={name: numbers.value(part, name) for name in known},
+        chip={name: numbers.value(part, name) for name in of_chip},
         fabric={name: numbers.value(far, name) for name in between},
         tuner=tuner(numbers, chip, fabric, adapter_bytes_per_s),
         beside=numbers.value(*BESIDE),

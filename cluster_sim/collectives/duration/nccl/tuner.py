@@ -73,20 +73,20 @@ class Tuner:
         """Longest buffer that a tree in LL128 carries [B]; None where no plugin picks one."""
         if not self.tree_bytes:
             return None
-        known = np.arange(1, len(self.tree_bytes) + 1)
-        return np.asarray(np.interp(np.log2(domains), known, self.tree_bytes))
+        doublings = np.arange(1, len(self.tree_bytes) + 1)
+        return np.asarray(np.interp(np.log2(domains), doublings, self.tree_bytes))
 
 
 def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tuner:
     """Look up what the tuner believes of a chip and a fabric ("" for none)."""
     of_chip, share = f"{PART}.{chip}", numbers.value(PART, "ll128_share")
     links = numbers.value(of_chip, "link_rate")
-    known = numbers.has(of_chip, "ll128_channel_rate")
-    channel = numbers.value(of_chip, "ll128_channel_rate") if known else 0.0
+    has_channel = numbers.has(of_chip, "ll128_channel_rate")
+    channel = numbers.value(of_chip, "ll128_channel_rate") if has_channel else 0.0
     flight = numbers.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
     rates = {
         "ll": (numbers.value(of_chip, "ll_rate"), adapter_rate * numbers.value(PART, "ll_share")),
-        "ll128": (links * share * known, min(adapter_rate * share, channel)),
+        "ll128": (links * share * has_channel, min(adapter_rate * share, channel)),
         "simple": (links, adapter_rate),
     }
     believed = [
@@ -112,8 +112,8 @@ def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tu
 def _tree_bytes(numbers: Catalogue, part: str) -> tuple[float, ...]:
     """Largest buffers of trees in LL128 over 2, 4, 8, ... domains, as far as they are stated."""
     names = (f"tree_up_to_{2**level}" for level in range(1, 16))
-    known = itertools.takewhile(lambda name: numbers.has(part, name), names)
-    return tuple(numbers.value(part, name) for name in known)
+    stated = itertools.takewhile(lambda name: numbers.has(part, name), names)
+    return tuple(numbers.value(part, name) for name in stated)
 
 
 def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
@@ -122,7 +122,7 @@ def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
     A protocol that the tuner believes to run faster, and that is faster than what it picks, is
     taken in its place, so that more bytes never take less time.
     """
-    believed = [_believed(load, one) for one in tuner.protocols]
+    believed = [_believed(load, protocol) for protocol in tuner.protocols]
     believed.append(_in_switch(load, tuner))
     start, slope = (
         np.stack(np.broadcast_arrays(*column)) for column in zip(*believed, strict=True)
@@ -134,15 +134,15 @@ def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
     return shortest
 
 
-def _believed(load: Load, one: Believed) -> tuple[Number, Number]:
+def _believed(load: Load, protocol: Believed) -> tuple[Number, Number]:
     """Start [s] and seconds a byte of a protocol round the ring."""
-    if not one.rate:
+    if not protocol.rate:
         return np.inf, np.inf
     far_steps = load.domains - 1
     steps = load.steps + load.far_steps - far_steps
-    start = one.start_s + steps * one.step_s + far_steps * one.far_step_s
-    far = load.outside / one.far_rate if one.far_rate else 0.0
-    return start, np.maximum(load.inside / one.rate, far) / load.size
+    start = protocol.start_s + steps * protocol.step_s + far_steps * protocol.far_step_s
+    far = load.outside / protocol.far_rate if protocol.far_rate else 0.0
+    return start, np.maximum(load.inside / protocol.rate, far) / load.size
 
 
 def _in_switch(load: Load, tuner: Tuner) -> tuple[Number, Number]:

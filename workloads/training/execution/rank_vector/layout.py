@@ -118,7 +118,7 @@ def layout(program: Program) -> Layout:
     place -= stage_at[program.stage]
     first = _first_components(component)
     of_stage = [component[order[stage_at[s] : stage_at[s + 1]]] for s in range(stages)]
-    low = np.stack([np.searchsorted(one, first) for one in of_stage], axis=1)
+    low = np.stack([np.searchsorted(numbers, first) for numbers in of_stage], axis=1)
     row_at = np.concatenate([[0], np.cumsum(np.diff(low, axis=0).max(axis=0))])
     blocks = _Blocks(component, first, low, place)
     tables = _exchanges(program, wide, blocks)
@@ -130,11 +130,12 @@ def _components(program: Program) -> tuple[IntArray, BoolArray]:
     """Component of each rank, numbered by first rank, and which exchanges join several."""
     component: IntArray = np.arange(len(program))
     wide = np.zeros(len(program.exchanges), np.bool_)
+    axes = [exchange.axis for exchange in program.exchanges]
     calls: dict[str, int] = {}
     for exchange in program.exchanges:
         calls[exchange.axis] = max(calls.get(exchange.axis, 0), exchange.calls)
-    for axis in sorted(calls, key=lambda one: -calls[one]):
-        among = [number for number, one in enumerate(program.exchanges) if one.axis == axis]
+    for axis in sorted(calls, key=lambda name: -calls[name]):
+        among = [number for number, its in enumerate(axes) if its == axis]
         joined = _joined(component, [program.exchanges[number] for number in among])
         if np.bincount(joined).max() <= max(LARGEST_COMPONENT, np.bincount(component).max()):
             component = joined
@@ -181,13 +182,13 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
     member, kind, group_low = [], [], []
     roles = max((len(exchange.ops) for exchange in exchanges), default=1)
     role_ptr = np.zeros((len(exchanges), roles + 1), np.int64)
-    for number, one in enumerate(exchanges):
-        role_ptr[number] = np.searchsorted(np.sort(one.role), np.arange(roles + 1))
-        of = blocks.component[one.members[:, 0]] * (not wide[number])
+    for number, exchange in enumerate(exchanges):
+        role_ptr[number] = np.searchsorted(np.sort(exchange.role), np.arange(roles + 1))
+        of = blocks.component[exchange.members[:, 0]] * (not wide[number])
         by_block = np.argsort(of, kind="stable")
-        kind.append(one.kind[by_block])
+        kind.append(exchange.kind[by_block])
         group_low.append(np.searchsorted(of[by_block], blocks.first) * (not wide[number]))
-        local = _local(program, one, of[by_block], by_block, blocks)
+        local = _local(program, exchange, of[by_block], by_block, blocks)
         member.append(local[: 0 if wide[number] else None].reshape(-1))
     duration = [exchange.duration_ps.reshape(-1) for exchange in exchanges]
     return {
@@ -206,10 +207,10 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
 
 
 def _local(
-    program: Program, one: Exchange, of: IntArray, by_block: IntArray, blocks: _Blocks
+    program: Program, exchange: Exchange, of: IntArray, by_block: IntArray, blocks: _Blocks
 ) -> IntArray:
     """Members in order of role, each by its rank in the block's stretch of its stage."""
-    ranks = one.members[by_block][:, np.argsort(one.role, kind="stable")]
+    ranks = exchange.members[by_block][:, np.argsort(exchange.role, kind="stable")]
     block = np.searchsorted(blocks.first, of, side="right") - 1
     low = blocks.low[block][:, program.stage[ranks[0]]]
     local: IntArray = blocks.place[ranks] - low
@@ -225,9 +226,9 @@ def _own_groups(
     groups: list[IntArray] = []
     at = 0
     for number in np.flatnonzero(wide).tolist():
-        one = program.exchanges[number]
-        for role in range(len(one.ops)):
-            members = one.members[:, one.role == role]
+        exchange = program.exchanges[number]
+        for role in range(len(exchange.ops)):
+            members = exchange.members[:, exchange.role == role]
             group = np.full(int(ranks[program.stage[members[0, 0]]]), -1, np.int64)
             group[place[members]] = np.arange(len(members))[:, None]
             own_at[number, role] = at

@@ -111,10 +111,10 @@ def _ops(program: Program) -> _Ops:
     step = [stream.ops.step for stream in program.streams]
     exchange = np.full(len(stage), -1, np.int64)
     call, role = np.zeros((2, len(stage)), np.int64)
-    for number, one in enumerate(program.exchanges):
-        for which, its in enumerate(program.roles(one)):
+    for number, shared in enumerate(program.exchanges):
+        for which, its in enumerate(program.roles(shared)):
             at = its.ops + base[its.stage]
-            exchange[at], call[at], role[at] = number, np.arange(one.calls), which
+            exchange[at], call[at], role[at] = number, np.arange(shared.calls), which
     edges = np.concatenate(src).astype(np.int64), np.concatenate(dst).astype(np.int64)
     return _Ops(base, stage, *edges, exchange, call, role, np.concatenate(step))
 

@@ -27,7 +27,7 @@ def all_schedules() -> tuple[PipelineSchedule, ...]:
 
 def schedule_names() -> tuple[str, ...]:
     """Return the names of all pipeline schedules."""
-    return tuple(one.name for one in SCHEDULES)
+    return tuple(schedule.name for schedule in SCHEDULES)
 
 
 def schedule_of_chunks(chunks: int) -> str:
@@ -39,9 +39,9 @@ def schedule_of_chunks(chunks: int) -> str:
     ('interleaved', 'interleaved')
     """
 
-    def tries(one: PipelineSchedule) -> tuple[bool, bool, int]:
-        searched = one.chunks_searched
-        return chunks in one.chunks_allowed, chunks in searched, len(searched)
+    def tries(schedule: PipelineSchedule) -> tuple[bool, bool, int]:
+        searched = schedule.chunks_searched
+        return chunks in schedule.chunks_allowed, chunks in searched, len(searched)
 
     return max(SCHEDULES, key=tries).name
 
@@ -59,9 +59,9 @@ def pipeline_schedule(name: str) -> PipelineSchedule:
     >>> pipeline_schedule("zero-bubble").splits_weights
     True
     """
-    for one in SCHEDULES:
-        if one.name == name:
-            return one
+    for schedule in SCHEDULES:
+        if schedule.name == name:
+            return schedule
     names = schedule_names()
     near = suggestion(str(name), names)
     raise InputError(f"schedule is {name!r}; it must be one of {', '.join(names)}.{near}")
