@@ -146,7 +146,7 @@ def _print(played: Replay) -> None:
         most = sorted(played.unmapped.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{count} × {name[:60]}" for name, count in most[:MOST_UNMAPPED])
         more = f" and {len(most) - MOST_UNMAPPED} more names" if len(most) > MOST_UNMAPPED else ""
-        click.echo(f"Kept as recorded, as no size is stated: {shown}{more}.")
+        click.echo(f"Kept as recorded, for want of a size or of the sender's trace: {shown}{more}.")
 
 
 def _write(out: Run, played: Replay, engine: str) -> None:

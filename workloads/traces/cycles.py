@@ -80,9 +80,15 @@ def check_acyclic(
         if across
         else ""
     )
+    remedy = (
+        "The ranks call their collectives in orders that contradict each other: give whole traces "
+        "of the same iterations, or one rank alone."
+        if across
+        else "Correct the dependencies."
+    )
     raise InputError(
         f"{recording.place(nodes[0])} waits for itself: a cycle of nodes{ranks} {shown}{more} → "
-        f"{recording.number[nodes[0]]}. Correct the dependencies."
+        f"{recording.number[nodes[0]]}. {remedy}"
     )
 
 

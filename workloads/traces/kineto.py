@@ -1,10 +1,11 @@
 """Reading the PyTorch profiler's JSON (Kineto): kernels, NCCL calls, streams and launch gaps.
 
 A replay must start each kernel for the reason for which it started: its stream was free, the host
-had launched it, or a collective had ended. Host threads become chains of launches, spaced as
-recorded; a call that waits for the chip lets its thread go on after the work that it waited for;
-whatever delay is left over is kept as a lag behind the work that came before. With the recorded
-times of all kernels the replay takes exactly the recorded time.
+had launched it, or a collective had ended; communication also waits for the work that its thread
+launched before it. Host threads become chains of launches, spaced as recorded; a call that waits
+for the chip lets its thread go on after the work that it waited for; whatever delay is left over is
+kept as a lag behind the work that came before. With the recorded times of all kernels the replay
+takes exactly the recorded time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict, deque
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +24,21 @@ from topologies.errors import InputError
 from topologies.units import PS_PER_S, PS_PER_US
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.kineto_communication import Communication, communications
+from workloads.traces.kineto_hosts import (
+    Event,
+    HostCall,
+    Thread,
+    add_launches,
+    blocked_calls,
+    host_calls,
+    resume_threads,
+)
 from workloads.traces.recording import (
-    COLLECTIVE,
     COMPUTE,
     HOST,
     LARGEST,
     MEMORY,
+    NOTHING,
     Columns,
     Node,
     Recording,
@@ -37,29 +48,33 @@ DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 DEVICE_EVENT = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"', re.IGNORECASE)
 MOST_KERNELS = 900_000
 """Kernels and copies that are read, of all ranks together; each has a launch beside it."""
-LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
-WAITS = re.compile(r"(Device|Stream|Event)Synchronize|hipMemcpyWithStream|cudaMemcpy$|hipMemcpy$")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 MOST_RANKS = 10**7
 LATEST_US = {"ts": 10**18, "dur": 2**60 // PS_PER_US}
 """Largest time that is read of each field [µs]; clocks may count from 1970."""
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel, copy or fill on a chip's stream, and when the host launched it [ps]."""
+    """A kernel, copy or fill on a chip's stream, and when the host launched it [ps].
+
+    Attributes
+    ----------
+    thread : Thread, optional
+        That launched it, where the profile has the launch.
+    communications : tuple of Communication
+        Collectives and messages that it carries, empty for other work.
+    """
 
     name: str
     kind: int
     stream: int
     start_ps: int
     duration_ps: int
-    thread: int
+    thread: Thread | None
     launched_ps: int
-    launch: int
-    communication: Communication | None
+    communications: tuple[Communication, ...]
 
     @property
     def end_ps(self) -> int:
@@ -152,29 +167,32 @@ def _rank(document: Mapping[str, Any], path: Path, files: int) -> int:
 def _device(document: Mapping[str, Any]) -> str:
     devices = document.get("deviceProperties")
     listed = devices if isinstance(devices, list) else []
-    known = [one.get("name", "") for one in listed if isinstance(one, dict)]
-    return str(known[0]) if known else ""
+    names = [entry.get("name", "") for entry in listed if isinstance(entry, dict)]
+    return str(names[0]) if names else ""
 
 
 def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) -> tuple[int, int]:
     """Add the work of one rank; returns the recorded span [ps] and the iterations in it."""
-    events = [one for one in document["traceEvents"] if isinstance(one, dict)]
+    events = [event for event in document["traceEvents"] if isinstance(event, dict)]
     complete = [event for event in events if event.get("ph") == "X"]
-    device = [one for one in complete if str(one.get("cat", "")).lower() in DEVICE_KINDS]
+    device = [event for event in complete if str(event.get("cat", "")).lower() in DEVICE_KINDS]
     if not device:
         raise InputError(
             f"{path} has no accelerator activity, only that of the host. Profile with "
             "ProfilerActivity.CUDA (or the accelerator's) switched on."
         )
-    calls = _launches(complete, path)
-    talks = communications(complete, device, calls, document, path)
+    launches, waits = host_calls(complete, lambda event, field: _time_ps(event, field, path))
+    communications_at = communications(complete, device, launches, document, path)
     works = sorted(
-        (_work(one, calls, talks.get(number), path) for number, one in enumerate(device)),
+        (
+            _work(event, launches, communications_at.get(place, ()), path)
+            for place, event in enumerate(device)
+        ),
         key=lambda work: (work.start_ps, work.launched_ps),
     )
     begin = min(min(work.start_ps for work in works), *(w.launched_ps for w in works))
-    _chain(columns, rank, works, _waits(complete, path), begin)
-    steps = {str(one["name"]) for one in complete if STEP.match(str(one.get("name", "")))}
+    _chain(columns, rank, works, waits, begin)
+    steps = {str(event["name"]) for event in complete if STEP.match(str(event.get("name", "")))}
     return max(work.end_ps for work in works) - begin, len(steps)
 
 
@@ -197,65 +215,31 @@ def _time_ps(event: Event, field: str, path: Path) -> int:
     return int(whole * PS_PER_US + round((value - whole) * PS_PER_US))
 
 
-def _launches(complete: Sequence[Event], path: Path) -> dict[int, tuple[int, int, int]]:
-    """Thread, start and end of the host's call, by correlation [ps]."""
-    threads: dict[tuple[str, str], int] = {}
-    calls = {}
-    for event in complete:
-        if str(event.get("cat", "")).lower() not in LAUNCHES:
-            continue
-        correlation = _args(event).get("correlation")
-        if not isinstance(correlation, int):
-            continue
-        thread = threads.setdefault(_thread(event), len(threads))
-        start = _time_ps(event, "ts", path)
-        calls[correlation] = thread, start, start + _time_ps(event, "dur", path)
-    return calls
-
-
-def _waits(complete: Sequence[Event], path: Path) -> dict[int, list[tuple[int, int]]]:
-    """Calls of each host thread that wait for the chip: start and end [ps]."""
-    threads: dict[tuple[str, str], int] = {}
-    waits: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for event in complete:
-        if str(event.get("cat", "")).lower() not in LAUNCHES:
-            continue
-        thread = threads.setdefault(_thread(event), len(threads))
-        if WAITS.search(str(event.get("name", ""))):
-            start = _time_ps(event, "ts", path)
-            waits[thread].append((start, start + _time_ps(event, "dur", path)))
-    return waits
-
-
-def _thread(event: Event) -> tuple[str, str]:
-    return str(event.get("pid")), str(event.get("tid"))
-
-
 def _args(event: Event) -> Mapping[str, Any]:
     args = event.get("args")
     return args if isinstance(args, dict) else {}
 
 
 def _work(
-    event: Event, calls: Mapping[int, tuple[int, int, int]], talk: Communication | None, path: Path
+    event: Event,
+    launches: Mapping[int, HostCall],
+    communications: tuple[Communication, ...],
+    path: Path,
 ) -> Work:
     start, category = _time_ps(event, "ts", path), str(event.get("cat", "")).lower()
     args = _args(event)
-    stated = args.get("correlation")
-    correlation = stated if isinstance(stated, int) else -1
-    thread, launched, _ = calls.get(correlation, (-1, start, start))
-    kind = COMPUTE if category == "kernel" else MEMORY
+    correlation = args.get("correlation")
+    launch = launches.get(correlation) if isinstance(correlation, int) else None
     stream = args.get("stream", event.get("tid", 0))
     return Work(
         name=str(event.get("name", "kernel"))[:200],
-        kind=COLLECTIVE if talk else kind,
+        kind=COMPUTE if category == "kernel" else MEMORY,
         stream=stream if isinstance(stream, int) else 0,
         start_ps=start,
         duration_ps=_time_ps(event, "dur", path),
-        thread=thread,
-        launched_ps=min(launched, start),
-        launch=correlation,
-        communication=talk,
+        thread=None if launch is None else launch.thread,
+        launched_ps=start if launch is None else min(launch.start_ps, start),
+        communications=communications,
     )
 
 
@@ -263,34 +247,57 @@ def _chain(
     columns: Columns,
     rank: int,
     works: Sequence[Work],
-    waits: Mapping[int, Sequence[tuple[int, int]]],
+    waits: Mapping[Thread, Sequence[HostCall]],
     begin_ps: int,
 ) -> None:
     """Add host calls and work with the edges that give every start its reason."""
     streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
     start = columns.add(rank, 0, Node(HOST, "begin", 0))
-    blocked = _blocked(works, waits)
-    hosts = _host_calls(columns, rank, works, blocked, begin_ps, start)
-    last: dict[int, tuple[int, Work]] = {}
+    blocked = blocked_calls(works, waits)
+    launches = add_launches(columns, rank, works, blocked, begin_ps, start)
+    last_on: dict[int, tuple[int, Work]] = {}
     rows: list[int] = []
-    talks: list[tuple[int, Work]] = []
+    communicated: tuple[int, Work] | None = None
+    inputs = _inputs(works)
     for number, work in enumerate(works):
-        row = _add(columns, rank, streams[work.stream], work, number)
-        rows.append(row)
-        before = [(hosts.get(number, start), work.launched_ps if number in hosts else begin_ps)]
-        if work.stream in last:
-            source, earlier = last[work.stream]
+        launched_ps = work.launched_ps if number in launches else begin_ps
+        before = [(launches.get(number, start), launched_ps)]
+        if work.stream in last_on:
+            source, earlier = last_on[work.stream]
             before.append((source, earlier.end_ps))
-        before += [
-            (source, talk.end_ps)
-            for source, talk in talks[-1:]
-            if talk.stream != work.stream and talk.end_ps <= work.start_ps
-        ]
-        _link(columns, row, work.start_ps, before)
-        last[work.stream] = row, work
-        if work.communication:
-            talks.append((row, work))
-    _resume(columns, works, rows, blocked, hosts)
+        if communicated is not None:
+            source, earlier = communicated
+            if earlier.stream != work.stream and earlier.end_ps <= work.start_ps:
+                before.append((source, earlier.end_ps))
+        if number in inputs:
+            before.append((rows[inputs[number]], works[inputs[number]].end_ps))
+        row = _add(columns, rank, streams[work.stream], work, number, before)
+        rows.append(row)
+        last_on[work.stream] = row, work
+        if work.communications:
+            communicated = row, work
+    resume_threads(columns, works, rows, blocked, launches)
+
+
+def _inputs(works: Sequence[Work]) -> dict[int, int]:
+    """Return the work that each communication waits for, by their numbers.
+
+    NCCL lets its stream wait for the stream of its caller, hence for the work that the same thread
+    launched last. Work that was still running can be none of it.
+    """
+    launched: dict[Thread | None, list[tuple[int, int]]] = defaultdict(list)
+    for number, work in enumerate(works):
+        if not work.communications:
+            launched[work.thread].append((work.launched_ps, number))
+    for places in launched.values():
+        places.sort()
+    inputs = {}
+    for number, work in enumerate(works):
+        places = launched.get(work.thread, []) if work.communications and work.thread else []
+        before = bisect_left(places, (work.launched_ps, -1))
+        if before and works[places[before - 1][1]].end_ps <= work.start_ps:
+            inputs[number] = places[before - 1][1]
+    return inputs
 
 
 def _link(columns: Columns, row: int, start_ps: int, before: Sequence[tuple[int, int]]) -> None:
@@ -301,90 +308,51 @@ def _link(columns: Columns, row: int, start_ps: int, before: Sequence[tuple[int,
         columns.link(source, row, lag)
 
 
-def _host_calls(
+def _add(
     columns: Columns,
     rank: int,
-    works: Sequence[Work],
-    blocked: Mapping[int, Sequence[Blocked]],
-    begin_ps: int,
-    start: int,
-) -> dict[int, int]:
-    """Add one node a launch, each thread a chain spaced as recorded; row of each work's launch.
+    lane: int,
+    work: Work,
+    number: int,
+    before: Sequence[tuple[int, int]],
+) -> int:
+    """Add work behind what it waits for; returns the row at which all of it has ended."""
+    if not work.communications:
+        row = columns.add(rank, lane, Node(work.kind, work.name, number, work.duration_ps))
+        _link(columns, row, work.start_ps, before)
+        return row
+    rows = []
+    shares = _shares(work)
+    for part, duration_ps in zip(work.communications, shares, strict=True):
+        node = Node(
+            part.kind, work.name, number, duration_ps,
+            size_bytes=part.size_bytes, operation=part.operation, group=part.group,
+            peer=part.peer, tag=part.tag,
+        )  # fmt: skip
+        rows.append(columns.add(rank, lane, node))
+        _link(columns, rows[-1], work.start_ps, before)
+    if len(rows) == 1:
+        return rows[0]
+    end = columns.add(rank, lane, Node(NOTHING, work.name, number))
+    for row in rows:
+        columns.link(row, end)
+    return end
 
-    Time for which a thread waited for the chip is left out of the spacing.
+
+def _shares(work: Work) -> list[int]:
+    """Part of a kernel's time for each of its communications [ps].
+
+    Those of a kind follow each other and take all of it, in proportion to their sizes.
     """
-    by_thread: dict[int, list[int]] = defaultdict(list)
-    for number, work in enumerate(works):
-        if work.thread >= 0:
-            by_thread[work.thread].append(number)
-    rows = {}
-    for thread, numbers in by_thread.items():
-        numbers.sort(key=lambda number: works[number].launched_ps)
-        source, at = start, begin_ps
-        spans = deque(blocked.get(thread, ()))
-        for number in numbers:
-            launched = max(at, works[number].launched_ps)
-            waited = 0
-            while spans and spans[0].over_ps <= launched:
-                waited += max(0, spans[0].awaited_ps - max(at, spans.popleft().begun_ps))
-            row = columns.add(rank, thread, Node(HOST, "launch", number))
-            columns.link(source, row, max(0, launched - at - waited))
-            rows[number], source, at = row, row, launched
-    return rows
-
-
-@dataclass(frozen=True)
-class Blocked:
-    """A call that waited for the chip: from, to, the work that it waited for, and its end [ps]."""
-
-    begun_ps: int
-    over_ps: int
-    work: int
-    awaited_ps: int
-
-
-def _blocked(
-    works: Sequence[Work], waits: Mapping[int, Sequence[tuple[int, int]]]
-) -> dict[int, list[Blocked]]:
-    """Calls of each thread that waited, with the last work that ended within them."""
-    ends = sorted(range(len(works)), key=lambda number: works[number].end_ps)
-    blocked: dict[int, list[Blocked]] = {}
-    for thread, spans in waits.items():
-        at, awaited = 0, -1
-        for begun, over in sorted(spans):
-            while at < len(ends) and works[ends[at]].end_ps <= over:
-                awaited, at = ends[at], at + 1
-            if awaited >= 0 and works[awaited].end_ps > begun:
-                end = works[awaited].end_ps
-                blocked.setdefault(thread, []).append(Blocked(begun, over, awaited, end))
-    return blocked
-
-
-def _resume(
-    columns: Columns,
-    works: Sequence[Work],
-    rows: Sequence[int],
-    blocked: Mapping[int, Sequence[Blocked]],
-    hosts: Mapping[int, int],
-) -> None:
-    """Let the first launch after a waiting call follow the work that the call waited for."""
-    launches: dict[int, list[int]] = defaultdict(list)
-    for number in hosts:
-        launches[works[number].thread].append(number)
-    for thread, spans in blocked.items():
-        queue = sorted(launches.get(thread, ()), key=lambda number: works[number].launched_ps)
-        place = 0
-        for span in spans:
-            while place < len(queue) and works[queue[place]].launched_ps < span.over_ps:
-                place += 1
-            if place < len(queue):
-                lag = works[queue[place]].launched_ps - span.awaited_ps
-                columns.link(rows[span.work], hosts[queue[place]], max(0, lag))
-
-
-def _add(columns: Columns, rank: int, lane: int, work: Work, number: int) -> int:
-    known: dict[str, Any] = {"duration_ps": work.duration_ps}
-    if work.communication:
-        talk = work.communication
-        known |= {"size_bytes": talk.size_bytes, "operation": talk.operation, "group": talk.group}
-    return columns.add(rank, lane, Node(work.kind, work.name, number, **known))
+    parts = work.communications
+    totals: dict[int, int] = {}
+    passed: dict[int, int] = {}
+    for part in parts:
+        totals[part.kind] = totals.get(part.kind, 0) + max(1, part.size_bytes)
+    shares = []
+    for part in parts:
+        total, begun = totals[part.kind], passed.get(part.kind, 0)
+        passed[part.kind] = begun + max(1, part.size_bytes)
+        ends = [work.duration_ps * size // total for size in (begun, passed[part.kind])]
+        shares.append(ends[1] - ends[0])
+    return shares

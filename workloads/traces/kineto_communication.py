@@ -1,78 +1,122 @@
-"""Collectives in a PyTorch profile: their kernels, sizes and groups."""
+"""Communication in a PyTorch profile: what each NCCL kernel moves, and between whom."""
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
-from workloads.traces.recording import OPERATIONS, UNKNOWN, Group
+from topologies.units import PS_PER_US
+from workloads.traces.kineto_hosts import HostCall, thread_of
+from workloads.traces.recording import COLLECTIVE, OPERATIONS, RECEIVE, SEND, UNKNOWN, Group
 
 KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
 KERNEL_NAME = re.compile(r"(?:nccl|rccl)\w*?kernel_(\w+)", re.IGNORECASE)
+MESSAGE = re.compile(r"(send|recv)\b(?:\s*\d+\s*(?:->|<-)\s*(\d+))?", re.IGNORECASE)
+"""A message as a profile names it: ``send``, or ``send 0->1`` with ranks of its group."""
 ELEMENT_BYTES = {
     "float": 4, "float32": 4, "int": 4, "half": 2, "float16": 2, "bfloat16": 2, "c10::bfloat16": 2,
     "c10::half": 2, "double": 8, "long": 8, "long int": 8, "int64": 8, "byte": 1, "char": 1,
     "bool": 1, "signed char": 1, "unsigned char": 1, "int8": 1, "uint8": 1, "short": 2,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
 MOST_RANKS = 2**20
 """Ranks of a group; a larger number is no number of ranks."""
 LATEST_US = 10**18
+ROUNDED_US = 1
+"""Profiles in whole microseconds end a call up to this long before a launch in it [µs]."""
 NAMES = (
     ("allreduce", "all-reduce"), ("reducescatter", "reduce-scatter"), ("allgather", "all-gather"),
     ("alltoall", "all-to-all"), ("broadcast", "broadcast"), ("gather", "all-gather"),
     ("scatter", "all-gather"), ("barrier", "all-reduce"), ("reduce", "broadcast"),
 )  # fmt: skip
 """Beginnings of names, without separators, and the collective that is timed for each."""
+Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Communication:
-    """A collective: one of ``OPERATIONS``, its size as nccl-tests count it, and who takes part."""
+    """A collective or a message that a kernel carries.
 
-    operation: int
+    Attributes
+    ----------
+    kind : int
+        ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
+    size_bytes : int
+        Size as nccl-tests count it, 0 where the profile states none.
+    operation : int
+        Collectives: one of ``OPERATIONS``; ``UNKNOWN`` keeps the recorded time.
+    group : Group, optional
+        Collectives: who takes part; None where the profile does not tell.
+    peer, tag : int
+        Messages: the other rank, and a number that tells process groups apart.
+    """
+
+    kind: int
     size_bytes: int
-    group: Group
+    operation: int = UNKNOWN
+    group: Group | None = None
+    peer: int = -1
+    tag: int = 0
+
+
+@dataclass(frozen=True)
+class StatedCall:
+    """A call of the host that states what is communicated, from its start to its end [µs]."""
+
+    start_us: float
+    end_us: float
+    facts: Facts
 
 
 def communications(
     complete: Sequence[Mapping[str, Any]],
     device: Sequence[Mapping[str, Any]],
-    calls: Mapping[int, tuple[int, int, int]],
+    launches: Mapping[int, HostCall],
     document: Mapping[str, Any],
     path: Path,
-) -> dict[int, Communication]:
+) -> dict[int, tuple[Communication, ...]]:
     """Communication of each of these kernels that is one, by its place.
 
-    Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it; kernels
-    without either keep their recorded time.
+    Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A kernel
+    that ends a group of calls (``batch_isend_irecv``) carries all of them; kernels without any of
+    this keep their recorded time.
     """
-    spans = _annotations(complete)
-    groups = _groups(document)
-    world = _world(document)
-    communication_at = {}
-    for place, event in enumerate(device):
-        name = str(event.get("name", ""))
-        if str(event.get("cat", "")).lower() != "kernel" or not KERNEL.search(name):
-            continue
-        args = _args(event)
-        if "Collective name" not in args:
-            launch = args.get("correlation")
-            args |= _launched_in(spans, calls.get(launch) if isinstance(launch, int) else None)
-        communication_at[place] = _communication(args, name, groups, world, path)
-    return communication_at
+    groups, world = _groups(document), _world(document)
+    kernels = {
+        place: event
+        for place, event in enumerate(device)
+        if str(event.get("cat", "")).lower() == "kernel" and KERNEL.search(str(event.get("name")))
+    }
+    called = _calls_of_kernels(_stated_calls(complete), kernels, launches)
+    communications_at = {}
+    for place, event in kernels.items():
+        facts, calls, name = _args(event), called.get(place, []), str(event["name"])
+        if _is_named(facts):
+            calls = [{**(calls[0] if len(calls) == 1 else {}), **facts}]
+        parts = [_communication(call, name, groups, world, path) for call in calls or [facts]]
+        communications_at[place] = _together(parts)
+    return communications_at
 
 
 def _args(event: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of what an event states beside its times; empty where that is no object."""
     args = event.get("args")
     return dict(args) if isinstance(args, dict) else {}
+
+
+def _is_named(facts: Facts) -> bool:
+    """Whether facts name a collective or a message."""
+    name = str(facts.get("Collective name", ""))
+    return bool(MESSAGE.match(name) or _operation(name))
 
 
 def _world(document: Mapping[str, Any]) -> int:
@@ -85,20 +129,33 @@ def _groups(document: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Ranks of the process groups that the profile lists."""
     stated = document.get("distributedInfo")
     listed = stated.get("pg_config") if isinstance(stated, dict) else None
-    known = {}
-    for one in listed if isinstance(listed, list) else []:
-        ranks = one.get("ranks") if isinstance(one, dict) else None
-        if isinstance(ranks, list) and ranks and all(isinstance(rank, int) for rank in ranks):
-            known[str(one.get("pg_name", ""))] = tuple(ranks)
-    return known
+    groups = {}
+    for entry in listed if isinstance(listed, list) else []:
+        ranks = _ranks(entry.get("ranks")) if isinstance(entry, dict) else ()
+        if ranks:
+            groups[str(entry.get("pg_name", ""))] = ranks
+    return groups
 
 
-Span = tuple[float, float, dict[str, Any]]
+def _ranks(listed: Any) -> tuple[int, ...]:
+    """Ranks of a list, or of its text; empty where the profiler cut it short."""
+    if isinstance(listed, str):
+        try:
+            listed = json.loads(listed)
+        except (ValueError, RecursionError):
+            return ()
+    whole = isinstance(listed, list) and all(isinstance(rank, int) for rank in listed)
+    return tuple(listed) if whole else ()
 
 
-def _annotations(complete: Sequence[Mapping[str, Any]]) -> list[Span]:
-    """Calls of the host that state a collective, by their start [µs]."""
-    spans = []
+def _stated_calls(
+    complete: Sequence[Mapping[str, Any]],
+) -> dict[tuple[str, str], list[StatedCall]]:
+    """Calls of each host thread that state communication, by their start.
+
+    A call within another adds its facts to those of the outer one.
+    """
+    calls: dict[tuple[str, str], list[StatedCall]] = defaultdict(list)
     for event in complete:
         name = str(event.get("name", ""))
         if name != "record_param_comms" and not name.startswith("nccl:"):
@@ -109,88 +166,151 @@ def _annotations(complete: Sequence[Mapping[str, Any]]) -> list[Span]:
         start, lasts = event.get("ts"), event.get("dur", 0)
         if not isinstance(start, int | float) or not isinstance(lasts, int | float):
             continue
-        if "Collective name" in args and max(abs(start), abs(lasts)) < LATEST_US:
-            spans.append((float(start), float(start) + float(lasts), args))
-    return sorted(spans, key=lambda span: span[0])
+        if _is_named(args) and max(abs(start), abs(lasts)) < LATEST_US:
+            call = StatedCall(float(start), float(start) + float(lasts), args)
+            calls[thread_of(event)].append(call)
+    return {thread: _outermost(listed) for thread, listed in calls.items()}
 
 
-def _launched_in(spans: Sequence[Span], call: tuple[int, int, int] | None) -> dict[str, Any]:
-    """Facts of the last call that began before a kernel's launch and had not ended."""
-    if call is None:
-        return {}
-    at = call[1] / 10**6
-    last = bisect_right([span[0] for span in spans], at)
-    for start, end, args in reversed(spans[max(0, last - 8) : last]):
-        if start <= at <= end + 1:
-            return args
-    return {}
+def _outermost(calls: Sequence[StatedCall]) -> list[StatedCall]:
+    """Return calls that no other contains, with the facts of those inside."""
+    outer: list[StatedCall] = []
+    for call in sorted(calls, key=lambda call: (call.start_us, -call.end_us)):
+        if outer and call.end_us <= outer[-1].end_us:
+            outer[-1] = replace(outer[-1], facts={**call.facts, **outer[-1].facts})
+        else:
+            outer.append(call)
+    return outer
+
+
+def _calls_of_kernels(
+    calls: Mapping[tuple[str, str], Sequence[StatedCall]],
+    kernels: Mapping[int, Mapping[str, Any]],
+    launches: Mapping[int, HostCall],
+) -> dict[int, list[Facts]]:
+    """Facts of the calls that each kernel carries out, by its place.
+
+    They are those of the call that launched it, or else of all calls on its thread since the last
+    launch: NCCL launches a group of calls at the end of the group.
+    """
+    launched: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+    for place, event in kernels.items():
+        correlation = _args(event).get("correlation")
+        launch = launches.get(correlation) if isinstance(correlation, int) else None
+        if launch is not None:
+            launched[launch.thread].append((launch.start_ps / PS_PER_US, place))
+    called: dict[int, list[Facts]] = {}
+    for thread, places in launched.items():
+        of_thread = calls.get(thread, ())
+        starts = [call.start_us for call in of_thread]
+        passed = 0
+        for at, place in sorted(places):
+            reached = bisect_right(starts, at)
+            if reached and at <= of_thread[reached - 1].end_us + ROUNDED_US:
+                passed = reached - 1
+            called[place] = [call.facts for call in of_thread[passed:reached]]
+            passed = reached
+    return called
+
+
+def _together(parts: Sequence[Communication]) -> tuple[Communication, ...]:
+    """Join the collectives of one kernel that are alike; messages stay apart."""
+    sizes: dict[Communication, int] = {}
+    messages = []
+    for part in parts:
+        if part.kind == COLLECTIVE:
+            alike = replace(part, size_bytes=0)
+            sizes[alike] = sizes.get(alike, 0) + part.size_bytes
+        else:
+            messages.append(part)
+    return (*(replace(alike, size_bytes=size) for alike, size in sizes.items()), *messages)
 
 
 def _communication(
-    args: Mapping[str, Any],
+    facts: Facts,
     kernel: str,
     groups: Mapping[str, tuple[int, ...]],
     world: int,
     path: Path,
 ) -> Communication:
-    stated = str(args.get("Collective name", ""))
+    name = str(facts.get("Collective name", ""))
+    if message := MESSAGE.match(name):
+        return _message(facts, message, _group(facts, groups, world, ""))
     named = KERNEL_NAME.search(kernel)
-    operation = _operation(stated) or _operation(named[1] if named else "")
-    size = _size_bytes(args, operation)
-    group = _group(args, groups, world)
-    if operation is None or size is None or len(group.ranks) < 2:
-        return Communication(UNKNOWN, size or 0, group)
+    operation = _operation(name) or _operation(named[1] if named else "")
+    if operation is None:
+        return Communication(COLLECTIVE, 0)
+    group = _group(facts, groups, world, operation)
+    size = _size_bytes(facts, operation, len(group.ranks))
+    if size is None or len(group.ranks) < 2:
+        return Communication(COLLECTIVE, size or 0, group=group)
     if max(group.ranks) >= 2**31 or min(group.ranks) < 0:
         raise InputError(f"{path}: process group {group.name} has rank {max(group.ranks)}.")
-    return Communication(OPERATIONS.index(operation), size, group)
+    return Communication(COLLECTIVE, size, OPERATIONS.index(operation), group)
+
+
+def _message(facts: Facts, named: re.Match[str], group: Group) -> Communication:
+    """Return a message to or from another rank; its recorded time is kept where that is unknown."""
+    sends = named[1].lower() == "send"
+    size = _size_bytes(facts, None, 0)
+    peer = facts.get("Dst Rank" if sends else "Src Rank")
+    if not isinstance(peer, int):  # before PyTorch 2.2: the place in the group
+        place = facts.get("Rank", named[2])
+        place = int(place) if str(place).isdecimal() and len(str(place)) < 10 else -1
+        peer = group.ranks[place] if 0 <= place < len(group.ranks) else -1
+    if size is None or not 0 <= peer < 2**31:
+        return Communication(COLLECTIVE, 0)
+    tag = zlib.crc32(group.name.encode()) if group.name else 0
+    return Communication(SEND if sends else RECEIVE, size, peer=peer, tag=tag)
 
 
 def _operation(name: str) -> str | None:
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next((known for start, known in NAMES if plain.startswith(start)), None)
+    return next((operation for start, operation in NAMES if plain.startswith(start)), None)
 
 
-def _size_bytes(args: Mapping[str, Any], operation: str | None) -> int | None:
-    """Bytes as nccl-tests count them: the larger of input and output; None where not stated."""
-    counts = [args.get("In msg nelems"), args.get("Out msg nelems")]
-    known = [count for count in counts if isinstance(count, int) and 0 <= count < 2**48]
-    width = ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
-    if known and width:
-        return max(known) * width
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if isinstance(dims, list) and dims and isinstance(types, list) and types:
-        width = ELEMENT_BYTES.get(str(types[0]).lower())
-        shape = dims[0]
-        if (
-            width
-            and isinstance(shape, list)
-            and all(isinstance(one, int) for one in shape)
-            and shape
-        ):
-            count = 1
-            for one in shape:
-                count *= max(0, one)
-            return count * width if count < 2**48 else None
-    return None
+def _size_bytes(facts: Facts, operation: str | None, ranks: int) -> int | None:
+    """Bytes as nccl-tests count them: the larger of input and output; None where not stated.
+
+    A call without both states its input alone, of which an all-gather returns one from each rank.
+    """
+    counts = [facts.get("In msg nelems"), facts.get("Out msg nelems")]
+    stated = [count for count in counts if isinstance(count, int) and 0 <= count < 2**48]
+    width = ELEMENT_BYTES.get(str(facts.get("dtype", "")).lower())
+    if stated and width:
+        return max(stated) * width
+    dims, types = facts.get("Input Dims"), facts.get("Input type")
+    if not (isinstance(dims, list) and dims and isinstance(types, list) and types):
+        return None
+    width, shape = ELEMENT_BYTES.get(str(types[0]).lower()), dims[0]
+    if not (width and isinstance(shape, list) and shape):
+        return None
+    count = max(1, ranks) if operation == "all-gather" else 1
+    for length in shape:
+        if not isinstance(length, int):
+            return None
+        count *= max(0, length)
+    return count * width if count < 2**48 else None
 
 
-def _group(args: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], world: int) -> Group:
-    """Group of a collective: listed beside the kernel, by a group's name, or all ranks."""
-    name = str(args.get("Process Group Name", ""))
-    size = args.get("Group size")
-    try:
-        listed = json.loads(str(args.get("Process Group Ranks", "[]")))
-    except ValueError:
-        listed = []  # cut short by the profiler
-    whole = isinstance(listed, list) and all(isinstance(one, int) for one in listed)
-    if whole and listed and len(listed) == (size if isinstance(size, int) else len(listed)):
-        return Group(name, tuple(listed))
-    if name in groups and (not isinstance(size, int) or len(groups[name]) == size):
+def _group(
+    facts: Facts, groups: Mapping[str, tuple[int, ...]], world: int, operation: str
+) -> Group:
+    """Group of a call: listed beside it, by a group's name, by its size, or all ranks.
+
+    Calls of no stated group may belong to several, of which only the operation tells.
+    """
+    name = str(facts.get("Process Group Name", ""))
+    size = facts.get("Group size")
+    sized = isinstance(size, int)
+    listed = _ranks(facts.get("Process Group Ranks"))
+    if listed and len(listed) == (size if sized else len(listed)):
+        return Group(name, listed)
+    if name in groups and (not sized or len(groups[name]) == size):
         return Group(name, groups[name])
     if isinstance(size, int) and 1 < size <= MOST_RANKS:
-        first, stride = args.get("Global rank start", 0), args.get("Global rank stride", 1)
-        first, stride = (
-            one if isinstance(one, int) else k for k, one in enumerate((first, stride))
-        )
-        return Group(name, tuple(first + max(1, stride) * k for k in range(size)))
-    return Group(name, tuple(range(world)))
+        first, stride = facts.get("Global rank start"), facts.get("Global rank stride")
+        first = first if isinstance(first, int) else 0
+        stride = max(1, stride) if isinstance(stride, int) else 1
+        return Group(name, tuple(first + stride * place for place in range(size)))
+    return Group(name or operation, tuple(range(world)))

@@ -3,7 +3,8 @@
 Rank r works on chip r. Nodes of a lane run one at a time, in the order that their dependencies
 allow. The members of a collective meet in a join, then each holds its network lane for the time
 that the collective takes on the chips of the group, as ``cluster-sim collective`` times it. A
-message holds the sender's network lane; its receive ends once the message has arrived.
+message holds the sender's network lane; its receive ends once the message has arrived. Messages
+to ranks without a trace are sent all the same.
 """
 
 from __future__ import annotations
@@ -141,29 +142,36 @@ def _durations(
     communication: str,
     stretch: float,
 ) -> tuple[IntArray, dict[str, int]]:
-    """Time of every node [ps], and the names of those that keep their recorded time."""
+    """Time of every node [ps], and the names of those that keep their recorded time.
+
+    A receive whose sender has no trace keeps its recorded time, which holds its wait for the
+    sender, or takes as long as its message.
+    """
     duration = recording.duration_ps.copy()
     kept: dict[str, int] = defaultdict(int)
-    talks = np.flatnonzero(np.isin(recording.kind, (COLLECTIVE, SEND, RECEIVE)))
-    duration[recording.kind == RECEIVE] = 0
+    receives = recording.kind == RECEIVE
+    arrives = receives & np.isin(recording.peer, recording.ranks)
+    duration[arrives] = 0  # ends once the message of its sender has arrived
     if communication == "recorded":
         return duration, kept
-    known: dict[tuple[int, ...], int] = {}
-    for node in talks[recording.kind[talks] != RECEIVE].tolist():
-        if recording.kind[node] == COLLECTIVE and recording.operation[node] == UNKNOWN:
+    simulated = np.isin(recording.kind, (COLLECTIVE, SEND, RECEIVE)) & ~arrives
+    times: dict[tuple[int, ...], int] = {}
+    for node in np.flatnonzero(simulated).tolist():
+        unsized = recording.kind[node] == COLLECTIVE and recording.operation[node] == UNKNOWN
+        if unsized or (receives[node] and duration[node]):
             kept[recording.name.names[int(recording.name.code[node])]] += 1
             continue
-        key = _call(recording, node)
-        if key not in known:
-            known[key] = round(stretch * _communication_ps(recording, node, cluster, members))
-        duration[node] = known[key]
+        call = _call(recording, node)
+        if call not in times:
+            times[call] = round(stretch * _communication_ps(recording, node, cluster, members))
+        duration[node] = times[call]
     return duration, dict(kept)
 
 
 def _call(recording: Recording, node: int) -> tuple[int, ...]:
     columns = (recording.kind, recording.operation, recording.group, recording.size_bytes)
     key = tuple(int(column[node]) for column in columns)
-    if recording.kind[node] == SEND:
+    if recording.kind[node] != COLLECTIVE:
         return (*key, int(recording.rank[node]), int(recording.peer[node]))
     return key
 
@@ -172,11 +180,12 @@ def _communication_ps(
     recording: Recording, node: int, cluster: Cluster, members: Sequence[IntArray]
 ) -> int:
     size = int(recording.size_bytes[node])
-    if recording.kind[node] == SEND:
+    if recording.kind[node] != COLLECTIVE:
         ends = np.array([recording.rank[node], recording.peer[node]], np.int64)
         if not 0 <= ends[1] < cluster.chips or ends[0] == ends[1]:
+            way = "is sent to" if recording.kind[node] == SEND else "comes from"
             raise InputError(
-                f"{recording.place(node)} is sent to rank {ends[1]}; give another than "
+                f"{recording.place(node)} {way} rank {ends[1]}; give another than "
                 f"its own of 0 to {cluster.chips - 1}."
             )
         return duration_ps(CollectiveCall("permute", ChipGroup(cluster, ends), size)) if size else 0
@@ -192,6 +201,8 @@ def _communication_ps(
 def _meets(recording: Recording) -> list[tuple[int, ...]]:
     """Nodes of each call of a collective: the k-th of a group on each of its ranks.
 
+    Collectives of no group are of one rank alone, as nobody knows with whom they meet.
+
     Raises
     ------
     InputError
@@ -199,7 +210,8 @@ def _meets(recording: Recording) -> list[tuple[int, ...]]:
     """
     ranks = recording.ranks
     calls: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for node in np.flatnonzero(recording.kind == COLLECTIVE).tolist():
+    grouped = (recording.kind == COLLECTIVE) & (recording.group >= 0)
+    for node in np.flatnonzero(grouped).tolist():
         calls[int(recording.group[node])][int(recording.rank[node])].append(node)
     meets: list[tuple[int, ...]] = []
     traced = ranks.tolist()
@@ -207,11 +219,11 @@ def _meets(recording: Recording) -> list[tuple[int, ...]]:
     for group, by_rank in calls.items():
         stated = recording.groups[group].ranks
         _check_members(recording, group, by_rank)
-        known = [rank for rank in (stated or traced) if rank in present]
+        members = [rank for rank in (stated or traced) if rank in present]
         if not stated and recording.groups[group].name:
-            known = sorted(by_rank)  # a named group without members: those that call it
-        _check_calls(recording, group, by_rank, known)
-        meets += zip(*(by_rank[rank] for rank in known), strict=True)
+            members = sorted(by_rank)  # a named group without members: those that call it
+        _check_calls(recording, group, by_rank, members)
+        meets += zip(*(by_rank[rank] for rank in members), strict=True)
     for nodes in meets:
         _check_alike(recording, nodes)
     return [nodes for nodes in meets if len(nodes) > 1]
@@ -229,9 +241,9 @@ def _check_members(recording: Recording, group: int, by_rank: dict[int, list[int
 
 
 def _check_calls(
-    recording: Recording, group: int, by_rank: dict[int, list[int]], known: list[int]
+    recording: Recording, group: int, by_rank: dict[int, list[int]], members: list[int]
 ) -> None:
-    counts = {rank: len(by_rank.get(rank, ())) for rank in known}
+    counts = {rank: len(by_rank.get(rank, ())) for rank in members}
     fewest, most = min(counts, key=lambda r: counts[r]), max(counts, key=lambda r: counts[r])
     if counts[fewest] < counts[most]:
         node = by_rank[most][counts[fewest]]
@@ -247,7 +259,7 @@ def _check_alike(recording: Recording, nodes: Sequence[int]) -> None:
     first = nodes[0]
     for node in nodes[1:]:
         if recording.operation[node] != recording.operation[first]:
-            names = [OPERATIONS[int(recording.operation[one])] for one in (first, node)]
+            names = [OPERATIONS[int(recording.operation[call])] for call in (first, node)]
             raise InputError(
                 f"{recording.place(node)} is {names[1]} where rank {recording.rank[first]} calls "
                 f"{names[0]} ({recording.place(first)}). Collectives of a group must match."
@@ -283,6 +295,7 @@ def _messages(recording: Recording) -> tuple[IntArray, IntArray]:
     """
     waiting: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     present = set(recording.ranks.tolist())
+    world = max(int(recording.facts.get("world", 0)), len(present))
     for node in np.flatnonzero(recording.kind == SEND).tolist():
         rank, peer = int(recording.rank[node]), int(recording.peer[node])
         if peer in present:
@@ -294,7 +307,7 @@ def _messages(recording: Recording) -> tuple[IntArray, IntArray]:
         if sent:
             pairs.append((sent.pop(0), node))
             _check_fits(recording, *pairs[-1])
-        elif peer in present or len(present) > 1:
+        elif peer in present or (len(present) > 1 and not 0 <= peer < world):
             raise InputError(
                 f"{recording.place(node)} receives from rank {peer} with tag "
                 f"{recording.tag[node]}, but nothing of that is sent. Give matching traces."

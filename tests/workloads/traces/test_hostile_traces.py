@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz.structure import LEFT_OUT, places, replaced
+from tests.workloads.traces.test_kineto_ranks import exchange
 from tests.workloads.traces.test_replay import GOAL, RING, job, profile
 from topologies import cluster
 from topologies.errors import InputError
@@ -28,9 +29,11 @@ SERVER = cluster("dgx-h100")
     "value", [None, -1, 10**30, "x", [1, 2], LEFT_OUT],
     ids=["null", "-1", "10^30", "text", "list", "left-out"],
 )  # fmt: skip
-def test_any_value_of_a_profile_is_read_or_refused(value: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", [profile(), exchange(0).document()], ids=["sum", "messages"])
+def test_any_value_of_a_profile_is_read_or_refused(
+    document: dict[str, Any], value: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "profile.json"
-    document = profile()
     refused = 0
     for place in places(document):
         path.write_text(json.dumps(replaced(document, place, value)))

@@ -1,0 +1,284 @@
+"""Profiles of several ranks as PyTorch 2.x writes them: messages, coalesced calls, exchanges."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import CollectiveCall, Group, duration_ps
+from topologies import cluster
+from topologies.errors import InputError
+from workloads.traces.kineto import read_kineto
+from workloads.traces.recording import COLLECTIVE, COMPUTE, OPERATIONS, RECEIVE, SEND
+from workloads.traces.replay import replay
+
+DGX = cluster("dgx-h100")
+US = 10**6
+"""Picoseconds of a microsecond."""
+SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+STREAM = 20
+
+
+class Profile:
+    """A profile of one rank, written call by call; its clock begins with the first launch."""
+
+    def __init__(self, rank: int, world: int = 2) -> None:
+        self.rank, self.world, self.correlation = rank, world, 0
+        self.events: list[dict[str, Any]] = []
+
+    def add(self, category: str, name: str, ts: float, dur: float, **args: Any) -> None:
+        """Add a complete event; kernels lie on the track of their stream."""
+        tid = args["stream"] if category == "kernel" else 4037
+        self.events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": 4037, "tid": tid, "ts": ts,
+             "dur": dur, "args": args}
+        )  # fmt: skip
+
+    def kernel(
+        self, name: str, launched: float, ts: float, dur: float, stream: int = 7, **args: Any
+    ) -> None:
+        """Add a launch and its kernel."""
+        self.correlation += 1
+        self.add("cuda_runtime", "cudaLaunchKernelExC", launched, 4, correlation=self.correlation)
+        self.add(
+            "kernel", name, ts, dur, stream=stream, device=0, correlation=self.correlation, **args
+        )
+
+    def facts(self, name: str, elements: int, peer: int | None = None) -> dict[str, Any]:
+        """Metadata that PyTorch writes into ``record_param_comms`` and into its kernel."""
+        ends = {"send": "Dst Rank", "recv": "Src Rank"}
+        return {
+            "Collective name": name, "dtype": "BFloat16", "In msg nelems": elements,
+            "Out msg nelems": elements, "In split size": "[]", "Out split size": "[]",
+            "Group size": self.world, "Process Group Name": "0",
+            "Process Group Description": "default_pg",
+            "Process Group Ranks": str(list(range(self.world))),
+            **({ends[name]: peer} if name in ends else {}),
+        }  # fmt: skip
+
+    def call(self, name: str, at: float, elements: int, peer: int | None = None) -> dict[str, Any]:
+        """Add the host's call alone; returns its facts."""
+        facts = self.facts(name, elements, peer)
+        place = {} if peer is None else {"Rank": peer}
+        self.add("cpu_op", "record_param_comms", at, 8, **facts, **place)
+        return facts
+
+    def document(self) -> dict[str, Any]:
+        """Return the profile as its file holds it."""
+        return {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+            "distributedInfo": {
+                "backend": "nccl", "rank": self.rank, "world_size": self.world, "pg_count": 1,
+                "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": self.world,
+                               "ranks": str(list(range(self.world)))}],
+            },
+            "traceEvents": self.events,
+        }  # fmt: skip
+
+    def write(self, folder: Path) -> Path:
+        """Write the profile, compressed."""
+        path = folder / f"rank{self.rank}.json.gz"
+        path.write_bytes(gzip.compress(json.dumps(self.document()).encode()))
+        return path
+
+
+def message_ps(size_bytes: int, source: int = 0, target: int = 1) -> int:
+    """Time of a message between two chips of the server [ps]."""
+    ends = Group(DGX, np.array([source, target]))
+    return duration_ps(CollectiveCall("permute", ends, size_bytes))
+
+
+def pipeline(folder: Path, iterations: int = 1) -> list[Path]:
+    """Write two stages: the first computes 100 µs and sends, the second receives and computes."""
+    first, second = Profile(0), Profile(1)
+    for number in range(iterations):
+        at = 1000 + 500 * number
+        for profile in (first, second):
+            profile.add("user_annotation", f"ProfilerStep#{number}", at, 500)
+        first.kernel("sm90_xmma_gemm", at, at + 10, 100)
+        facts = first.call("send", at + 20, 10**6, peer=1)
+        first.kernel(SENDRECV, at + 22, at + 110, 50, STREAM, **facts)
+        facts = second.call("recv", at, 10**6, peer=0)
+        second.kernel(SENDRECV, at + 2, at + 10, 150, STREAM, **facts)
+        second.kernel("sm90_xmma_gemm", at + 20, at + 160, 80)
+    return [profile.write(folder) for profile in (first, second)]
+
+
+def test_a_receive_ends_once_its_message_has_arrived(tmp_path: Path) -> None:
+    played = replay(pipeline(tmp_path), DGX)
+    recording = played.recording
+    send, receive = (int(np.argmax(recording.kind == kind)) for kind in (SEND, RECEIVE))
+    assert (recording.peer[send], recording.peer[receive]) == (1, 0)
+    assert recording.size_bytes[[send, receive]].tolist() == [2 * 10**6] * 2
+    times = played.trace.times
+    arrival = (10 + 100) * US + message_ps(2 * 10**6)
+    assert times.end_ps[send] == times.end_ps[receive] == arrival
+    assert played.trace.total_ps == arrival + 80 * US
+    assert not played.unmapped
+
+
+def test_a_pipeline_with_its_own_times_takes_its_own_time(tmp_path: Path) -> None:
+    played = replay(pipeline(tmp_path, 2), DGX, communication="recorded")
+    assert played.iterations == 2
+    assert played.trace.total_ps == (500 + 10 + 100 + 50 + 80) * US
+    assert played.recording.facts["recorded_s"] == pytest.approx(
+        (740 - 2) / 2 * 1e-6
+    )  # the second rank's clock is 2 µs late
+
+
+def test_messages_wait_for_the_work_that_they_carry(tmp_path: Path) -> None:
+    """On a chip of half the rate a stage sends once it has computed, not at the recorded time."""
+    played = replay(pipeline(tmp_path), cluster("dgx-a100"))
+    recording = played.recording
+    product, send = (int(np.argmax(recording.kind == kind)) for kind in (COMPUTE, SEND))
+    assert recording.duration_ps[product] > 200 * US
+    assert played.trace.times.start_ps[send] == played.trace.times.end_ps[product]
+
+
+def test_a_stage_alone_keeps_its_wait_for_the_stage_before(tmp_path: Path) -> None:
+    _, second = pipeline(tmp_path)
+    played = replay([second], DGX)
+    assert played.trace.total_ps == (8 + 150 + 80) * US
+    assert played.unmapped == {SENDRECV: 1}
+
+
+def exchange(rank: int, elements: int = 10**6) -> Profile:
+    """A ring's step: ``batch_isend_irecv`` of one send and one receive, in one kernel."""
+    profile, peer = Profile(rank), 1 - rank
+    profile.kernel("flash_fwd_kernel", 1000, 1010, 100)
+    profile.call("send", 1020, elements, peer)
+    profile.call("recv", 1030, elements, peer)
+    profile.kernel(SENDRECV, 1045, 1110, 60, STREAM)  # launched as the group ends: no facts
+    profile.kernel("flash_fwd_kernel", 1060, 1170, 100)
+    return profile
+
+
+def test_a_kernel_without_facts_carries_the_calls_before_it(tmp_path: Path) -> None:
+    played = replay([exchange(rank).write(tmp_path) for rank in (0, 1)], DGX)
+    kinds = played.recording.kind
+    assert [(kinds == kind).sum() for kind in (SEND, RECEIVE, COLLECTIVE)] == [2, 2, 0]
+    assert played.trace.total_ps == (10 + 100 + 100) * US + message_ps(2 * 10**6)
+    assert not played.unmapped
+
+
+def test_an_exchange_with_its_own_times_takes_its_own_time(tmp_path: Path) -> None:
+    paths = [exchange(rank).write(tmp_path) for rank in (0, 1)]
+    assert replay(paths, DGX, communication="recorded").trace.total_ps == 270 * US
+
+
+def test_several_messages_of_a_kernel_share_its_time(tmp_path: Path) -> None:
+    profile = Profile(1, world=3)
+    for at, verb, elements, peer in (
+        (1000, "send", 10, 0), (1010, "send", 30, 2), (1020, "recv", 10, 0), (1030, "recv", 10, 2),
+    ):  # fmt: skip
+        profile.call(verb, at, elements, peer)
+    profile.kernel(SENDRECV, 1045, 1050, 80, STREAM)
+    recording = read_kineto([profile.write(tmp_path)])
+    sends = recording.duration_ps[recording.kind == SEND]
+    receives = recording.duration_ps[recording.kind == RECEIVE]
+    assert sends.tolist() == [20 * US, 60 * US]
+    assert receives.tolist() == [40 * US, 40 * US]
+
+
+def test_exchanges_of_experts_are_collectives(tmp_path: Path) -> None:
+    paths = []
+    for rank in (0, 1):
+        profile = Profile(rank)
+        facts = profile.call("all_to_allv", 1000, 10**6)
+        profile.kernel(SENDRECV, 1002, 1010, 60, STREAM, **facts)
+        paths.append(profile.write(tmp_path))
+    played = replay(paths, DGX)
+    kinds = played.recording.kind
+    assert played.recording.operation[kinds == COLLECTIVE].tolist() == [3, 3]
+    assert OPERATIONS[3] == "all-to-all"
+    pair = Group(DGX, np.arange(2))
+    call = CollectiveCall("all-to-all", pair, 2 * 10**6)
+    assert played.trace.total_ps == 8 * US + duration_ps(call)
+
+
+def test_peers_are_read_from_titles_of_older_releases(tmp_path: Path) -> None:
+    """Before PyTorch 2.2 ``nccl:send 0->1`` and the dimensions of its input are all there is."""
+    paths = []
+    for rank, title in ((0, "nccl:send 0->1"), (1, "nccl:recv 1<-0")):
+        profile = Profile(rank)
+        dims = {"Input Dims": [[1000, 1000]], "Input type": ["c10::BFloat16"]}
+        profile.add("user_annotation", title, 1000, 20, **dims)
+        profile.kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", 1010, 1020, 30, STREAM)
+        paths.append(profile.write(tmp_path))
+    played = replay(paths, DGX)
+    kinds = played.recording.kind
+    assert sorted(kinds[kinds >= SEND].tolist())[:2] == [SEND, RECEIVE]
+    assert played.trace.total_ps == 10 * US + message_ps(2 * 10**6)
+
+
+def test_an_all_gather_of_stated_input_returns_one_from_each_rank(tmp_path: Path) -> None:
+    profile = Profile(0, world=8)
+    dims = {"Input Dims": [[1000]], "Input type": ["float"]}
+    profile.add("user_annotation", "nccl:_all_gather_base", 1000, 20, **dims)
+    profile.kernel("ncclKernel_AllGather_RING_LL_Sum_int8_t", 1010, 1020, 30, STREAM)
+    recording = read_kineto([profile.write(tmp_path)])
+    assert recording.size_bytes[recording.kind == COLLECTIVE].tolist() == [8 * 4000]
+
+
+def test_coalesced_collectives_are_one_of_their_sum(tmp_path: Path) -> None:
+    profile = Profile(0)
+    for at in (1000, 1010, 1020):
+        profile.call("_all_gather_base", at, 10**6)
+    profile.kernel("ncclDevKernel_AllGather_RING_LL", 1040, 1050, 30, STREAM)
+    recording = read_kineto([profile.write(tmp_path)])
+    assert recording.size_bytes[recording.kind == COLLECTIVE].tolist() == [3 * 2 * 10**6]
+
+
+def test_calls_of_no_group_meet_by_their_operation(tmp_path: Path) -> None:
+    """Two process groups on two streams, in another order on each rank, as no title tells them."""
+    paths = []
+    for rank, names in enumerate((("all_reduce", "all_to_all"), ("all_to_all", "all_reduce"))):
+        profile = Profile(rank)
+        for place, name in enumerate(names):
+            at = 1000 + 40 * place
+            dims = {"Input Dims": [[1000]], "Input type": ["float"]}
+            profile.add("user_annotation", f"nccl:{name}", at, 20, **dims)
+            stream = STREAM + (name == "all_to_all")
+            profile.kernel(SENDRECV, at + 5, at + 10, 500, stream)
+        paths.append(profile.write(tmp_path))
+    assert len(replay(paths, DGX).recording.groups) == 2
+
+
+def test_contradicting_orders_say_what_to_give(tmp_path: Path) -> None:
+    """The same on one stream could not have run; files of sampled events look like this."""
+    paths = []
+    for rank, names in enumerate((("all_reduce", "all_to_all"), ("all_to_all", "all_reduce"))):
+        profile = Profile(rank)
+        for place, name in enumerate(names):
+            at = 1000 + 40 * place
+            dims = {"Input Dims": [[1000]], "Input type": ["float"]}
+            profile.add("user_annotation", f"nccl:{name}", at, 20, **dims)
+            profile.kernel(SENDRECV, at + 5, at + 10, 30, STREAM)
+        paths.append(profile.write(tmp_path))
+    with pytest.raises(InputError, match="in orders that contradict each other: give whole traces"):
+        replay(paths, DGX)
+
+
+def test_a_message_without_its_receive_is_refused_by_file_and_node(tmp_path: Path) -> None:
+    first, _ = pipeline(tmp_path)
+    idle = Profile(1)
+    idle.kernel("sm90_xmma_gemm", 1000, 1010, 5)
+    second = idle.write(tmp_path)
+    with pytest.raises(InputError, match=r"rank0\.json\.gz: node 1 .* sends to rank 1 with tag"):
+        replay([first, second], DGX)
+
+
+def test_a_message_to_nobody_keeps_its_recorded_time(tmp_path: Path) -> None:
+    profile = Profile(0)
+    facts = profile.facts("send", 10**6)
+    del facts["Dst Rank"]
+    profile.kernel(SENDRECV, 1000, 1010, 30, STREAM, **facts)
+    played = replay([profile.write(tmp_path)], DGX)
+    assert played.unmapped == {SENDRECV: 1}
+    assert played.trace.total_ps == 40 * US
