@@ -162,14 +162,13 @@ def _filled_box(group: Group) -> Box | None:
         return None
     local = group.chips % group.cluster.chips_per_domain
     at = coordinates(shape, local)
-    if isinstance(shape, Torus):
-        sides = [_side(place, size) for place, size in zip(at, shape.sizes, strict=True)]
-    else:
-        # Any chips of a tier meet in its switches, so gaps between them do not matter.
-        sides = [np.unique(place, return_inverse=True)[1] for place in at]
-    contiguous = [side for side in sides if side is not None]
-    spans = [len(distinct(side)) for side in contiguous]
-    if len(contiguous) < len(sides) or int(np.prod(spans)) != len(local):
+    places = [
+        _side(along, size) if _is_line(shape, axis) else np.unique(along, return_inverse=True)[1]
+        for axis, (along, size) in enumerate(zip(at, shape.sizes, strict=True))
+    ]
+    sides = [side for side in places if side is not None]
+    spans = [len(distinct(side)) for side in sides]
+    if len(sides) < len(places) or int(np.prod(spans)) != len(local):
         return None
     kept = [axis for axis, span in enumerate(spans) if span > 1]
     return Box(
@@ -177,12 +176,18 @@ def _filled_box(group: Group) -> Box | None:
         wraps=tuple(_closes(shape, axis, spans[axis]) for axis in kept),
         rates=tuple(_rate(shape, axis) for axis in kept),
         axes=tuple(kept),
-        chip_at=np.argsort(np.ravel_multi_index(tuple(contiguous), spans)),
+        chip_at=np.argsort(np.ravel_multi_index(tuple(sides), spans)),
     )
 
 
+def _is_line(shape: Torus | Tiered, axis: int) -> bool:
+    """Whether gaps matter along an axis or tier; any chips of a mesh or switch meet directly."""
+    return isinstance(shape, Torus) or shape.tiers[axis].ring
+
+
 def _closes(shape: Torus | Tiered, axis: int, span: int) -> bool:
-    return isinstance(shape, Torus) and shape.axes[axis].wrap and span == shape.sizes[axis] > 2
+    wraps = shape.axes[axis].wrap if isinstance(shape, Torus) else shape.tiers[axis].ring
+    return wraps and span == shape.sizes[axis] > 2
 
 
 def _rate(shape: Torus | Tiered, axis: int) -> int:
@@ -190,8 +195,8 @@ def _rate(shape: Torus | Tiered, axis: int) -> int:
     if isinstance(shape, Tiered):
         tier = shape.tiers[axis]
         return tier.bandwidth_bytes_per_s if tier.switches else tier.link_bytes_per_s
-    line = shape.axes[axis]
-    return line.bandwidth_bytes_per_s * (2 if line.wrap and line.size == 2 else 1)
+    ring = shape.axes[axis]
+    return ring.bandwidth_bytes_per_s * (2 if ring.wrap and ring.size == 2 else 1)
 
 
 def _side(at: IntArray, size: int) -> IntArray | None:

@@ -51,20 +51,19 @@ def tori(draw: st.DrawFn, most_chips: int = 60) -> Torus:
 
 @st.composite
 def tiereds(draw: st.DrawFn, most_chips: int = 48) -> Tiered:
-    """Products of up to three direct or switched tiers."""
+    """Products of up to three tiers of direct links, switches or rings."""
     sizes = draw(
-        st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(
+        st.lists(st.integers(1, 6), min_size=1, max_size=3).filter(
             lambda sides: int(np.prod(sides)) <= most_chips
         )
     )
-    return Tiered(
-        tuple(
-            Tier(
-                f"tier {k}", size, 12 * draw(st.integers(1, 4)) * GB, 1000, draw(st.integers(0, 3))
-            )
-            for k, size in enumerate(sizes)
-        )
-    )
+    tiers = []
+    for number, size in enumerate(sizes):
+        rate = 60 * draw(st.integers(1, 4)) * GB
+        ring = size > 2 and draw(st.booleans())
+        switches = 0 if ring else draw(st.integers(0, 3))
+        tiers.append(Tier(f"tier {number}", size, rate, 1000, switches, ring))
+    return Tiered(tuple(tiers))
 
 
 @st.composite

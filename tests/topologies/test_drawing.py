@@ -101,6 +101,19 @@ def test_rainier_is_a_block_diagram_of_three_layers() -> None:
     assert any("17 µs a step" in text for text in words)
 
 
+@pytest.mark.parametrize(
+    ("switches", "ring", "words"),
+    [(0, False, "every chip"), (2, False, "2 switches"), (0, True, "a ring")],
+)
+def test_links_between_racks_are_named_after_their_kind(
+    switches: int, ring: bool, words: str
+) -> None:
+    across = Tier("pod", 3, 60 * GB, 0, switches, ring)
+    below = Tier("rack", 2, 60 * GB, 0), Tier("board", 4, 60 * GB, 0, ring=True)
+    drawn = texts(draw(Cluster("own", Tiered((across, *below)))))
+    assert any(text.startswith(f"pod: {words}\n") for text in drawn)
+
+
 @pytest.mark.parametrize("tiers", [(4,), (3, 2), (3, 4, 2), (2, 2, 30, 10)])
 @pytest.mark.parametrize("switches", [0, 3])
 def test_tiers_of_any_number_are_drawn(tiers: tuple[int, ...], switches: int) -> None:

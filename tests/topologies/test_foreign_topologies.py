@@ -14,6 +14,7 @@ import pytest
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
+from topologies.routing.domain import routes
 from topologies.shapes.basic import FullMesh, Switch, Torus
 from topologies.shapes.tiered import Tiered
 from topologies.views.graph import graph as graph_of
@@ -201,6 +202,27 @@ def test_tiers_and_domains_of_astra_sim(tmp_path: Path) -> None:
     assert domains.scale_out.latency_ps == 4_000_000
 
 
+THREE = (
+    "topology: [Ring, FullyConnected, Switch]\nnpus_count: [4, 2, 3]\n"
+    "bandwidth: [100.0, 50.0, 25.0]\nlatency: [500, 700, 1000]\n"
+)
+
+
+def test_a_product_of_three_kinds_is_tiers_each_of_its_own(tmp_path: Path) -> None:
+    shape = _astra(tmp_path, THREE).shape
+    assert isinstance(shape, Tiered)
+    gb = 2**30
+    assert [(tier.size, tier.link_bytes_per_s // gb, tier.ring) for tier in shape.tiers] == [
+        (3, 25, False), (2, 50, False), (4, 100, True),
+    ]  # fmt: skip
+    assert [tier.switches for tier in shape.tiers] == [1, 0, 0]
+    # the far corner: two hops of the ring, one direct link, to the switch and from it
+    assert routes(shape, [0], [2 + 4 + 8]).hops.tolist() == [2 + 1 + 2]
+    rings = _astra(tmp_path, THREE.replace("[4, 2, 3]", "[2, 2, 3]")).shape
+    assert isinstance(rings, Tiered)
+    assert not rings.tiers[2].ring  # two chips have one link, as in ASTRA-sim
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -214,10 +236,6 @@ def test_tiers_and_domains_of_astra_sim(tmp_path: Path) -> None:
         ("topology: [Ring]\nnpus_count: [8]\nbandwidth: [0]\nlatency: [1]\n", r"above 0 GB/s"),
         ("topology: [Ring]\nnpus_count: [8]\nbandwidth: [1]\n", r"latency must be a list"),
         ("topology: [Ring]\nnpus_count: [8]\nx: 1\n", r"unknown key x"),
-        (
-            "topology: [Switch, Ring]\nnpus_count: [8, 8]\nbandwidth: [1, 1]\nlatency: [1, 1]\n",
-            r"Switch of 8, Ring of 8: rings stand alone or below one last Switch",
-        ),
     ],
 )
 def test_wrong_networks_of_astra_sim_name_the_key(tmp_path: Path, text: str, message: str) -> None:

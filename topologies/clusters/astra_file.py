@@ -55,27 +55,20 @@ def is_astra_network(document: Mapping[str, Any]) -> bool:
 def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catalogue) -> Cluster:
     """Make the plain cluster that an ASTRA-sim network describes.
 
-    Rings alone are a torus; ``FullyConnected`` and ``Switch`` a full mesh, a switch or tiers; and
-    rings below one last ``Switch`` are domains on a scale-out fabric that does not block.
+    Rings below one last ``Switch`` are domains on a scale-out fabric that does not block. All else
+    is one domain: rings alone a torus, one ``FullyConnected`` or ``Switch`` a full mesh or a
+    switch, and other products tiers, each of its own kind.
 
     Raises
     ------
     InputError
-        For unknown keys or blocks, lists of different lengths, values that cannot be, and rings
-        between other dimensions.
+        For unknown keys or blocks, lists of different lengths, and values that cannot be.
     """
     dimensions = _dimensions(document)
-    shape = _shape(dimensions)
-    if shape is not None:
-        return Cluster(path.stem, shape, plain=True, catalogue=catalogue)
     *inner, outer = dimensions
-    below = _shape(inner) if inner and outer.block == SWITCH else None
-    if below is None:
-        listed = ", ".join(f"{dimension.block} of {dimension.size}" for dimension in dimensions)
-        raise InputError(
-            f"{listed}: rings stand alone or below one last Switch; Ring of 3 or fewer is "
-            "FullyConnected. Describe other products in this program's own YAML."
-        )
+    if not inner or outer.block != SWITCH or any(below.block != RING for below in inner):
+        return Cluster(path.stem, _shape(dimensions), plain=True, catalogue=catalogue)
+    below = _shape(inner)
     fabric = ScaleOut(
         name="scale-out",
         bandwidth_bytes_per_s=outer.bandwidth_bytes_per_s,
@@ -137,31 +130,28 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _shape(dimensions: list[Dimension]) -> Shape | None:
-    """The scale-up shape of some dimensions, if they have one."""
-    blocks = {dimension.block for dimension in dimensions}
-    if blocks == {RING}:
+def _shape(dimensions: list[Dimension]) -> Shape:
+    """The scale-up shape of some dimensions."""
+    if all(dimension.block == RING for dimension in dimensions):
         names = "XYZWVUTS"[: len(dimensions)]
         axes = [
-            Axis(name, dimension.size, dimension.bandwidth_bytes_per_s, dimension.latency_ps)
-            for name, dimension in zip(names, dimensions, strict=True)
+            Axis(name, ring.size, ring.bandwidth_bytes_per_s, ring.latency_ps)
+            for name, ring in zip(names, dimensions, strict=True)
         ]
         return Torus(tuple(reversed(axes)))
-    if RING in blocks:
-        return None
     (first, *others) = dimensions
     if not others:
         kind = FullMesh if first.block == MESH else Switch
         return kind(first.size, first.bandwidth_bytes_per_s, first.latency_ps)
-    return Tiered(
-        tuple(_tier(number, dimension) for number, dimension in reversed([*enumerate(dimensions)]))
-    )
+    tiers = [_tier(number, dimension) for number, dimension in enumerate(dimensions)]
+    return Tiered(tuple(reversed(tiers)))
 
 
 def _tier(number: int, dimension: Dimension) -> Tier:
-    """A tier of direct links, each at the full rate, or of one switch."""
-    direct = dimension.block == MESH
-    rate = dimension.bandwidth_bytes_per_s * (max(1, dimension.size - 1) if direct else 1)
-    return Tier(
-        f"dim{number}", dimension.size, rate, dimension.latency_ps, switches=0 if direct else 1
-    )
+    """A tier of direct links, each at the full rate, or of one switch; two chips are no ring."""
+    size, rate = dimension.size, dimension.bandwidth_bytes_per_s
+    if dimension.block == SWITCH:
+        return Tier(f"dim{number}", size, rate, dimension.latency_ps, switches=1)
+    ring = dimension.block == RING and size > 2
+    links = 2 if ring else max(1, size - 1)
+    return Tier(f"dim{number}", size, rate * links, dimension.latency_ps, ring=ring)

@@ -125,7 +125,7 @@ def _shape(keys: ScaleUpKeys) -> Shape:
         return Clos(keys.size, keys.radix, keys.bandwidth, keys.latency, over)
     _check_names("tiers", [tier.name for tier in keys.tiers])
     return Tiered(
-        tuple(Tier(t.name, t.size, t.bandwidth, t.latency, t.switches) for t in keys.tiers)
+        tuple(Tier(t.name, t.size, t.bandwidth, t.latency, t.switches, t.ring) for t in keys.tiers)
     )
 
 

@@ -85,6 +85,7 @@ class TierKeys(_Keys):
     bandwidth: Rate
     latency: Latency
     switches: Annotated[int, Field(ge=0, le=4096, strict=True)] = 0
+    ring: bool = False
 
 
 class TieredKeys(_Keys):

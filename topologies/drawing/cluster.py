@@ -13,6 +13,7 @@ from topologies.drawing.switched import draw_clos, draw_mesh, draw_switch, draw_
 from topologies.drawing.torus import draw_torus, has_stubs
 from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
 from topologies.shapes.clos import Clos
+from topologies.shapes.tiered import Tiered
 from topologies.views.measures import Measures, measure
 
 
@@ -83,7 +84,7 @@ def _draw_domain(axes: Axes, shape: Shape) -> None:
 def _legend(axes: Axes, shape: Shape) -> None:
     """Write a legend with an entry for each kind of link (rate, latency) and each kind of node."""
     marks = [Line2D([], [], marker="o", color=CHIP, markersize=10, ls="", label="chip")]
-    if not isinstance(shape, Torus | FullMesh):
+    if isinstance(shape, Switch | Clos) or (isinstance(shape, Tiered) and shape.switches):
         marks.append(
             Line2D([], [], marker="s", color=SWITCH, mec=CHIP, markersize=9, ls="", label="switch")
         )

@@ -114,7 +114,7 @@ def _plane(axes: Axes, y: float, row: int, columns: int, rack: Tier, colour: str
     lines(axes, [[(float(x), bus), (float(x), y)] for x in range(columns)], colour)
     centre = (columns + 1.95, y)
     if not rack.switches:
-        box(axes, centre, 3.2, 0.5, "direct links", face="white")
+        box(axes, centre, 3.2, 0.5, "ring" if rack.ring else "direct links", face="white")
         return
     box(axes, centre, 3.2, 0.78, "", face="#fbf3df")
     text = f"plane {row}: {rack.switches} switches"
@@ -123,12 +123,16 @@ def _plane(axes: Axes, y: float, row: int, columns: int, rack: Tier, colour: str
 
 
 def _board(axes: Axes, x: float, top: float, rows: int, board: Tier, colour: str) -> None:
-    """Draw the links of one board: between every two chips, or to the switches below a sled."""
+    """Draw the links of one board: its ring or mesh of chips, or to the switches below a sled."""
     if board.size == 1:
         return
     bottom = top - rows + 1
     if not board.switches:
-        pairs = combinations(range(rows), 2)
+        pairs = [
+            (a, b)
+            for a, b in combinations(range(rows), 2)
+            if not board.ring or b - a in (1, board.size - 1)
+        ]
         curves = [bow((x, top - a), (x, top - b), 0.14 * (b - a - 1)) for a, b in pairs]
         lines(axes, curves, colour, 2.6 if rows == 2 else 1.2)
         return
@@ -150,7 +154,7 @@ def _squares(axes: Axes, x: float, y: float, count: int, step: float) -> None:
 
 
 def _across(axes: Axes, shape: Tiered, y: float, columns: int) -> None:
-    """Draw the direct links between chips of the same position, as arrows between the racks."""
+    """Draw the links between chips of the same position, as arrows between the racks."""
     tier = shape.tiers[-3]
     for x in np.linspace(0.0, columns - 2.0, 5):
         axes.annotate(
@@ -161,12 +165,14 @@ def _across(axes: Axes, shape: Tiered, y: float, columns: int) -> None:
         )
     racks = shape.chips // (shape.sizes[-1] * shape.sizes[-2])
     more = f"; {racks} racks in all, two shown" if racks > 2 else ""
-    note(
-        axes,
-        (columns + 1.75, y - 0.3),
-        f"{tier.name}: every chip\nto the chip in the\nsame position{more}",
-        color=COLOURS[2],
-    )
+    between = "every chip\nto the chip"
+    if tier.switches:
+        plural = "es" if tier.switches > 1 else ""
+        between = f"{tier.switches} switch{plural}\nbetween the chips"
+    elif tier.ring:
+        between = "a ring\nof the chips"
+    text = f"{tier.name}: {between} in the\nsame position{more}"
+    note(axes, (columns + 1.75, y - 0.3), text, color=COLOURS[2])
 
 
 def draw_clos(axes: Axes, shape: Clos) -> None:

@@ -54,7 +54,7 @@ def routes(
 ) -> Routes:
     """Route from each source chip to the destination beside it; none where both are one chip.
 
-    On a torus and on tiers one axis after the other is corrected, on a torus the shorter way
+    On a torus and on tiers one axis after the other is corrected, in rings the shorter way
     round. Rule for ties at half the ring: sources whose coordinates add up to an even number go up,
     the others down, so that uniform traffic loads both ways alike; ``tie`` overrides it. On a Clos
     the destination's number chooses one of the equal paths; see also
@@ -96,7 +96,7 @@ def routes(
     order = _order(axis_order, len(shape.sizes))
     if isinstance(shape, Torus):
         return _torus_routes(shape, starts, ends, order, tie)
-    return _tiered_routes(shape, starts, ends, order)
+    return _tiered_routes(shape, starts, ends, order, tie)
 
 
 def _check_chips(shape: Shape, src: IntArray, dst: IntArray) -> None:
@@ -144,15 +144,26 @@ def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], 
     chip, begin = src.astype(np.int64), routed.ptr[:-1].copy()
     for a in order:
         base = chip - at[a] * stride[a]
-        pair = np.repeat(np.arange(len(src), dtype=np.int32), hops[a])
-        done = np.arange(len(pair)) - np.repeat(np.cumsum(hops[a]) - hops[a], hops[a])
-        ahead = steps[a][pair] > 0
-        along = (at[a][pair] + np.where(ahead, done, -done)) % shape.sizes[a]
-        node = base[pair] + along * stride[a]
-        routed.link[begin[pair] + done] = table[node, a, np.where(ahead, UP, DOWN)]
+        pair, done = _each_hop(hops[a])
+        way, along = _ring_places(at[a][pair], steps[a][pair], done, shape.sizes[a])
+        routed.link[begin[pair] + done] = table[base[pair] + along * stride[a], a, way]
         begin += hops[a]
         chip = base + to[a] * stride[a]
     return routed
+
+
+def _each_hop(hops: IntArray) -> tuple[IntArray, IntArray]:
+    """Pair of each hop, and how many of the pair's hops came before it."""
+    pair = np.repeat(np.arange(len(hops), dtype=np.int32), hops)
+    return pair, np.arange(len(pair)) - np.repeat(np.cumsum(hops) - hops, hops)
+
+
+def _ring_places(
+    start: IntArray, steps: IntArray, done: IntArray, size: int
+) -> tuple[IntArray, IntArray]:
+    """Way of each hop of a ring or line, and the coordinate that it leaves."""
+    ahead = steps > 0
+    return np.where(ahead, UP, DOWN), (start + np.where(ahead, done, -done)) % size
 
 
 def _signed_steps(
@@ -160,36 +171,50 @@ def _signed_steps(
 ) -> IntArray:
     """Hops along an axis, positive upwards; the shorter way round where it wraps."""
     axis = shape.axes[a]
-    if not axis.wrap:
-        return to[a] - at[a]
-    up = (to[a] - at[a]) % axis.size
-    upward = 2 * up < axis.size
-    if axis.size % 2 == 0:
+    return _around(axis.size, a, at, to, tie) if axis.wrap else to[a] - at[a]
+
+
+def _around(
+    size: int, a: int, at: tuple[IntArray, ...], to: tuple[IntArray, ...], tie: int
+) -> IntArray:
+    """Hops along a ring the shorter way round, positive upwards."""
+    up = (to[a] - at[a]) % size
+    upward = 2 * up < size
+    if size % 2 == 0:
         even = np.bitwise_and(sum(at), 1) == 0 if tie == ALTERNATE else np.bool_(tie > 0)
-        upward |= (2 * up == axis.size) & even
-    return np.where(upward, up, up - axis.size)
+        upward |= (2 * up == size) & even
+    return np.where(upward, up, up - size)
 
 
-def _tiered_routes(shape: Tiered, src: IntArray, dst: IntArray, order: list[int]) -> Routes:
+def _tiered_routes(
+    shape: Tiered, src: IntArray, dst: IntArray, order: list[int], tie: int
+) -> Routes:
     at, to = coordinates(shape, src), coordinates(shape, dst)
-    width = [2 if planes else 1 for planes in shape.planes]
-    moves = [np.flatnonzero(at[t] != to[t]) for t in range(len(order))]
-    hops = np.zeros(len(src), np.int64)
-    for t, moved in enumerate(moves):
-        hops[moved] += width[t]
-    routed = Routes(_pointers(hops), np.empty(int(hops.sum()), np.int32))
+    steps = [
+        _around(tier.size, t, at, to, tie)
+        if tier.ring
+        else (at[t] != to[t]) * (2 if shape.planes[t] else 1)
+        for t, tier in enumerate(shape.tiers)
+    ]
+    hops = np.abs(np.stack(steps).astype(np.int64))
+    routed = Routes(_pointers(hops.sum(axis=0)), np.empty(int(hops.sum()), np.int32))
     first, stride = _first_link(shape), strides(shape.sizes)
     chip, begin = src.astype(np.int64), routed.ptr[:-1].copy()
     for t in order:
-        moved = moves[t]
+        moved = np.flatnonzero(hops[t])
         here, there, row, leaves = at[t][moved], to[t][moved], begin[moved], chip[moved]
         arrives = leaves + (there - here) * stride[t]
         if shape.planes[t]:
             routed.link[row] = first[t] + leaves
             routed.link[row + 1] = first[t] + shape.chips + arrives
+        elif shape.tiers[t].ring:
+            pair, done = _each_hop(hops[t][moved])
+            way, along = _ring_places(here[pair], steps[t][moved][pair], done, shape.sizes[t])
+            node = (leaves - here * stride[t])[pair] + along * stride[t]
+            routed.link[row[pair] + done] = first[t] + 2 * node + way
         else:
             routed.link[row] = first[t] + leaves * shape.tiers[t].fan + there - (there > here)
-        begin[moved] = row + width[t]
+        begin += hops[t]
         chip[moved] = arrives
     return routed
 

@@ -189,6 +189,8 @@ def _tiered_links(shape: Tiered, fold: bool) -> Links:
         if tier.size > 1 and tier.switches:
             part = _plane_links(shape, number, nodes, 1 if fold else tier.switches)
             nodes = part.nodes
+        elif tier.ring:
+            part = _ring_links(shape, number, nodes)
         else:
             part = _direct_links(shape, number, nodes)
         parts.append(part)
@@ -210,6 +212,17 @@ def _direct_links(shape: Tiered, number: int, nodes: int) -> Links:
     at = src // stride % tier.size
     other = np.tile(np.arange(tier.size - 1), shape.chips)
     to = other + (other >= at)
+    return _uniform(src, src + (to - at) * stride, tier, tier.link_bytes_per_s, nodes)
+
+
+def _ring_links(shape: Tiered, number: int, nodes: int) -> Links:
+    """Links up and down the ring of each group, in the order of their source chip."""
+    tier = shape.tiers[number]
+    stride = strides(shape.sizes)[number]
+    src = np.repeat(np.arange(shape.chips, dtype=np.int64), tier.fan)
+    at = src // stride % tier.size
+    way = np.tile(np.arange(tier.fan), shape.chips)
+    to = (at + 1 - 2 * way) % tier.size
     return _uniform(src, src + (to - at) * stride, tier, tier.link_bytes_per_s, nodes)
 
 

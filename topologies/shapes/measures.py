@@ -52,12 +52,19 @@ def lines(shape: Torus | FullMesh | Switch | Tiered) -> list[Line]:
     if isinstance(shape, Torus):
         return [_ring(axis) if axis.wrap else _grid(axis) for axis in shape.axes]
     if isinstance(shape, Tiered):
-        return [_switched(tier) if tier.switches else _direct(tier) for tier in shape.tiers]
-    switch = Tier("switch", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps, 1)
+        return [_line(tier) for tier in shape.tiers]
     if isinstance(shape, Switch):
-        return [_switched(switch)]
+        return [
+            _switched(Tier("switch", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps, 1))
+        ]
     total = shape.bandwidth_bytes_per_s * max(1, shape.size - 1)
     return [_direct(Tier("mesh", shape.size, total, shape.latency_ps))]
+
+
+def _line(tier: Tier) -> Line:
+    if tier.ring:
+        return _ring(Axis(tier.name, tier.size, tier.link_bytes_per_s, tier.latency_ps))
+    return _switched(tier) if tier.switches else _direct(tier)
 
 
 def _ring(axis: Axis) -> Line:

@@ -1,7 +1,7 @@
 """The tiered shape of switched UltraServers: boards, racks of switch planes, racks side by side.
 
 Trn3's fabric is a product of tiers. Along each tier a chip meets the chips that share all its other
-coordinates, either over links of its own (``switches == 0``) or through a *plane* of parallel
+coordinates: over links of its own to each, over a ring of them, or through a *plane* of parallel
 switches that traffic is spread over. A chip of another plane is reached by way of a chip that
 stands in both, which forwards.
 """
@@ -31,6 +31,9 @@ class Tier:
         One hop, chip to chip or chip to switch [ps].
     switches : int
         Parallel switches of a group's plane; 0 for direct links from chip to chip.
+    ring : bool
+        Whether the direct links join each chip to the next one and the last to the first, rather
+        than each to every other.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Tier:
     bandwidth_bytes_per_s: int
     latency_ps: int
     switches: int = 0
+    ring: bool = False
 
     def __post_init__(self) -> None:
         check_size(f"tier {self.name}: a size", self.size)
@@ -45,11 +49,19 @@ class Tier:
         check_link(f"link of tier {self.name}", self.link_bytes_per_s, self.latency_ps)
         if self.switches < 0:
             raise InputError(f"tier {self.name}: {self.switches} switches; at least 0")
+        if self.ring and (self.switches or self.size == 2):
+            other = f"{self.switches} switches" if self.switches else "2 chips"
+            raise InputError(
+                f"tier {self.name}: a ring with {other}; a ring joins 3 chips or more without "
+                "switches. Leave out ring."
+            )
 
     @property
     def fan(self) -> int:
         """Links by which one chip sends into this tier."""
-        return 0 if self.size == 1 else self.switches or self.size - 1
+        if self.size == 1:
+            return 0
+        return 2 if self.ring else self.switches or self.size - 1
 
     @property
     def link_bytes_per_s(self) -> int:
