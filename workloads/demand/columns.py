@@ -25,6 +25,9 @@ ALIASES = {
     "request tokens": "prompt_tokens",
     "response tokens": "output_tokens",
     "input_tokens": "prompt_tokens",
+    "num_prefill_tokens": "prompt_tokens",
+    "num_decode_tokens": "output_tokens",
+    "arrived_at": "time_s",
     "prompt_tokens_est": "prompt_tokens",
     "output_tokens_est": "output_tokens",
     "load_share_of_peak": "load_share",
@@ -68,6 +71,10 @@ IGNORED = (
     "log type",
     "session id",
     "elapsed time",
+    "request_id",
+    "client_id",
+    "num_total_tokens",
+    "pd_ratio",
 )
 """Known from public traces and of no use here."""
 

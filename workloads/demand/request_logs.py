@@ -3,6 +3,7 @@
 =========================  =====================================================================
 Mooncake traces            one object a line: ``timestamp`` [ms], ``input_length``,
                            ``output_length``, and ``hash_ids``, the blocks of the prompt
+Qwen's Bailian traces      the same with a ``chat_id`` and ``timestamp`` [s]
 vLLM's custom data sets    one object a line: ``prompt``, and ``output_tokens`` where it is known
 vLLM's benchmark results   one object: ``input_lens``, ``output_lens`` and, in newer releases,
                            ``start_times`` [s]
@@ -35,7 +36,7 @@ LARGEST_BYTES = 700_000_000
 CHARACTERS_PER_TOKEN = 4.0
 """Mean characters of one token of English text; assumed, the usual rule of thumb."""
 MOONCAKE_TIME_S = 1e-3
-"""Seconds in one unit of ``timestamp`` beside ``input_length``."""
+"""Seconds in one unit of ``timestamp`` beside ``input_length``, unless a ``chat_id`` is there."""
 
 TIME = ("time_s", "timestamp_s", "timestamp", "time", "arrival_s", "start_time")
 PROMPT = ("prompt_tokens", "input_length", "input_tokens", "prompt_len", "input_len")
@@ -43,6 +44,7 @@ OUTPUT = ("output_tokens", "output_length", "completion_tokens", "output_len")
 TEXT = ("prompt", "text_input")
 TURNS = "conversations"
 HASHES = "hash_ids"
+CHAT = "chat_id"
 BLOCKS = "blocks"
 """Column that holds the numbers of each prompt's blocks; equal first blocks are an equal prefix."""
 LISTS = ("input_lens", "output_lens")
@@ -96,7 +98,7 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
         raise InputError(f"{named} holds no requests; each needs a prompt's text or tokens.")
     table = pd.DataFrame(rows)
     if BLOCKS in table:
-        table[BLOCKS] = [blocks if isinstance(blocks, list) else [] for blocks in table[BLOCKS]]
+        table[BLOCKS] = [hashes if isinstance(hashes, list) else [] for hashes in table[BLOCKS]]
     if "time_s" in table and table["time_s"].isna().any():
         row_number = int(table["time_s"].isna().to_numpy().argmax()) + 1
         raise InputError(
@@ -141,7 +143,7 @@ def _request(entry: Mapping[str, Any], where: str) -> dict[str, Any] | None:
     }
     time = _number(entry, TIME, where)
     if time is not None:
-        is_mooncake = "input_length" in entry and "timestamp" in entry
+        is_mooncake = "input_length" in entry and "timestamp" in entry and CHAT not in entry
         row["time_s"] = time * (MOONCAKE_TIME_S if is_mooncake else 1.0)
     blocks = entry.get(HASHES)
     if blocks is not None:

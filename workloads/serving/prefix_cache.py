@@ -1,10 +1,10 @@
 """Prefix cache: the cached part of each prompt, from a share or from the blocks of a log.
 
-A trace that names the blocks of its prompts (Mooncake's ``hash_ids``, 512 tokens each) is run
-through a cache of least recent use, cold at its start. A trace that counts them
-(``prefix_blocks`` and ``reused_prefix_blocks``), or states ``cached_tokens``, is taken at its word:
-those are hits of a cache without limit. A share holds for every prompt alike, once the cache has
-been filled.
+A trace that names the blocks of its prompts is run through a cache of least recent use, cold at its
+start. Its ``hash_ids`` stand for 512 tokens each in Mooncake's traces, and for 16 in those of
+Alibaba's Model Studio. A trace that counts the blocks (``prefix_blocks`` and
+``reused_prefix_blocks``), or states ``cached_tokens``, is taken at its word: those are hits of a
+cache without limit. A share holds for every prompt alike, once the cache has been filled.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from workloads.table_file import read_table
 
 BLOCK_TOKENS = 512
 """Tokens of one block of Mooncake's traces (FAST 2025)."""
+SMALL_BLOCK_TOKENS = 16
+"""Tokens of one block of the Qwen-Bailian and ServeGen traces (their README files)."""
 COUNTS = ("cached_tokens", "prefix_tokens")
 BLOCKS = "reused_prefix_blocks"
 TRACE, COLD = "trace", "cold"
@@ -152,10 +154,18 @@ def _json_hits(path: Path, kv_tokens: int) -> tuple[npt.NDArray[np.float64], Int
     times = table["time_s"].to_numpy(float) if "time_s" in table else np.arange(float(len(table)))
     order = np.argsort(times, kind="stable")
     blocks = [table[JSON_BLOCKS].iloc[row] for row in order]
-    capacity = max(1, kv_tokens // BLOCK_TOKENS)
+    block_tokens = _block_tokens(table)
+    capacity = max(1, kv_tokens // block_tokens)
     hits = np.zeros(len(table), np.int64)
-    hits[order] = np.array(lru_hits(blocks, capacity), np.int64) * BLOCK_TOKENS
+    hits[order] = np.array(lru_hits(blocks, capacity), np.int64) * block_tokens
     return times, hits
+
+
+def _block_tokens(table: pd.DataFrame) -> int:
+    """Tokens of a block: the small size where all prompts fit into as many small blocks."""
+    counts = table[JSON_BLOCKS].map(len).to_numpy(float)
+    fits = table["prompt_tokens"].to_numpy(float) <= SMALL_BLOCK_TOKENS * counts
+    return SMALL_BLOCK_TOKENS if fits[counts > 0].all() else BLOCK_TOKENS
 
 
 def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:

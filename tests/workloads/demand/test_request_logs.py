@@ -43,6 +43,54 @@ def test_mooncake_counts_milliseconds(tmp_path: Path) -> None:
     assert (requests.prompt.tolist(), requests.output.tolist()) == ([6755, 2287], [500, 316])
 
 
+def test_chats_of_model_studio_count_seconds_and_blocks_of_16_tokens(tmp_path: Path) -> None:
+    entries = [
+        {
+            "chat_id": number, "parent_chat_id": -1, "timestamp": 1.5 * number, "type": "text",
+            "input_length": 40, "output_length": 9, "turn": 1, "hash_ids": [7, 8, 100 + number],
+        }
+        for number in range(3)
+    ]  # fmt: skip
+    path = _lines(tmp_path / "qwen.jsonl", entries)
+    requests = read_requests(path)
+    assert requests.arrival_s.tolist() == [0.0, 1.5, 3.0]
+    cached = with_prefix_cache(requests, "trace", kv_tokens=10_000, path=path).cached
+    assert cached is not None
+    assert cached.tolist() == [0, 32, 32]
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.6805900,374,44"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:00.009930+00:00,374,44"),
+        (
+            "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+            "5,ChatGPT,374,44,418,Conversation log",
+        ),
+        (
+            "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
+            "Log Type",
+            "5.5,17,3.2,GPT-4,374,44,418,API log",
+        ),
+        ("request_id,timestamp,input_tokens,output_tokens", "0,0.25,374,44"),
+        (
+            "arrived_at,num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio",
+            "0.25,374,44,418,8.5",
+        ),
+    ],
+    ids=["azure 2023", "azure 2024", "burstgpt", "burstgpt 2", "servegen", "vidur"],
+)
+def test_tables_of_public_logs_are_read_as_they_stand(
+    tmp_path: Path, header: str, row: str
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{header}\n{row}\n{row}\n")
+    requests = read_requests(path)
+    assert (requests.prompt.tolist(), requests.output.tolist()) == ([374] * 2, [44] * 2)
+    assert requests.arrival_s.tolist() == [0.0, 0.0]
+
+
 def test_mooncake_as_demand(tmp_path: Path) -> None:
     later = MOONCAKE[1] | {"timestamp": 61_000}
     demand = read_demand(_lines(tmp_path / "trace.jsonl", [*MOONCAKE, later]))
