@@ -14,10 +14,17 @@ from workloads.models.feed_forward_fields import feed_forward
 from workloads.models.fields import Fields, Reader
 from workloads.models.layer_fields import layers
 from workloads.models.model import Model
-from workloads.models.quantization import precision
+from workloads.models.quantization import precision, stated_quantization
 
 LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
+QUANTIZATION_FILES = {
+    "hf_quant_config.json": "quantization",
+    "quantize_config.json": None,
+    "quant_config.json": None,
+}
+"""Files of ModelOpt, AutoGPTQ and AutoAWQ beside a config that states no quantization, and the key
+under which each keeps it."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Fields under which configs of several towers keep their decoder."""
 TOWERS = {
@@ -138,9 +145,23 @@ def from_config(path: str | Path) -> Model:
         contradicts a field.
     """
     path = Path(path)
-    return from_fields(
-        _document(path), path.parent.resolve().name if path.name == CONFIG else path.stem
-    )
+    if path.name != CONFIG:
+        return from_fields(_document(path), path.stem)
+    return from_fields(_with_quantization(_document(path), path), path.parent.resolve().name)
+
+
+def _with_quantization(fields: Fields, path: Path) -> Fields:
+    """The fields with the quantization that a file beside the config states, if any does."""
+    if stated_quantization(fields, *(fields.get(part) for part in TEXT_PARTS)) is not None:
+        return fields
+    for name, key in QUANTIZATION_FILES.items():
+        beside = path.with_name(name)
+        if beside.is_file():
+            document = _document(beside)
+            stated = document.get(key, document) if key else document
+            method = {"quant_method": name} if isinstance(stated, dict) else {}
+            return {**fields, "quantization_config": {**method, **stated} if method else stated}
+    return fields
 
 
 def _document(path: Path) -> Fields:
@@ -191,7 +212,7 @@ def from_fields(fields: Fields, name: str) -> Model:
         **feed_forward(read),
         **layers(read),
         "left_out": (*left_out, *_predicting(read)),
-        "precision": precision(Reader({**fields, **text}, name)),
+        "precision": precision(stated_quantization(text, fields), name),
         **family.fixed,
     }
     return Model(name=name, **described)

@@ -119,23 +119,6 @@ def test_towers_and_further_predictions_are_left_out_by_name() -> None:
     assert model.parameters == small().parameters
 
 
-@pytest.mark.parametrize(
-    ("stated", "precision"),
-    [
-        ({"quant_method": "fp8"}, "fp8"),
-        ({"quant_method": "mxfp4"}, "fp4"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
-        (
-            {"config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8}}}},
-            "fp8",
-        ),
-    ],
-)
-def test_quantisation_to_floats_is_used(stated: dict[str, Any], precision: str) -> None:
-    assert small(quantization_config=stated).precision == precision
-    assert small().precision == "bf16"
-
-
 def test_serving_takes_the_precision_of_the_weights() -> None:
     eight = small(quantization_config={"quant_method": "fp8"})
     one = cluster("dgx-h100")

@@ -1,0 +1,192 @@
+"""The precision of stored weights: quantization as published configs state it, used or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads.models.test_families import small
+from topologies.errors import InputError
+from workloads.models.huggingface import from_config, from_fields
+
+
+def group(bits: int, kind: str, **more: Any) -> dict[str, Any]:
+    """Weights and inputs of compressed-tensors in one group."""
+    weights = {
+        "actorder": None, "block_structure": None, "dynamic": False, "group_size": None,
+        "num_bits": bits, "observer": "minmax", "observer_kwargs": {}, "strategy": "channel",
+        "symmetric": True, "type": kind,
+    }  # fmt: skip
+    return {
+        "config_groups": {
+            "group_0": {
+                "input_activations": {**weights, "dynamic": True, "strategy": "token"},
+                "output_activations": None, "targets": ["Linear"], "weights": weights,
+            }
+        },
+        "ignore": ["lm_head"], "kv_cache_scheme": None, "quant_method": "compressed-tensors",
+        "quantization_status": "compressed", **more,
+    }  # fmt: skip
+
+
+def quark(*types: str) -> dict[str, Any]:
+    """AMD Quark's config, with a list where weights are quantized in stages."""
+    stages = [{"dtype": name, "is_dynamic": False, "qscheme": "per_tensor"} for name in types]
+    return {
+        "algo_config": None, "exclude": ["lm_head"], "export": {"kv_cache_group": []},
+        "global_quant_config": {
+            "bias": None, "input_tensors": {"dtype": "fp8_e4m3"}, "output_tensors": None,
+            "target_device": None, "weight": stages[0] if len(stages) == 1 else stages,
+        },
+        "layer_quant_config": {}, "layer_type_quant_config": {}, "quant_method": "quark",
+        "quant_mode": "eager_mode",
+    }  # fmt: skip
+
+
+def torchao(name: str) -> dict[str, Any]:
+    """Config of torchao 0.10 and later."""
+    kind = {"default": {"_data": {"set_inductor_config": True}, "_type": name, "_version": 1}}
+    return {"modules_to_not_convert": None, "quant_method": "torchao", "quant_type": kind}
+
+
+MODELOPT = {
+    "quant_method": "modelopt", "producer": {"name": "modelopt", "version": "0.29.0"},
+    "ignore": ["lm_head"],
+}  # fmt: skip
+BLOCKS = {
+    "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+}  # fmt: skip
+FOUR_BITS = {
+    "_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_compute_dtype": "bfloat16",
+    "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "load_in_4bit": True,
+    "load_in_8bit": False, "quant_method": "bitsandbytes",
+}  # fmt: skip
+GPTQ = {"damp_percent": 0.1, "desc_act": True, "group_size": 128, "quant_method": "gptq"}
+SPARSE = {"format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": ["Linear"]}
+
+USED = {
+    "deepseek-ai/DeepSeek-V3": (BLOCKS, "fp8"),
+    "Qwen/Qwen3-32B-FP8": ({**BLOCKS, "modules_to_not_convert": ["lm_head"]}, "fp8"),
+    "MiniMaxAI/MiniMax-M2": ({**BLOCKS, "fmt": "float8_e4m3fn"}, "fp8"),
+    "mistralai/Ministral-3-8B": (
+        {"activation_scheme": "static", "dequantize": False, "quant_method": "fp8",
+         "weight_block_size": None}, "fp8",
+    ),
+    "meta-llama/Llama-3.1-405B-FP8": (
+        {"activation_scale_ub": 1200.0, "quant_method": "fbgemm_fp8",
+         "modules_to_not_convert": ["model.layers.0.mlp.down_proj"]}, "fp8",
+    ),
+    "RedHatAI/Llama-3.3-70B-FP8-dynamic": (group(8, "float", format="float-quantized"), "fp8"),
+    "RedHatAI/Llama-3.1-8B-NVFP4": (group(4, "float", format="nvfp4-pack-quantized"), "fp4"),
+    "openai/gpt-oss-120b": (
+        {"modules_to_not_convert": ["model.layers.*.self_attn"], "quant_method": "mxfp4"}, "fp4",
+    ),
+    "nvidia/Llama-3.1-8B-FP8": (
+        {**MODELOPT, "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8",
+    ),
+    "nvidia/DeepSeek-R1-0528-NVFP4": ({**group(4, "float"), **MODELOPT}, "fp4"),
+    "nvidia/Qwen3-30B-A3B-NVFP4": ({**MODELOPT, "quant_algo": "NVFP4"}, "fp4"),
+    "amd/Llama-3.1-70B-FP8-KV": (quark("fp8_e4m3"), "fp8"),
+    "amd/Llama-3.1-405B-MXFP4": (quark("fp4"), "fp4"),
+    "pytorch/Phi-4-mini-FP8": (torchao("Float8DynamicActivationFloat8WeightConfig"), "fp8"),
+    "torchao 0.7": ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, "fp8"),
+    "ISTA-DASLab FP-Quant": ({"quant_method": "fp_quant", "forward_dtype": "nvfp4"}, "fp4"),
+}  # fmt: skip
+"""Quantization of published models whose weights are floats, and what is used of it."""
+
+REFUSED = {
+    "TheBloke/Llama-2-7B-GPTQ": ({**GPTQ, "bits": 4}, "'gptq' with 4 bits is"),
+    "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8": ({**GPTQ, "bits": 8}, "'gptq' with 8 bits is"),
+    "Qwen/Qwen2.5-7B-Instruct-AWQ": (
+        {"bits": 4, "group_size": 128, "quant_method": "awq", "version": "gemm",
+         "zero_point": True}, "'awq' with 4 bits",
+    ),
+    "unsloth/Llama-3.2-1B-bnb-4bit": (FOUR_BITS, "'bitsandbytes' with 4 bits"),
+    "bitsandbytes LLM.int8()": (
+        {**FOUR_BITS, "load_in_4bit": False, "load_in_8bit": True}, "'bitsandbytes' with 8 bits",
+    ),
+    "RedHatAI w8a8": (group(8, "int", format="int-quantized"), r"'compressed-tensors' \(8-bit int"),
+    "moonshotai/Kimi-K2-Thinking": (group(4, "int", format="pack-quantized"), r"\(4-bit int\)"),
+    "RedHatAI/Sparse-Llama-3.1-8B-2of4": (
+        {"quant_method": "compressed-tensors", "sparsity_config": SPARSE}, "sparse weights",
+    ),
+    "sparse in 8-bit floats": (group(8, "float", sparsity_config=SPARSE), "sparse weights"),
+    "nvidia mixed": (
+        {**MODELOPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": {}}, "MIXED_PRECISION",
+    ),
+    "nvidia AWQ": ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "W4A16_AWQ"),
+    "amd w4a8": (quark("fp8_e4m3", "int4"), r"\(fp8_e4m3, int4\)"),
+    "amd uint4": (quark("uint4"), "uint4"),
+    "pytorch/Qwen3-8B-INT4": (torchao("Int4WeightOnlyConfig"), "Int4WeightOnlyConfig"),
+    "torchao by module": (torchao("ModuleFqnToConfig"), "ModuleFqnToConfig"),
+    "torchao int8": ({"quant_method": "torchao", "quant_type": "int8_weight_only"}, "int8_weight"),
+    "HQQ": (
+        {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4}}},
+        "'hqq' with 4 bits",
+    ),
+    "AQLM": ({"quant_method": "aqlm", "nbits_per_codebook": 16, "num_codebooks": 1}, "'aqlm' is"),
+    "EETQ": ({"quant_method": "eetq", "weights": "int8"}, r"'eetq' \(int8\)"),
+    "microsoft/bitnet-b1.58-2B-4T": (
+        {"quant_method": "bitnet", "linear_class": "autobitlinear"}, "'bitnet' is",
+    ),
+    "Intel AutoRound": (
+        {"bits": 4, "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"},
+        "'auto-round' with 4 bits",
+    ),
+    "ExLlamaV2": ({"quant_method": "exl2", "bits": 5.0, "head_bits": 6}, "'exl2' with 5.0 bits"),
+    "no method": ({"weird": True}, "'none stated' is"),
+}  # fmt: skip
+"""Quantization of published models that is not modelled, and how the message names it."""
+
+
+@pytest.mark.parametrize(("stated", "precision"), USED.values(), ids=USED)
+def test_floats_are_used(stated: dict[str, Any], precision: str) -> None:
+    assert small(quantization_config=stated).precision == precision
+
+
+@pytest.mark.parametrize(("stated", "message"), REFUSED.values(), ids=REFUSED)
+def test_all_else_is_refused_by_name(stated: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        small(quantization_config=stated)
+    assert "Remove quantization_config to cost the model in bf16" in str(raised.value)
+
+
+def test_a_null_in_the_decoder_does_not_hide_what_the_whole_model_states() -> None:
+    decoder = {
+        "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "model_type": "llama", "quantization_config": None,
+    }  # fmt: skip
+    whole = {"model_type": "llava", "text_config": decoder, "quantization_config": BLOCKS}
+    assert from_fields(whole, "seeing").precision == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}}, None),
+        ("quantize_config.json", {"bits": 4, "group_size": 128}, "'quantize_config.json' with 4"),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 128}, "'quant_config.json' with 4 bits"),
+    ],
+)
+def test_files_beside_a_config_count(
+    tmp_path: Path, name: str, content: dict[str, Any], message: str | None
+) -> None:
+    config = {
+        "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "model_type": "llama",
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert from_config(path).precision == "bf16"
+    (tmp_path / name).write_text(json.dumps(content))
+    if message is None:
+        assert from_config(path).precision == "fp4"
+    else:
+        with pytest.raises(InputError, match=message):
+            from_config(path)
+    path.write_text(json.dumps({**config, "quantization_config": BLOCKS}))
+    assert from_config(path).precision == "fp8"
