@@ -34,7 +34,7 @@ def sizes(read: Reader) -> dict[str, Any]:
         "vocab": read.count("padded_vocab_size", "vocab_size"),
         "norm": "rms" if read.has(*RMS) else "layer",
         "tied_embeddings": read.flag(
-            "tie_word_embeddings", "tie_embeddings", "shared_input_output_embedding"
+            "shared_input_output_embedding", "tie_word_embeddings", "tie_embeddings"
         ),
         "head_bias": read.flag("lm_head_bias"),
         "embedding_width": narrow if narrow != hidden else 0,

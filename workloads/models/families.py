@@ -50,6 +50,7 @@ GEMMA3_TEXT = {
     "head_dim": 256, "sliding_window_pattern": 6, "rms_norm_eps": 1e-6,
 }  # fmt: skip
 GEMMA3 = _family(GEMMA3_TEXT, gated_mlp=True, norms=4, qk_norm=True)
+PERSIMMON = _family({"qk_layernorm": True}, **GPT, **BIASED)
 MAMBA = {**TIED, "rms_norm_eps": 1e-5, "use_conv_bias": True, "mamba_version": 1}
 MAMBA2 = {
     "mamba_version": 2, "use_conv_bias": True, "mamba_conv_bias": True, "rms_norm_eps": 1e-5,
@@ -91,6 +92,7 @@ FAMILIES: Mapping[str, Family] = {
     "exaone4": QWEN3,
     "falcon": _family({**TIED, "parallel_attn": True}, **GPT),
     "falcon_mamba": _family({**MAMBA, "tie_word_embeddings": False}),
+    "fuyu": PERSIMMON,
     "gemma": GEMMA,
     "gemma2": _family({**TIED, **GEMMA2_WINDOWS, "rms_norm_eps": 1e-6}, gated_mlp=True, norms=4),
     "gemma3": GEMMA3,
@@ -98,6 +100,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm": _family(SWIGLU, output_bias=False),
     "glm4": _family(SWIGLU, output_bias=False, norms=4),
     "glm4_moe": _family(SWIGLU, output_bias=False),
+    "got": QWEN2,
     "gpt2": _family({**TIED, "learned_positions": True}, **GPT, **BIASED),
     "gpt_bigcode": _family(
         {**TIED, "multi_query": True, "learned_positions": True}, **GPT, **BIASED
@@ -149,11 +152,13 @@ FAMILIES: Mapping[str, Family] = {
     "olmo2": _family(SWIGLU, qk_norm_wide=True),
     "olmo3": _family({**SWIGLU, "sliding_window_pattern": 4}, qk_norm_wide=True),
     "olmoe": _family(SWIGLU, qk_norm_wide=True),
+    "open_llama": _family({**SWIGLU, "shared_input_output_embedding": True}, embedding_norm=True),
     "opt": _family(
         {**TIED, "learned_positions": True, "position_offset": 2, "enable_bias": True},
         **GPT,
     ),
     "orion": _family({"hidden_act": "silu"}, norm="layer"),
+    "persimmon": PERSIMMON,
     "phi": _family(**GPT, **BIASED, head_bias=True, parallel=True, norms=1),
     "phi3": LLAMA,
     "phi3small": _family(TIED, **BIASED, gated_mlp=True, norm="layer"),

@@ -32,6 +32,7 @@ TOWERS = {
     "vision_tower": "vision tower",
     "audio_config": "audio tower",
     "speech_config": "audio tower",
+    "num_channels": "patch embedding",
 }
 NOT_MODELLED = {
     "is_encoder_decoder": "an encoder beside its decoder",
@@ -55,6 +56,7 @@ NOT_MODELLED = {
 }
 """Fields of structures that no part of the simulator costs, and what they stand for."""
 NOT_MODELLED_FAMILIES = {
+    "bert_generation": "the layers of an encoder, with norms behind their parts",
     "git": "images among its tokens",
     "jetmoe": "experts of attention",
 }

@@ -193,6 +193,8 @@ def test_a_windowed_model_is_faster_at_long_sequences() -> None:
 def test_families_that_are_counted_wrong_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"'jetmoe' has experts of attention, which is not modell"):
         small(model_type="jetmoe", num_local_experts=8, num_experts_per_tok=2)
+    with pytest.raises(InputError, match="'bert_generation' has the layers of an encoder"):
+        small(model_type="bert-generation")
 
 
 def test_biogpt_has_biases_and_learned_positions() -> None:
@@ -202,6 +204,47 @@ def test_biogpt_has_biases_and_learned_positions() -> None:
               "layer_norm_eps": 1e-12}  # fmt: skip
     # By transformers 4.57, whose config of the family has these defaults.
     assert from_fields(fields, "biogpt").parameters == 346_763_264
+
+
+def test_persimmon_and_fuyu_have_biases_everywhere() -> None:
+    fields = {"hidden_act": "relu2", "hidden_size": 4096, "intermediate_size": 16384,
+              "num_attention_heads": 64, "num_hidden_layers": 36, "vocab_size": 262_144,
+              "qk_layernorm": True, "layer_norm_eps": 1e-5}  # fmt: skip
+    persimmon = from_fields({**fields, "model_type": "persimmon"}, "persimmon")
+    # By hand: 36 layers of 201,380,096, two embeddings, a final norm; norms of heads have a bias.
+    assert persimmon.parameters == pytest.approx(9_397_175_296, rel=1e-6)
+    images = {"model_type": "fuyu", "num_channels": 3, "patch_size": 30}
+    for fuyu in (
+        {**fields, **images},
+        {**images, "text_config": {**fields, "model_type": "persimmon", "layer_norm_eps": None}},
+    ):
+        model = from_fields(fuyu, "fuyu")
+        assert (model.parameters, model.left_out) == (persimmon.parameters, ("patch embedding",))
+
+
+def test_open_llama_shares_its_embedding_and_norms_it() -> None:
+    fields = {
+        "model_type": "open-llama",
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "hidden_size": 4096,
+        "intermediate_size": 11_008,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "vocab_size": 100_000,
+        "tie_word_embeddings": False,
+    }
+    layers = 32 * (4 * 4096**2 + 3 * 4096 * 11_008 + 2 * 4096)
+    assert from_fields(fields, "open").parameters == 100_000 * 4096 + layers + 2 * 4096
+
+
+def test_gemma_3_leaves_out_what_its_class_fills_in() -> None:
+    """Configs of 4B and 27B state neither vocabulary nor heads, or neither vocabulary."""
+    four = {"hidden_size": 2560, "intermediate_size": 10_240, "model_type": "gemma3_text",
+            "num_hidden_layers": 34, "sliding_window": 1024}  # fmt: skip
+    model = from_fields({"model_type": "gemma3", "text_config": four}, "gemma-3-4b")
+    assert model.parameters == 3_880_263_168
+    assert (model.vocab, model.heads, model.kv_heads, model.head_dim) == (262_208, 8, 4, 256)
 
 
 def test_an_embedding_may_be_tied_under_another_name() -> None:
