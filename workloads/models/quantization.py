@@ -126,7 +126,7 @@ def _objects(value: Any) -> list[Any]:
 
 
 def _is_sparse(stated: dict[str, Any]) -> bool:
-    """Whether weights are stored without their zeros, as 2:4 sparsity is."""
+    """Say whether weights are stored without their zeros, as 2:4 sparsity is."""
     form = Reader(stated, "").value("sparsity_config.format")
     return form is not None and form != "dense"
 

@@ -114,7 +114,7 @@ def _args(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_named(facts: Facts) -> bool:
-    """Whether facts name a collective or a message."""
+    """Say whether facts name a collective or a message."""
     name = str(facts.get("Collective name", ""))
     return bool(MESSAGE.match(name) or _operation(name))
 

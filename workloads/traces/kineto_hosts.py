@@ -28,14 +28,19 @@ class HostCall:
 
 
 class LaunchedWork(Protocol):
-    """Work of the chip: the thread that launched it, if any, when, and when it ended [ps]."""
+    """Work of the chip, as far as host threads have to do with it."""
 
     @property
-    def thread(self) -> Thread | None: ...
+    def thread(self) -> Thread | None:
+        """Thread that launched it, None where the profile has no launch."""
+
     @property
-    def launched_ps(self) -> int: ...
+    def launched_ps(self) -> int:
+        """Time at which it was launched [ps]."""
+
     @property
-    def end_ps(self) -> int: ...
+    def end_ps(self) -> int:
+        """End of the work [ps]."""
 
 
 def thread_of(event: Event) -> Thread:
