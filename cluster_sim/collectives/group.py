@@ -181,7 +181,7 @@ def _filled_box(group: Group) -> Box | None:
 
 
 def _is_line(shape: Torus | Tiered, axis: int) -> bool:
-    """Say whether gaps matter along an axis or tier; any chips of a mesh or switch meet directly."""
+    """Say whether gaps matter along an axis or tier; chips of a mesh or switch meet directly."""
     return isinstance(shape, Torus) or shape.tiers[axis].ring
 
 
