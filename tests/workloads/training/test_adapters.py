@@ -11,7 +11,9 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
-from workloads.training.layers.adapters import layer_adapters, trained_share
+from workloads.training.layers.adapters import layer_adapters, trained_share, with_adapters
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import kernel
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
 
@@ -58,6 +60,25 @@ def test_fine_tuning_on_one_chip_takes_what_was_measured(
 def test_a_short_sequence_takes_as_long_as_one_twice_as_long() -> None:
     short, long = (step_s(replace(LORA, seq=seq, recompute="full")) for seq in (2048, 4096))
     assert long == pytest.approx(short, rel=0.1)
+
+
+@pytest.mark.parametrize(("chip", "per_chip"), [("trn1", 2), ("h100", 1)])
+def test_adapter_in_a_compiled_graph_is_a_wider_product(chip: str, per_chip: int) -> None:
+    """On Trainium it costs as many more columns and rows, elsewhere two products of its own."""
+    plan = replace(LORA, tp=per_chip, ranks_per_chip=per_chip)
+    shapes = RankShapes(EIGHT, plan, chip, catalogue())
+    tokens, rank, inner = shapes.tokens, plan.lora_rank, EIGHT.ffn // plan.tp
+    product = shapes.gemm(tokens, EIGHT.hidden, inner)
+    _, adapter = with_adapters(shapes, [kernel("mlp.down", product)])
+    alone = [shapes.gemm(tokens, rank, inner), shapes.gemm(tokens, EIGHT.hidden, rank)]
+    wider = [
+        shapes.gemm(tokens, EIGHT.hidden + rank, inner),
+        shapes.gemm(tokens, EIGHT.hidden, inner + rank),
+    ]
+    apart_s = sum(timing.seconds for timing in alone)
+    together_s = sum(timing.seconds for timing in wider) - 2 * product.seconds
+    assert adapter.seconds == pytest.approx(together_s if chip == "trn1" else apart_s)
+    assert 0 < together_s < apart_s
 
 
 def test_part_trained_alone_takes_less_than_all_and_more_than_none() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workloads.kernels.chip_share import Timing, family, worst
+from workloads.kernels.runtime import NEURON
 from workloads.models.flops import forward_flops, training_flops
 from workloads.models.model import Model
 from workloads.training.layers.shapes import RankShapes
@@ -96,14 +97,31 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
 def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
     """Both products of an adapter forward."""
     rank, t = shapes.plan.lora_rank, shapes.tokens
+    if shapes.chip.startswith(NEURON):
+        return _widened(shapes, k, n)
     return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank))
 
 
 def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
     """Gradients of an adapter's input and of its two weights."""
     rank, t = shapes.plan.lora_rank, shapes.tokens
-    data = (shapes.gemm(t, rank, n), shapes.gemm(t, k, rank))
-    return _sum(*data, shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
+    weights = (shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
+    if shapes.chip.startswith(NEURON):
+        return _sum(_widened(shapes, n, k), *weights)
+    return _sum(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights)
+
+
+def _widened(shapes: RankShapes, k: int, n: int) -> Timing:
+    """Time by which an adapter lengthens the product beside it in one compiled graph.
+
+    ``[W A]`` has as many more columns as the adapter's rank, and ``[x; xA]`` as many more rows, so
+    that the input is read and the result written only once.
+    """
+    rank, t = shapes.plan.lora_rank, shapes.tokens
+    alone = shapes.gemm(t, n, k)
+    wider = _sum(shapes.gemm(t, n + rank, k), shapes.gemm(t, n, k + rank))
+    seconds = max(0.0, wider.seconds - 2 * alone.seconds)
+    return Timing(seconds, wider.provenance, wider.size_bytes - 2 * alone.size_bytes)
 
 
 def _sum(*parts: Timing) -> Timing:
