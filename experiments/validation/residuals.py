@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from experiments.validation.machines import machines_for
+from experiments.validation.recipes import recipe
 from experiments.validation.row_defaults import filled
 from topologies.errors import InputError
 from workloads.confidence import Interval, Prediction, Residual, Residuals, interval
 from workloads.confidence.features import kernels_assumed
 from workloads.confidence.kinds import (
     EXCHANGE,
-    KERNEL,
     RESEARCH,
     SERVING,
     SERVING_EXPERTS,
     collective_kind,
+    kernel_kind,
     training_kind,
 )
 from workloads.confidence.mixture import NEVER, Slowing, slowing
@@ -30,6 +32,8 @@ EXCHANGES = "expert_exchange"
 """Table of exchanges of experts, which are collectives of uneven sizes."""
 RESEARCH_CODE = "nanotron"
 """Recipe of rows that research code gave on whatever nodes a cluster had."""
+SEPARATE_KERNELS = "unfused"
+"""Attention of frameworks before fused kernels, as recipes and plans name it."""
 MIXED_ABOVE_CHIPS = 128
 """Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
 
@@ -79,7 +83,9 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
     chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
-        kind = training_kind(experts=bool(row.get("experts")), zero=int(row.get("zero") or 0))
+        zero = int(row.get("zero") or 0)
+        unfused = recipe(filled(row).values).attention == SEPARATE_KERNELS
+        kind = training_kind(experts=bool(row.get("experts")), zero=zero, unfused=unfused)
         slow = NEVER
         if str(grades.get("framework", "")).endswith(RESEARCH_CODE):
             kind, slow = RESEARCH, _slowing(row, ranks)
@@ -93,7 +99,8 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
         kind = SERVING_EXPERTS if _has_experts(str(row.get("model"))) else SERVING
         return Prediction(kind, chip, ranks=ranks, assumed=kernels_assumed(chip))
     if quantity in ("kernel_s", "forward_s", "backward_s"):
-        return Prediction(KERNEL, chip, assumed=kernels_assumed(chip))
+        kind = kernel_kind(str(row.get("kernel") or ""))
+        return Prediction(kind, chip, assumed=kernels_assumed(chip))
     return None
 
 
@@ -130,9 +137,23 @@ def row_interval(row: Row, table: str, measured: Residuals) -> Interval | None:
     if prediction is None:
         return None
     ends = interval(predicted, prediction, measured)
+    if row.get("predicted_least") is not None:
+        return _with_tool(ends, row)
     if row["quantity"] != "tokens_per_s":
         return ends
     return Interval(**ends.scaled(predicted), level=ends.level, basis=ends.basis)
+
+
+def _with_tool(ends: Interval, row: Row) -> Interval:
+    """Interval whose ends also hold what the tool that timed the row may add."""
+    predicted, least, most = (row[f"predicted{end}"] for end in ("", "_least", "_most"))
+    more = f"the tool that timed it shows {least * 1e6:,.3g} to {most * 1e6:,.3g} us"
+    return replace(
+        ends,
+        low=ends.low * least / predicted,
+        high=ends.high * most / predicted,
+        basis=f"{ends.basis}; {more}",
+    )
 
 
 def with_intervals(rows: Sequence[Row], table: str, measured: Residuals) -> list[dict[str, Any]]:

@@ -35,6 +35,10 @@ class Degrees(Protocol):
         """Stage of ZeRO."""
 
     @property
+    def attention(self) -> str:
+        """Kernel of attention, ``fused`` or ``unfused``."""
+
+    @property
     def ranks(self) -> int:
         """Ranks of the whole job."""
 
@@ -46,7 +50,11 @@ class Degrees(Protocol):
 def training_features(model: Model, plan: Degrees, chip: str) -> Prediction:
     """Features of a training step."""
     return Prediction(
-        training_kind(experts=model.experts is not None, zero=plan.zero),
+        training_kind(
+            experts=model.experts is not None,
+            zero=plan.zero,
+            unfused=plan.attention == "unfused",
+        ),
         chip,
         tp=plan.tp,
         cp=plan.cp,

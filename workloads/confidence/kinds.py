@@ -1,8 +1,9 @@
 """Kinds of prediction with similar errors, and the features of a prediction of each kind.
 
 The interval of a prediction is made from the residuals of its kind. Kinds follow what dominates the
-error: kernels and pipelines in tensor-parallel training, the framework in sharded training, small
-products and exchanges with experts, start-up in small collectives, links in large ones.
+error: kernels and pipelines in tensor-parallel training, the host and separate kernels before fused
+attention, the framework in sharded training, small products and exchanges with experts, start-up in
+small collectives, links in large ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from workloads.confidence.mixture import NEVER, Slowing
 KIB, MIB = 2**10, 2**20
 
 TENSOR = "training.tensor"
+UNFUSED = "training.unfused"
 SHARDED = "training.sharded"
 EXPERTS = "training.experts"
 RESEARCH = "training.research"
@@ -21,10 +23,14 @@ COLLECTIVES = ("collective.small", "collective.medium", "collective.large")
 EXCHANGE = "collective.exchange"
 SERVING = "serving.dense"
 SERVING_EXPERTS = "serving.experts"
-KERNEL = "kernel"
+KERNELS = ("kernel.product", "kernel.attention", "kernel.memory")
+
+PRODUCTS = ("gemm", "layer", "")
+"""Kernels whose time is that of matrix products; a row without a kernel is one of a layer."""
 
 FAMILY = {
     TENSOR: "training",
+    UNFUSED: "training",
     SHARDED: "training",
     EXPERTS: "training",
     RESEARCH: "training",
@@ -32,12 +38,13 @@ FAMILY = {
     EXCHANGE: "collective",
     SERVING: "serving",
     SERVING_EXPERTS: "serving",
-    KERNEL: "kernel",
+    **dict.fromkeys(KERNELS, "kernel"),
 }
 """Family of each kind: a kind with few tables borrows from the others of its family."""
 
 NAMES = {
     TENSOR: "training with tensor or pipeline parallelism",
+    UNFUSED: "training before fused attention kernels",
     SHARDED: "training with sharded parameters (FSDP)",
     EXPERTS: "training with experts",
     RESEARCH: "training with research code on mixed nodes",
@@ -47,7 +54,9 @@ NAMES = {
     EXCHANGE: "exchanges of experts",
     SERVING: "serving",
     SERVING_EXPERTS: "serving with experts",
-    KERNEL: "kernels",
+    KERNELS[0]: "matrix products and layers",
+    KERNELS[1]: "attention kernels",
+    KERNELS[2]: "kernels that wait for memory",
 }
 
 
@@ -78,8 +87,17 @@ class Prediction:
     slow: Slowing = NEVER
 
 
-def training_kind(*, experts: bool, zero: int) -> str:
+def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:
     """Kind of a training step.
+
+    Parameters
+    ----------
+    experts : bool
+        Whether the model has experts.
+    zero : int
+        Stage of ZeRO.
+    unfused : bool
+        Whether attention is a kernel for each of its steps, as in frameworks until 2022.
 
     Examples
     --------
@@ -88,7 +106,23 @@ def training_kind(*, experts: bool, zero: int) -> str:
     """
     if experts:
         return EXPERTS
-    return SHARDED if zero >= 3 else TENSOR
+    if zero >= 3:
+        return SHARDED
+    return UNFUSED if unfused else TENSOR
+
+
+def kernel_kind(kernel: str) -> str:
+    """Kind of a kernel by its name in validation rows; layers count as the products they are.
+
+    Examples
+    --------
+    >>> kernel_kind("attention"), kernel_kind("gather")
+    ('kernel.attention', 'kernel.memory')
+    """
+    product, attention, memory = KERNELS
+    if kernel == "attention":
+        return attention
+    return product if kernel in PRODUCTS else memory
 
 
 def collective_kind(size_bytes: int) -> str:

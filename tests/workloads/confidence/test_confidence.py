@@ -75,13 +75,13 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
         (Prediction(TENSOR, "h100", 32, 1, 64), DEGREE_DOUBLED**2),
         (Prediction(TENSOR, "h100", 8, 2, 128), DEGREE_DOUBLED**2),
         (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
-        (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST / NOT_FITTED),
+        (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST / NOT_FITTED["training"]),
     ],
 )
 def test_each_step_away_from_what_was_measured_widens(
     prediction: Prediction, factor: float
 ) -> None:
-    assert widening(prediction, _two_tables()) == pytest.approx(NOT_FITTED * factor)
+    assert widening(prediction, _two_tables()) == pytest.approx(NOT_FITTED["training"] * factor)
 
 
 def test_the_basis_names_measurements_and_reasons() -> None:
@@ -184,6 +184,17 @@ def test_training_is_told_apart_by_what_dominates_its_error() -> None:
     assert training_kind(experts=True, zero=3) == "training.experts"
     assert training_kind(experts=False, zero=3) == "training.sharded"
     assert training_kind(experts=False, zero=2) == TENSOR
+    assert training_kind(experts=False, zero=2, unfused=True) == "training.unfused"
+
+
+def test_a_step_before_fused_attention_has_an_interval_of_its_kind() -> None:
+    """Such a step is 1.4 times its own tables' scores wide, where they measured its degrees."""
+    plan = ParallelPlan(tp=8, pp=8, dp=2, global_batch=64, attention="unfused")
+    ends = training_interval(named("gpt3-175b"), plan, "a100-80gb", 10.0)
+    known = shipped_residuals()
+    width = NOT_FITTED["training"] * score_quantile("training.unfused", known)
+    assert math.log(ends.factor) == pytest.approx(width)
+    assert ends.basis.startswith("training before fused attention kernels")
 
 
 def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
