@@ -26,11 +26,11 @@ from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TR
 from cluster_sim.collectives.duration.nccl.tuner import tuner
 from cluster_sim.collectives.group import Group
 from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
-from experiments.validation.collectives import PYTORCH, WAITED
 from experiments.validation.machines import machines_for
 from experiments.validation.recipes import recipe
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
+from experiments.validation.timing_tool import COLLECTIVES, WAITED
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import catalogue
 from topologies.clusters.names import cluster
@@ -116,7 +116,7 @@ def measured(rows: Sequence[Row]) -> Measured:
 def _nccl_s(row: Row) -> float:
     """Measured time of NCCL alone: without what PyTorch adds where it waits for each call [s]."""
     waits = recipe(row.values).collectives == WAITED
-    return float(str(row.values["time_s"])) - waits * catalogue().value(PYTORCH, "waited")
+    return float(str(row.values["time_s"])) - waits * catalogue().value(COLLECTIVES, "waited")
 
 
 def _load(row: Row) -> Load:

@@ -27,16 +27,14 @@ from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import operation
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
+from experiments.validation.timing_tool import collective_shown
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.runtime import collective_seen_by_host
 
-PYTORCH = "nccl.pytorch"
 EXPERTS_PER_TOKEN = 8
 """Experts of a token where a row states none, as many as DeepSeek-V3 has."""
-QUEUED, WAITED = "pytorch", "pytorch-waited"
-"""Recipes of collectives timed through PyTorch: call behind call, or waiting for each."""
 
 
 def time_s(
@@ -65,11 +63,7 @@ def time_s(
 
 
 def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
-    """Time of the collective of one row [s], under ``time_s``.
-
-    Timed through PyTorch it is at least the distance of two calls, or longer by what it takes to
-    issue one where the benchmark waits for each.
-    """
+    """Time of the collective of one row as its tool shows it [s], under ``time_s``."""
     through = recipe(values).collectives
     library = values.get("library") or through
     if library in LIBRARIES:
@@ -87,13 +81,10 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     runtime = values.get("runtime") or "compiled"
     seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
     grades = _provenance(whole, algorithm)
-    if through == WAITED:
-        seconds += parts.value(PYTORCH, "waited")
-    elif through == QUEUED:
-        seconds = max(seconds, parts.value(PYTORCH, "call"))
-    if through in (WAITED, QUEUED):
+    shown = collective_shown(through, seconds, parts)
+    if shown.ends:
         grades["host"] = "assumed: timed through PyTorch"
-    return Outcome({"time_s": seconds}, provenance=grades)
+    return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 
 def _of_library(library: str, values: Mapping[str, Any], parts: Catalogue) -> Outcome:

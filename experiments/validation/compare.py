@@ -32,7 +32,8 @@ def compare(rows: Rows, predict: Predict) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        The cells as read, then ``predicted, published, error, status, why, provenance``.
+        The cells as read, then ``predicted, published, error, status, why, provenance``; where the
+        tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
     """
     return [compare_row(rows.kind, row, predict) for row in rows.rows]
 
@@ -79,6 +80,8 @@ def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:
         "why": outcome.why,
         "provenance": dict(outcome.provenance),
     }
+    if outcome.ends is not None:
+        answer["predicted_least"], answer["predicted_most"] = outcome.ends
     for name, value in outcome.predicted.items():
         if name != first:
             answer[f"predicted_{name}"] = value

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.validation.outcome import Outcome, unsupported
+from experiments.validation.recipes import recipe
 from experiments.validation.schema import Value
+from experiments.validation.timing_tool import kernel_shown
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.errors import InputError
 from workloads.kernels import times
@@ -46,7 +48,9 @@ def predict(values: Mapping[str, Value], numbers: Catalogue | None = None) -> Ou
     how = {"ranks_per_chip": _ranks_per_chip(values, used), "parts": used}
     timing = _KERNELS[kernel](values, how)
     seconds = seen_by_host(chip, timing.seconds, str(values.get("runtime") or "graph"), parts=used)
-    return Outcome({"kernel_s": seconds}, provenance={"kernel": timing.provenance})
+    shown = kernel_shown(recipe(values).collectives, kernel, seconds, used)
+    grades = {"kernel": timing.provenance}
+    return Outcome({"kernel_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 
 def _loaded(values: Mapping[str, Any], numbers: Catalogue) -> Catalogue:

@@ -24,12 +24,16 @@ class Outcome:
         Reason when the status is not ``ok``.
     provenance : mapping of str to str
         By input: measured, interpolated, extrapolated, assumed.
+    ends : pair of float, optional
+        Least and most that the prediction may be by what the tool that timed the row adds [s];
+        None where it adds nothing.
     """
 
     predicted: Mapping[str, float] = field(default_factory=dict)
     status: Status = "ok"
     why: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
+    ends: tuple[float, float] | None = None
 
 
 def unsupported(why: str) -> Outcome:

@@ -41,8 +41,8 @@ class Recipe:
     usual_overlap : str
         Which communication runs beside compute where a row does not say.
     collectives : str
-        Through what a collective was measured: ``nccl``, as by its own tests, ``pytorch`` or
-        ``nvshmem``.
+        Through what a collective or kernel was measured: ``nccl``, as by its own tests, ``nvshmem``
+        or a library of exchanges, or a way of :mod:`experiments.validation.timing_tool`.
     variants : tuple of (path, name)
         Catalogue variants, ``PART.QUANTITY`` and the alternative's name.
     note : str

@@ -241,6 +241,7 @@ KERNEL = Kind(
         Column("direction", "text", choices=("forward", "backward", "forward+backward")),
         Column("writes_cache", "flag"),
         *_counts("size_bytes", "rows"),
+        Column("source", "text"),
         Column("kernel_s", "number", least=0),
     ),
     published=("kernel_s",),

@@ -1,0 +1,77 @@
+"""What the tool that timed a row adds to the time of a collective or kernel itself.
+
+Some tables were timed through a framework rather than inside a compiled graph: PyTorch issues calls
+no closer than some tens of microseconds, or waits for each. How much that adds differs between
+machines, so the addition is a range, whose ends widen the interval of the row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topologies.catalogue.catalogue import Catalogue
+
+QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
+"""Recipes of what was timed through PyTorch: call behind call, waiting for each, kernels alone."""
+COLLECTIVES, KERNELS = "nccl.pytorch", "runtime.pytorch"
+"""Parts of the catalogue."""
+
+
+class Shown(NamedTuple):
+    """Time that a tool shows.
+
+    Attributes
+    ----------
+    seconds : float
+        Time that it usually shows [s].
+    ends : pair of float, optional
+        Least and most that it may show on other machines [s]; None where it adds nothing.
+    """
+
+    seconds: float
+    ends: tuple[float, float] | None = None
+
+
+def collective_shown(through: str, seconds: float, numbers: Catalogue) -> Shown:
+    """Time of a collective as a recipe's tool shows it.
+
+    Call behind call, PyTorch shows at least the distance of two calls; where a captured graph is
+    replayed it may show the collective alone. Waiting for each, it shows the wait as well.
+
+    Parameters
+    ----------
+    through : str
+        ``collectives`` of the row's recipe.
+    seconds : float
+        Time of the collective itself [s].
+    numbers : Catalogue
+    """
+    if through == WAITED:
+        return _added(seconds, numbers, COLLECTIVES, "waited")
+    if through != QUEUED:
+        return Shown(seconds)
+    call = numbers.entry(COLLECTIVES, "call")
+    longest = call.value if call.high is None else call.high
+    return Shown(max(seconds, call.value), (seconds, max(seconds, longest)))
+
+
+def kernel_shown(through: str, kernel: str, seconds: float, numbers: Catalogue) -> Shown:
+    """Time of a kernel as a recipe's tool shows it; see :func:`collective_shown`.
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import catalogue
+    >>> kernel_shown("nccl", "gemm", 1e-4, catalogue())
+    Shown(seconds=0.0001, ends=None)
+    """
+    if through != CALLED:
+        return Shown(seconds)
+    work = "product" if kernel == "gemm" else "elementwise"
+    return _added(seconds, numbers, KERNELS, f"{work}_called")
+
+
+def _added(seconds: float, numbers: Catalogue, part: str, quantity: str) -> Shown:
+    """Time with an addition from the catalogue and from the ends of its range."""
+    more = numbers.entry(part, quantity)
+    low, high = (more.value if end is None else end for end in (more.low, more.high))
+    return Shown(seconds + more.value, (seconds + low, seconds + high))
