@@ -117,3 +117,12 @@ def test_sharded_training_over_a_thousand_chips_takes_what_was_published() -> No
     assert iteration(seven, machine, plan).iteration_s == pytest.approx(1.2, rel=0.1)
     step = iteration(seventy, machine, replace(plan, recompute="selective"), allow_oversized=True)
     assert step.iteration_s == pytest.approx(11.2, rel=0.1)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_adapters_run_on_gpus_and_recompute_there(recompute: str) -> None:
+    """No compiler merges a recomputation with the first run, so that it takes time."""
+    plan = ParallelPlan(dp=8, global_batch=8, seq=2048, lora_rank=16, recompute="none")
+    step = iteration(EIGHT, cluster("dgx-h100"), replace(plan, recompute=recompute))
+    repeated = sum(step.trace.frame().name.str.startswith("again."))
+    assert (repeated > 0) == (recompute == "full")

@@ -83,15 +83,19 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
     kept = [
         step for step in steps if not step.name.endswith(dropped) or trains(shapes.plan, step.name)
     ]
-    if shapes.plan.lora_rank and not shapes.parts.value(
-        f"kernels.{family(shapes.chip).name}", SHARE_AGAIN
-    ):
+    if shapes.plan.lora_rank and not _runs_again(shapes):
         kept = [step for step in kept if not step.name.startswith(AGAIN)]
     names = {step.name for step in kept}
     return [
         step if step.after in names or not step.after else replace(step, after=PREVIOUS)
         for step in kept
     ]
+
+
+def _runs_again(shapes: RankShapes) -> bool:
+    """Return whether the chip runs a recomputation; a compiler may merge it with the first run."""
+    part = f"kernels.{family(shapes.chip).name}"
+    return not shapes.parts.has(part, SHARE_AGAIN) or bool(shapes.parts.value(part, SHARE_AGAIN))
 
 
 def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
