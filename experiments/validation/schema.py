@@ -144,6 +144,7 @@ PLAN = (
     RECOMPUTE,
     OVERLAP,
     *_counts("lora_rank", least=0),
+    Column("lora_on", "text", choices=("all", "attention")),
     ATTENTION,
     Column("compiled", "flag"),
     Column("date", "text"),

@@ -195,6 +195,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         reshard=row["pp"] == 1,  # across a pipeline PyTorch's FSDP keeps what it gathers
         etp=row.get("etp") or 0,
         lora_rank=row.get("lora_rank") or 0,
+        lora_on=row.get("lora_on") or "all",
         train_only=row.get("train_only") or "",
         runtime=row.get("runtime") or "compiled",
         routed_nodes=row.get("routed_nodes") or 0,

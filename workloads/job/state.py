@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.training.layers.adapters import trained_share, whole
+from workloads.training.layers.adapters import trained_share, undivided, whole
 from workloads.training.plan.plan import ParallelPlan
 
 
@@ -78,5 +78,4 @@ def trained_parameters(model: Model, plan: ParallelPlan) -> int:
     """Parameters that have optimizer state: all of them, an adapter's, or one part's."""
     if whole(plan):
         return model.parameters
-    alone = ParallelPlan(lora_rank=plan.lora_rank, train_only=plan.train_only)
-    return trained_share(model, alone, 0).total
+    return trained_share(model, undivided(plan), 0).total

@@ -90,6 +90,19 @@ def test_part_trained_alone_takes_less_than_all_and_more_than_none() -> None:
     assert output < attention < mlp < everything
 
 
+def test_adapters_on_attention_alone_are_fewer_and_faster() -> None:
+    """Rank 16 on q, k, v and o of Llama-3.1-8B: 16 x (8192 + 2 x 5120 + 8192) a layer."""
+    plan = ParallelPlan(dp=8, global_batch=8, seq=2048, lora_rank=16)
+    some = replace(plan, lora_on="attention")
+    assert layer_adapters(EIGHT, some) == 16 * (8192 + 2 * 5120 + 8192)
+    assert trained_share(EIGHT, some, 0).total < trained_share(EIGHT, plan, 0).total
+    everywhere, fewer = (iteration(EIGHT, cluster("dgx-h100"), one) for one in (plan, some))
+    assert fewer.iteration_s < everywhere.iteration_s
+    names = set(fewer.trace.frame().name)
+    assert "attention.qkv.adapter" in names
+    assert not any(name.startswith("mlp") and "adapter" in name for name in names)
+
+
 def test_adapters_and_a_part_alone_exclude_each_other() -> None:
     with pytest.raises(InputError, match="lora rank 16 freezes all weights"):
         replace(LORA, train_only="mlp")

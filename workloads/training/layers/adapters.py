@@ -1,8 +1,8 @@
 """Training a part of a model: low-rank adapters beside frozen weights, or one part alone.
 
 An adapter adds ``B A`` to a frozen weight, A of (columns in, rank) and B of (rank, columns out)
-(arXiv 2106.09685). It sits on every product of the dense layers. Frozen weights have neither
-gradients nor optimizer state; gradients of inputs go on through them.
+(arXiv 2106.09685). It sits on every product of the dense layers, or on those around attention.
+Frozen weights have neither gradients nor optimizer state; gradients of inputs go on through them.
 """
 
 from __future__ import annotations
@@ -43,24 +43,30 @@ def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
     model, plan = shapes.model, shapes.plan
     inner = part(model.ffn, plan.tp)
     columns = (shapes.heads + 2 * shapes.kv_heads) * model.head_dim
-    return {
+    sizes = {
         "attention.qkv": (model.hidden, columns),
         "attention.out": (shapes.values, model.hidden),
         "mlp.up": (model.hidden, inner * (2 if model.gated_mlp else 1)),
         "mlp.down": (inner, model.hidden),
     }
+    return {name: size for name, size in sizes.items() if adapted(plan, name)}
+
+
+def adapted(plan: ParallelPlan, name: str) -> bool:
+    """Return whether the product of this name has adapters."""
+    return plan.lora_on == "all" or name.startswith(plan.lora_on)
 
 
 def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Steps of a layer forward, each product followed by that of its adapter."""
     if not shapes.plan.lora_rank:
         return list(steps)
-    sizes, adapted = products(shapes), []
+    sizes, longer = products(shapes), []
     for step in steps:
-        adapted.append(step)
+        longer.append(step)
         if step.name in sizes:
-            adapted.append(kernel(f"{step.name}.adapter", _adapter(shapes, *sizes[step.name])))
-    return adapted
+            longer.append(kernel(f"{step.name}.adapter", _adapter(shapes, *sizes[step.name])))
+    return longer
 
 
 def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
@@ -140,8 +146,9 @@ def layer_adapters(model: Model, plan: ParallelPlan) -> int:
     inner = part(model.ffn, plan.tp)
     widths = {"gate": inner, "up": inner} if model.gated_mlp else {"up": inner}
     pairs = [(model.hidden, count * model.head_dim) for count in (heads, kv_heads, kv_heads)]
-    pairs += [(part(model.value_width, plan.tp), model.hidden), (inner, model.hidden)]
-    pairs += [(model.hidden, width) for width in widths.values()]
+    pairs += [(part(model.value_width, plan.tp), model.hidden)]
+    if adapted(plan, "mlp"):
+        pairs += [(inner, model.hidden), *((model.hidden, width) for width in widths.values())]
     return plan.lora_rank * sum(k + n for k, n in pairs)
 
 
@@ -163,6 +170,11 @@ def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
     return Share(min(inner, held.dense) if not model.experts else 0, held.experts)
 
 
+def undivided(plan: ParallelPlan) -> ParallelPlan:
+    """Plan that trains the same parameters on one rank."""
+    return ParallelPlan(lora_rank=plan.lora_rank, lora_on=plan.lora_on, train_only=plan.train_only)
+
+
 def trained_flops(model: Model, plan: ParallelPlan) -> float:
     """FLOPs of an optimizer step without the gradients of what is frozen."""
     if whole(plan):
@@ -170,8 +182,7 @@ def trained_flops(model: Model, plan: ParallelPlan) -> float:
     forward = forward_flops(model, plan.seq)
     if plan.train_only == "output":
         return plan.tokens * (forward + 4 * model.vocab * model.hidden)
-    shares = ParallelPlan(lora_rank=plan.lora_rank, train_only=plan.train_only)
-    trained = trained_share(model, shares, 0).dense
+    trained = trained_share(model, undivided(plan), 0).dense
     return plan.tokens * (2 * forward + 2 * trained)
 
 

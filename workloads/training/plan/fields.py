@@ -21,6 +21,7 @@ CHOICES = {
     "attention": ("fused", "unfused"),
     "zero": (0, 1, 2, 3),
     "cp_exchange": ("ring", "all-gather"),
+    "lora_on": ("all", "attention"),
     "train_only": ("", "attention", "mlp", "output"),
     "runtime": ("compiled", "eager", "xla"),
 }

@@ -98,6 +98,8 @@ class ParallelPlan:
         library's default, see :func:`workloads.training.layers.data_parallel.bucket_parameters`.
     lora_rank : int
         Rank of the adapters that are trained beside frozen weights; 0 trains the weights.
+    lora_on : {"all", "attention"}
+        Products of a layer that have adapters: all, or those around attention.
     train_only : {"", "attention", "mlp", "output"}
         The one part of the model that is trained; empty for all of it.
     runtime : {"compiled", "eager", "xla"}
@@ -227,6 +229,10 @@ class ParallelPlan:
     lora_rank: int = field(
         default=0,
         metadata=option("Rank of trained adapters; weights are frozen", default="0, no adapters"),
+    )
+    lora_on: str = field(
+        default="all",
+        metadata=option("Products that have adapters", choices=CHOICES["lora_on"]),
     )
     train_only: str = field(
         default="",
