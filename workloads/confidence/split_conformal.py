@@ -23,11 +23,12 @@ from workloads.confidence.residuals import Residuals, shipped_residuals
 
 BORROWED_TABLES = 1
 """Tables that the family counts for, beside a kind's own."""
-NOT_FITTED = {"training": 1.4, "collective": 1.25, "serving": 1.25, "kernel": 1.25}
+NOT_FITTED = {"training": 1.3, "collective": 1.25, "serving": 1.25, "kernel": 1.25}
 """Widening for all of a family: constants have seen most tables, a new table is one that nothing
 was fitted to. The factors are assumed. 80th percentiles of fitted tables of training are 2 to 9 %
 (5 in the middle), of tables that nothing was fitted to 7 to 24 % (fsdp_more, tpu_training,
-moe_folding, megatron_more); the latter are part of the scores already."""
+moe_folding, megatron_more, mlperf_lora, nemo_more); the latter are part of the scores already, and
+are covered to 80 % by the others."""
 NEW_CHIP = 1.5
 """Widening for a chip without a measured row of the kind."""
 DEGREE_DOUBLED = 1.15
