@@ -1,4 +1,4 @@
-"""What the tool that timed a row adds to the time of a collective or kernel itself.
+"""Tools that timed a row add to the time of a collective or kernel itself.
 
 Some tables were timed through a framework rather than inside a compiled graph: PyTorch issues calls
 no closer than some tens of microseconds, or waits for each. How much that adds differs between

@@ -51,8 +51,7 @@ class ParallelPlan:
         3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
     reshard : bool
         Under ZeRO-2 and 3 whether each pass leaves but the shards; if not, gradients and parameters
-        stay whole from a step's first microbatch to its last, as in PyTorch's FSDP across a
-        pipeline.
+        stay whole over a step, as in PyTorch's FSDP across a pipeline.
     sequence_parallel : bool
         Whether norms and residuals are split along the sequence over tp (arXiv 2205.05198).
     schedule : str
@@ -99,12 +98,11 @@ class ParallelPlan:
     lora_rank : int
         Rank of the adapters that are trained beside frozen weights; 0 trains the weights.
     lora_on : {"all", "attention"}
-        Products of a layer that have adapters: all, or those around attention.
+        Products that have adapters.
     train_only : {"", "attention", "mlp", "output"}
         The one part of the model that is trained; empty for all of it.
     runtime : {"compiled", "eager", "xla"}
-        Way in which the host issues work to Trainium: programs of a whole microbatch, one operation
-        at a time, or programs that torch-xla starts one by one.
+        Trainium's host issues whole microbatches, single operations, or programs of torch-xla.
 
     Raises
     ------
@@ -231,8 +229,7 @@ class ParallelPlan:
         metadata=option("Rank of trained adapters; weights are frozen", default="0, no adapters"),
     )
     lora_on: str = field(
-        default="all",
-        metadata=option("Products that have adapters", choices=CHOICES["lora_on"]),
+        default="all", metadata=option("Products with adapters", choices=CHOICES["lora_on"])
     )
     train_only: str = field(
         default="",
