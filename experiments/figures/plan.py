@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.plot.palette import colors
+from experiments.figures.layout import lay_out
 from experiments.figures.training import NAMES, stacked
 from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_bytes, format_seconds
@@ -148,7 +149,7 @@ def _ticks(axes: Axes) -> None:
 
 def _numerals(figure: Figure, axes: Axes, places: Sequence[tuple[float, float]]) -> None:
     """Circle points and number them in order, where no circle and no other numeral lies."""
-    figure.draw_without_rendering()
+    lay_out(figure)
     dots = axes.transData.transform(places) * 72 / figure.dpi
     taken = [(dot - RADIUS, dot + RADIUS) for dot in dots]
     for number, (at, dot) in enumerate(zip(places, dots, strict=True), start=1):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cluster_sim.plot.palette import colors, ink
+from experiments.figures.layout import lay_out
 from topologies.arrays import FloatArray
 from topologies.units import format_seconds
 from workloads.training.program.breakdown import PARTS
@@ -164,7 +165,7 @@ def _write_in(figure: Figure, axes: Axes, scale: FloatArray, totals: FloatArray)
     """Write the time of a part and its share of the total where its bar is wide enough."""
     from matplotlib.colors import to_hex
 
-    figure.draw_without_rendering()
+    lay_out(figure)
     low, high = axes.get_xlim()
     inches = axes.get_window_extent().width / figure.dpi / (high - low)
     for bars in axes.containers:

@@ -21,8 +21,6 @@ MOST_POINTS = 3_000
 """Points of a figure that have values; of longer lines an even choice."""
 MOST_NAMES = 12
 DIGITS = 4
-INCHES_OF_PAD = 0.1
-"""Margin around the tight box of a saved figure."""
 
 
 def description(figure: Figure) -> str:
@@ -66,16 +64,6 @@ def headline(figure: Figure) -> str:
     return _flat(re.sub(r"([^.,:;?!\s])[ \t]*\n\s*(?=\S)", r"\1. ", title))
 
 
-def settle(figure: Figure) -> Bbox:
-    """Lay out a figure for good; returns the box of its saved picture [inches].
-
-    To lay a figure out takes as long as to draw it, and saving would do it twice a file.
-    """
-    figure.draw_without_rendering()
-    figure.set_layout_engine(None)
-    return figure.get_tightbbox().padded(INCHES_OF_PAD)
-
-
 def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
     """Values of the points and bars of a figure, and where they are in its saved picture.
 
@@ -83,7 +71,7 @@ def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
     ----------
     figure : Figure
     drawn : Bbox
-        Box of the picture, as :func:`settle` gives it [inches].
+        Box of the picture, as :func:`experiments.figures.layout.settle` gives it [inches].
 
     Returns
     -------

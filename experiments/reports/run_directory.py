@@ -18,7 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cluster_sim.files import OLD, named_in_faults, remove_orphans, unfinished
-from experiments.reports.hover import description, headline, hover, settle
+from experiments.figures.layout import settle
+from experiments.reports.hover import description, headline, hover
 from experiments.reports.html import REPORT, write_report
 from experiments.reports.run_record import (
     RECORD,

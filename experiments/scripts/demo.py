@@ -59,7 +59,11 @@ def run(
     """
     from experiments.reports.training import breakdown_frame, folding, headline
 
-    step = simulate(model, cluster, tp, pp, global_batch, seq, overlap)
+    # By name, as in save: the cache tells a call by place from one by name.
+    step = simulate(
+        model=model, cluster=cluster, tp=tp, pp=pp,
+        global_batch=global_batch, seq=seq, overlap=overlap,
+    )  # fmt: skip
     mfu = step.interval.scaled(step.mfu)
     return breakdown_frame(step).assign(
         step=headline(step),
@@ -77,7 +81,7 @@ def run(
 
 @functools.cache
 def simulate(
-    model: str, cluster: str, tp: int, pp: int, global_batch: int, seq: int, overlap: str
+    *, model: str, cluster: str, tp: int, pp: int, global_batch: int, seq: int, overlap: str
 ) -> Iteration:
     """Return the step itself, run once for its numbers and its pictures; parameters as for run."""
     from topologies.clusters.names import cluster as machine

@@ -13,8 +13,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.cli.main import app, run
+from experiments.figures.layout import settle
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
-from experiments.reports.hover import description, headline, hover, settle
+from experiments.reports.hover import description, headline, hover
 from experiments.reports.reproduce import command_line
 from experiments.reports.run_record import read_record
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cli.main import run
 from experiments.scripts import demo, step_time_breakdown
 from tests.support.small_models import TOY_CONFIG, config_file
 
@@ -30,6 +31,14 @@ def test_demo_tells_parts_that_sum_to_the_step(config: str) -> None:
     whole_s = frame["time_s"].iloc[-1]
     assert mark.get_xdata() == pytest.approx([frame["mfu"].iloc[0] * whole_s])
     assert frame["step"].iloc[0] in figure.get_suptitle()
+
+
+def test_demo_simulates_its_step_once(config: str, tmp_path: Path) -> None:
+    before = demo.simulate.cache_info().misses
+    size = ("--cluster", "trn2.48xlarge", "--tp", "4", "--pp", "2", "--global-batch", "32")
+    command = ["experiment", "demo", "--model", config, *size, "--seq", "512"]
+    assert run([*command, "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert demo.simulate.cache_info().misses == before + 1
 
 
 def test_breakdown_has_a_row_for_each_model_and_overlap(config: str) -> None:
