@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -34,6 +35,7 @@ COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("runs ring by ring", (*RINGS, "--bandwidth", "1GB/s", "--latency", "1us", "--size", "1MiB")),
     ("runs with shared memory", ("collective", "all-reduce", "trn2.48xlarge", "--size", "1MiB")),
     ("searches for plans", ("plan", *TRAIN[1:5], *STEP[:4])),
+    ("files of a run", (*TRAIN, *STEP, "--out", "run")),
 )
 
 
@@ -58,7 +60,11 @@ def run_quietly(command: Sequence[str]) -> int:
     from experiments.cli.main import run
 
     os.environ[QUIET] = "1"
-    with contextlib.redirect_stdout(io.StringIO()):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         return run([*command, "--json"])
 
 

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cluster_sim.files import whole_file
-from cluster_sim.plot.perfetto_text import block, digits, joined, microseconds, quoted
+from cluster_sim.plot.byte_columns import Column, constant, decimals, picked, rows_of
 from cluster_sim.schedule.table import FIXED, Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arrays import IntArray, distinct
 
 MOST_OPS = 1_000_000
 """Ops in one file; the page in the browser grows slow beyond that."""
+Text: TypeAlias = bytes | memoryview
+
 NO_THREAD = 0
+SEPARATOR = b",\n"
+"""Text after each event but the last."""
+MICROSECOND_PLACES = 6
+"""Decimal places of a picosecond in microseconds."""
 
 
 def write_timeline(
@@ -70,9 +76,10 @@ def write_timeline(
     ...     write_timeline(trace, f"{folder}/timeline.json.gz")
     """
     rows, shown = fitting(trace, trace.rows(ranks, resources), most_ops)
-    events = _names(trace, rows) + _slices(trace, rows) + _lost(trace, rows)
+    blocks = [_names(trace, rows), *_slices(trace, rows), _lost(trace, rows)]
     if arrows:
-        events += _arrows(trace, rows)
+        blocks += _arrows(trace, rows)
+    events = b"".join(blocks)
     facts = {**trace.schedule.facts, "ops": len(trace), "shown": shown}
     end = json.dumps({"displayTimeUnit": "ns", "otherData": {k: str(v) for k, v in facts.items()}})
     # No name and no time in the header: the same trace gives the same bytes.
@@ -81,8 +88,9 @@ def write_timeline(
         part.open("wb") as raw,
         gzip.GzipFile("", "wb", 3, raw, mtime=0) as file,
     ):
-        file.write(b'{"traceEvents":[\n' + events.removesuffix(b",\n") + b"\n],\n")
-        file.write(end[1:].encode() + b"\n")
+        file.write(b'{"traceEvents":[\n')
+        file.write(memoryview(events)[: -len(SEPARATOR)])
+        file.write(b"\n],\n" + end[1:].encode() + b"\n")
 
 
 def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]:
@@ -151,59 +159,57 @@ def _meta(name: str, process: int, thread: int, arguments: dict[str, Any]) -> st
     return json.dumps({"name": name, "ph": "M", "pid": process, "tid": thread, "args": arguments})
 
 
-def _slices(trace: Trace, rows: IntArray) -> bytes:
+def _slices(trace: Trace, rows: IntArray) -> Iterator[Text]:
     """Ops: complete events where only one can run at a time, else begin and end pairs."""
     schedule, times = trace.schedule, trace.times
     slots = np.concatenate([[0], schedule.resources.slots])
     alone = (schedule.kind[rows] == FIXED) & (slots[_thread(trace, rows)] == 1)
-    events = b""
-    for picked, overlapping in ((rows[alone], False), (rows[~alone], True)):
-        start, end = times.start_ps[picked], times.end_ps[picked]
+    for some, overlapping in ((rows[alone], False), (rows[~alone], True)):
+        start, end = times.start_ps[some], times.end_ps[some]
         end = np.where(end < 0, times.stopped_ps or trace.total_ps, end)
-        head, begun, number = _head(trace, picked), microseconds(start), digits(picked)
-        args = joined(',"args":{', _args(trace, picked), "}},\n")
+        head, begun, number = _head(trace, some), _microseconds(start), decimals(some)
+        args = (',"args":{', *_args(trace, some), "}},\n")
         if not overlapping:
-            lasts = microseconds(end - start)
-            events += block(head, ',"ph":"X","ts":', begun, ',"dur":', lasts, args)
+            lasts = _microseconds(end - start)
+            yield _text(*head, ',"ph":"X","ts":', begun, ',"dur":', lasts, *args)
             continue
-        events += block(head, ',"ph":"b","id":', number, ',"ts":', begun, args)
-        events += block(head, ',"ph":"e","id":', number, ',"ts":', microseconds(end), "},\n")
-    return events
+        yield _text(*head, ',"ph":"b","id":', number, ',"ts":', begun, *args)
+        yield _text(*head, ',"ph":"e","id":', number, ',"ts":', _microseconds(end), "},\n")
 
 
-def _lost(trace: Trace, rows: IntArray) -> bytes:
+def _lost(trace: Trace, rows: IntArray) -> Text:
     lost = trace.times.attempts
     shown = np.isin(lost.op, rows)
     op, start, end = lost.op[shown], lost.start_ps[shown], lost.end_ps[shown]
-    place = _place(trace, op)
-    return block(
-        '{"name":"lost attempt","cat":"lost",', place, ',"ph":"X","ts":', microseconds(start),
-        ',"dur":', microseconds(end - start), ',"args":{"op":', digits(op), "}},\n",
+    return _text(
+        '{"name":"lost attempt","cat":"lost",', *_place(trace, op),
+        ',"ph":"X","ts":', _microseconds(start), ',"dur":', _microseconds(end - start),
+        ',"args":{"op":', decimals(op), "}},\n",
     )  # fmt: skip
 
 
-def _arrows(trace: Trace, rows: IntArray) -> bytes:
+def _arrows(trace: Trace, rows: IntArray) -> Iterator[Text]:
     """Flow events from the end of one op to the start of another on a different thread."""
     edges, times = trace.schedule.edges, trace.times
     shown = np.zeros(len(trace), np.bool_)
     shown[rows] = True
     source, target = edges.sources(), edges.dst
     thread = _thread(trace, np.arange(len(trace)))
-    picked = np.flatnonzero(shown[source] & shown[target] & (thread[source] != thread[target]))
-    source, target = source[picked], target[picked]
+    across = np.flatnonzero(shown[source] & shown[target] & (thread[source] != thread[target]))
+    source, target = source[across], target[across]
     # An arrow starts inside its slice: the end itself is already outside.
     leaves = np.maximum(times.end_ps[source] - 1, times.start_ps[source])
     start, end = (
         '{"name":"edge","cat":"edge","ph":"s","id":',
-        '{"name":"edge","cat":"edge","ph":"f",',
+        '{"name":"edge","cat":"edge","ph":"f","bp":"e","id":',
     )
-    number, arrives = digits(picked), microseconds(times.start_ps[target])
-    return block(
-        start, number, ",", _place(trace, source), ',"ts":', microseconds(leaves), "},\n"
-    ) + block(end, '"bp":"e","id":', number, ",", _place(trace, target), ',"ts":', arrives, "},\n")
+    number, arrives = decimals(across), _microseconds(times.start_ps[target])
+    left = _microseconds(leaves)
+    yield _text(start, number, ",", *_place(trace, source), ',"ts":', left, "},\n")
+    yield _text(end, number, ",", *_place(trace, target), ',"ts":', arrives, "},\n")
 
 
-def _head(trace: Trace, rows: IntArray) -> Any:
+def _head(trace: Trace, rows: IntArray) -> tuple[Column | str, ...]:
     """Start of an event: name, category, process and thread."""
     schedule = trace.schedule
     label = schedule.labels.get("what")
@@ -212,23 +218,40 @@ def _head(trace: Trace, rows: IntArray) -> Any:
         label = Codes(
             kind[_thread(trace, np.arange(len(trace)))], ("op", *schedule.resources.kinds)
         )
-    name = quoted(label[rows])
-    return joined('{"name":', name, ',"cat":', name, ",", _place(trace, rows))
+    name = _quoted(label[rows])
+    return '{"name":', name, ',"cat":', name, ",", *_place(trace, rows)
 
 
-def _place(trace: Trace, rows: IntArray) -> Any:
-    process, thread = digits(_process(trace, rows)), digits(_thread(trace, rows))
-    return joined('"pid":', process, ',"tid":', thread)
+def _place(trace: Trace, rows: IntArray) -> tuple[Column | str, ...]:
+    process, thread = decimals(_process(trace, rows)), decimals(_thread(trace, rows))
+    return '"pid":', process, ',"tid":', thread
 
 
-def _args(trace: Trace, rows: IntArray) -> Any:
+def _args(trace: Trace, rows: IntArray) -> list[Column | str]:
     """Details that the page shows of a slice: op, bytes, waiting time and the labels."""
     schedule, times = trace.schedule, trace.times
-    waited = microseconds(times.start_ps[rows] - times.ready_ps[rows])
-    size = digits(schedule.size_bytes[rows])
-    parts: list[Any] = ['"op":', digits(rows), ',"size_bytes":', size, ',"waited_us":', waited]
+    waited = _microseconds(times.start_ps[rows] - times.ready_ps[rows])
+    size = decimals(schedule.size_bytes[rows])
+    parts: list[Column | str] = [
+        '"op":', decimals(rows), ',"size_bytes":', size, ',"waited_us":', waited
+    ]  # fmt: skip
     for key, label in schedule.labels.items():
-        picked = label[rows]
-        text = quoted(picked) if isinstance(picked, Codes) else digits(picked)
-        parts += [f",{json.dumps(key)}:", text]
-    return joined(*parts)
+        values = label[rows]
+        shown = _quoted(values) if isinstance(values, Codes) else decimals(values)
+        parts += [f",{json.dumps(key)}:", shown]
+    return parts
+
+
+def _text(*parts: Column | str) -> Text:
+    """Columns and constant texts side by side, all rows as one text."""
+    return rows_of([constant(p.encode()) if isinstance(p, str) else p for p in parts])
+
+
+def _microseconds(ps: IntArray) -> Column:
+    """Picoseconds as microseconds with six decimals, which is exact."""
+    return decimals(ps, MICROSECOND_PLACES)
+
+
+def _quoted(names: Codes) -> Column:
+    """Names as JSON strings."""
+    return picked([json.dumps(name).encode() for name in names.names], names.code)

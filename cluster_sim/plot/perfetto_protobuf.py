@@ -17,17 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from cluster_sim.files import whole_file
+from cluster_sim.plot.byte_columns import Column, constant, rows_of
 from cluster_sim.plot.perfetto import fitting
 from cluster_sim.plot.perfetto_counters import Counter, counters, drawn_on
-from cluster_sim.plot.protobuf_columns import (
-    Column,
-    constant,
-    fixed64,
-    message,
-    rows_of,
-    varint,
-    within,
-)
+from cluster_sim.plot.protobuf_columns import fixed64, message, varint, within
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arrays import IntArray
@@ -255,18 +248,17 @@ def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes:
 
 
 def _event(drawn: Slices, kind: int) -> list[Column]:
-    return [constant(message((9, kind)), len(drawn.op)), varint(11, drawn.track)]
+    return [constant(message((9, kind))), varint(11, drawn.track)]
 
 
 def _timed(event: Sequence[Column], at_ns: IntArray) -> list[Column]:
     """Packets of these events at these times."""
-    flags = constant(message((10, SEQUENCE), (13, 2)), len(at_ns))
+    flags = constant(message((10, SEQUENCE), (13, 2)))
     return within(PACKET, [varint(8, at_ns), flags, *within(11, event)])
 
 
 def _note(number: int, values: IntArray) -> list[Column]:
-    name = constant(message((1, number)), len(values))
-    return within(4, [name, varint(3, np.maximum(0, values))])
+    return within(4, [constant(message((1, number))), varint(3, np.maximum(0, values))])
 
 
 def _waited(trace: Trace, drawn: Slices) -> IntArray:
@@ -327,8 +319,8 @@ def _counter(place: int, counter: Counter) -> bytes:
     track, points = COUNTERS + place, len(counter.value)
     bits = np.ascontiguousarray(counter.value, np.float64).view(np.int64)
     event = [
-        constant(message((9, COUNTER)), points),
-        varint(11, np.full(points, track)),
+        constant(message((9, COUNTER))),
+        varint(11, np.array([track])),
         fixed64(DOUBLE_VALUE, bits, np.ones(points, np.bool_)),
     ]
     rows = rows_of(_timed(event, counter.at_ps // PS_PER_NS)) if points else b""

@@ -1,40 +1,22 @@
-"""Protocol buffers put together column by column: a million messages in seconds.
+"""Fields of protocol buffers as columns of bytes.
 
-A column is a matrix of bytes, one row a message, and how many of each row count. Columns are laid
-one after the other with a prefix of their length where a message lies within another.
+Columns are laid one after the other, behind a prefix of their length where a message lies within
+another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from cluster_sim.engine.jit import lean
+from cluster_sim.plot.byte_columns import Bytes, Column
 from topologies.arrays import IntArray
 
-Bytes = npt.NDArray[np.uint8]
 VARINT, FIXED64, LENGTH = 0, 1, 2
 """Wire types of the format."""
-
-ROWS_AT_ONCE = 2**14
-"""Rows that are laid out together, so that they stay in the processor's cache."""
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """Bytes of one field of many messages.
-
-    Attributes
-    ----------
-    content : uint8 array (rows, widest)
-    length : int64 array (rows,)
-        Number of bytes of each row that count.
-    """
-
-    content: Bytes
-    length: IntArray
 
 
 def tag(number: int, wire: int) -> bytes:
@@ -75,35 +57,9 @@ def message(*parts: tuple[int, int | bytes | str]) -> bytes:
     return bytes(content)
 
 
-def constant(content: bytes, rows: int) -> Column:
-    """Return the same bytes in every row."""
-    row = np.frombuffer(content, np.uint8)
-    return Column(np.broadcast_to(row, (rows, len(row))), np.full(rows, len(row)))
-
-
 def varint(number: int, values: IntArray) -> Column:
     """Return a field of unsigned numbers."""
-    key = np.frombuffer(tag(number, VARINT), np.uint8)
-    digits = varints(values)
-    rows = len(values)
-    content = np.concatenate([np.broadcast_to(key, (rows, len(key))), digits.content], axis=1)
-    return Column(content, digits.length + len(key))
-
-
-def varints(values: IntArray) -> Column:
-    """Return numbers in groups of seven bits, without a key."""
-    left = np.asarray(values, np.int64)
-    most = int(left.max(initial=0))
-    width = max(1, -(-most.bit_length() // 7))
-    content = np.empty((len(left), width), np.uint8)
-    length = np.ones(len(left), np.int64)
-    for place in range(width):
-        content[:, place] = left & 127
-        left = left >> 7
-        more = left > 0
-        content[more, place] |= 128
-        length += more
-    return Column(content, length)
+    return _varints(values, tag(number, VARINT))
 
 
 def fixed64(number: int, values: IntArray, present: npt.NDArray[np.bool_]) -> Column:
@@ -117,21 +73,29 @@ def fixed64(number: int, values: IntArray, present: npt.NDArray[np.bool_]) -> Co
 
 def within(number: int, columns: Sequence[Column]) -> list[Column]:
     """Return columns as a message that lies in another."""
-    rows = len(columns[0].length)
-    size = varints(np.sum([column.length for column in columns], axis=0))
-    return [constant(tag(number, LENGTH), rows), size, *columns]
+    size = sum((column.length for column in columns), np.zeros(1, np.int64))
+    return [_varints(size, tag(number, LENGTH)), *columns]
 
 
-def rows_of(columns: Sequence[Column]) -> bytes:
-    """Lay the columns of every row one after the other, and the rows likewise."""
-    rows = len(columns[0].length) if columns else 0
-    parts = []
-    for low in range(0, rows, ROWS_AT_ONCE):
-        some = slice(low, low + ROWS_AT_ONCE)
-        content = [column.content[some] for column in columns]
-        used = [
-            np.arange(part.shape[1]) < column.length[some, None]
-            for part, column in zip(content, columns, strict=True)
-        ]
-        parts.append(np.concatenate(content, axis=1)[np.concatenate(used, axis=1)].tobytes())
-    return b"".join(parts)
+def _varints(values: IntArray, key: bytes) -> Column:
+    """Numbers in groups of seven bits, the lowest first, behind a key."""
+    numbers = np.ascontiguousarray(values, np.int64)
+    widest = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
+    content = np.empty((len(numbers), len(key) + widest), np.uint8)
+    content[:, : len(key)] = np.frombuffer(key, np.uint8)
+    length = np.empty(len(numbers), np.int64)
+    _write_varints(numbers, len(key), content, length)
+    return Column(content, length)
+
+
+@lean
+def _write_varints(values: IntArray, begin: int, content: Bytes, length: IntArray) -> None:
+    """Write each number into its row, from a byte on."""
+    for row in range(len(values)):
+        number, at = values[row], begin
+        while number > 127:
+            content[row, at] = number & 127 | 128
+            number >>= 7
+            at += 1
+        content[row, at] = number
+        length[row] = at + 1

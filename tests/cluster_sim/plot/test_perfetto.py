@@ -13,7 +13,6 @@ from hypothesis import given, settings
 
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.plot.perfetto import write_timeline
-from cluster_sim.plot.perfetto_text import block
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
@@ -143,9 +142,3 @@ def test_every_op_that_takes_time_is_there_once(
     first = (folder / "timeline.json.gz").read_bytes()
     _written(trace, folder, arrows=True)
     assert (folder / "timeline.json.gz").read_bytes() == first
-
-
-def test_a_block_of_no_rows_is_empty() -> None:
-    from cluster_sim.plot.perfetto_text import digits
-
-    assert block("x", digits(np.empty(0, np.int64))) == b""

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.plot.byte_columns import rows_of
 from cluster_sim.plot.perfetto_counters import MOST_POINTS, counter
 from cluster_sim.plot.perfetto_protobuf import write_perfetto
-from cluster_sim.plot.protobuf_columns import plain_varint, rows_of, varint
+from cluster_sim.plot.protobuf_columns import plain_varint, varint
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources
 from cluster_sim.trace.trace import Trace, run
