@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import ndimage
 
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
@@ -126,6 +125,8 @@ def _kept(need: FloatArray, lead: float, back: float) -> FloatArray:
 
 def _largest(need: FloatArray, ahead: int, behind: int) -> FloatArray:
     """Largest need from so many minutes behind to so many ahead, at most the whole run."""
+    from scipy import ndimage  # slow to import
+
     size = min(ahead + behind, len(need) - 1) + 1
     # scipy centres a window; the origin moves it so that it ends, or begins, at the minute itself.
     origin = (size - 1) // 2 if behind else -(size // 2)

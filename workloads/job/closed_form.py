@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import minimize_scalar
-
 
 def expected_goodput(
     interval_s: float,
@@ -81,6 +79,8 @@ def best_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
     """
     if checkpoint_s <= 0 or math.isinf(mtbf_s):
         return daly_interval_s(mtbf_s, checkpoint_s)
+    from scipy.optimize import minimize_scalar  # slow to import
+
     near = math.log(max(daly_interval_s(mtbf_s, checkpoint_s), 1e-9))
 
     def waste(log_s: float) -> float:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special
 
 from topologies.arrays import FloatArray
 
@@ -52,6 +51,8 @@ def margin_log(errors: FloatArray, risk: float) -> float:
         part = max(rank - below, 0.0)
         after = ordered[min(below, count - 1)]
         return float(ordered[below - 1] + (after - ordered[below - 1]) * part)
+    from scipy import special  # slow to import, and few need it
+
     spread = float(errors.std(ddof=1)) * math.sqrt(1 + 1 / count)
     tail = float(errors.mean()) + float(special.stdtrit(count - 1, 1 - risk)) * spread
     return max(float(ordered[-1]), tail)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from workloads.confidence import Interval
 from workloads.fleet.lending.answer import Loan, Night, Terms, at_capacity, lend
@@ -78,6 +77,8 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
     failures, costs = fleet.failures, fleet.change_costs
     reserve = 0
     if failures is not None:
+        from scipy import special  # slow to import
+
         mean = cluster.domains * failures.repair_s / failures.unit_mtbf_s / failures.servers
         reserve = min(math.ceil(special.pdtrik(confidence, mean)), cluster.domains)
     rates = [job.rate(job.units) / job.units for job in scenario.jobs if not job.evaluation]

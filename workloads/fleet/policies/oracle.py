@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import ndimage
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
@@ -32,6 +31,8 @@ def oracle(
     )
     plan = np.ceil(need - 1e-9)
     if window > 1:
+        from scipy import ndimage  # slow to import
+
         padded = np.pad(plan, ((0, 0), (window, window)), mode="edge")
         plan = ndimage.grey_closing(padded, size=(1, window))[:, window:-window]
     if lead:

@@ -12,7 +12,6 @@ the first step says is ordered (model-predictive control; solved by HiGHS throug
 from __future__ import annotations
 
 import numpy as np
-from scipy import optimize, sparse
 
 from topologies.arrays import FloatArray
 from workloads.demand.trace import MINUTES_PER_DAY
@@ -83,6 +82,8 @@ def first_step(need: FloatArray, have: FloatArray, units: float, change: float) 
     >>> first_step(need, np.array([10.0]), 20.0, 3.0), first_step(need, np.array([10.0]), 20.0, 1.0)
     (array([10.]), array([2.]))
     """
+    from scipy import optimize, sparse  # slow to import
+
     pools, steps = need.shape
     size = pools * steps
     keep = sparse.identity(size, format="csr")
