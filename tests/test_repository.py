@@ -174,6 +174,7 @@ LATE: dict[str, set[str]] = {
     "experiments/reports/training.py": {
         "cluster_sim.plot",
         "experiments.reports.slices",
+        "pandas",
         "workloads.training.explain",
     },
     "experiments/sweeps/dask_cluster.py": {"distributed"},
@@ -196,6 +197,7 @@ LATE: dict[str, set[str]] = {
     "workloads/job/front.py": {"scipy"},
     "workloads/training/execution/rank_vector/layout.py": {"scipy"},
     "workloads/training/iteration.py": {"workloads.confidence"},
+    "workloads/training/program/breakdown.py": {"pandas"},
     "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
     "workloads/training/plan/schedules/passes.py": {"numpy"},
     "workloads/training/plan/schedules/zero_bubble.py": {"numpy"},

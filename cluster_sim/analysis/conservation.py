@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cluster_sim.analysis.metrics import Stretches, stretches
+from cluster_sim.analysis.stretches import Stretches, stretches
 from cluster_sim.engine.times import DONE
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN

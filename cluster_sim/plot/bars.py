@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from cluster_sim.analysis.metrics import end_of_run_ps, groups_of, stretches
+from cluster_sim.analysis.stretches import end_of_run_ps, groups_of, stretches
 from cluster_sim.plot.palette import colors
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import Codes

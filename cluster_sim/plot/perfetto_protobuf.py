@@ -227,7 +227,7 @@ def _categories(trace: Trace) -> Codes:
     return Codes(kind[schedule.resource], ("op", *schedule.resources.kinds))
 
 
-def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes:
+def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes | memoryview:
     """Begin and end of every slice, one after the other."""
     schedule, count = trace.schedule, len(drawn.op)
     if not count:

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
@@ -19,6 +17,8 @@ from topologies.units import format_bytes, format_seconds
 from workloads.training.memory.in_use import memory_in_use
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from experiments.reports.run_directory import Run
     from workloads.training.iteration import Iteration
     from workloads.training.plan.plan import ParallelPlan
@@ -164,19 +164,20 @@ def folding(run: Iteration) -> str:
 
 def breakdown_frame(run: Iteration) -> pd.DataFrame:
     """The breakdown as a table: ``part``, ``time_s``, ``share``; the iteration last."""
-    parts = {name: value for name, value in run.breakdown_s.items() if value}
-    rows = [(NAMES[name], value, value / run.iteration_s) for name, value in parts.items()]
-    rows.append(("iteration", run.iteration_s, 1.0))
-    return pd.DataFrame(rows, columns=["part", "time_s", "share"])
+    import pandas as pd
+
+    return pd.DataFrame(_breakdown(run), columns=["part", "time_s", "share"])
 
 
 def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
     """The breakdown for people."""
-    frame = breakdown_frame(run)
-    columns = (frame[name].tolist() for name in ("part", "time_s", "share"))
-    return [
-        (part, format_seconds(s), f"{share:.1%}") for part, s, share in zip(*columns, strict=True)
-    ]
+    return [(part, format_seconds(s), f"{share:.1%}") for part, s, share in _breakdown(run)]
+
+
+def _breakdown(run: Iteration) -> list[tuple[str, float, float]]:
+    parts = {name: value for name, value in run.breakdown_s.items() if value}
+    rows = [(NAMES[name], value, value / run.iteration_s) for name, value in parts.items()]
+    return [*rows, ("iteration", run.iteration_s, 1.0)]
 
 
 FIGURE = "step_time_breakdown"
@@ -234,6 +235,8 @@ def _shown_ranks(run: Iteration) -> list[int]:
 
 def metrics(results: Mapping[str, Any]) -> pd.DataFrame:
     """A document of nested numbers as rows of ``metric`` and ``value``."""
+    import pandas as pd
+
     rows = []
     for key, value in results.items():
         if isinstance(value, Mapping):

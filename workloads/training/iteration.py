@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-import pandas as pd
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
@@ -37,7 +36,12 @@ from workloads.training.memory.memory import Memory, check_memory, worst
 from workloads.training.plan.checks import check_model, check_ranks
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.breakdown import breakdown, hidden_and_exposed, mean_s, overlapped_s
+from workloads.training.program.breakdown import (
+    RankTimes,
+    breakdown,
+    hidden_and_exposed,
+    overlapped_s,
+)
 from workloads.training.program.expert_exchange import routing_mistake
 from workloads.training.program.fold import affected_ranks, fold
 from workloads.training.program.group_costs import GroupCosts
@@ -45,6 +49,9 @@ from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from cluster_sim.analysis.category_times import CategoryTimes
     from workloads.confidence import Interval
 
 
@@ -163,22 +170,26 @@ class Iteration:
         more = again * self.plan.tokens / self.iteration_s / self.chips
         return self.mfu + more / self.peak_flops_per_s
 
-    @cached_property
+    @property
     def ranks(self) -> pd.DataFrame:
         """Time of each rank by category, as the module ``program.breakdown`` defines them."""
-        if isinstance(self.trace, RankVector):
-            return self.trace.ranks
-        return breakdown(self.trace, self.undisturbed, self._parts)
+        return self._rank_times.frame()
 
     @cached_property
-    def _parts(self) -> pd.DataFrame | None:
-        """Intervals that breakdown and overlap are made of, computed once for a trace."""
+    def _rank_times(self) -> RankTimes:
+        if isinstance(self.trace, RankVector):
+            return self.trace.ranks
+        return breakdown(self.trace, self.undisturbed, self._times)
+
+    @cached_property
+    def _times(self) -> CategoryTimes | None:
+        """Times that breakdown and overlap are made of, computed once for a trace."""
         return hidden_and_exposed(self.trace) if isinstance(self.trace, Trace) else None
 
     @property
     def breakdown_s(self) -> dict[str, float]:
         """Mean over all ranks by category [s]."""
-        return {part: total / self.iterations for part, total in mean_s(self.ranks).items()}
+        return {part: total / self.iterations for part, total in self._rank_times.mean_s().items()}
 
     @property
     def undisturbed_s(self) -> float | None:
@@ -198,7 +209,7 @@ class Iteration:
         """Communication hidden behind compute, mean over all ranks [s]."""
         if isinstance(self.trace, RankVector):
             return self.trace.overlapped_s / self.iterations
-        return overlapped_s(self.trace, self._parts) / self.iterations
+        return overlapped_s(self.trace, self._times) / self.iterations
 
     @cached_property
     def provenance(self) -> Mapping[str, str]:

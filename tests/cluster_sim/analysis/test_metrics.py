@@ -23,9 +23,9 @@ from cluster_sim.analysis.metrics import (
     label_use,
     node_bytes,
     resource_use,
-    stretches,
     summary,
 )
+from cluster_sim.analysis.stretches import stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, FLOW, Edges, Flows, Resources, Schedule

@@ -22,7 +22,7 @@ from experiments.scripts import (
 from experiments.scripts.training_rows import Replica
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
-from workloads.training.program.breakdown import PARTS, mean_s
+from workloads.training.program.breakdown import PARTS, RankTimes
 
 
 @pytest.fixture
@@ -94,9 +94,10 @@ def test_weak_scaling_refuses_parts_of_domains(config: str) -> None:
 
 def test_means_of_half_a_million_ranks_do_not_overflow() -> None:
     long_ps = 25 * 10**12
-    parts = {f"{part}_ps": [0, 0] for part in PARTS} | {"compute_ps": [long_ps, long_ps + 2]}
-    frame = pd.DataFrame({"count": [250_000, 250_000], **parts})
-    assert mean_s(frame)["compute"] == (long_ps + 1) / 10**12
+    parts = {part: np.zeros(2, np.int64) for part in PARTS}
+    parts["compute"] += [long_ps, long_ps + 2]
+    times = RankTimes(np.arange(2), np.full(2, 250_000), parts)
+    assert times.mean_s()["compute"] == (long_ps + 1) / 10**12
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
     schedule = undisturbed.schedule
     slow = (schedule.labels["rank"] == 0) & (schedule.resource >= 0)  # type: ignore[operator]
     late = replace(schedule, duration_ps=schedule.duration_ps * (1 + slow))
-    shares = breakdown(simulate(late), undisturbed)
+    shares = breakdown(simulate(late), undisturbed).frame()
     assert shares.loc[0, "straggler_ps"] == 0
     assert (shares.loc[[1, 2, 3], "straggler_ps"] > 0).all()
     assert (shares.drop(columns="count").sum(axis=1) == simulate(late).total_ps).all()

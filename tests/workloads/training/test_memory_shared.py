@@ -20,7 +20,7 @@ from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE
-from workloads.training.program.breakdown import breakdown, mean_s
+from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program, sharing
 from workloads.training.program.shared_memory import contending, cover, draws, most_of
@@ -69,7 +69,7 @@ def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(asked: dict[str
     assert _busy_ps(trace) > _busy_ps(usual)
     assert trace.total_ps >= usual.total_ps
     assert not violations(trace)
-    parts = breakdown(trace).drop(columns="count")
+    parts = breakdown(trace).frame().drop(columns="count")
     assert (parts.sum(axis=1) == trace.total_ps).all()
 
 
@@ -80,7 +80,7 @@ def test_folded_is_unfolded(asked: dict[str, Any]) -> None:
     whole, few = run(lower(scarce, memory=True)), run(lower(fold(scarce), memory=True))
     assert len(few.schedule) < len(whole.schedule)
     assert few.total_ps == whole.total_ps
-    assert mean_s(breakdown(few)) == pytest.approx(mean_s(breakdown(whole)))
+    assert breakdown(few).mean_s() == pytest.approx(breakdown(whole).mean_s())
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

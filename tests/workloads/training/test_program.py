@@ -183,7 +183,7 @@ def test_folded_is_unfolded_to_the_picosecond(
     assert folded.total_ps == unfolded.total_ps
     for rank in few.rank.tolist():
         assert ends(folded, rank) == ends(unfolded, rank)
-    parts = breakdown(folded).drop(columns="count")
+    parts = breakdown(folded).frame().drop(columns="count")
     assert (parts.sum(axis=1) == folded.total_ps).all()
     assert violations(folded) == []
     assert folded.frame()["count"].max() == few.count.max()

@@ -45,9 +45,9 @@ def agree(program: Program, how: Disturbance) -> None:
     trace = run(disturb(schedule, program, how)) if how else undisturbed
     vector = evaluate(program, how)
     assert vector.total_ps == trace.total_ps
-    expected = breakdown(trace, undisturbed if how else None)
-    pd.testing.assert_frame_equal(vector.ranks, expected, check_dtype=False)
-    assert (vector.ranks.drop(columns="count").sum(axis=1) == vector.total_ps).all()
+    expected = breakdown(trace, undisturbed if how else None).frame()
+    pd.testing.assert_frame_equal(vector.ranks.frame(), expected, check_dtype=False)
+    assert (vector.ranks.frame().drop(columns="count").sum(axis=1) == vector.total_ps).all()
     assert vector.overlapped_s == pytest.approx(overlapped_s(trace), rel=1e-12)
     assert vector.ops == int((schedule.resource >= 0).sum())
 
@@ -131,7 +131,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "BLOCK_RANKS", 2)
     program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
     one, three = (evaluate(program, WILD, threads=threads) for threads in (1, 3))
-    pd.testing.assert_frame_equal(one.ranks, three.ranks)
+    pd.testing.assert_frame_equal(one.ranks.frame(), three.ranks.frame())
     assert (one.total_ps, one.overlapped_s) == (three.total_ps, three.overlapped_s)
 
 
@@ -181,9 +181,10 @@ def test_folded_is_unfolded() -> None:
     program = toy_program(plan(tp=4, pp=2, dp=2, overlap="all", zero=1), sixteen())
     folded, whole = evaluate(fold(program)), evaluate(program)
     assert folded.total_ps == whole.total_ps
-    assert folded.ranks["count"].sum() == 16
-    kept = whole.ranks.loc[folded.ranks.index]
-    pd.testing.assert_frame_equal(folded.ranks.drop(columns="count"), kept.drop(columns="count"))
+    some, every = folded.ranks.frame(), whole.ranks.frame()
+    assert some["count"].sum() == 16
+    kept = every.loc[some.index]
+    pd.testing.assert_frame_equal(some.drop(columns="count"), kept.drop(columns="count"))
 
 
 def test_a_folded_program_is_not_disturbed() -> None:
@@ -199,8 +200,8 @@ def test_same_seed_same_times() -> None:
 
 def test_a_straggler_slows_everybody_and_is_blamed() -> None:
     vector = evaluate(toy_program(plan(tp=4), sixteen()), Disturbance(stragglers=((0, 2.0),)))
-    assert vector.ranks.loc[0, "straggler_ps"] == 0
-    assert (vector.ranks.loc[[1, 2, 3], "straggler_ps"] > 0).all()
+    assert vector.ranks.frame().loc[0, "straggler_ps"] == 0
+    assert (vector.ranks.frame().loc[[1, 2, 3], "straggler_ps"] > 0).all()
 
 
 def test_jitter_has_its_spread_and_no_bias() -> None:

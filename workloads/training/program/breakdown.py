@@ -7,15 +7,19 @@ as long before the same op, *straggler* for the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from cluster_sim.analysis.categories import overlap, waits
-from cluster_sim.analysis.metrics import end_of_run_ps
+from cluster_sim.analysis.category_times import CategoryTimes, category_times, waiting
+from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ORDER: Mapping[str, list[str]] = {
     "optimizer": ["optimizer"],
@@ -29,6 +33,8 @@ ORDER: Mapping[str, list[str]] = {
     "other": ["host"],
 }
 """Categories, first things first."""
+SILENT = ("optimizer", "compute", "other")
+"""Categories that are no communication."""
 
 PARTS = (
     "compute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
@@ -37,14 +43,45 @@ PARTS = (
 """All parts, in the order in which they are told."""
 
 
-def hidden_and_exposed(trace: Trace) -> pd.DataFrame:
-    """Time that each rank had each category active, first or hidden; see :func:`overlap`."""
-    return overlap(trace, ORDER)
+@dataclass(frozen=True, eq=False)
+class RankTimes:
+    """Time of each rank by category; the parts of every rank sum to the iteration exactly.
+
+    Attributes
+    ----------
+    rank : int array (ranks,)
+        Ascending.
+    count : int array (ranks,)
+        Equal ranks that each stands for.
+    parts_ps : mapping of str to int64 array (ranks,)
+        Time of each of ``PARTS`` [ps].
+    """
+
+    rank: IntArray
+    count: IntArray
+    parts_ps: Mapping[str, IntArray]
+
+    def mean_s(self) -> dict[str, float]:
+        """Mean over all ranks, equal ones counted [s]; sums to the iteration."""
+        return {part: _mean_ps(self.count, self.parts_ps[part]) / PS_PER_S for part in PARTS}
+
+    def frame(self) -> pd.DataFrame:
+        """Return a table by ``rank``: ``count``, and ``<part>_ps`` of each part [ps]."""
+        import pandas as pd
+
+        columns = {f"{part}_ps": self.parts_ps[part] for part in PARTS}
+        index = pd.Index(self.rank, name="rank")
+        return pd.DataFrame({"count": self.count, **columns}, index=index)
+
+
+def hidden_and_exposed(trace: Trace) -> CategoryTimes:
+    """Time that each rank had each category of ``ORDER`` active, first or hidden."""
+    return category_times(trace, ORDER)
 
 
 def breakdown(
-    trace: Trace, undisturbed: Trace | None = None, parts: pd.DataFrame | None = None
-) -> pd.DataFrame:
+    trace: Trace, undisturbed: Trace | None = None, times: CategoryTimes | None = None
+) -> RankTimes:
     """Time of each rank by category.
 
     Parameters
@@ -53,46 +90,32 @@ def breakdown(
         Trace of a schedule with the labels ``rank``, ``what`` and ``count``.
     undisturbed : Trace, optional
         The same schedule run without jitter and faults; without it nobody is a straggler.
-    parts : DataFrame, optional
-        Parts from :func:`hidden_and_exposed`, where they are known already.
-
-    Returns
-    -------
-    DataFrame
-        Index ``rank``; ``count`` and one integer column ``<part>_ps`` for each part [ps]. The
-        parts of every row sum to the iteration exactly.
+    times : CategoryTimes, optional
+        Times from :func:`hidden_and_exposed`, where they are known already.
     """
-    times = hidden_and_exposed(trace) if parts is None else parts
-    exposed = times["exposed_ps"].to_numpy().reshape(-1, len(ORDER))
-    ranks = times.index.unique("rank")
-    frame = pd.DataFrame(exposed, index=ranks, columns=[f"{name}_ps" for name in ORDER])
-    idle = end_of_run_ps(trace) - exposed.sum(axis=1)
+    times = hidden_and_exposed(trace) if times is None else times
+    ranks = np.asarray(times.groups)
+    idle = end_of_run_ps(trace) - times.exposed_ps.sum(axis=1)
     late = np.zeros_like(idle) if undisturbed is None else _late_ps(trace, undisturbed, idle)
-    frame["bubble_ps"] = idle - late
-    frame["straggler_ps"] = late
-    frame["count"] = _counts(trace, frame.index.to_numpy())
-    return frame[["count", *(f"{part}_ps" for part in PARTS)]]
+    parts = {name: times.exposed_ps[:, k] for k, name in enumerate(times.names)}
+    return RankTimes(
+        ranks, _counts(trace, ranks), {**parts, "bubble": idle - late, "straggler": late}
+    )
 
 
 def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray) -> IntArray:
     """Waiting of each rank beyond what the undisturbed run waits before the same op [ps]."""
-    now, before = waits(trace), waits(undisturbed)
-    keys = ["rank", "op"]
-    usual = before.set_index(keys)["wait_ps"]
-    wait = now["wait_ps"].to_numpy()
-    expected = usual.reindex(pd.MultiIndex.from_frame(now[keys]), fill_value=0).to_numpy()
-    late = np.maximum(0, wait - expected)
-    ranks = np.unique(now["rank"].to_numpy())
+    (now, op, _), (before, usual_op, _) = waiting(trace), waiting(undisturbed)
+    ops = len(trace) + 1  # with -1 for the end of the run
+    key, usual_key = now.group * ops + op, before.group * ops + usual_op
+    order = np.argsort(usual_key)
+    usual_ps = np.append((before.end_ps - before.start_ps)[order], 0)
+    place = np.searchsorted(usual_key[order], key)
+    same = np.append(usual_key[order], -2)[place] == key
+    late = now.end_ps - now.start_ps - np.where(same, usual_ps[place], 0)
     summed = np.zeros(len(idle), np.int64)
-    place = np.searchsorted(time_index(trace), ranks)
-    np.add.at(summed, place[np.searchsorted(ranks, now["rank"].to_numpy())], late)
+    np.add.at(summed, now.group, np.maximum(0, late))
     return np.minimum(summed, idle)
-
-
-def time_index(trace: Trace) -> IntArray:
-    """Ranks of a trace, ascending."""
-    label = trace.schedule.labels["rank"]
-    return np.unique(np.asarray(label))
 
 
 def _counts(trace: Trace, ranks: IntArray) -> IntArray:
@@ -103,12 +126,6 @@ def _counts(trace: Trace, ranks: IntArray) -> IntArray:
     return count
 
 
-def mean_s(parts: pd.DataFrame) -> dict[str, float]:
-    """Mean over all ranks, equal ones counted [s]; sums to the iteration."""
-    weight = parts["count"].to_numpy()
-    return {part: _mean_ps(weight, parts[f"{part}_ps"].to_numpy()) / PS_PER_S for part in PARTS}
-
-
 def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
     """Weighted mean; the sum itself would pass 2⁶³ ps for half a million ranks of 20 s."""
     ranks = int(weight.sum())
@@ -116,10 +133,9 @@ def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
     return (int((weight * whole).sum()) * ranks + int((weight * rest).sum())) / ranks
 
 
-def overlapped_s(trace: Trace, parts: pd.DataFrame | None = None) -> float:
+def overlapped_s(trace: Trace, times: CategoryTimes | None = None) -> float:
     """Communication hidden behind something that goes first, mean over all ranks [s]."""
-    frame = (hidden_and_exposed(trace) if parts is None else parts).reset_index()
-    talks = frame[~frame["category"].isin(["optimizer", "compute", "other"])]
-    hidden = talks.groupby("rank")["overlapped_ps"].sum()
-    weight = _counts(trace, hidden.index.to_numpy())
-    return _mean_ps(weight, hidden.to_numpy()) / PS_PER_S
+    times = hidden_and_exposed(trace) if times is None else times
+    talks = [k for k, name in enumerate(times.names) if name not in SILENT]
+    hidden = (times.active_ps - times.exposed_ps)[:, talks].sum(axis=1)
+    return _mean_ps(_counts(trace, np.asarray(times.groups)), hidden) / PS_PER_S

@@ -11,7 +11,6 @@ import os
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
@@ -21,7 +20,7 @@ from workloads.training.execution.rank_vector.cover import COMPARE, IGNORE, RECO
 from workloads.training.execution.rank_vector.machine import Followed, Machine, follow, meet
 from workloads.training.execution.rank_vector.nodes import Nodes, nodes
 from workloads.training.execution.rank_vector.over_blocks import Progress
-from workloads.training.program.breakdown import ORDER, PARTS
+from workloads.training.program.breakdown import ORDER, RankTimes
 from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.program import Program
 
@@ -36,8 +35,7 @@ class RankVector:
         Length of the iteration [ps].
     ops : int
         Ops of all ranks, joins not counted.
-    ranks : DataFrame
-        As :func:`workloads.training.program.breakdown.breakdown` returns it.
+    ranks : RankTimes
     overlapped_s : float
         Communication hidden behind something that goes first, mean over all ranks [s].
     undisturbed_ps : int or None
@@ -46,7 +44,7 @@ class RankVector:
 
     total_ps: int
     ops: int
-    ranks: pd.DataFrame
+    ranks: RankTimes
     overlapped_s: float
     undisturbed_ps: int | None = None
 
@@ -124,17 +122,20 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
     active = machine.unions.active(followed.covered, followed.spent)
     order = machine.layout.order
     count = machine.program.count[order]
-    columns = {f"{name}_ps": spent[code] for code, name in enumerate(ORDER)}
-    columns["bubble_ps"] = followed.until - spent.sum(axis=0) + tail - late
-    columns["straggler_ps"] = late
-    frame = pd.DataFrame({"count": count, **columns})
-    frame.index = pd.Index(machine.program.rank[order], name="rank")
+    parts = {name: spent[code] for code, name in enumerate(ORDER)}
+    parts["bubble"] = followed.until - spent.sum(axis=0) + tail - late
+    parts["straggler"] = late
+    by_rank = np.argsort(machine.program.rank[order], kind="stable")
+    ranks = RankTimes(
+        machine.program.rank[order][by_rank],
+        count[by_rank],
+        {part: values[by_rank] for part, values in parts.items()},
+    )
     talks = [code for code, name in enumerate(ORDER) if name.startswith("exposed")]
     hidden = (active[talks] - spent[talks]).sum(axis=0)
     hidden_s = float(np.average(hidden / PS_PER_S, weights=count))
     ops = int((np.diff(machine.nodes.base) * machine.layout.ranks).sum())
-    parts = frame.sort_index()[["count", *(f"{part}_ps" for part in PARTS)]]
-    return RankVector(total, ops, parts, hidden_s)
+    return RankVector(total, ops, ranks, hidden_s)
 
 
 def _late(followed: Followed, usual: Usual, tail: IntArray) -> IntArray:

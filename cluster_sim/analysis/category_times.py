@@ -1,0 +1,94 @@
+"""Times of categories and of waiting, group by group, as arrays: what the tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.analysis.intervals import Intervals, gaps, shares_ps
+from cluster_sim.analysis.stretches import (
+    Stretches,
+    end_of_run_ps,
+    groups_of,
+    label_of,
+    stretches,
+)
+from cluster_sim.schedule.table import Codes
+from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
+from topologies.errors import InputError
+
+Order = Sequence[str] | Mapping[str, Sequence[str]]
+"""Categories, first things first: names of a label, or category → names that belong to it."""
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryTimes:
+    """Time of each category in each group, such as a rank.
+
+    Attributes
+    ----------
+    groups : array or list (groups,)
+        Value of the label of each group.
+    names : list of str
+        Names of the categories, first things first.
+    active_ps, exposed_ps : int64 array (groups, categories)
+        Time in which the category was on, and nothing before it in the list was [ps].
+    """
+
+    groups: Any
+    names: list[str]
+    active_ps: IntArray
+    exposed_ps: IntArray
+
+
+def category_times(
+    trace: Trace, order: Order, *, by: str = "rank", what: str = "what"
+) -> CategoryTimes:
+    """Time that each group had each category active, first or hidden behind those before it."""
+    names, running, code = categories_of(trace, order, what)
+    groups, values = by_group(trace, by, running)
+    first, active = shares_ps(groups, code, len(names), end_of_run_ps(trace))
+    return CategoryTimes(values, names, active, first[:, : len(names)])
+
+
+def waiting(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any]:
+    """Times at which each group had nothing running.
+
+    Returns
+    -------
+    Intervals
+        In order of group and time.
+    int array (gaps,)
+        The op that is the first to start after the gap, -1 at the end of the run.
+    array or list (groups,)
+        Value of the label of each group.
+    """
+    ran = stretches(trace)
+    groups, values = by_group(trace, by, ran)
+    idle, row = gaps(groups, end_of_run_ps(trace))
+    return idle, np.where(row < 0, -1, ran.op[row]) if len(ran.op) else row, values
+
+
+def categories_of(trace: Trace, order: Order, what: str) -> tuple[list[str], Stretches, IntArray]:
+    """Return the categories, all stretches and the category of each; one more number means none."""
+    label = label_of(trace, what)
+    if not isinstance(label, Codes):
+        raise InputError(f"label {what} holds numbers; give a label of names.")
+    members = order if isinstance(order, Mapping) else {name: [name] for name in order}
+    place: dict[str, int] = {}
+    for k, names in enumerate(members.values()):
+        for name in names:
+            place.setdefault(name, k)
+    code_of = np.array([place.get(name, len(members)) for name in label.names], np.uint16)
+    ran = stretches(trace)
+    return list(members), ran, code_of[label.code[ran.op]]
+
+
+def by_group(trace: Trace, by: str, ran: Stretches) -> tuple[Intervals, Any]:
+    """Return stretches as intervals of the groups of a label, and the value of each group."""
+    code, values = groups_of(trace, by)
+    return Intervals(code[ran.op], ran.start_ps, ran.end_ps, len(values)), values

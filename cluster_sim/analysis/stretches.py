@@ -1,0 +1,90 @@
+"""Stretches of time for which ops ran, and labels as groups of ops: what measures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.engine.times import DONE, RUNNING
+from cluster_sim.schedule.table import Codes, Label
+from cluster_sim.trace.trace import Trace
+from topologies.arrays import IntArray
+from topologies.errors import InputError, suggestion
+
+
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """Each stretch of time for which an op ran: ops that ended, still run, or were lost.
+
+    Attributes
+    ----------
+    op : int array (stretches,)
+    start_ps, end_ps : int64 array (stretches,)
+        Ops that still ran when the run was cut short end at that instant [ps].
+    """
+
+    op: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+
+
+def stretches(trace: Trace) -> Stretches:
+    """Stretches of all ops and lost attempts; busy time is the sum of their lengths (rule 8)."""
+    times, lost = trace.times, trace.times.attempts
+    if not len(lost) and bool((times.status == DONE).all()):
+        return Stretches(np.arange(len(trace), dtype=np.int32), times.start_ps, times.end_ps)
+    op = np.flatnonzero((times.status == DONE) | (times.status == RUNNING)).astype(np.int32)
+    end = times.end_ps[op]
+    end[end < 0] = end_of_run_ps(trace)
+    return Stretches(
+        np.concatenate([op, lost.op]),
+        np.concatenate([times.start_ps[op], lost.start_ps]),
+        np.concatenate([end, lost.end_ps]),
+    )
+
+
+def end_of_run_ps(trace: Trace) -> int:
+    """Instant up to which the run was followed [ps]: its latest end, or where it was stopped."""
+    stopped = trace.times.stopped_ps
+    latest = int(max(trace.total_ps, trace.times.attempts.end_ps.max(initial=0)))
+    return latest if stopped is None else max(stopped, latest)
+
+
+def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntArray]:
+    """A label as codes 0 … n − 1 of its n values, and the values, in order.
+
+    Raises
+    ------
+    InputError
+        When the schedule has no such label.
+    """
+    column = label_of(trace, label)
+    if isinstance(column, Codes):
+        return column.code, column.names
+    low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    if low < 0 or high > 4 * len(column):
+        values, code = np.unique(column, return_inverse=True)
+        return code, values
+    present = np.bincount(column, minlength=high + 1) > 0
+    values = np.flatnonzero(present)
+    if len(values) == high + 1:
+        return column, values
+    return (np.cumsum(present) - 1)[column], values
+
+
+def label_of(trace: Trace, name: str) -> Label:
+    """A label of the schedule.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    labels = trace.schedule.labels
+    if name not in labels:
+        names = ", ".join(labels) or "none"
+        raise InputError(f"no label {name}.{suggestion(name, labels)} The schedule has: {names}.")
+    return labels[name]
