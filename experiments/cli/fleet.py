@@ -170,16 +170,18 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
 def _regret(answer: _Answer, results: Mapping[str, Any], call: Invocation) -> dict[str, float]:
     from experiments.cli.fleet_inputs import run_under
     from workloads.fleet import regret, summary
+    from workloads.fleet.policies.registry import bound_of
 
     _, scenario, _ = answer.main
     usual = replace(answer.asked.policy, headroom=None)
+    bound = bound_of(answer.asked.policy.policy)
     others = {
         name: summary(
             run_under(scenario, name, usual, call.seed), scenario.economics, scenario.prices
         )
-        for name in shown(["oracle", "static"], "fleet, to compare", quiet=call.quiet)
+        for name in shown([bound, "static"], "fleet, to compare", quiet=call.quiet)
     }
-    return regret(results, others["oracle"], others["static"])
+    return regret(results, others[bound], others["static"])
 
 
 def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str, Any]:

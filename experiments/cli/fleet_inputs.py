@@ -165,12 +165,6 @@ def notes(built: Scenario, policy: str) -> list[str]:
             "the forecast knows no earlier day when the run begins, so its first hours are "
             "guesses; --start-day 1 gives it a day of history."
         )
-    if policy == "mpc":
-        remarks.append(
-            "mpc orders what forecast orders unless a valley of the expected need is shorter than "
-            f"a change there and back ({_both_ways_s(built) / 60:,.0f} min); those it does not "
-            "lend. It does not look at prices, power or deadlines of jobs."
-        )
     need, units = built.sizing.units_needed_peak, built.cluster.domains
     if need > units:
         remarks.append(
@@ -178,12 +172,6 @@ def notes(built: Scenario, policy: str) -> list[str]:
             "wait or are shed."
         )
     return remarks
-
-
-def _both_ways_s(built: Scenario) -> float:
-    """Time that a unit takes from training for a change to serving and back [s]."""
-    costs = built.fleet.change_costs
-    return built.lead_s + costs.drain_s + costs.join_s + costs.restart_s
 
 
 def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:

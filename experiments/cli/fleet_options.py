@@ -232,8 +232,8 @@ class PolicyInputs:
     policy: str = field(
         default="forecast",
         metadata=option(
-            "Policy: static, clock, threshold, forecast, mpc, price, power-cap, oracle, or FILE.py "
-            "with policy()"
+            "Policy: static, clock, threshold, forecast, mpc, price, power-cap, oracle, "
+            "mpc-oracle, or FILE.py with policy()"
         ),
     )
     headroom: float | None = field(
@@ -268,12 +268,17 @@ class PolicyInputs:
     price_share: float = field(
         default=0.5,
         metadata=option(
-            "Share of the coming day, its cheapest hours, in which price trains", least=0, most=1
+            "Share of the coming day, the cheapest, in which price trains; mpc: of the unit-time "
+            "that serving leaves",
+            least=0,
+            most=1,
         ),
     )
     power_cap: float | None = field(
         default=None,
-        metadata=option("Draw of the site that power-cap keeps to", unit="MW", least=0, most=MOST),
+        metadata=option(
+            "Draw of the site that power-cap and mpc keep to", unit="MW", least=0, most=MOST
+        ),
     )
     cap: int = field(default=0, metadata=option("Most units that serve; 0 for all", least=0))
     changes_per_minute: int = field(

@@ -36,5 +36,16 @@ def policy_of(
         back_s=costs.drain_s + costs.join_s + costs.restart_s,
         ramp=scenario.fleet.limits.changes_per_minute,
         priced=scenario.prices is not None,
+        busy_share=max(
+            service.capacity.rate_slo_per_s / service.capacity.rate_max_per_s
+            for service in scenario.services
+        ),
+        rest_units=_rest_units(scenario),
     )
     return policy_named(name, replace(settings or Settings(), **changes), situation)
+
+
+def _rest_units(scenario: Scenario) -> float:
+    """Units that evaluation and batch work can use."""
+    evaluating = sum(job.units for job in scenario.jobs if job.evaluation)
+    return float(evaluating if scenario.batch is None else scenario.cluster.domains)

@@ -22,7 +22,7 @@ from workloads.fleet.policies.oracle import oracle
 from workloads.fleet.policies.static import static
 from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.policies.user_policy import load_policy
-from workloads.fleet.policies.view import Limits, View, answer
+from workloads.fleet.policies.view import Decision, Limits, View, answer
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import Ledger
 from workloads.fleet.state.queues import Queue, split_tokens, waits_s
@@ -311,7 +311,9 @@ def test_smoothing_is_a_trailing_mean() -> None:
 
 def test_answers_are_checked() -> None:
     view, before = _view(), np.array([3.0])
-    assert answer(lambda _: None, view, before)[0] is before
+    assert answer(lambda _: None, view, before).serving is before
+    with pytest.raises(InputError, match="-2 units work for job big"):
+        answer(lambda _: Decision(None, jobs={"big": -2}), view, before)
     for wrong in ("many", [1, 2], float("nan"), -0.5, 1e300):
         with pytest.raises(InputError, match="the policy answered"):
             answer(lambda _, wrong=wrong: wrong, view, before)  # type: ignore[misc]

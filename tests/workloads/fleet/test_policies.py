@@ -12,11 +12,10 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
-from workloads.fleet import View, regret, summary
+from workloads.fleet import View, summary
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.kind import Settings, Situation
-from workloads.fleet.policies.predictive import first_step
-from workloads.fleet.policies.registry import KINDS, policy_named
+from workloads.fleet.policies.registry import KINDS, bound_of, policy_named
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import power_w, role_units, timeline
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
@@ -25,6 +24,7 @@ from workloads.fleet.state.roles import Role
 
 UNITS = 100
 ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
+WEIGHING = ("price", "power-cap", "mpc", "mpc-oracle")
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-policy.md"
 
 
@@ -56,9 +56,12 @@ def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
         "price",
         "power-cap",
         "oracle",
+        "mpc-oracle",
     } == set(KINDS)
     for name, kind in KINDS.items():
         assert kind.name == name
+        assert kind.bound in KINDS
+        assert bound_of(name) == ("mpc-oracle" if name in WEIGHING else "oracle")
         assert len(kind.summary) > 20
     situation = Situation(np.ones((1, 60)), 60.0, 60.0)
     with pytest.raises(InputError, match="Did you mean threshold"):
@@ -96,39 +99,6 @@ def test_power_stays_under_its_cap_and_serving_goes_on() -> None:
     kept, was = (summary(each, ECONOMICS) for each in (held, free))
     assert kept["slo_attainment"] == pytest.approx(was["slo_attainment"], abs=0.01)
     assert kept["training_chip_hours"] < was["training_chip_hours"]
-
-
-def test_the_programme_of_mpc_is_solved_right() -> None:
-    """Against every integer plan of a small case."""
-    need = np.array([[4.0, 1.0, 1.0, 3.0]])
-    best, plan = np.inf, None
-    for a in range(6):
-        for b in range(6):
-            for c in range(6):
-                for d in range(6):
-                    kept = np.array([a, b, c, d], float)
-                    back = np.maximum(np.diff(kept, prepend=4.0), 0).sum()
-                    cost = kept.sum() + 1.5 * back + 100 * np.maximum(need[0] - kept, 0).sum()
-                    if cost < best:
-                        best, plan = cost, kept
-    assert plan is not None
-    assert first_step(need, np.array([4.0]), 5.0, 1.5)[0] == pytest.approx(plan[0])
-    # Two pools that want more than there is share it.
-    both = first_step(np.array([[6.0, 6.0], [6.0, 6.0]]), np.array([5.0, 5.0]), 10.0, 1.0)
-    assert both.sum() == pytest.approx(10.0)
-
-
-def test_mpc_serves_like_forecast_and_has_a_regret() -> None:
-    prepared = _scenario(days=1.0)
-    done = {
-        name: summary(run(prepared, policy_of(name, prepared)), ECONOMICS)
-        for name in ("mpc", "forecast", "oracle", "static")
-    }
-    assert done["mpc"]["slo_attainment"] > 0.98
-    assert done["mpc"]["training_chip_hours"] > 0.9 * done["forecast"]["training_chip_hours"]
-    missed = regret(done["mpc"], done["oracle"], done["static"])
-    assert missed["regret_training_chip_hours"] > 0
-    assert done["mpc"]["training_chip_hours"] > done["static"]["training_chip_hours"]
 
 
 def test_a_view_tells_prices_power_and_a_forecast() -> None:

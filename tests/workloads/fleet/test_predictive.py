@@ -1,18 +1,44 @@
-"""``mpc`` beside ``forecast``: the same in long valleys, and fewer moves in short ones."""
+"""``mpc`` beside other policies: valleys, prices, deadlines, power, and the bound of foresight."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from workloads.demand import constant
-from workloads.fleet import ChangeCosts, Fleet, FleetRun, Service, Signals, simulate
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.demand import azure_code, constant
+from workloads.economics import Economics
+from workloads.fleet import (
+    ChangeCosts,
+    Decision,
+    Fleet,
+    FleetRun,
+    Prices,
+    Service,
+    Signals,
+    View,
+    power_w,
+    regret,
+    simulate,
+    summary,
+)
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.predictive import predictive
+from workloads.fleet.policies.predictive import (
+    Weights,
+    expected_by_forecast,
+    predictive,
+)
+from workloads.fleet.policies.programme import FirstStep, JobNeed, Outlook, first_step
 from workloads.fleet.policies.view import Policy
+from workloads.fleet.policy_by_name import policy_of
+from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
+from workloads.fleet.setup.serving import Serving
 from workloads.serving import fixed_rate
 
 DAY = 1440
@@ -51,7 +77,7 @@ def _moved(run: FleetRun) -> int:
 
 def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
     """Of an hour, half is over when the forecast lends 16 more units; they come back untrained."""
-    changing = predictive(change_s=LEAD_S + BACK_S, headroom=0.0)
+    changing = predictive(expected_by_forecast(headroom=0.0), Weights(LEAD_S, BACK_S))
     planned, followed = _run(60, changing), _run(60, forecast(headroom=0.0))
     assert _tokens(planned) == _tokens(followed)
     assert _moved(planned) < _moved(followed) / 3
@@ -59,6 +85,159 @@ def test_a_valley_that_ends_before_lent_units_train_is_not_lent() -> None:
 
 
 def test_in_long_valleys_both_order_the_same() -> None:
-    changing = predictive(change_s=LEAD_S + BACK_S, headroom=0.0)
+    changing = predictive(expected_by_forecast(headroom=0.0), Weights(LEAD_S, BACK_S))
     planned, followed = _run(120, changing), _run(120, forecast(headroom=0.0))
     assert _tokens(planned) == pytest.approx(_tokens(followed), rel=0.02)
+
+
+def _ahead(need: list[float], price: list[float], **changes: Any) -> FirstStep:
+    """Solve the programme for steps of a quarter of an hour and ten units, none of which serves."""
+    steps = len(need)
+    outlook = Outlook(
+        minutes=np.full(steps, 15.0),
+        need=np.array([need]),
+        kept=np.array([need[0]]),
+        training=0.0,
+        units=10.0,
+        lead=0.0,
+        back=0.0,
+        price=np.array(price),
+    )
+    return first_step(replace(outlook, **changes))
+
+
+def test_the_programme_is_solved_right() -> None:
+    """Against every integer plan of a small case: 4 units needed, a valley of two steps, then 3."""
+    need, units, lead = np.array([4, 1, 1, 3]), 5, 1.5
+    plans = np.stack(np.meshgrid(*[np.arange(units + 1)] * 4, indexing="ij"), axis=-1).reshape(
+        -1, 4
+    )
+    back = np.maximum(np.diff(plans, prepend=4, axis=1), 0).sum(axis=1)
+    trained = (units - plans).sum(axis=1) - lead * back
+    trained = np.where((plans >= need).all(axis=1), trained, -np.inf)
+    best = plans[int(np.argmax(trained))]
+    outlook = Outlook(
+        np.full(4, 15.0),
+        need[None].astype(float),
+        np.array([4.0]),
+        1.0,
+        5.0,
+        15 * lead,
+        0.0,
+        np.zeros(4),
+    )
+    assert first_step(outlook).kept[0] == pytest.approx(best[0])
+    # Two pools that want more than there is share it.
+    both = replace(outlook, need=np.full((2, 4), 6.0), kept=np.array([5.0, 5.0]), units=10.0)
+    assert first_step(both).kept.sum() == pytest.approx(10.0)
+
+
+def test_the_programme_weighs_prices_deadlines_and_power() -> None:
+    dear_first, half = [1.0, 0.0], {"share": 0.5}
+    assert _ahead([0, 0], [0.0, 1.0], **half).training == pytest.approx(10)
+    assert _ahead([0, 0], dear_first, **half).training == pytest.approx(0)
+    assert _ahead([0, 0], dear_first).training == pytest.approx(10)  # all that can is wanted
+    # Five units that train go on where a start costs a step, and stop where it costs nothing.
+    assert _ahead([0, 0], dear_first, **half, training=5.0, back=15.0).training == pytest.approx(5)
+    assert _ahead([0, 0], dear_first, **half, training=5.0).training == pytest.approx(0)
+    # 60 unit-minutes due within the dear step are done there, by four units; the rest waits.
+    due = {"share": 0.5, "jobs": (JobNeed(6.0, 60.0, 1),)}
+    urgent = _ahead([0, 0], dear_first, **due)
+    assert (urgent.training, urgent.jobs.tolist()) == (pytest.approx(4), [pytest.approx(4)])
+    # Of two deadlines the nearer one goes first where power lets five units train.
+    two = (JobNeed(5.0, 75.0, 1), JobNeed(5.0, 75.0, 2))
+    tight = _ahead([0, 0], [0.0, 0.0], jobs=two, power_units=np.full(2, 5.0))
+    assert tight.jobs.tolist() == [pytest.approx(5), pytest.approx(0)]
+    assert tight.training == pytest.approx(5)
+
+
+JOBS = """name,units,min_units,step_units,reclaim,priority,tokens_per_s,work_tokens,deadline_h
+endless,80,5,5,shrink,0,80,,
+first,30,5,5,shrink,1,30,9e5,20
+second,20,20,1,pause,1,20,4e5,28
+"""
+CAP_W = 4.0e6
+
+
+def _scenario(folder: Path, *, priced: bool = False) -> Scenario:
+    """A hundred units from a Saturday on, with two days of history and two deadlines."""
+    jobs = folder / "jobs.csv"
+    jobs.write_text(JOBS)
+    return scenario(
+        cluster("trn2-ultraserver:100"),
+        azure_code(),
+        serving=Serving(unit_rate_per_s=5.0),
+        period=Period(1.25, start_day=2.0, scale_to_peak=0.6),
+        training=jobs,
+        operation=Operation(
+            failing=False,
+            economics=Economics(750.0, 400.0, 1.12, 0.001),
+            tariff=_noisy_prices if priced else None,
+        ),
+    )
+
+
+def _noisy_prices(_start: str, minutes: int) -> Prices:
+    """Cheap in every second quarter of an hour on average, dear in the last third of a day."""
+    quarter = np.arange(minutes) // 15
+    noise = np.random.default_rng(0).normal(0, 15, minutes // 15 + 1)[quarter]
+    return Prices(np.where(quarter % 96 < 64, 40.0, 90.0) + noise)
+
+
+def _done(prepared: Scenario, name: str, **changes: Any) -> dict[str, Any]:
+    done = run(prepared, policy_of(name, prepared, **changes))
+    return {
+        **summary(done, prepared.economics, prepared.prices),
+        "over": float((power_w(done, prepared.economics) > 1.01 * CAP_W).mean()),
+    }
+
+
+def test_deadlines_are_met_that_other_policies_miss(tmp_path: Path) -> None:
+    prepared = _scenario(tmp_path)
+    met = {name: _done(prepared, name) for name in ("forecast", "mpc", "mpc-oracle")}
+    assert [each["jobs_in_time"] for each in met.values()] == [0, 2, 2]
+    assert met["mpc"]["training_tokens"] > 0.9 * met["forecast"]["training_tokens"]
+    missed = regret(met["mpc"], met["mpc-oracle"], _done(prepared, "static"))
+    assert missed["regret_training_chip_hours"] > 0
+
+
+def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:
+    prepared = _scenario(tmp_path, priced=True)
+    always, cheap, planned = (_done(prepared, name) for name in ("forecast", "price", "mpc"))
+    assert planned["jobs_in_time"] > cheap["jobs_in_time"]
+    assert planned["training_usd_per_mwh"] < 0.95 * always["training_usd_per_mwh"]
+    assert planned["electricity_usd"] < always["electricity_usd"]
+    assert planned["training_goodput"] > cheap["training_goodput"]
+    none = _done(prepared, "mpc", price_share=0.0)
+    assert none["training_tokens"] <= 1.3e6 * (1 + 1e-9)  # the work that has a deadline
+
+
+def test_under_a_cap_more_trains_than_by_the_rule(tmp_path: Path) -> None:
+    prepared = _scenario(tmp_path)
+    ruled, planned = (_done(prepared, name, power_cap_w=CAP_W) for name in ("power-cap", "mpc"))
+    assert planned["training_tokens"] > 1.5 * ruled["training_tokens"]
+    assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
+    assert planned["over"] <= ruled["over"] + 0.005
+
+
+def test_a_policy_limits_single_jobs(tmp_path: Path) -> None:
+    prepared = _scenario(tmp_path)
+    seen: list[dict[str, int]] = []
+
+    def policy(view: View) -> Decision:
+        seen.append({job.name: job.size for job in view.jobs})
+        late = view.minute >= 120
+        return Decision(20.0, jobs={"endless": 0, "first": 10} if late else {"second": 0})
+
+    run(prepared, policy)
+    assert seen[60] == {"endless": 80, "first": 0, "second": 0}
+    assert seen[240]["endless"] == 0
+    assert seen[240]["first"] == 10
+    assert seen[240]["second"] == 20
+
+
+def test_a_plan_refuses_wrong_weights() -> None:
+    with pytest.raises(InputError, match=r"price share of 1\.5"):
+        Weights(0.0, 0.0, price_share=1.5)
+    with pytest.raises(InputError, match="power cap of -1 W"):
+        Weights(0.0, 0.0, power_cap_w=-1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,9 +30,10 @@ class Settings:
     static_units : float, optional
         Units that ``static`` keeps, instead of what the busiest hour needs.
     price_share : float
-        Share of the coming day's hours, the cheapest, in which ``price`` trains.
+        Share of the coming day, the cheapest, in which ``price`` trains: of its hours, or with
+        ``mpc`` of the unit-time that serving leaves.
     power_cap_w : float, optional
-        Draw of the site that ``power-cap`` keeps to [W].
+        Draw of the site that ``power-cap`` and ``mpc`` keep to [W].
     """
 
     headroom: float | None = None
@@ -59,6 +61,10 @@ class Situation:
         Most units that can be ordered in a minute, 0 for any number.
     priced : bool
         Whether prices of electricity are known.
+    busy_share : float
+        Part of its time for which a unit computes that serves what it can under the SLO.
+    rest_units : float
+        Units that evaluation and batch work can use beside training jobs.
     """
 
     need: FloatArray
@@ -66,6 +72,8 @@ class Situation:
     back_s: float
     ramp: int = 0
     priced: bool = False
+    busy_share: float = 1.0
+    rest_units: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -77,11 +85,14 @@ class PolicyKind:
     name, summary : str
     build : function of Settings and Situation
         Returns the policy.
+    bound : str
+        Name of the policy with foresight that it is compared with.
     """
 
     name: str
     summary: str
     build: Callable[[Settings, Situation], Policy]
+    bound: str = "oracle"
 
 
 def check_not_negative(**values: float) -> None:

@@ -50,4 +50,6 @@ def _build(settings: Settings, _situation: Situation) -> Policy:
     return power_capped(serve, cap_w=settings.power_cap_w)
 
 
-KIND = PolicyKind("power-cap", "serves by forecast, trains within the site's power", _build)
+KIND = PolicyKind(
+    "power-cap", "serves by forecast, trains within the site's power", _build, bound="mpc-oracle"
+)

@@ -1,135 +1,333 @@
-"""``mpc``: solve the coming hours as a linear programme over the forecast, again and again.
+"""``mpc``: plan the coming hours as a linear programme over the forecast, again and again.
 
-Every 15 minutes the units that should serve in each step of the next hours are chosen so that
-
-    sum over steps of  kept units  +  cost of a change · units that come back  +  dear · units short
-
-is least, where kept units and units that come back are whole time steps of units withheld from
-training. Units short of the forecast cost so much that none is, unless the fleet has no more. What
-the first step says is ordered (model-predictive control; solved by HiGHS through scipy).
+Every 15 minutes the programme of :mod:`workloads.fleet.policies.programme` is solved for the coming
+hours, and its first step is ordered (model-predictive control). It weighs serving, the time that
+changes cost, prices of electricity, deadlines of jobs, and the power of the site.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from topologies.arrays import FloatArray
+from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import largest_ahead
 from workloads.fleet.policies.forecasting import with_margin
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
-from workloads.fleet.policies.view import Policy, View
+from workloads.fleet.policies.programme import FirstStep, JobNeed, Outlook, first_step
+from workloads.fleet.policies.view import Decision, JobView, Policy, View
 
 STEP = 15
-"""Minutes between two solutions, and of a step of the programme."""
-SHORT = 100.0
-"""Cost of a unit that is missing for one step, in steps of a unit that does not train."""
+"""Minutes between two plans, and of the first steps of a plan."""
+NEAR, FAR = 24, 18
+"""Steps of 15 minutes, and of an hour after them where prices or deadlines look a day ahead."""
+HOUR = 60
+SAFE = 1.1
+"""Work planned for a job with a deadline over what it has left, because failures and restarts cost
+some, and units counted as computing over those expected to, because minutes differ."""
+MOST_JOBS = 20
+"""Jobs with the nearest deadlines that a plan counts one by one."""
+
+Expected = Callable[[View, int], tuple[FloatArray, FloatArray]]
+"""Units that have to serve in each of so many intervals of 15 minutes, by pool, and the units that
+the demand itself is expected to need; both (pools, intervals)."""
 
 
-def predictive(
-    *,
-    change_s: float,
-    quantile: float = 0.999,
-    headroom: float = 0.05,
-    hours: float = 6.0,
-    most: float = 3.0,
-) -> Policy:
-    """Plan the coming hours by a linear programme over the forecast.
+@dataclass(frozen=True)
+class Weights:
+    """What a plan weighs beside serving.
+
+    Attributes
+    ----------
+    lead_s, back_s : float
+        Time that a unit loses on the way from training to serving, and before it trains [s].
+    price_share : float
+        Part of the unit-time that can train in the coming day, the cheapest, that is to train.
+    power_cap_w : float, optional
+        Most that the site may draw [W].
+    busy_share : float
+        Part of its time for which a unit computes that serves what it can under the SLO.
+    rest_units : float
+        Units that evaluation and batch work can use beside training jobs.
+    """
+
+    lead_s: float
+    back_s: float
+    price_share: float = 0.5
+    power_cap_w: float | None = None
+    busy_share: float = 1.0
+    rest_units: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.price_share <= 1:
+            raise InputError(
+                f"a price share of {self.price_share:g} is not in [0, 1]; 0.5 trains half of what "
+                "could train."
+            )
+        if self.power_cap_w is not None and not self.power_cap_w > 0:
+            raise InputError(
+                f"a power cap of {self.power_cap_w:g} W is not above 0; write it in MW."
+            )
+
+
+@dataclass
+class _Plan:
+    """The last plan: its first step, and the units that were expected to compute then."""
+
+    step: FirstStep
+    due: tuple[JobView, ...]
+    busy: float
+    priced: bool
+
+
+def predictive(expected: Expected, weights: Weights) -> Policy:
+    """Plan the coming hours by a linear programme.
 
     Parameters
     ----------
-    change_s : float
-        Unit-time that a change there and back takes from training [s].
-    quantile, headroom, most : float
-        Margin on the forecast, as in :func:`workloads.fleet.policies.forecasting.forecast`.
-    hours : float
-        Length of the plan.
+    expected : function of a View and a number of intervals
+        Units that the intervals need, such as :func:`expected_by_forecast`.
+    weights : Weights
     """
-    steps = max(2, round(hours * 60 / STEP))
+    plans: list[_Plan] = []
 
-    def policy(view: View) -> FloatArray | None:
-        if view.minute % STEP and view.minute > 0:
-            return None
-        need = np.stack(
-            [_expected(view, row, steps, quantile, most) for row in range(len(view.load))]
-        )
-        need = need * (1 + headroom)
-        need[:, 0] += view.backlog / 10.0
-        have = (view.serving + view.coming).astype(float)
-        return first_step(need, have, float(view.units), change_s / (60.0 * STEP))
+    def policy(view: View) -> Decision:
+        serving = None
+        if view.minute % STEP == 0 or not plans:
+            plans[:] = [_plan(view, expected, weights)]
+            serving = plans[0].step.kept
+        plan = plans[0]
+        training = _training_limit(view, plan, weights)
+        return Decision(serving, training, jobs=_job_limits(view, plan, training))
 
     return policy
 
 
-def first_step(need: FloatArray, have: FloatArray, units: float, change: float) -> FloatArray:
-    """Solve the programme and return its first step; (pools,) units.
+def expected_by_forecast(
+    *, quantile: float = 0.999, headroom: float = 0.05, most: float = 3.0
+) -> Expected:
+    """Expect what the policy ``forecast`` does, and the shape of an earlier day after that.
 
     Parameters
     ----------
-    need : float array (pools, steps)
-    have : float array (pools,)
-        Units that serve or are on their way.
-    units : float
-        Size of the whole fleet.
-    change : float
-        Cost of a unit that comes back, in steps of a unit that does not train.
-
-    Examples
-    --------
-    A valley of two steps is not lent when a change costs three, and is when it costs one:
-
-    >>> need = np.array([[2.0, 2.0, 10.0, 10.0]])
-    >>> first_step(need, np.array([10.0]), 20.0, 3.0), first_step(need, np.array([10.0]), 20.0, 1.0)
-    (array([10.]), array([2.]))
+    quantile, headroom, most : float
+        Margin on the forecast, as in :func:`workloads.fleet.policies.forecasting.forecast`.
     """
-    from scipy import optimize, sparse  # slow to import
 
-    pools, steps = need.shape
-    size = pools * steps
-    keep = sparse.identity(size, format="csr")
-    none = sparse.csr_matrix((size, size))
-    before = sparse.kron(
-        sparse.identity(pools), sparse.eye(steps, steps, k=-1, format="csr"), format="csr"
+    def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
+        lead = max(1, math.ceil(round(view.lead_s * 1000) / 60_000))
+        first_weekday = (view.weekday - (view.history + view.minute) // MINUTES_PER_DAY) % 7
+        rows, loads = [], []
+        for load in view.load:
+            soon = with_margin(load, STEP, lead, first_weekday, quantile, most)
+            ahead = largest_ahead(
+                load, every=STEP, steps=intervals, lead=lead, first_weekday=first_weekday
+            )
+            row = ahead * (soon / ahead[0] if ahead[0] > 0 else 1.0)
+            row[0] = soon
+            rows.append(row)
+            loads.append(ahead)
+        need = np.stack(rows) * (1 + headroom)
+        need[:, 0] += view.backlog / 10.0
+        return need, np.stack(loads)
+
+    return expected
+
+
+def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expected:
+    """Expect what will come: the largest need of every interval, of the first from now on.
+
+    Parameters
+    ----------
+    need : float array (pools, minutes)
+        Units that each minute of the run will need.
+    headroom : float
+    """
+
+    def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
+        lead = max(1, math.ceil(round(view.lead_s * 1000) / 60_000))
+        last = need.shape[1] - 1
+        result = np.empty((len(need), intervals))
+        for number in range(intervals):
+            first = view.minute + (lead + STEP * number if number else 0)
+            end = view.minute + lead + STEP * (number + 1)
+            window = need[:, min(first, last) : min(end, last + 1)]
+            result[:, number] = window.max(axis=1)
+        return result * (1 + headroom), result
+
+    return expected
+
+
+def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
+    """Solve the programme for what is expected at this moment."""
+    due = tuple(sorted((job for job in view.jobs if _has_to(job)), key=_due))[:MOST_JOBS]
+    priced = len(view.prices_usd_per_mwh) > 0
+    far = FAR if priced or due else 0
+    minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
+    need, load = (_by_step(units) for units in expected(view, NEAR + far * HOUR // STEP))
+    busy = SAFE * weights.busy_share * load.sum(axis=0)
+    alive = float(view.units - view.broken)
+    others = sum(job.units for job in view.jobs if job not in due)
+    outlook = Outlook(
+        minutes=minutes,
+        need=need,
+        kept=(view.serving + view.coming).astype(float),
+        training=float(view.training),
+        units=alive,
+        lead=weights.lead_s / 60.0,
+        back=weights.back_s / 60.0,
+        price=_relative_prices(view.prices_usd_per_mwh, minutes),
+        share=weights.price_share if priced else 1.0,
+        power_units=_units_by_power(view, weights, busy),
+        jobs=tuple(_job_need(job, minutes) for job in due),
+        other_units=min(others + weights.rest_units, alive),
     )
-    start = np.zeros((pools, steps))
-    start[:, 0] = have
-    total = sparse.kron(np.ones((1, pools)), sparse.identity(steps), format="csr")
-    rows = sparse.vstack(
-        [
-            sparse.hstack([-keep, none, -keep]),  # kept + short >= need
-            sparse.hstack([keep - before, -keep, none]),  # come back >= kept - kept before
-            sparse.hstack([total, sparse.csr_matrix((steps, 2 * size))]),  # kept <= fleet
-        ],
-        format="csr",
+    return _Plan(first_step(outlook), due, float(busy[0]), priced)
+
+
+def _has_to(job: JobView) -> bool:
+    """Return whether a job has an end that it can still reach in time."""
+    return 0 < job.due_minutes < math.inf and 0 < job.work_left < math.inf
+
+
+def _due(job: JobView) -> float:
+    return job.due_minutes
+
+
+def _by_step(need: FloatArray) -> FloatArray:
+    """Needs of the steps of a plan from those of intervals of 15 minutes: the largest of each."""
+    far = need[:, NEAR:].reshape(len(need), -1, HOUR // STEP).max(axis=2, initial=0.0)
+    return np.concatenate([need[:, :NEAR], far], axis=1)
+
+
+def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray:
+    """Mean price of each step, from 0 in the cheapest to 1 in the dearest; (steps,).
+
+    Prices that are not published yet count as the mean of those that are.
+    """
+    steps = len(minutes)
+    if not len(usd_per_mwh):
+        return np.zeros(steps)
+    length = int(minutes.sum())
+    known = usd_per_mwh[:length]
+    by_minute = np.concatenate([known, np.full(length - len(known), known.mean())])
+    first = np.concatenate([[0], np.cumsum(minutes)[:-1]]).astype(np.int64)
+    means = np.add.reduceat(by_minute, first) / minutes
+    span = float(np.ptp(means))
+    return (means - means.min()) / span if span > 0 else np.zeros(steps)
+
+
+def _units_by_power(view: View, weights: Weights, busy: FloatArray) -> FloatArray:
+    """Units that can train within the power of the site while so many compute for serving."""
+    rise_w = view.unit_busy_w - view.unit_idle_w
+    if weights.power_cap_w is None or rise_w <= 0:
+        return np.full(len(busy), np.inf)
+    left_w = weights.power_cap_w - (view.units - view.broken) * view.unit_idle_w
+    return np.maximum(left_w / rise_w - busy, 0.0)
+
+
+def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
+    """Work of a job within a plan; of a later deadline, the plan's part of the time until then."""
+    ends = np.cumsum(minutes)
+    part = min(1.0, float(ends[-1]) / job.due_minutes)
+    steps = max(1, int(np.searchsorted(ends, job.due_minutes, side="right")))
+    return JobNeed(float(job.units), SAFE * part * job.work_left, steps)
+
+
+def _training_limit(view: View, plan: _Plan, weights: Weights) -> int | None:
+    """Most units that may train in this minute; None where nothing but serving limits them."""
+    limits = []
+    if plan.priced:
+        limits.append(math.ceil(plan.step.training))
+    if weights.power_cap_w is not None:
+        serving = float((view.serving + view.coming).sum())
+        busy = min(serving, plan.busy + float(view.backlog.sum()))
+        allowed = float(_units_by_power(view, weights, np.array([busy]))[0])
+        rise_w = view.unit_busy_w - view.unit_idle_w
+        if rise_w > 0 and view.power_w > weights.power_cap_w:
+            allowed = min(allowed, view.training - (view.power_w - weights.power_cap_w) / rise_w)
+        if math.isfinite(allowed):
+            limits.append(max(0, math.floor(allowed)))
+    return min(limits) if limits else None
+
+
+def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, int] | None:
+    """Limits under which jobs with a deadline get the units that the plan gives them.
+
+    Other jobs share what these leave, and each keeps what it has as far as that goes.
+    """
+    if not plan.due:
+        return None
+    now = {job.name: job for job in view.jobs}
+    wanted = {
+        job.name: _whole(units, now[job.name])
+        for job, units in zip(plan.due, plan.step.jobs.tolist(), strict=False)
+        if job.name in now
+    }
+    limits = dict(wanted) if training is not None else {}
+    lacking = sum(max(0, units - now[name].size) for name, units in wanted.items())
+    others = [job for job in view.jobs if job.name not in wanted]
+    if lacking or training is not None:
+        most = math.ceil(plan.step.training) if training is None else training
+        limits |= _shared(others, max(0, most - sum(wanted.values())))
+    return limits
+
+
+def _whole(units: float, job: JobView) -> int:
+    """Units of a job in whole numbers: none, or at least as many as it runs on."""
+    if units < job.min_units:
+        ends_soon = units > 0 and job.work_left <= job.min_units * STEP
+        return job.min_units if ends_soon or units >= job.min_units / 2 else 0
+    return min(math.ceil(units), job.units)
+
+
+def _shared(jobs: Sequence[JobView], room: int) -> dict[str, int]:
+    """Divide units among jobs: what each has, the first to start first, then room to grow."""
+    limits = dict.fromkeys((job.name for job in jobs), 0)
+    for most in ("size", "units"):
+        for job in jobs:
+            more = min(getattr(job, most) - limits[job.name], room)
+            limits[job.name] += max(0, more)
+            room -= max(0, more)
+    return limits
+
+
+def _weights(settings: Settings, situation: Situation) -> Weights:
+    return Weights(
+        situation.lead_s,
+        situation.back_s,
+        price_share=settings.price_share,
+        power_cap_w=settings.power_cap_w,
+        busy_share=situation.busy_share,
+        rest_units=situation.rest_units,
     )
-    bounds = np.concatenate([-need.ravel(), start.ravel(), np.full(steps, units)])
-    cost = np.concatenate([np.ones(size), np.full(size, change), np.full(size, SHORT)])
-    solved = optimize.linprog(cost, A_ub=rows, b_ub=bounds, method="highs")
-    if solved.x is None:
-        return need[:, 0]
-    kept: FloatArray = np.round(solved.x[:size].reshape(pools, steps)[:, 0], 6)
-    return kept
-
-
-def _expected(view: View, row: int, steps: int, quantile: float, most: float) -> FloatArray:
-    """Forecast of a pool in every step with its margin; what is ordered now counts after a lead."""
-    load = view.load[row]
-    lead = max(1, -(-round(view.lead_s * 1000) // 60_000)) if np.isfinite(view.lead_s) else 1
-    first_weekday = (view.weekday - (view.history + view.minute) // MINUTES_PER_DAY) % 7
-    soon = with_margin(load, STEP, lead, first_weekday, quantile, most)
-    ahead = largest_ahead(load, every=STEP, steps=steps, lead=lead, first_weekday=first_weekday)
-    margin = soon / ahead[0] if ahead[0] > 0 else 1.0
-    result: FloatArray = ahead * margin
-    result[0] = soon
-    return result
 
 
 def _build(settings: Settings, situation: Situation) -> Policy:
-    return predictive(
-        change_s=situation.lead_s + situation.back_s,
-        quantile=settings.quantile,
-        headroom=0.05 if settings.headroom is None else settings.headroom,
-    )
+    headroom = 0.05 if settings.headroom is None else settings.headroom
+    expected = expected_by_forecast(quantile=settings.quantile, headroom=headroom)
+    return predictive(expected, _weights(settings, situation))
 
 
-KIND = PolicyKind("mpc", "plans the coming hours by a linear programme over the forecast", _build)
+def _build_with_foresight(settings: Settings, situation: Situation) -> Policy:
+    expected = expected_by_foresight(situation.need, headroom=settings.headroom or 0.0)
+    return predictive(expected, _weights(settings, situation))
+
+
+FORESIGHT = PolicyKind(
+    "mpc-oracle",
+    "the plans of mpc with the demand known: its upper bound",
+    _build_with_foresight,
+    bound="mpc-oracle",
+)
+KIND = PolicyKind(
+    "mpc",
+    "plans the coming hours over the forecast, by price, deadline and power",
+    _build,
+    bound=FORESIGHT.name,
+)

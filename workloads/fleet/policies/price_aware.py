@@ -10,8 +10,6 @@ from workloads.fleet.policies.forecasting import forecast
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
 
-"""Minutes of prices that are compared: day-ahead markets publish a day."""
-
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     """Train in the cheapest share of the coming day's minutes, serve as another policy says.
@@ -41,4 +39,6 @@ def _build(settings: Settings, situation: Situation) -> Policy:
     return price_aware(serve, share=settings.price_share)
 
 
-KIND = PolicyKind("price", "serves by forecast, trains in the cheapest hours", _build)
+KIND = PolicyKind(
+    "price", "serves by forecast, trains in the cheapest hours", _build, bound="mpc-oracle"
+)

@@ -18,16 +18,17 @@ from workloads.fleet.policies.user_policy import load_policy
 from workloads.fleet.policies.view import Policy
 
 KINDS: dict[str, PolicyKind] = {
-    module.KIND.name: module.KIND
-    for module in (
-        static,
-        clock,
-        threshold,
-        forecasting,
-        predictive,
-        price_aware,
-        power_capped,
-        oracle,
+    kind.name: kind
+    for kind in (
+        static.KIND,
+        clock.KIND,
+        threshold.KIND,
+        forecasting.KIND,
+        predictive.KIND,
+        price_aware.KIND,
+        power_capped.KIND,
+        oracle.KIND,
+        predictive.FORESIGHT,
     )
 }
 """Built-in policies by name."""
@@ -45,6 +46,11 @@ def check_name(name: str) -> None:
             f"unknown policy {shown(name)!r}; choose {', '.join(KINDS)} or a file such as mine.py."
             + suggestion(name, KINDS)
         )
+
+
+def bound_of(name: str) -> str:
+    """Name of the policy with foresight that a policy is compared with."""
+    return KINDS[name].bound if name in KINDS else oracle.KIND.name
 
 
 def policy_named(name: str, settings: Settings, situation: Situation) -> Policy:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,31 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import largest_ahead
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A training job as a policy sees it, from its arrival until it is done.
+
+    Attributes
+    ----------
+    name : str
+    units, min_units : int
+        Most and fewest units it runs on.
+    size : int
+        Units that work for it, or are on their way to it.
+    work_left : float
+        Unit-minutes until it is done, at its largest size; infinity without an end.
+    due_minutes : float
+        Time until its deadline; infinity without one [min].
+    """
+
+    name: str
+    units: int
+    min_units: int
+    size: int
+    work_left: float = math.inf
+    due_minutes: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +61,10 @@ class View:
         Units that would serve the waiting requests within one minute.
     units, broken : int
         Size of the fleet, and how much of it is under repair.
+    training : int
+        Units that train, evaluate or do batch work, or are on their way there.
+    jobs : tuple of JobView
+        Training jobs that have arrived and are not done, the first to start first.
     lead_s : float
         Expected time from an order until units serve [s].
     prices_usd_per_mwh : float array (minutes ahead,)
@@ -65,6 +95,8 @@ class View:
     unit_busy_w: float = 0.0
     unit_idle_w: float = 0.0
     batch_due: FloatArray = field(default_factory=lambda: np.empty(0))
+    training: int = 0
+    jobs: tuple[JobView, ...] = ()
 
     def forecast(self, minutes: int, *, every: int = 15) -> FloatArray:
         """Units that the coming minutes are expected to need; (pools, minutes).
@@ -94,11 +126,14 @@ class Decision:
         Most units that may train, evaluate or do batch work; by default all that do not serve.
     batch : int, optional
         Units that batch work has before training; by default as many as its deadlines ask for.
+    jobs : mapping of str to int, optional
+        Most units of training jobs by name; a job that is not named has only its own limit.
     """
 
     serving: npt.ArrayLike | None
     training: int | None = None
     batch: int | None = None
+    jobs: Mapping[str, int] | None = None
 
 
 MOST_UNITS = 10**9
@@ -188,31 +223,29 @@ def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]
     return np.asarray(result)
 
 
-def answer(
-    policy: Policy, view: View, before: FloatArray
-) -> tuple[FloatArray, int | None, int | None]:
+def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     """Ask a policy, and check its answer.
 
     Returns
     -------
-    serving : float array (pools,)
-        Units that should serve.
-    training, batch : int or None
-        Most units that may train, and units that batch work has before training.
+    Decision
+        With units that should serve as a float array (pools,); ``before`` where the policy keeps
+        its last answer.
 
     Raises
     ------
     InputError
-        When the answer is not one finite number of units for each service.
+        When the answer is not one finite number of units for each service, or a limit is negative.
     """
-    decision = policy(view)
-    decided = decision if isinstance(decision, Decision) else Decision(decision)
-    for what, count in (("train", decided.training), ("do batch work", decided.batch)):
+    reply = policy(view)
+    decision = reply if isinstance(reply, Decision) else Decision(reply)
+    limits = {"train": decision.training, "do batch work": decision.batch}
+    limits |= {f"work for job {name}": units for name, units in (decision.jobs or {}).items()}
+    for what, count in limits.items():
         if count is not None and count < 0:
             raise InputError(f"the policy lets {count} units {what}; it must be at least 0.")
-    wish = decided.serving
-    serving = before if wish is None else _checked(wish, view, before)
-    return serving, decided.training, decided.batch
+    wish = decision.serving
+    return replace(decision, serving=before if wish is None else _checked(wish, view, before))
 
 
 def _checked(wish: npt.ArrayLike, view: View, before: FloatArray) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand
-from workloads.fleet.policies.view import Policy, View, answer
+from workloads.fleet.policies.view import JobView, Policy, View, answer
 from workloads.fleet.processes.batch import balance
 from workloads.fleet.processes.moves import Phase, Process, dispatch, release, to_serving
 from workloads.fleet.processes.reclaim import limit_training, reclaim
+from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import MS, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.services import by_pool, lead_s
@@ -98,20 +100,22 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
     """Run the fleet, minute after minute, and write the record."""
     minutes = inputs.rate_max_per_s.shape[1]
     wanted = np.zeros(len(world.pools))
-    view = view_at(world, inputs, 0)
-    wanted, world.training_limit, batch_units = answer(policy, view, wanted)
-    place(world, world.limits.quantised(wanted, len(world.ledger)))
     carry = np.zeros(len(world.services))
     for minute in range(minutes):
-        if minute:
-            view = view_at(world, inputs, minute)
-            wanted, world.training_limit, batch_units = answer(policy, view, wanted)
-            order(world, world.limits.quantised(wanted, len(world.ledger)))
+        view = view_at(world, inputs, minute)
+        decision = answer(policy, view, wanted)
+        wanted = np.asarray(decision.serving, float)
+        world.training_limit, world.job_limits = decision.training, decision.jobs or {}
+        target = world.limits.quantised(wanted, len(world.ledger))
         if inputs.held[minute]:
             world.training_limit = 0
+        if minute:
+            order(world, target)
+        else:
+            place(world, target)
         limit_training(world)
         dispatch(world)
-        balance(world, view, batch_units)
+        balance(world, view, decision.batch)
         yield world.env.timeout(MINUTE_MS)
         world.ledger.advance(world.now)
         record.spent_server_ms[minute + 1] = world.ledger.spent_server_ms
@@ -172,7 +176,22 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         unit_busy_w=inputs.signals.unit_busy_w,
         unit_idle_w=inputs.signals.unit_idle_w,
         batch_due=_batch_due(world, minute),
+        training=world.lent(),
+        jobs=tuple(_job_view(world, gang) for gang in world.gangs if gang.waits),
     )
+
+
+def _job_view(world: World, gang: Gang) -> JobView:
+    """A job as the operator sees it: what it has, what it still has to do, and until when."""
+    job = gang.job
+    work_left = due = math.inf
+    if math.isfinite(job.work_tokens):
+        tokens_left = job.work_tokens - gang.tokens_now()
+        work_left = tokens_left / job.rate(job.units) * job.units / 60.0
+    if math.isfinite(job.deadline_s):
+        due = job.deadline_s / 60.0 - world.now / MINUTE_MS
+    size = gang.size + gang.joining
+    return JobView(job.name, job.units, job.min_units, size, work_left, due)
 
 
 def _batch_due(world: World, minute: int) -> FloatArray:
@@ -208,8 +227,9 @@ def place(world: World, target: npt.NDArray[np.int64]) -> None:
         world.ledger.put(units, Role.SERVING, 0, pool)
         begin += count
     rest = np.arange(begin, max(begin, len(world.ledger) - world.limits.reserve))
+    rest = rest[: world.training_limit]
     for gang in world.gangs:
-        size = gang.job.fits(len(rest))
+        size = world.fits(gang, len(rest))
         if size and gang.waits:
             gang.place(rest[:size])
             world.ledger.put(rest[:size], Role.TRAINING, 0, gang.number)

@@ -152,7 +152,7 @@ def _offer(world: World, gang: Gang) -> None:
         return
     free = world.whole(_lendable(world))
     others = world.whole(np.concatenate([world.evaluating(), world.beyond_deadlines()]))
-    more = job.fits(have + len(free) + len(others)) - have
+    more = world.fits(gang, have + len(free) + len(others)) - have
     least = job.step_units if gang.size else max(0, job.min_units - have)
     if more < least or have + more < job.min_units:
         return

@@ -47,8 +47,10 @@ def limit_training(world: World) -> None:
     """Take back what trains or evaluates beyond the limit; nobody gets the units.
 
     Evaluation goes first, then batch work, then replicas of elastic jobs, then whole gangs in the
-    way in which their jobs give back. With a limit of 0 everything stops.
+    way in which their jobs give back. With a limit of 0 everything stops. A job beyond a limit of
+    its own gives back first, and other work may have its units.
     """
+    _limit_jobs(world)
     if world.training_limit is None:
         return
     excess = world.lent() - world.training_limit
@@ -64,6 +66,22 @@ def limit_training(world: World) -> None:
             else:
                 _stop(world, gang, 0)
             excess -= before - gang.size
+
+
+def _limit_jobs(world: World) -> None:
+    """Take back what jobs have beyond their own limits, paused units of a job that may not run."""
+    for gang in world.gangs:
+        if gang.job.name not in world.job_limits:
+            continue
+        most = gang.job.fits(world.job_limits[gang.job.name])
+        if most == 0:
+            release(world, gang.paused, [])
+            gang.paused = NONE
+        if 0 < most < gang.size and gang.job.reclaim == "shrink":
+            release(world, _shrink(world, gang, gang.size - most), [])
+        elif most < gang.size:
+            units, phases = _stop(world, gang, gang.size)
+            release(world, units, phases)
 
 
 def _offers(world: World, pool: int, count: int) -> Iterator[Part]:

@@ -19,6 +19,7 @@ from workloads.fleet.results.timeline import (
     change_w,
     power_w,
     role_server_ms,
+    role_units,
     service_minutes,
     worst_window,
 )
@@ -258,8 +259,15 @@ def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[s
         "power_ramp_15min_w": float(np.abs(change_w(draw)).max()),
         "carbon_kg": energy * economics.carbon_kg_per_j or None,
         "electricity_usd": None if prices is None else prices.cost_usd(draw),
+        "training_usd_per_mwh": None if prices is None else _paid_by_training(run, prices),
         "held_minutes": 0 if prices is None else int(prices.dear.sum()),
     }
+
+
+def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
+    """Mean price of electricity over the unit-time that trained or evaluated [USD/MWh]."""
+    trains = role_units(run)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
+    return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
 
 
 def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:

@@ -89,6 +89,11 @@ class Gang:
         """Return whether the job wants units: it has arrived, and is not done."""
         return self.finished_ms < 0 and int(self.env.now) >= self.job.arrives_s * MS
 
+    def tokens_now(self) -> float:
+        """Tokens up to this instant, which are booked when something changes."""
+        running_s = (int(self.env.now) - self._since_ms) / MS if self._running else 0.0
+        return self.tally.tokens + self.job.rate(self.size) * running_s
+
     def unsaved_unit_ms(self) -> float:
         """Unit-time that a stop without notice would lose; what reclaiming this gang costs."""
         self._settle()

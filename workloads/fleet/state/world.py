@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,7 +40,8 @@ class Change:
 class World:
     """A running fleet.
 
-    ``training_limit`` is the most units that may train or evaluate, None for any number.
+    ``training_limit`` is the most units that may train or evaluate, None for any number;
+    ``job_limits`` the most units of jobs by name, where a policy sets such limits.
     """
 
     env: simpy.Environment
@@ -59,6 +60,7 @@ class World:
     changes: list[Change] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     training_limit: int | None = None
+    job_limits: Mapping[str, int] = field(default_factory=dict)
     batch: Batch | None = None
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -82,6 +84,10 @@ class World:
         if self.training_limit is None:
             return len(self.ledger)
         return max(0, self.training_limit - self.lent())
+
+    def fits(self, gang: Gang, units: int) -> int:
+        """Largest size that a job can take out of so many units within its limit, or 0."""
+        return gang.job.fits(min(units, self.job_limits.get(gang.job.name, units)))
 
     def free(self) -> IntArray:
         """Spare units that are in no role change."""

@@ -1,0 +1,256 @@
+"""The linear programme behind ``mpc``: what serves, trains and waits in each of the coming steps.
+
+A step t lasts w minutes. In it k units of each pool are kept for serving, of which b had to come
+back from training, and x train, of which y had to begin; x of a job with a deadline counts apart.
+The programme is
+
+    min   1,000 Σ w short  +  10 Σ late  +  idle  +  Σ w price x  +  tiny terms
+    k + short ≥ need                     in every pool
+    Σ k + Σ x ≤ units
+    Σ x ≤ units that the site's power lets train
+    Σ w x − lead Σ b − back Σ y + idle ≥ share · Σ w (units that can train)
+    Σ w x + late ≥ work, up to the deadline of each job
+
+with prices from 0 to 1 as shares of the range ahead, times 0.9. A unit-minute that is wanted and
+does not train (idle) costs more than electricity in the dearest hour, so training moves between
+hours and gives way only to serving, deadlines and power. Tiny terms prefer early to late, jobs with
+a deadline to others, and fewer kept units. HiGHS solves the programme, through scipy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import optimize
+
+from topologies.arrays import FloatArray
+
+SHORT, LATE = 1000.0, 10.0
+"""Cost of a unit-minute of need that nobody serves, and of a job's work that misses its deadline,
+in unit-minutes that could have trained."""
+KEPT, LATER = 1e-3, 1e-4
+"""Cost of a unit-minute that is kept without a need, and of waiting to the end of the plan."""
+
+
+@dataclass(frozen=True)
+class JobNeed:
+    """A job with a deadline: what it can use, and what it has to have done.
+
+    Attributes
+    ----------
+    units : float
+        Most that can work for it.
+    work : float
+        Unit-minutes that it needs within the plan.
+    steps : int
+        Steps of the plan before its deadline.
+    """
+
+    units: float
+    work: float
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """The coming steps as far as they are known.
+
+    Attributes
+    ----------
+    minutes : float array (steps,)
+        Length of each step.
+    need : float array (pools, steps)
+        Units that serving needs.
+    kept : float array (pools,)
+        Units that serve now, or are on their way.
+    training, units : float
+        Units that train now, and that there are.
+    lead, back : float
+        Minutes that a unit loses on the way from training to serving, and before it trains.
+    price : float array (steps,)
+        Price of electricity, 0 in the cheapest step and 1 in the dearest; all 0 without prices.
+    share : float
+        Part of the unit-time that can train that is wanted to.
+    power_units : float array (steps,)
+        Units that can train within the power of the site.
+    jobs : tuple of JobNeed
+        By their deadlines, the nearest first.
+    other_units : float
+        Most units that work without a deadline can use.
+    """
+
+    minutes: FloatArray
+    need: FloatArray
+    kept: FloatArray
+    training: float
+    units: float
+    lead: float
+    back: float
+    price: FloatArray
+    share: float = 1.0
+    power_units: FloatArray = field(default_factory=lambda: np.array([np.inf]))
+    jobs: tuple[JobNeed, ...] = ()
+    other_units: float = np.inf
+
+    @property
+    def trainable(self) -> FloatArray:
+        """Units that can train in each step; (steps,)."""
+        usable = self.other_units + sum(job.units for job in self.jobs)
+        spare = np.minimum(self.units - self.need.sum(axis=0), self.power_units)
+        result: FloatArray = np.clip(spare, 0.0, usable)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class FirstStep:
+    """What the programme does first.
+
+    Attributes
+    ----------
+    kept : float array (pools,)
+        Units for serving.
+    training : float
+        Units that train, jobs with a deadline among them.
+    jobs : float array (jobs,)
+        Units of each job with a deadline.
+    """
+
+    kept: FloatArray
+    training: float
+    jobs: FloatArray
+
+
+def first_step(outlook: Outlook) -> FirstStep:
+    """Solve the programme, and return its first step.
+
+    Examples
+    --------
+    A valley of two steps is not lent when a change there and back costs three, and is when it
+    costs one:
+
+    >>> need, quarter = np.array([[2.0, 2.0, 10.0, 10.0]]), np.full(4, 15.0)
+    >>> for lead in (45.0, 15.0):
+    ...     ahead = Outlook(quarter, need, np.array([10.0]), 10.0, 20.0, lead, 0.0, np.zeros(4))
+    ...     print(first_step(ahead).kept)
+    [10.]
+    [2.]
+    """
+    pools, steps = outlook.need.shape
+    jobs = len(outlook.jobs)
+    columns = _Columns(pools, steps, jobs)
+    matrix, limits = _rows(outlook, columns)
+    solved = optimize.milp(
+        _costs(outlook, columns),
+        constraints=optimize.LinearConstraint(matrix, ub=limits),
+        bounds=optimize.Bounds(0.0, _most(outlook, columns)),
+    )
+    if solved.x is None:  # the units that the need asks for are the answer of last resort
+        spare = max(0.0, outlook.units - float(outlook.need[:, 0].sum()))
+        return FirstStep(outlook.need[:, 0], min(spare, float(outlook.power_units[0])), np.zeros(0))
+    value = np.round(solved.x, 6)
+    trains = value[columns.training].reshape(jobs + 1, steps)[:, 0]
+    kept = value[columns.kept].reshape(pools, steps)[:, 0]
+    return FirstStep(kept, float(trains.sum()), trains[1:])
+
+
+class _Columns:
+    """Places of the programme's variables; those of a step come one after the other."""
+
+    def __init__(self, pools: int, steps: int, jobs: int) -> None:
+        sizes = {
+            "kept": pools * steps,
+            "back": pools * steps,
+            "short": pools * steps,
+            "training": (jobs + 1) * steps,
+            "begin": steps,
+            "idle": 1,
+            "late": jobs,
+        }
+        ends = np.cumsum(list(sizes.values()))
+        places = {
+            name: slice(int(end) - size, int(end))
+            for (name, size), end in zip(sizes.items(), ends, strict=True)
+        }
+        self.kept, self.back, self.short = places["kept"], places["back"], places["short"]
+        self.training, self.begin = places["training"], places["begin"]
+        self.idle, self.late = places["idle"], places["late"]
+        self.count = int(ends[-1])
+
+    def rows(self, **parts: FloatArray) -> FloatArray:
+        """Rows of the matrix from the coefficients of some variables, the others' being zero."""
+        coefficients = np.zeros((len(next(iter(parts.values()))), self.count))
+        for name, values in parts.items():
+            coefficients[:, getattr(self, name)] = values
+        return coefficients
+
+
+def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
+    """Cost of one of each variable, in unit-minutes that could have trained."""
+    pools, steps = outlook.need.shape
+    minutes, jobs = outlook.minutes, len(outlook.jobs)
+    cost = np.zeros(columns.count)
+    cost[columns.kept] = np.tile(KEPT * minutes, pools)
+    cost[columns.short] = np.tile(SHORT * minutes, pools)
+    # Below 1, so that no hour is too dear for training that is wanted.
+    electricity, waiting = 0.9 * outlook.price, LATER * np.arange(steps) / steps
+    cost[columns.training] = np.concatenate(
+        [minutes * (electricity + waiting)]
+        # The first job waits last, so plans that follow each other start the same jobs.
+        + [minutes * (electricity + (2 + jobs - job) * waiting) for job in range(jobs)]
+    )
+    cost[columns.idle] = 1.0
+    cost[columns.late] = LATE
+    return cost
+
+
+def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
+    """Upper bounds of the variables."""
+    steps = len(outlook.minutes)
+    most = np.full(columns.count, np.inf)
+    rows = [np.full(steps, outlook.other_units)]
+    rows += [np.where(np.arange(steps) < job.steps, job.units, 0.0) for job in outlook.jobs]
+    most[columns.training] = np.concatenate(rows)
+    return most
+
+
+def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
+    """Matrix and limits of the constraints, each row as ``matrix · variables ≤ limit``."""
+    # A plan has a few hundred variables: a dense matrix is built faster than a sparse one.
+    pools, steps = outlook.need.shape
+    jobs, minutes = len(outlook.jobs), outlook.minutes
+    each: FloatArray = np.eye(pools * steps)
+    step: FloatArray = np.eye(steps)
+    rise: FloatArray = step - np.eye(steps, k=-1)
+    rise_of_pools: FloatArray = np.asarray(np.kron(np.eye(pools), rise), float)
+    of_pools: FloatArray = np.tile(step, pools)
+    of_jobs: FloatArray = np.tile(step, jobs + 1)
+    now = step[0]
+    blocks = [
+        (columns.rows(kept=-each, short=-each), -outlook.need.ravel()),
+        (
+            columns.rows(kept=rise_of_pools, back=-each),
+            np.outer(outlook.kept, now).ravel(),
+        ),
+        (columns.rows(kept=of_pools, training=of_jobs), np.full(steps, outlook.units)),
+        (columns.rows(training=rise @ of_jobs, begin=-step), outlook.training * now),
+        (
+            columns.rows(
+                training=-np.tile(minutes, jobs + 1)[None],
+                back=np.full((1, pools * steps), outlook.lead),
+                begin=np.full((1, steps), outlook.back),
+                idle=np.array([[-1.0]]),
+            ),
+            np.array([-outlook.share * float(minutes @ outlook.trainable)]),
+        ),
+    ]
+    if np.isfinite(outlook.power_units).all():
+        power = np.broadcast_to(np.maximum(outlook.power_units, 0.0), steps)
+        blocks.append((columns.rows(training=of_jobs), power))
+    if jobs:
+        by_job: FloatArray = np.asarray(np.kron(np.eye(jobs + 1)[1:], minutes[None]), float)
+        work = np.array([job.work for job in outlook.jobs])
+        blocks.append((columns.rows(training=-by_job, late=-np.eye(jobs)), -work))
+        blocks.append((columns.rows(training=by_job), work))
+    matrices, limits = zip(*blocks, strict=True)
+    return np.concatenate(matrices), np.concatenate(limits)
