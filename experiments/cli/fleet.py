@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import progress as shown
-from experiments.cli.fleet_options import (
+from experiments.cli.inputs import CatalogueInputs
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
+from experiments.cli.sensitivity import SensitivityInputs
+from workloads.fleet_options import (
     DemandInputs,
     FleetInputs,
     LimitInputs,
@@ -15,10 +19,6 @@ from experiments.cli.fleet_options import (
     PolicyInputs,
     Question,
 )
-from experiments.cli.inputs import CatalogueInputs
-from experiments.cli.invocation import Invocation
-from experiments.cli.output import print_table
-from experiments.cli.sensitivity import SensitivityInputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ class _Answer:
 
 
 def _run_all(asked: Question, numbers: Catalogue, call: Invocation) -> _Answer:
-    from experiments.cli.fleet_inputs import run_under, scenario_from
+    from workloads.fleet.from_options import run_under, scenario_from
     from workloads.fleet.scenario import what_ifs
 
     begun = time.perf_counter()
@@ -110,8 +110,8 @@ def _run_all(asked: Question, numbers: Catalogue, call: Invocation) -> _Answer:
 
 
 def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
-    from experiments.cli.fleet_inputs import notes
     from workloads.fleet import summary
+    from workloads.fleet.from_options import notes
     from workloads.fleet.setup.post_training_rates import post_training_document
     from workloads.fleet.setup.sureness import replicas_document
 
@@ -168,8 +168,8 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
 
 
 def _regret(answer: _Answer, results: Mapping[str, Any], call: Invocation) -> dict[str, float]:
-    from experiments.cli.fleet_inputs import run_under
     from workloads.fleet import regret, summary
+    from workloads.fleet.from_options import run_under
     from workloads.fleet.policies.registry import bound_of
 
     _, scenario, _ = answer.main

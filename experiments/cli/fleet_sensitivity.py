@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.fleet_inputs import expectation_at
 from topologies.errors import InputError
 from workloads.confidence.sensitivity import NotingCatalogue
 
 if TYPE_CHECKING:
-    from experiments.cli.fleet_options import Question
     from experiments.cli.invocation import Invocation
     from experiments.cli.sensitivity import Ranking, SensitivityInputs
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
     from workloads.fleet.scenario import Scenario
+    from workloads.fleet_options import Question
 
 SHARE, COST = "sensitivity", "sensitivity_cost"
 """Keys of the two rankings in JSON, and their names in a run directory."""
@@ -62,6 +61,16 @@ class FleetRanking:
         if key == SHARE:
             return f"{self.base.lendable_share:.1%}"
         return f"{self.base.usd_per_million_tokens:.3f} USD a million"
+
+
+def expectation_at(asked: Question, base: Scenario, numbers: Catalogue) -> Expectation:
+    """Return what a scenario is expected to lend and cost with other numbers of the catalogue."""
+    from topologies.clusters.names import machine
+    from workloads.fleet.expectation import at
+    from workloads.fleet.from_options import costs_of
+
+    cluster = machine(asked.fleet.cluster, catalogue=numbers)
+    return at(base, cluster, costs_of(cluster, asked.limits))
 
 
 def rank_fleet(

@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
 
 
-SPECULATION = (
-    "Tokens that a draft proposes for one pass to verify, the probability that one is accepted, "
-    "and the draft: a model, or its share of the model's time (0: a look-up)"
-)
-"""Help text of ``--speculate``, which a replica and a fleet have alike."""
-
-
 @dataclass(frozen=True)
 class CatalogueInputs:
     """Changes to the hardware catalogue."""

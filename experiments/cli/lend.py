@@ -6,7 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.fleet_options import (
+from experiments.cli.inputs import CatalogueInputs
+from experiments.cli.invocation import Invocation
+from experiments.cli.output import print_table
+from workloads.fleet_options import (
     DemandInputs,
     FleetInputs,
     LimitInputs,
@@ -15,19 +18,13 @@ from experiments.cli.fleet_options import (
     PolicyInputs,
     Question,
 )
-from experiments.cli.inputs import CatalogueInputs
-from experiments.cli.invocation import Invocation
-from experiments.cli.output import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
-    from workloads.fleet.lending import Loan, Night
+    from workloads.fleet.lending import Loan
     from workloads.fleet.scenario import Scenario
-
-USUAL_SHARE = 0.999
-LIMIT_NAMES = ("ttft", "tpot")
 
 
 def lend(
@@ -42,13 +39,14 @@ def lend(
 
     The demand is the history and ends now. The same rule is tried on every night of the history.
     """
-    from experiments.cli.fleet_inputs import notes, scenario_from
     from workloads.demand.trace import MINUTES_PER_DAY
+    from workloads.fleet.from_options import notes, scenario_from
     from workloads.fleet.lending import lend_on
+    from workloads.fleet.lending.night_options import limits_only, night_from
 
-    question = _night(night, fleet.slo)
+    question = night_from(night, fleet.slo)
     asked = Question(
-        replace(fleet, slo=_limits_only(fleet.slo)),
+        replace(fleet, slo=limits_only(fleet.slo)),
         replace(demand, days=math.inf if demand.days is None else demand.days),
         PolicyInputs(),
         limits,
@@ -78,32 +76,6 @@ def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
     from workloads.fleet.lending.on_cluster import lent_interval
 
     return {"interval": lent_interval(loan, scenario).document()}
-
-
-def _limits_only(slo: str) -> str:
-    """Limits on latency without the share, which counts minutes of the night here."""
-    limits = [part for part in slo.split(",") if part.partition("=")[0].strip() in LIMIT_NAMES]
-    return ",".join(limits) or FleetInputs.slo
-
-
-def _night(asked: NightInputs, slo: str) -> Night:
-    from topologies.errors import InputError
-    from topologies.units import parse_seconds
-    from workloads.fleet.lending import Night
-    from workloads.serving import parse_share, parse_slo
-
-    window_s = parse_seconds(asked.window, "--window")
-    if window_s % 60 or window_s < 60:
-        raise InputError(
-            f"--window {asked.window} is not a whole number of minutes; write 30min or 1h."
-        )
-    return Night(
-        until=asked.until,
-        begin=asked.begin or "",
-        share=parse_slo(slo, share=USUAL_SHARE).share,
-        confidence=parse_share(asked.confidence, "--confidence"),
-        window_minutes=int(window_s // 60),
-    )
 
 
 def _print(document: Mapping[str, Any]) -> None:

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.job import JobResult
-    from workloads.job.front import JobPlan
+    from workloads.job.plan import JobPlan
     from workloads.training.iteration import Iteration
 
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
-LARGEST_SPARES = 10**6
 
 
 @dataclass(frozen=True)
@@ -168,46 +167,12 @@ def _step(
 
 
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
-    from workloads.job.causes import read_failures
-    from workloads.job.front import JobPlan
+    from dataclasses import asdict
 
-    every = how.checkpoint_interval
-    return JobPlan(
-        days=how.days,
-        interval_s=None if every == AUTO else _seconds(every, "--checkpoint-interval", least=0.001),
-        spares=None if how.spares == AUTO else _spares(how.spares),
-        rates=read_failures(how.failures, cluster, chips) if how.failures is not None else None,
-        repair_s=None if how.repair is None else _seconds(how.repair, "--repair"),
-        restart_s=None if how.restart is None else _seconds(how.restart, "--restart"),
-        blocking=how.checkpoint == "blocking",
-        peers=how.checkpoint == "peer",
-        warm=how.standby == "warm",
-        stragglers=how.stragglers,
-        seed=seed,
-        runs=how.runs,
-    )
+    from workloads.job.plan import JobPlan
+    from workloads.job.words import plan_with
 
-
-def _seconds(text: str, name: str, least: float = 0.0) -> float:
-    """Read a time with its unit; a bare number is seconds."""
-    from topologies.errors import InputError
-    from topologies.units import parse_seconds
-
-    bare = text.strip().replace(".", "", 1)
-    seconds = parse_seconds(f"{text}s" if bare.isdecimal() else text, name)
-    if seconds < least:
-        raise InputError(f"{name} {text} must be at least {least:g} s, such as 10min.")
-    return seconds
-
-
-def _spares(text: str) -> int:
-    from topologies.errors import InputError
-
-    if not text.strip().isdecimal() or len(text) > 20 or int(text) > LARGEST_SPARES:
-        raise InputError(
-            f"--spares {text!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or auto."
-        )
-    return int(text)
+    return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 
 
 def _plan_document(step: Iteration) -> dict[str, Any]:

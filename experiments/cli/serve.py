@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.inputs import SPECULATION, CatalogueInputs, ModelOnCluster
+from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
+from workloads.fleet_options import SPECULATION
 from workloads.kernels.precision import SERVING
 
 if TYPE_CHECKING:
@@ -22,12 +23,8 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from workloads.serving import Batching, Deployed, Requests, Served, ServingOptions
+    from workloads.serving import Deployed, Served, ServingOptions
     from workloads.serving import Slo as Limits
-
-PREFILLS = ("auto", "separate", "chunked")
-DRAWN = 2000
-"""Requests of a Poisson process unless the user says."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class RequestInputs:
         metadata=option(
             "Number of requests: drawn for poisson, or read from the beginning of a log",
             least=1,
-            default=f"{DRAWN:,} drawn, all of a log",
+            default="2,000 drawn, all of a log",
         ),
     )
     rate: float | None = field(
@@ -161,10 +158,10 @@ def serve(
     """
     from workloads.confidence.answers import serving_interval
     from workloads.economics import Economics
-    from workloads.serving import parse_slo
+    from workloads.serving import parse_slo, requests_from
 
     limits, numbers = parse_slo(replica.slo), catalogue.read()
-    requests = _requests(load, call.seed)
+    requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
 
     path = _log(load, faster)
 
@@ -197,12 +194,10 @@ def serve(
 
 def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster) -> ServingOptions:
     """Ways to serve that the command line names."""
-    from topologies.catalogue.families import chip_family
-    from workloads.serving import ServingOptions
+    from workloads.serving import ServingOptions, batching_from
 
-    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
     return ServingOptions(
-        batching=_batching(replica.prefill, replica.chunk, replica.slots, trainium=trainium),
+        batching=batching_from(cluster, replica.prefill, replica.chunk, replica.slots),
         ep=replica.ep,
         prefix_cache=faster.prefix_cache,
         speculate=faster.speculate,
@@ -222,68 +217,22 @@ def _log(load: RequestInputs, faster: DeploymentInputs) -> Path | None:
     return None if load.requests.startswith("poisson:") else Path(load.requests)
 
 
+def _drawing(load: RequestInputs) -> dict[str, Any]:
+    """Words about requests beside where they come from."""
+    return {
+        "count": load.count,
+        "rate": load.rate,
+        "prompt": load.prompt,
+        "output": load.output,
+        "service": load.service,
+    }
+
+
 def _first_token_s(served: Served) -> float:
     """Median time to the first token [s]."""
     import numpy as np
 
     return float(np.median(served.ttft_s))
-
-
-def _requests(load: RequestInputs, seed: int) -> Requests:
-    import numpy as np
-
-    from topologies.errors import InputError
-    from workloads.serving import (
-        azure_lengths,
-        drawn_rate,
-        fixed_lengths,
-        poisson,
-        read_requests,
-    )
-
-    text, prompt, output = load.requests, load.prompt, load.output
-    per_s = drawn_rate(text)
-    if per_s is None:
-        if prompt is not None:
-            raise InputError(
-                f"--prompt {prompt} is for poisson:RATE; {text} states its prompts. Leave it out."
-            )
-        logged = read_requests(
-            text,
-            service=load.service,
-            rate_per_s=load.rate,
-            output_tokens=output,
-            seed=seed,
-        )
-        return logged if load.count is None else logged.first(load.count)
-    if load.rate is not None:
-        raise InputError(f"--rate {load.rate:g} is for a log without times; write poisson:RATE.")
-    lengths = azure_lengths(load.service or "conv")
-    if prompt is not None or output is not None:
-        lengths = fixed_lengths(
-            round(lengths.prompt.mean()) if prompt is None else prompt,
-            round(lengths.output.mean()) if output is None else output,
-        )
-    return poisson(per_s, load.count or DRAWN, lengths, np.random.default_rng(seed))
-
-
-def _batching(prefill: str, chunk: int | None, slots: int, *, trainium: bool) -> Batching:
-    from topologies.errors import InputError, suggestion
-    from workloads.serving import BUCKETS, CHUNK_TOKENS, Batching
-
-    if prefill not in PREFILLS:
-        raise InputError(
-            f"unknown prefill {prefill!r}; choose from {', '.join(PREFILLS)}."
-            + suggestion(prefill, PREFILLS)
-        )
-    if prefill == "chunked" or (prefill == "auto" and not trainium):
-        return Batching(slots, chunk or CHUNK_TOKENS)
-    if chunk is not None:
-        raise InputError(
-            f"--chunk {chunk} cuts prompts, but prefill is separate here; "
-            "add --prefill chunked, or leave --chunk out."
-        )
-    return Batching(slots, 0, BUCKETS if trainium else ())
 
 
 def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:

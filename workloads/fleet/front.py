@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -11,16 +12,23 @@ import pandas as pd
 from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
+from topologies.errors import InputError
 from workloads.demand import Demand
-from workloads.demand.bundled import demand as read_demand
+from workloads.fleet.from_options import (
+    check_question,
+    read_demand,
+    read_models,
+    run_under,
+    scenario_on,
+)
+from workloads.fleet.keywords import FleetWords, question_of
+from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.policy_by_name import policy_of
-from workloads.fleet.results.summary import summary
+from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.results.timeline import timeline
-from workloads.fleet.scenario import DEFAULT_MODEL, Period, Scenario, run, scenario
-from workloads.fleet.setup.serving import ServingFields, serving_with
+from workloads.fleet.scenario import Scenario, run, what_ifs
 from workloads.fleet.simulate import FleetRun
-from workloads.models.huggingface import as_model
+from workloads.fleet_options import PolicyInputs
 from workloads.models.model import Model
 
 
@@ -34,10 +42,15 @@ class FleetResult:
         Everything that the run was given.
     run : FleetRun
         The record of every minute.
+    settings : PolicyInputs
+        The policy and its settings.
+    seed : int
     """
 
     scenario: Scenario
     run: FleetRun
+    settings: PolicyInputs = field(default_factory=PolicyInputs)
+    seed: int = 0
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -47,6 +60,21 @@ class FleetResult:
     def frame(self) -> pd.DataFrame:
         """Roles, load and power, one row a minute."""
         return timeline(self.run, self.scenario.economics)
+
+    @cached_property
+    def regret(self) -> dict[str, float]:
+        """Training against foresight and a split that never changes, which are run for it."""
+        usual = replace(self.settings, headroom=None)
+        bound = bound_of(self.settings.policy)
+        others = [
+            summary(
+                run_under(self.scenario, name, usual, self.seed),
+                self.scenario.economics,
+                self.scenario.prices,
+            )
+            for name in (bound, "static")
+        ]
+        return regret(self.summary, *others)
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -69,14 +97,14 @@ class FleetResult:
 
 def run_fleet(
     cluster: Cluster | str,
-    demand: Demand | str = "azure-code",
+    demand: Demand | str | Sequence[str] = "azure-code",
     *,
     policy: Policy | str = "forecast",
     model: Model | str | None = None,
     days: float | None = None,
     scale_to_peak: float | None = None,
     seed: int = 0,
-    **ways: Unpack[ServingFields],
+    **words: Unpack[FleetWords],
 ) -> FleetResult:
     """Run a fleet that serves by day and trains by night.
 
@@ -85,12 +113,13 @@ def run_fleet(
     cluster : Cluster or str
         A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains are
         the units that change between serving and training.
-    demand : Demand or str
-        A bundled demand by name, or a CSV file.
+    demand : Demand, str or sequence of str
+        A bundled demand by name, or a CSV file; several run side by side.
     policy : Policy or str
-        ``static``, ``clock``, ``threshold``, ``forecast``, ``oracle``, or a policy of your own.
+        A name that ``cluster-sim fleet --policy`` takes, or a policy of your own.
     model : Model or str, optional
-        Served, and trained by the default jobs; by default Llama-3.1-405B.
+        Served, and trained by the default jobs; by default Llama-3.1-405B. Several with shares of
+        the requests as ``"llama-3.1-405b=20%,llama-3.1-8b=80%"``.
     days : float, optional
         Length of the run [days]; by default up to a week.
     scale_to_peak : float, optional
@@ -98,19 +127,20 @@ def run_fleet(
         stands as it is, and a bundled one is scaled to 0.9.
     seed : int
         The only source of randomness.
-    **ways
-        Fields of :class:`workloads.fleet.setup.serving.Serving`, such as ``disaggregate="1:3"``
-        or ``slo="ttft=2s,tpot=50ms"``.
+    **words
+        Any other option of ``cluster-sim fleet`` by its word, such as ``start_day=2``,
+        ``training="jobs.csv"``, ``power_cap=300`` [MW] or ``slo="ttft=2s,tpot=50ms"``; see
+        :class:`workloads.fleet.keywords.FleetWords`.
 
     Returns
     -------
     FleetResult
-        ``summary`` of chip-hours, SLO and training, ``frame()`` minute by minute.
+        ``summary`` of chip-hours, SLO and training, ``frame()`` minute by minute, ``regret``.
 
     Raises
     ------
     InputError
-        For an unknown demand, policy or field, and for a model that a unit cannot serve.
+        For an unknown demand, policy or word, and for a model that a unit cannot serve.
 
     Examples
     --------
@@ -118,10 +148,28 @@ def run_fleet(
     >>> fleet.summary["chips"]
     1280
     """
-    asked = read_demand(demand) if isinstance(demand, str) else demand
-    period = Period(days=days, scale_to_peak=scale_to_peak, seed=seed)
-    shape = as_model(model or DEFAULT_MODEL)
-    serving = serving_with(ways)
-    built = scenario(as_cluster(cluster), asked, model=shape, serving=serving, period=period)
-    chosen = policy_of(policy, built) if isinstance(policy, str) else policy
-    return FleetResult(built, run(built, chosen, seed=seed))
+    named = {"policy": policy} if isinstance(policy, str) else {}
+    asked = question_of(
+        words, list(FleetWords.__annotations__), days=days, scale_to_peak=scale_to_peak, **named
+    )
+    check_question(asked)
+    built = scenario_on(
+        as_cluster(cluster), read_demand(demand, asked), read_models(model), asked, seed
+    )
+    built = _one_what_if(built, asked.demand.what_if)
+    done = (
+        run_under(built, policy, asked.policy, seed)
+        if isinstance(policy, str)
+        else run(built, policy, seed=seed)
+    )
+    return FleetResult(built, done, asked.policy, seed)
+
+
+def _one_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
+    """Return the scenario after a what-if, or as it is without one."""
+    if len(texts) > 1:
+        raise InputError(
+            f"{len(texts)} what-ifs for one run; join them with commas to one, or call run_fleet "
+            "for each."
+        )
+    return what_ifs(built, texts)[-1][1]

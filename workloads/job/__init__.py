@@ -2,8 +2,9 @@
 
 from workloads.job.causes import Cause, FailureRates, failure_rates, read_failures
 from workloads.job.closed_form import best_interval_s, daly_interval_s, expected_goodput
-from workloads.job.front import JobPlan, run_job
+from workloads.job.front import run_job
 from workloads.job.job import PARTS, Job, Recovery, Stragglers
+from workloads.job.plan import JobPlan
 from workloads.job.result import JobResult
 from workloads.job.simulate import Outcome, simulate
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.closed_form import daly_interval_s
 from workloads.job.expectation import smooth_goodput
 from workloads.job.intervals import search_interval
 from workloads.job.job import Job, Recovery, Stragglers
 from workloads.job.peers import PeerCopies, peer_copies
+from workloads.job.plan import JobPlan
 from workloads.job.result import DAY_S, JobResult
 from workloads.job.simulate import Outcome, simulate
 from workloads.job.state import State, job_state
+from workloads.job.words import plan_with
 from workloads.training.iteration import Iteration
 
-RUNS = 8
-"""Runs from whose spread the interval comes, unless the user says."""
 LARGEST_UNIT_CHIPS = 144
 """Chips of the largest scale-up domain that is replaced as a whole; of larger ones a server is."""
 ENOUGH = 0.999
@@ -35,66 +34,7 @@ WITHIN = 1.2816
 """Standard deviations on either side that hold four fifths of a normal distribution."""
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """Length of a job, and its answers to failures.
-
-    Attributes
-    ----------
-    days : float
-        Length of the run [d].
-    interval_s : float, optional
-        Computing time between checkpoints [s]; by default the best that the search finds.
-    spares : int, optional
-        Units that wait; by default enough for 99.9 % of the time.
-    rates : FailureRates, optional
-        Causes of failures; by default the catalogue's.
-    repair_s, restart_s : float, optional
-        Mean time of a repair; time from a noticed failure to the first step [s].
-    blocking : bool
-        Whether a checkpoint stops the job until it is written, instead of until it is copied.
-    peers : bool
-        Whether units keep copies of each other's state in host memory; what is written to the store
-        then comes from there, at the catalogue's interval, and stops nothing.
-    warm : bool
-        Whether spares wait with their processes started.
-    stragglers : bool
-        Whether servers turn slow.
-    seed, runs : int
-        Seed of all draws; runs from whose spread the interval comes.
-
-    Raises
-    ------
-    InputError
-        For fewer than one run, and for settings that exclude each other.
-    """
-
-    days: float = 90.0
-    interval_s: float | None = None
-    spares: int | None = None
-    rates: FailureRates | None = None
-    repair_s: float | None = None
-    restart_s: float | None = None
-    blocking: bool = False
-    peers: bool = False
-    warm: bool = False
-    stragglers: bool = True
-    seed: int = 0
-    runs: int = RUNS
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.runs <= 1000:
-            raise InputError(f"{self.runs} runs; there must be between 1 and 1,000.")
-        if self.blocking and self.peers:
-            raise InputError("a checkpoint is blocking or with peers; use one of them.")
-        if self.warm and self.restart_s is not None:
-            raise InputError(
-                f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "
-                "--restart, or --standby warm."
-            )
-
-
-def run_job(step: Iteration, plan: JobPlan | None = None, **changes: Any) -> JobResult:
+def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobResult:
     """Simulate a training job of weeks, with failures, checkpoints, spares and slow servers.
 
     Parameters
@@ -102,8 +42,10 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **changes: Any) -> Job
     step : Iteration
         One optimizer step of it, as :func:`cluster_sim.train` gives.
     plan : JobPlan, optional
-    **changes
-        Fields of the plan, such as ``days=30`` or ``spares=4``.
+    **words
+        Fields of the plan, such as ``days=30`` or ``spares=4``, or options of
+        ``cluster-sim run-job`` by their words, such as ``checkpoint="peer"`` or ``repair="4h"``;
+        see :func:`workloads.job.words.plan_with`.
 
     Returns
     -------
@@ -127,7 +69,7 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **changes: Any) -> Job
     >>> round(sum(result.breakdown.values()), 9), result.goodput > 0.9
     (1.0, True)
     """
-    settings = replace(plan or JobPlan(), **changes)
+    settings = plan_with(plan or JobPlan(), words, step.cluster, step.chips)
     state = job_state(step.model, step.plan, step.cluster)
     unit = unit_chips(step.cluster)
     job = _job(step, settings, state, unit)

@@ -21,6 +21,7 @@ from workloads.serving.requests import (
 )
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.serving.table import TableRuns, capacity_table, saturated_rate
+from workloads.serving.words import batching_from, requests_from
 
 __all__ = [
     "BUCKETS",
@@ -42,6 +43,7 @@ __all__ = [
     "TableRuns",
     "attained",
     "azure_lengths",
+    "batching_from",
     "capacity_table",
     "closed_loop",
     "drawn_rate",
@@ -55,6 +57,7 @@ __all__ = [
     "pools",
     "profile",
     "read_requests",
+    "requests_from",
     "saturated_rate",
     "serve",
     "serve_apart",

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
 import pandas as pd
 
 from topologies import display
@@ -21,20 +20,17 @@ from workloads.models.model import Model
 from workloads.serving.capacity import Slo
 from workloads.serving.deployment import Deployed
 from workloads.serving.metrics import parse_slo
-from workloads.serving.options import ServingFields, ServingOptions
+from workloads.serving.options import ServeWords, ServingOptions
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Served
-from workloads.serving.requests import (
-    Requests,
-    azure_lengths,
-    drawn_rate,
-    poisson,
-    read_requests,
-)
+from workloads.serving.requests import Requests, drawn_rate
+from workloads.serving.words import batching_from, requests_from
 
 USUAL_SLO = "ttft=6s,tpot=175ms"
-DRAWN = 2000
-"""Requests of a Poisson process."""
+DRAWING = ("count", "rate", "prompt", "output", "service")
+"""Words about requests that are drawn or read."""
+BATCHING = ("prefill", "chunk", "slots")
+"""Words about the batching of a replica."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +130,7 @@ def serve(
     precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
     seed: int = 0,
-    **ways: Unpack[ServingFields],
+    **words: Unpack[ServeWords],
 ) -> ServingResult:
     """Serve requests on one replica, or on pools of them, iteration by iteration.
 
@@ -155,8 +151,10 @@ def serve(
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0
         Seed of drawn requests, and of the proposals that are accepted.
-    **ways
-        Fields of :class:`workloads.serving.ServingOptions`, such as ``prefix_cache="50%"``.
+    **words
+        Any other option of ``cluster-sim serve`` by its word, such as ``count=500``,
+        ``prefill="chunked"`` or ``prefix_cache="50%"``, and ``batching`` for a batching of your
+        own; see :class:`workloads.serving.options.ServeWords`.
 
     Returns
     -------
@@ -179,27 +177,35 @@ def serve(
     >>> ahead.tpot_s["p50"] < plain.tpot_s["p50"]
     True
     """
-    decoder, machine, options = as_model(model), as_cluster(cluster), _options(ways)
+    decoder, machine = as_model(model), as_cluster(cluster)
+    options = _options(words, machine)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
-    arrivals, log = _requests(requests, seed) if isinstance(requests, str) else (requests, None)
-    deployed = deployment.run(options.cached(arrivals, deployment.profile, log), seed)
+    drawing = {name: words[name] for name in DRAWING if name in words}  # type: ignore[literal-required]
+    log = None
+    if isinstance(requests, str):
+        log = None if drawn_rate(requests) is not None else Path(requests)
+        requests = requests_from(requests, seed=seed, **drawing)
+    elif drawing:
+        raise InputError(
+            f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
+        )
+    deployed = deployment.run(options.cached(requests, deployment.profile, log), seed)
     limits = parse_slo(slo) if isinstance(slo, str) else slo
     return ServingResult(decoder, machine, deployed, limits)
 
 
-def _options(ways: ServingFields) -> ServingOptions:
+def _options(words: ServeWords, cluster: Cluster) -> ServingOptions:
     """Options of keywords, which must all be known."""
-    names = [field.name for field in fields(ServingOptions)]
-    for name in ways:
-        if name not in names:
-            near = suggestion(name, names)
-            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {', '.join(names)}.")
-    return ServingOptions(**ways)
-
-
-def _requests(text: str, seed: int) -> tuple[Requests, Path | None]:
-    """Requests that a text names, drawn or read, and the log that they were read from."""
-    rate_per_s = drawn_rate(text)
-    if rate_per_s is None:
-        return read_requests(text, seed=seed), Path(text)
-    return poisson(rate_per_s, DRAWN, azure_lengths(), np.random.default_rng(seed)), None
+    for name in words:
+        if name not in ServeWords.__annotations__:
+            near = suggestion(name, ServeWords.__annotations__)
+            known = ", ".join(ServeWords.__annotations__)
+            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {known}.")
+    stated = dict(words)
+    batching = {name: stated[name] for name in BATCHING if name in stated}
+    if batching and stated.get("batching") is not None:
+        raise InputError(f"batching and {', '.join(batching)}; give one or the other.")
+    if batching:
+        stated["batching"] = batching_from(cluster, **batching)  # type: ignore[arg-type]
+    ways = {each.name: stated[each.name] for each in fields(ServingOptions) if each.name in stated}
+    return ServingOptions(**ways)  # type: ignore[arg-type]

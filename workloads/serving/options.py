@@ -29,6 +29,19 @@ class ServingFields(TypedDict, total=False):
     disaggregate: str | tuple[int, int] | None
 
 
+class ServeWords(ServingFields, total=False):
+    """Options of ``cluster-sim serve`` as keywords, and the fields of :class:`ServingOptions`."""
+
+    count: int
+    rate: float
+    prompt: int
+    output: int
+    service: str
+    prefill: str
+    chunk: int
+    slots: int
+
+
 @dataclass(frozen=True, eq=False)
 class ServingOptions:
     """Ways to serve a model.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -12,15 +13,34 @@ import pandas as pd
 from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
+from topologies.errors import InputError
 from workloads.confidence import Interval
 from workloads.demand import Demand
-from workloads.demand.bundled import demand as read_demand
+from workloads.fleet.from_options import (
+    check_question,
+    read_demand,
+    read_models,
+    scenario_on,
+)
+from workloads.fleet.keywords import LendWords, question_of, read_options
 from workloads.fleet.lending.answer import Loan, Night
+from workloads.fleet.lending.night_options import limits_only, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
-from workloads.fleet.scenario import DEFAULT_MODEL, Period, Scenario, scenario
-from workloads.fleet.setup.serving import ServingFields, serving_with
-from workloads.models.huggingface import as_model
+from workloads.fleet.scenario import Scenario
+from workloads.fleet_options import FleetInputs, NightInputs
 from workloads.models.model import Model
+
+NIGHT = ("until", "begin", "confidence", "window")
+"""Words about the night."""
+
+
+class NightWords(LendWords, total=False):
+    """Options of ``cluster-sim lend`` as keywords, those of the night among them."""
+
+    until: str
+    begin: str
+    confidence: str | float
+    window: str | float
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +92,13 @@ class LendResult:
 
 def lend(
     cluster: Cluster | str,
-    history: Demand | str,
+    history: Demand | str | Sequence[str],
     *,
     night: Night | None = None,
     model: Model | str | None = None,
+    days: float | None = None,
     scale_to_peak: float | None = None,
-    **ways: Unpack[ServingFields],
+    **words: Unpack[NightWords],
 ) -> LendResult:
     """Say how many units can be lent tonight, and how sure that is.
 
@@ -85,17 +106,21 @@ def lend(
     ----------
     cluster : Cluster or str
         A cluster or its name; its scale-up domains are the units that are lent.
-    history : Demand or str
+    history : Demand, str or sequence of str
         A bundled demand by name, or a CSV file; it ends now.
     night : Night, optional
         Until when, at which service level and confidence; by default until 06:00 UTC, such that
-        99.9 % of the minutes stay within what is kept, on 95 % of nights.
+        99.9 % of the minutes stay within what is kept, on 95 % of nights. The words ``until``,
+        ``begin`` (``--from``), ``confidence``, ``window`` and the share of ``slo`` say the same.
     model : Model or str, optional
         Served; by default Llama-3.1-405B.
+    days : float, optional
+        Length of the history [days]; by default all of it.
     scale_to_peak : float, optional
         As for :func:`cluster_sim.run_fleet`.
-    **ways
-        Fields of :class:`workloads.fleet.setup.serving.Serving`, such as ``disaggregate="1:3"``.
+    **words
+        Any other option of ``cluster-sim lend`` by its word, such as ``until="07:00"``,
+        ``reserve=10`` or ``disaggregate="1:3"``.
 
     Returns
     -------
@@ -109,16 +134,27 @@ def lend(
 
     Examples
     --------
-    >>> tonight = lend("trn2-ultraserver:40", "burstgpt", unit_rate_per_s=10.0)
+    >>> tonight = lend("trn2-ultraserver:40", "burstgpt", unit_rate=10.0, confidence="90%")
     >>> tonight.summary["units"], tonight.summary["confidence"]
-    (40, 0.95)
+    (40, 0.9)
     """
-    asked = read_demand(history) if isinstance(history, str) else history
-    built = scenario(
-        as_cluster(cluster),
-        asked,
-        model=as_model(model or DEFAULT_MODEL),
-        serving=serving_with(ways),
-        period=Period(days=math.inf, scale_to_peak=scale_to_peak),
+    stated = {name: value for name, value in words.items() if name in NIGHT}
+    slo = str(words.get("slo", FleetInputs.slo))
+    if night is not None and stated:
+        raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
+    asked = question_of(
+        {name: value for name, value in words.items() if name not in NIGHT},
+        list(NightWords.__annotations__),
+        days=days,
+        scale_to_peak=scale_to_peak,
     )
-    return LendResult(built, lend_on(built, night or Night()))
+    asked = replace(
+        asked,
+        fleet=replace(asked.fleet, slo=limits_only(slo)),
+        demand=replace(asked.demand, days=math.inf if days is None else days),
+    )
+    question = night or night_from(read_options(NightInputs, stated), slo)
+    check_question(asked)
+    demand = read_demand(history, asked)
+    built = scenario_on(as_cluster(cluster), demand, read_models(model), asked, 0)
+    return LendResult(built, lend_on(built, question))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
 
 import numpy as np
 
@@ -31,7 +30,6 @@ from workloads.serving import (
     azure_lengths,
     capacity_table,
     fixed_rate,
-    parse_slo,
     parse_speculation,
     profile,
     saturated_rate,
@@ -50,20 +48,6 @@ FILLS = 16
 """Times that the runs of a table fill all slots of decode replicas, at least."""
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths are spread as in conversation, not as in code [tokens]."""
-
-
-class ServingFields(TypedDict, total=False):
-    """Fields of :class:`Serving` as keywords; an SLO may be its text."""
-
-    slo: Slo | str
-    tp: int | None
-    chunk_tokens: int | None
-    unit_rate_per_s: float | None
-    cache: Path | None
-    precision: str
-    prefix_share: float
-    speculate: str
-    disaggregate: str
 
 
 @dataclass(frozen=True)
@@ -125,32 +109,6 @@ class Serving:
             raise InputError(
                 f"precision {shown(self.precision)!r} is none of {', '.join(KNOWN)}.{near}"
             )
-
-
-def serving_with(ways: ServingFields) -> Serving:
-    """Return the service that keywords describe.
-
-    Raises
-    ------
-    InputError
-        For a keyword that there is not.
-
-    Examples
-    --------
-    >>> serving_with({"slo": "ttft=2s,share=99.9%", "disaggregate": "1:3"}).slo.share
-    0.999
-    """
-    known = [field.name for field in fields(Serving)]
-    for name in ways:
-        if name not in known:
-            near = suggestion(name, known)
-            raise InputError(
-                f"a fleet's service has no {name[:40]!r}.{near} It has {', '.join(known)}."
-            )
-    values: dict[str, Any] = dict(ways)
-    if isinstance(values.get("slo"), str):
-        values["slo"] = parse_slo(values["slo"])
-    return Serving(**values)
 
 
 def services_from(

@@ -1,13 +1,22 @@
-"""Options of ``cluster-sim fleet``: the fleet and its demand, the policy, limits, and money."""
+"""Options of a fleet: its demand, its machines, the policy, limits, the night, and money.
+
+``cluster-sim fleet`` and ``lend`` make options of the described fields, ``cs.run_fleet`` and
+``cs.lend`` take the same words as keywords. Nothing large is imported here, so that a command line
+knows its options at once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.cli.inputs import SPECULATION
 from topologies.options import option
 
+SPECULATION = (
+    "Tokens that a draft proposes for one pass to verify, the probability that one is accepted, "
+    "and the draft: a model, or its share of the model's time (0: a look-up)"
+)
+"""Help text of ``--speculate``, which a replica and a fleet have alike."""
 MOST_DAYS = 36_525.0
 MOST = 1e9
 """Keeps infinity out of options that are finite numbers."""
@@ -361,10 +370,10 @@ class MoneyInputs:
 
 @dataclass(frozen=True)
 class Question:
-    """All that ``cluster-sim fleet`` is asked."""
+    """All that a fleet is asked."""
 
-    fleet: FleetInputs
-    demand: DemandInputs
-    policy: PolicyInputs
-    limits: LimitInputs
-    money: MoneyInputs
+    fleet: FleetInputs = field(default_factory=FleetInputs)
+    demand: DemandInputs = field(default_factory=DemandInputs)
+    policy: PolicyInputs = field(default_factory=PolicyInputs)
+    limits: LimitInputs = field(default_factory=LimitInputs)
+    money: MoneyInputs = field(default_factory=MoneyInputs)

@@ -1,18 +1,12 @@
-"""The options of ``cluster-sim fleet``, read into a scenario and a run of it."""
+"""The options of a fleet, read into a scenario and a run of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from experiments.cli.fleet_options import (
-    DemandInputs,
-    LimitInputs,
-    MoneyInputs,
-    PolicyInputs,
-    Question,
-)
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
@@ -23,7 +17,6 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if_text import check_texts
 from workloads.economics import Economics
 from workloads.fleet import ChangeCosts, FleetRun, Limits
-from workloads.fleet.expectation import Expectation, at
 from workloads.fleet.inputs.batch import BatchTier
 from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.policies.kind import Settings
@@ -33,7 +26,16 @@ from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
 from workloads.fleet.setup.mixture import Share
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.setup.sureness import serving_notes
+from workloads.fleet_options import (
+    DemandInputs,
+    FleetInputs,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+    Question,
+)
 from workloads.models.huggingface import model
+from workloads.models.model import Model
 from workloads.serving import parse_share, parse_slo
 
 NEVER = ("inf", "never")
@@ -47,52 +49,73 @@ def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
     ------
     InputError
     """
-    fleet, demand = asked.fleet, asked.demand
-    if fleet.failures not in FAILURES:
-        raise InputError(f"--failures {fleet.failures!r}; write {', '.join(FAILURES)}.")
+    check_question(asked)
+    cluster = machine(asked.fleet.cluster, catalogue=catalogue)
+    return scenario_on(cluster, demand_of(asked.demand), models_of(asked.fleet.model), asked, seed)
+
+
+def check_question(asked: Question) -> None:
+    """Refuse words that are wrong whatever the cluster and the demand are.
+
+    Raises
+    ------
+    InputError
+    """
+    if asked.fleet.failures not in FAILURES:
+        raise InputError(f"--failures {asked.fleet.failures!r}; write {', '.join(FAILURES)}.")
     check_name(asked.policy.policy)
-    check_texts(demand.what_if)
-    cluster = machine(fleet.cluster, catalogue=catalogue)
+    check_texts(asked.demand.what_if)
+
+
+def scenario_on(
+    cluster: Cluster, demand: Demand, models: Sequence[Share], asked: Question, seed: int
+) -> Scenario:
+    """Build a scenario of a cluster, a demand and models that have been read.
+
+    Raises
+    ------
+    InputError
+    """
+    fleet = asked.fleet
     return scenario(
         cluster,
-        _demand(demand),
-        model=_models(fleet.model),
-        serving=Serving(
-            slo=parse_slo(fleet.slo),
-            tp=fleet.tp,
-            chunk_tokens=fleet.chunk,
-            unit_rate_per_s=fleet.unit_rate,
-            cache=fleet.cache,
-            precision=fleet.precision,
-            prefix_share=_share(fleet.prefix_cache, "--prefix-cache"),
-            speculate=fleet.speculate or "",
-            disaggregate=fleet.disaggregate or "",
-        ),
+        demand,
+        model=models,
+        serving=_serving(fleet),
         period=Period(
-            days=demand.days,
-            start_day=demand.start_day,
-            scale_to_peak=demand.peak_share,
-            noise=_noise(demand.noise),
+            days=asked.demand.days,
+            start_day=asked.demand.start_day,
+            scale_to_peak=asked.demand.peak_share,
+            noise=_noise(asked.demand.noise),
             seed=seed,
         ),
         training=fleet.training,
         operation=Operation(
-            costs=_costs(cluster, asked.limits),
+            costs=costs_of(cluster, asked.limits),
             limits=_limits(asked.limits, asked.policy),
             failing=fleet.failures != "off",
             domains=fleet.failures == "domains",
             post_training=fleet.post_training or "",
             economics=_economics(cluster, asked.money),
             tariff=_tariff(asked.money),
-            batch=_batch(demand),
+            batch=_batch(asked.demand),
         ),
     )
 
 
-def expectation_at(asked: Question, base: Scenario, numbers: Catalogue) -> Expectation:
-    """Return what a scenario is expected to lend and cost with other numbers of the catalogue."""
-    cluster = machine(asked.fleet.cluster, catalogue=numbers)
-    return at(base, cluster, _costs(cluster, asked.limits))
+def _serving(fleet: FleetInputs) -> Serving:
+    """Return the service that the units of the fleet provide."""
+    return Serving(
+        slo=parse_slo(fleet.slo),
+        tp=fleet.tp,
+        chunk_tokens=fleet.chunk,
+        unit_rate_per_s=fleet.unit_rate,
+        cache=None if fleet.cache is None else Path(fleet.cache),
+        precision=fleet.precision,
+        prefix_share=_share(fleet.prefix_cache, "--prefix-cache"),
+        speculate=fleet.speculate or "",
+        disaggregate=fleet.disaggregate or "",
+    )
 
 
 def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
@@ -121,7 +144,7 @@ def _share(text: str | None, option: str) -> float:
     return 0.0 if text is None else parse_share(text, option)
 
 
-def _models(text: str) -> list[Share]:
+def models_of(text: str) -> list[Share]:
     """Read ``llama-3.1-405b=20%,llama-3.1-8b=80%``: models, perhaps with shares of the requests."""
     shares = []
     for part in text.split(","):
@@ -184,7 +207,35 @@ def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
     return None
 
 
-def _demand(asked: DemandInputs) -> Demand:
+def read_demand(demand: Demand | str | Sequence[str], asked: Question) -> Demand:
+    """Return a demand as it is, or what names and the other words about the demand say.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, and for words about names beside a demand that has been read.
+    """
+    if not isinstance(demand, Demand):
+        names = (demand,) if isinstance(demand, str) else tuple(demand)
+        return demand_of(replace(asked.demand, demand=names))
+    usual = Question().demand
+    for name in ("service", "weight", "average"):
+        if getattr(asked.demand, name) != getattr(usual, name):
+            raise InputError(
+                f"{name} is a word about demands by name, and this one has been read; give its "
+                "name or file, or change the Demand itself."
+            )
+    return demand
+
+
+def read_models(model: Model | str | None) -> list[Share]:
+    """Return the models that are served with their shares of the requests."""
+    return (
+        [Share(model)] if isinstance(model, Model) else models_of(model or Question().fleet.model)
+    )
+
+
+def demand_of(asked: DemandInputs) -> Demand:
     minutes = _seconds(asked.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(
@@ -210,7 +261,8 @@ def _limits(asked: LimitInputs, policy: PolicyInputs) -> Limits:
     )
 
 
-def _costs(cluster: Cluster, asked: LimitInputs) -> ChangeCosts:
+def costs_of(cluster: Cluster, asked: LimitInputs) -> ChangeCosts:
+    """Return what changes of role cost by the options."""
     by_source = ChangeCosts.of(cluster, source=asked.weights)
     if asked.change_time is None:
         return by_source

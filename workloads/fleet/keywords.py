@@ -1,0 +1,176 @@
+"""The words of ``cluster-sim fleet`` and ``lend`` as keywords of Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+from topologies.errors import InputError, shown, suggestion
+from topologies.options import KEY, Option
+from workloads.fleet_options import (
+    DemandInputs,
+    FleetInputs,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+    Question,
+)
+
+OLDER = {
+    "chunk_tokens": "chunk",
+    "unit_rate_per_s": "unit_rate",
+    "prefix_share": "prefix_cache",
+}
+"""Older keywords, which are read as their newer names."""
+TIMES = ("average", "hold", "lease", "notice", "change_time", "batch_deadline", "window")
+"""Words whose plain numbers are seconds."""
+TAKEN = ("cluster", "demand", "model", "policy", "days", "scale_to_peak", "peak", "compare")
+"""Options that the functions have as parameters, or need no word for."""
+Inputs = TypeVar("Inputs")
+
+
+class LendWords(TypedDict, total=False):
+    """Options of ``cluster-sim lend`` as keywords, each as on the command line.
+
+    A time may be a number of seconds, and a share a number: ``hold=600``, ``prefix_cache=0.5``.
+    """
+
+    start_day: float
+    service: str
+    weight: Sequence[float]
+    average: str | float
+    noise: str | float
+    batch_share: str | float
+    batch_demand: str | Path
+    batch_deadline: str | float
+    tp: int
+    precision: str
+    slo: str
+    chunk: int
+    prefix_cache: str | float
+    speculate: str
+    disaggregate: str
+    unit_rate: float
+    training: str | Path
+    post_training: str
+    failures: str
+    cache: str | Path
+    change_time: str | float
+    weights: str
+    floor: int
+    block: int
+    reserve: int
+    chunk_tokens: int
+    unit_rate_per_s: float
+    prefix_share: float
+
+
+class FleetWords(LendWords, total=False):
+    """Options of ``cluster-sim fleet`` as keywords, each as on the command line."""
+
+    what_if: str | Sequence[str]
+    headroom: float
+    hysteresis: float
+    hold: str | float
+    quantile: float
+    night: str
+    night_share: float
+    static_units: float
+    price_share: float
+    power_cap: float
+    cap: int
+    changes_per_minute: int
+    lease: str | float
+    notice: str | float
+    price: str | Path
+    price_cap: float
+    token_price: float
+    batch_discount: float
+    carbon: float
+
+
+def question_of(words: Mapping[str, Any], known: Sequence[str], **stated: Any) -> Question:
+    """Return what keywords ask of a fleet.
+
+    Parameters
+    ----------
+    words : mapping of str to object
+        Options as keywords; None leaves one at its default.
+    known : sequence of str
+        Words that the function takes, for its error message.
+    **stated
+        Options that are parameters of the function.
+
+    Raises
+    ------
+    InputError
+        For a word that there is not, and a value that its option refuses.
+
+    Examples
+    --------
+    >>> question_of({"hold": 600, "tp": 8}, FleetWords.__annotations__).policy.hold
+    '600s'
+    """
+    for name in words:
+        if name not in known:
+            near = suggestion(name, known)
+            raise InputError(
+                f"a fleet has no word {shown(name)!r}.{near} Words are those of --help."
+            )
+    values = {OLDER.get(name, name): value for name, value in {**words, **stated}.items()}
+    values = {name: value for name, value in values.items() if value is not None}
+    groups: dict[str, Any] = {}
+    for group, kind in (
+        ("fleet", FleetInputs),
+        ("demand", DemandInputs),
+        ("policy", PolicyInputs),
+        ("limits", LimitInputs),
+        ("money", MoneyInputs),
+    ):
+        groups[group] = read_options(kind, values)
+    return Question(**groups)
+
+
+def read_options(kind: type[Inputs], values: Mapping[str, Any]) -> Inputs:
+    """Return options of one kind from the values that are among them."""
+    return kind(
+        **{
+            each.name: _read(each, values[each.name])
+            for each in fields(kind)  # type: ignore[arg-type]
+            if each.name in values
+        }
+    )
+
+
+def _read(described: Field[Any], value: Any) -> Any:
+    """Return a value as its option would give it."""
+    name, option = described.name, described.metadata[KEY]
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name in TIMES and number:
+        return f"{value:g}s" if value != float("inf") else "inf"
+    if "str" in str(described.type) and number:
+        return f"{value:g}"
+    if str(described.type).startswith("tuple"):
+        return (value,) if isinstance(value, str) else tuple(value)
+    _check(name, option, value)
+    return value
+
+
+def _check(name: str, option: Option, value: Any) -> None:
+    """Refuse what the command line refuses: other choices, numbers beyond limits, no numbers."""
+    choices = option.choices() if callable(option.choices) else option.choices
+    if choices and value not in choices:
+        near = suggestion(str(value), [str(each) for each in choices])
+        raise InputError(
+            f"{name} is {shown(repr(value))}; choose from {', '.join(map(str, choices))}.{near}"
+        )
+    if option.least is None and option.most is None:
+        return
+    least = float("-inf") if option.least is None else option.least
+    most = float("inf") if option.most is None else option.most
+    if not isinstance(value, (int, float)) or not least <= value <= most:
+        raise InputError(
+            f"{name} is {shown(repr(value))}; it must be a number from {least:g} to {most:g}."
+        )

@@ -1,0 +1,103 @@
+"""Words of ``cluster-sim run-job``, read into a plan of a job for Python and the command alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, shown, suggestion
+from topologies.units import parse_seconds
+from workloads.job.causes import read_failures
+from workloads.job.plan import JobPlan
+
+AUTO = "auto"
+CHECKPOINTS = ("async", "blocking", "peer")
+STANDBYS = ("cold", "warm")
+LARGEST_SPARES = 10**6
+WORDS = ("checkpoint_interval", "checkpoint", "standby", "failures", "repair", "restart")
+"""Options whose words are not fields of a plan."""
+
+
+def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: int) -> JobPlan:
+    """Return a plan with fields changed, or with options of ``run-job`` by their words.
+
+    Parameters
+    ----------
+    plan : JobPlan
+    words : mapping of str to object
+        Fields of the plan, or options as on the command line: ``checkpoint_interval="30min"``,
+        ``checkpoint="peer"``, ``standby="warm"``, ``failures=0.2`` or a file, ``repair="4h"``,
+        ``restart="10min"``, ``spares="auto"``. A plain number of a time is seconds; None leaves the
+        plan as it is.
+    cluster : Cluster
+    chips : int
+        Chips of the job.
+
+    Raises
+    ------
+    InputError
+        For a word that there is not, and a value that the option refuses.
+    """
+    known = [*(field.name for field in fields(JobPlan)), *WORDS]
+    changes: dict[str, Any] = {}
+    for name, value in words.items():
+        if name not in known:
+            raise InputError(
+                f"a job has no word {shown(name)!r}.{suggestion(name, known)} Words are "
+                f"{', '.join(known)}."
+            )
+        if name not in WORDS and name != "spares":
+            changes[name] = value
+        elif value is not None:
+            changes |= _read(name, value, cluster, chips)
+    return replace(plan, **changes)
+
+
+def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]:
+    """Fields of a plan that an option sets."""
+    text = str(value)
+    if name == "spares":
+        return {"spares": None if text == AUTO else _spares(text)}
+    if name == "checkpoint_interval":
+        known = None if text == AUTO else _seconds(text, "--checkpoint-interval", least=0.001)
+        return {"interval_s": known}
+    if name == "checkpoint":
+        check_choice("--checkpoint", text, CHECKPOINTS)
+        return {"blocking": text == "blocking", "peers": text == "peer"}
+    if name == "standby":
+        check_choice("--standby", text, STANDBYS)
+        return {"warm": text == "warm"}
+    if name == "failures":
+        return {"rates": read_failures(text, cluster, chips)}
+    return {f"{name}_s": _seconds(text, f"--{name}")}
+
+
+def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of an option's choices.
+
+    Raises
+    ------
+    InputError
+    """
+    if value not in choices:
+        near = suggestion(value, choices)
+        raise InputError(f"{option} {value!r} is none of {', '.join(choices)}.{near}")
+
+
+def _seconds(text: str, name: str, least: float = 0.0) -> float:
+    """Read a time with its unit; a bare number is seconds."""
+    bare = text.strip().replace(".", "", 1)
+    seconds = parse_seconds(f"{text}s" if bare.isdecimal() else text, name)
+    if seconds < least:
+        raise InputError(f"{name} {text} must be at least {least:g} s, such as 10min.")
+    return seconds
+
+
+def _spares(text: str) -> int:
+    if not text.strip().isdecimal() or len(text) > 20 or int(text) > LARGEST_SPARES:
+        raise InputError(
+            f"--spares {text!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or auto."
+        )
+    return int(text)

@@ -1,0 +1,111 @@
+"""Words of ``cluster-sim serve`` about requests and batching, for Python and commands alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching
+from workloads.serving.requests import (
+    Requests,
+    azure_lengths,
+    drawn_rate,
+    fixed_lengths,
+    poisson,
+    read_requests,
+)
+
+PREFILLS = ("auto", "separate", "chunked")
+DRAWN = 2000
+"""Requests of a Poisson process unless the user says."""
+
+
+def requests_from(
+    text: str,
+    *,
+    count: int | None = None,
+    rate: float | None = None,
+    prompt: int | None = None,
+    output: int | None = None,
+    service: str | None = None,
+    seed: int = 0,
+) -> Requests:
+    """Return the requests that a text names, drawn or read from a log.
+
+    Parameters
+    ----------
+    text : str
+        ``poisson:RATE``, or the path of a log.
+    count : int, optional
+        Number of requests: drawn, or read from the beginning of a log.
+    rate : float, optional
+        Arrivals of a log that states no times [1/s].
+    prompt, output : int, optional
+        Tokens of drawn requests, and output tokens of a log's that state none.
+    service : str, optional
+        Service of a file of several, or whose lengths are drawn.
+    seed : int
+
+    Raises
+    ------
+    InputError
+        For words that the other source of requests has, and a log that cannot be read.
+    """
+    per_s = drawn_rate(text)
+    if per_s is None:
+        if prompt is not None:
+            raise InputError(
+                f"--prompt {prompt} is for poisson:RATE; {text} states its prompts. Leave it out."
+            )
+        logged = read_requests(
+            text, service=service, rate_per_s=rate, output_tokens=output, seed=seed
+        )
+        return logged if count is None else logged.first(count)
+    if rate is not None:
+        raise InputError(f"--rate {rate:g} is for a log without times; write poisson:RATE.")
+    lengths = azure_lengths(service or "conv")
+    if prompt is not None or output is not None:
+        lengths = fixed_lengths(
+            round(lengths.prompt.mean()) if prompt is None else prompt,
+            round(lengths.output.mean()) if output is None else output,
+        )
+    return poisson(per_s, count or DRAWN, lengths, np.random.default_rng(seed))
+
+
+def batching_from(
+    cluster: Cluster, prefill: str = "auto", chunk: int | None = None, slots: int = 64
+) -> Batching:
+    """Return the batching that the words about prompts name.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    prefill : str
+        ``separate`` (whole prompts, while decoding waits), ``chunked`` (in pieces beside decoding),
+        or ``auto`` for the chip's usual way.
+    chunk : int, optional
+        Tokens of an iteration with chunked prefill.
+    slots : int
+        Requests that decode at once.
+
+    Raises
+    ------
+    InputError
+        For another way, and pieces of prompts that run whole.
+    """
+    trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    if prefill not in PREFILLS:
+        raise InputError(
+            f"unknown prefill {prefill!r}; choose from {', '.join(PREFILLS)}."
+            + suggestion(prefill, PREFILLS)
+        )
+    if prefill == "chunked" or (prefill == "auto" and not trainium):
+        return Batching(slots, chunk or CHUNK_TOKENS)
+    if chunk is not None:
+        raise InputError(
+            f"--chunk {chunk} cuts prompts, but prefill is separate here; "
+            "add --prefill chunked, or leave --chunk out."
+        )
+    return Batching(slots, 0, BUCKETS if trainium else ())
