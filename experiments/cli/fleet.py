@@ -128,7 +128,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
         **results,
         "scaling": answer.base.scaling,
         "notes": [
-            *notes(answer.base, answer.asked.policy.policy),
+            *notes(answer.base, answer.asked),
             *_missed(scenario, run, results),
         ],
     }

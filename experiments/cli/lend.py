@@ -48,7 +48,7 @@ def lend(
     asked = Question(
         replace(fleet, slo=limits_only(fleet.slo)),
         replace(demand, days=math.inf if demand.days is None else demand.days),
-        PolicyInputs(),
+        PolicyInputs(policy="static"),  # lending needs none
         limits,
         MoneyInputs(),
     )
@@ -61,7 +61,7 @@ def lend(
         **loan.summary(),
         **_sureness(loan, scenario),
         "scaling": scenario.scaling,
-        "notes": [note for note in (loan.note, *notes(scenario, "")) if note],
+        "notes": [note for note in (loan.note, *notes(scenario, asked)) if note],
     }
     call.answer(
         lambda: document,

@@ -24,6 +24,7 @@ from workloads.fleet.policies.registry import check_name
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
 from workloads.fleet.setup.mixture import Share
+from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.setup.sureness import serving_notes
 from workloads.fleet_options import (
@@ -179,8 +180,9 @@ def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> 
     return run(built, chosen, seed=seed)
 
 
-def notes(built: Scenario, policy: str) -> list[str]:
+def notes(built: Scenario, asked: Question) -> list[str]:
     """Remarks on the inputs that a reader of the results should know."""
+    policy = asked.policy.policy
     known = 0 if built.history is None else built.history.minutes
     remarks = [*built.demand.notes, *serving_notes(built.cluster, built.services)]
     if policy == "forecast" and known < MINUTES_PER_DAY:
@@ -189,6 +191,8 @@ def notes(built: Scenario, policy: str) -> list[str]:
             "guesses; --start-day 1 gives it a day of history."
         )
     need, units = built.sizing.units_needed_peak, built.cluster.domains
+    if asked.fleet.training is None:
+        remarks += [note for note in (host_memory_note(built.jobs, units),) if note]
     if need > units:
         remarks.append(
             f"the busiest hour needs {need:,.0f} units and the fleet has {units:,}, so requests "

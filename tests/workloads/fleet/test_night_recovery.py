@@ -15,8 +15,9 @@ from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.job_file import read_jobs
-from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.scenario import scenario
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.scenario import Scenario, scenario
+from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import Ledger
@@ -115,3 +116,35 @@ def test_copies_of_a_stated_job_are_held_against_host_memory(tmp_path: Path) -> 
             serving=Serving(unit_rate_per_s=10.0),
             training=file,
         )
+
+
+def _prepared(folder: Path, row: str, machine: str = "trn2-ultraserver:4") -> Scenario:
+    file = folder / "jobs.csv"
+    file.write_text(f"name,units,min_units,state_bytes,reclaim,checkpoint,tokens_per_s\n{row},10\n")
+    return scenario(
+        cluster(machine),
+        constant(60.0),
+        model=named("llama-3.1-8b"),
+        serving=Serving(unit_rate_per_s=10.0),
+        training=file,
+    )
+
+
+def test_the_state_of_a_pause_is_held_against_host_memory(tmp_path: Path) -> None:
+    """8 TB over four servers are 2 TB a server, and 7 TB 1.75; the host has room for 1.76 TB."""
+    with pytest.raises(InputError, match=r"state of a pause take 2,000 GB .* reclaim checkpoint"):
+        _prepared(tmp_path, "a,2,1,8e12,pause,async")
+    assert _prepared(tmp_path, "a,2,1,7e12,pause,async").jobs[0].reclaim == "pause"
+    # Copies of 1.2 TB and a state of 0.6 TB fit alone, and not together.
+    assert _prepared(tmp_path, "a,2,1,1.6e12,pause,async").jobs[0].reclaim == "pause"
+    with pytest.raises(InputError, match=r"copies at peers and the state of a pause take 2,000 GB"):
+        _prepared(tmp_path, "a,2,1,1.6e12,pause,peer")
+
+
+def test_default_jobs_that_do_not_fit_say_so() -> None:
+    jobs = default_jobs(64)
+    assert host_memory_note(jobs, 64) == ""
+    saved = [replace(job, reclaim="checkpoint") if job.reclaim == "pause" else job for job in jobs]
+    assert "instead of pausing" in host_memory_note(saved, 64)
+    copied = [replace(job, checkpoint="async") for job in jobs]
+    assert "no copies at peers" in host_memory_note(copied, 64)

@@ -102,22 +102,58 @@ def _trained(
 def _within_hosts(
     jobs: Sequence[TrainingJob], cluster: Cluster, known: Catalogue, stated: bool
 ) -> Sequence[TrainingJob]:
-    """Hold copies at peers against host memory: refuse stated jobs, let default ones do without."""
+    """Hold what jobs keep in host memory against it: refuse stated jobs, let default ones not."""
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
     room = room_for_copies(cluster, known)
     result = []
     for job in jobs:
-        held = held_bytes(job.state_bytes / (job.min_units * servers))
-        if job.checkpoint == "peer" and held > room:
-            if stated:
-                raise InputError(
-                    f"job {job.name}: copies at peers take {held / 1e9:,.0f} GB of host memory in "
-                    f"each server of {job.min_units:,} units, and {cluster.name} has room for "
-                    f"{room / 1e9:,.0f} GB; raise min_units, or write checkpoint async."
-                )
-            job = replace(job, checkpoint="async")
+        part = job.state_bytes / (job.min_units * servers)
+        copies = held_bytes(part) if job.checkpoint == "peer" else 0.0
+        paused = part if job.reclaim == "pause" else 0.0
+        if copies + paused > room and stated:
+            raise _no_room(job, cluster, copies, paused, room)
+        # What a job can do without goes first: copies, then the state of a pause.
+        if copies + paused > room and copies:
+            job, copies = replace(job, checkpoint="async"), 0.0
+        if paused > room:
+            job = replace(job, reclaim="checkpoint")
         result.append(job)
     return result
+
+
+def host_memory_note(jobs: Sequence[TrainingJob], units: int) -> str:
+    """Sentence on what default jobs do without, as host memory has no room for it; or empty."""
+    usual = {job.name: job for job in default_jobs(units)}
+    changed = [(usual[job.name], job) for job in jobs if job.name in usual]
+    lacking = [
+        what
+        for what, differs in (
+            ("keep no copies at peers", any(a.checkpoint != b.checkpoint for a, b in changed)),
+            (
+                "save to the store instead of pausing",
+                any(a.reclaim != b.reclaim for a, b in changed),
+            ),
+        )
+        if differs
+    ]
+    if not lacking:
+        return ""
+    return f"default jobs {' and '.join(lacking)}: their state does not fit into host memory."
+
+
+def _no_room(
+    job: TrainingJob, cluster: Cluster, copies: float, paused: float, room: float
+) -> InputError:
+    """Say what a job keeps in host memory, and what it can do instead."""
+    kept = {"copies at peers": copies, "the state of a pause": paused}
+    remedies = {"copies at peers": "checkpoint async", "the state of a pause": "reclaim checkpoint"}
+    needed = [what for what, size in kept.items() if size]
+    return InputError(
+        f"job {job.name}: {' and '.join(needed)} take {(copies + paused) / 1e9:,.0f} GB of host "
+        f"memory in each server of {job.min_units:,} units, and {cluster.name} has room for "
+        f"{room / 1e9:,.0f} GB; raise min_units, or write "
+        f"{' or '.join(remedies[what] for what in needed)}."
+    )
 
 
 def _transfer_s(cluster: Cluster, models: Sequence[Model]) -> float:

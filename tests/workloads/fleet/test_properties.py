@@ -1,0 +1,125 @@
+"""Properties of every policy on small fleets with random demand: sums, scale, growth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from topologies.clusters.names import cluster
+from workloads.demand import Demand
+from workloads.economics import Economics
+from workloads.fleet import FleetRun, summary
+from workloads.fleet.inputs.batch import BatchTier
+from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.policy_by_name import policy_of
+from workloads.fleet.results.timeline import role_units, timeline
+from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario, what_ifs
+from workloads.fleet.setup.serving import Serving
+from workloads.fleet.state.roles import Role
+
+ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
+RATE = 5.0
+JOBS = """name,units,min_units,step_units,reclaim,priority,tokens_per_s,work_tokens,deadline_h
+long,40,2,2,shrink,0,40,,
+gang,4,4,1,pause,1,4,,
+due,6,2,2,checkpoint,2,6,6e4,5
+"""
+SETTINGS = {"power_cap_w": 1.4e6}
+
+
+def _prices(_start: str, minutes: int) -> Prices:
+    return Prices(30.0 + 20.0 * np.sin(np.arange(minutes) / 90.0))
+
+
+def _demand(seed: int, *, days: float, units: float) -> Demand:
+    """Waves of random height and phase with noise, whose mean needs so many units."""
+    rng = np.random.default_rng(seed)
+    minute = np.arange(round(days * 1440))
+    wave = 1.2 + np.sin(minute / 1440 * 2 * np.pi + rng.uniform(0, 6)) * rng.uniform(0.2, 0.9)
+    wave = wave + 0.2 * np.sin(minute / 97.0 + rng.uniform(0, 6))
+    wave = wave * rng.gamma(60, 1 / 60, len(minute))
+    requests = np.rint(wave / wave.mean() * units * RATE * 60.0)[None]
+    prompt = np.full_like(requests, 1000.0)
+    return Demand(("chat",), "2024-05-10T00:00", requests, prompt, prompt / 5)
+
+
+def _prepared(
+    demand: Demand, folder: Path, *, units: int = 24, days: float = 0.4, failing: bool = True
+) -> Scenario:
+    jobs = folder / "jobs.csv"
+    jobs.write_text(JOBS)
+    return scenario(
+        cluster(f"trn2-ultraserver:{units}"),
+        demand,
+        serving=Serving(unit_rate_per_s=RATE),
+        period=Period(days, start_day=1.0),
+        training=jobs,
+        operation=Operation(
+            failing=failing,
+            domains=failing,
+            economics=ECONOMICS,
+            tariff=_prices,
+            batch=BatchTier(share=0.1, deadline_s=4 * 3600.0),
+        ),
+    )
+
+
+def _run(prepared: Scenario, name: str, seed: int = 0) -> FleetRun:
+    return run(prepared, policy_of(name, prepared, **SETTINGS), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", KINDS)
+def test_units_chip_hours_and_tokens_are_conserved(name: str, seed: int, tmp_path: Path) -> None:
+    # The busiest hours need more than there is, so that requests wait and are shed.
+    prepared = _prepared(_demand(seed, days=1.5, units=18.0), tmp_path)
+    done = _run(prepared, name, seed)
+    assert np.allclose(role_units(done).sum(axis=1), 24, rtol=0, atol=1e-9)
+    numbers = summary(done, ECONOMICS, prepared.prices)
+    groups = ("inference", "training", "moving", "idle", "broken")
+    assert sum(numbers[f"{group}_chip_hours"] for group in groups) == numbers["chip_hours"]
+    assert sum(numbers["chip_hours_by_role"].values()) == pytest.approx(numbers["chip_hours"])
+    accounts = sum(numbers[f"{kind}_tokens"] for kind in ("served", "queued", "shed"))
+    assert accounts == numbers["offered_tokens"]
+    batch = numbers["batch"]
+    for what in ("requests", "tokens"):
+        outcome = sum(batch[f"{kind}_{what}"] for kind in ("served", "waiting", "late"))
+        assert outcome == batch[f"arrived_{what}"]
+    trained = sum(tally.tokens for _, tally in done.jobs)
+    assert numbers["training_tokens"] == pytest.approx(trained)
+    due = done.jobs[2]
+    assert due[1].tokens <= due[0].work_tokens * (1 + 1e-6)
+    held = sum(tally.held_unit_ms for _, tally in done.jobs) / 3.6e6 * 64
+    roles = numbers["chip_hours_by_role"]
+    assert held <= roles["training"] + roles["loading"] + roles["checkpointing"] + 1e-6
+    frame = timeline(done, ECONOMICS)
+    assert frame["power_w"].max() <= 24 * 64 * 750 * 1.12 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["static", "clock", "oracle", "threshold", "forecast", "mpc"])
+def test_twice_the_demand_needs_twice_the_units(name: str, tmp_path: Path) -> None:
+    one, two = (
+        _prepared(_demand(7, days=1.3, units=size), tmp_path, units=units, days=0.3, failing=False)
+        for size, units in ((60.0, 240), (120.0, 480))
+    )
+    assert two.need == pytest.approx(2 * one.need, abs=0.02)
+    once, twice = (
+        role_units(_run(each, name))[:, [Role.SERVING, Role.WARMING, Role.LOADING]].sum(axis=1)
+        for each in (one, two)
+    )
+    # Every size is rounded up to whole units, and hysteresis may hold a step for a quarter hour.
+    assert abs(twice.mean() - 2 * once.mean()) < 2.0
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ["static", "threshold", "forecast", "mpc", "oracle"])
+def test_growth_never_lends_more(name: str, seed: int, tmp_path: Path) -> None:
+    base = _prepared(_demand(seed, days=1.4, units=20.0), tmp_path, units=60, failing=False)
+    lent = [
+        summary(_run(each, name), ECONOMICS, each.prices)["training_chip_hours"]
+        for _, each in what_ifs(base, ["growth=30%"])
+    ]
+    assert lent[1] <= lent[0] * (1 + 1e-9)
