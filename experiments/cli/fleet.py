@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.progress import progress as shown
+from experiments.cli.fleet_tables import print_fleet
 from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
-from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
 from workloads.fleet_options import (
     DemandInputs,
@@ -21,7 +21,7 @@ from workloads.fleet_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pandas as pd
 
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet import FleetRun
     from workloads.fleet.scenario import Scenario
-
-GROUPS = ("inference", "training", "moving", "idle", "broken")
-COMPARED = (
-    ("slo_attainment", "within the SLO", "{:.3%}"),
-    ("slo_attainment_worst_15min", "worst 15 min", "{:.2%}"),
-    ("training_share", "lent to training", "{:.2%}"),
-    ("inference_share", "serving", "{:.2%}"),
-    ("units_needed_peak", "units, busiest hour", "{:,.0f}"),
-    ("shed_share", "tokens shed", "{:.3%}"),
-    ("role_changes", "role changes", "{:,}"),
-)
-"""Columns of the table of scenarios: key of a row, title, format."""
 
 
 def fleet(
@@ -66,7 +54,7 @@ def fleet(
     document = _document(answer, call) | (ranking.document() if ranking else {})
     call.answer(
         lambda: document,
-        lambda: _print(document, ranking),
+        lambda: print_fleet(document, ranking),
         lambda run: _write(run, document, answer, ranking),
         notes=(document["scaling"], *document["notes"]),
     )
@@ -195,173 +183,6 @@ def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str,
         "inference_share": results["inference_chip_hours"] / hours,
         "shed_share": results["shed_tokens"] / offered if offered else 0.0,
     }
-
-
-def _print(document: Mapping[str, Any], ranking: FleetRanking | None) -> None:
-    hours = [
-        [
-            name,
-            f"{document[f'{name}_chip_hours']:,.0f}",
-            f"{document[f'{name}_chip_hours'] / document['chip_hours']:.2%}",
-        ]
-        for name in GROUPS
-    ]
-    title = f"{document['chips']:,} chips of {document['cluster']}, {document['policy']} policy"
-    if document["scenario"] != "base":
-        title += f", {document['scenario']}"
-    print_table(title, ["", "chip-hours", "share"], hours)
-    print_table("", ["", ""], [*_size_facts(document), *_service_facts(document)])
-    print_table("", ["", ""], _money_facts(document))
-    if "batch" in document:
-        print_table("Batch tier", ["", ""], _batch_facts(document["batch"]))
-    if "post_training" in document:
-        _print_post_training(document["post_training"])
-    if "rows" in document:
-        titles = ["scenario", *(name for _, name, _ in COMPARED)]
-        rows = [
-            [row["scenario"], *(style.format(row[key]) for key, _, style in COMPARED)]
-            for row in document["rows"]
-        ]
-        print_table("What-ifs side by side", titles, rows)
-    if ranking is not None:
-        ranking.show()
-
-
-def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print how post-training jobs divide their units, one row for each size."""
-    different = {(job["units"], job["mode"]): job for job in jobs}
-    rows = [
-        [
-            one["mode"],
-            str(one["units"]),
-            f"{one['rollout_units']} + {one['update_units']}",
-            *(f"{one[name]:,.1f} s" for name in ("rollout_s", "update_s", "transfer_s", "step_s")),
-            one["bound"],
-        ]
-        for one in different.values()
-    ]
-    titles = [
-        "",
-        "units",
-        "rollouts + updates",
-        "rollout",
-        "update",
-        "transfer",
-        "step",
-        "bound by",
-    ]
-    print_table("Post-training: a step in the steady state", titles, rows)
-
-
-def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
-    return [
-        ["demand, busiest hour", f"{document['demand_peak_requests_per_s']:,.3g} requests/s"],
-        ["the fleet serves at the SLO", f"{document['capacity_requests_per_s']:,.4g} requests/s"],
-        ["", f"{document['capacity_tokens_per_s']:,.4g} tokens/s"],
-        ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
-        *([["", _replica_text(one)] for one in document["replicas"]] or [["", "as given"]]),
-        *(
-            ["lost while a prefix cache fills", f"{one['cold_cache_s']:,.0f} s after a change"]
-            for one in document["replicas"]
-            if "cold_cache_s" in one
-        ),
-        [
-            "units for the busiest hour",
-            f"{document['units_needed_peak']:,.1f} of {document['units']:,}",
-        ],
-        [
-            "80 % interval of it",
-            f"{document['interval']['units_needed_peak_low']:,.1f} to "
-            f"{document['interval']['units_needed_peak_high']:,.1f}",
-        ],
-        ["factor on the demand", f"{document['demand_scale']:.6g}"],
-    ]
-
-
-def _replica_text(one: Mapping[str, Any]) -> str:
-    chips = f"{one['replicas_per_unit']} x {one['chips']} chips"
-    groups = one["expert_groups"]
-    divided = f", ep {groups} for prompts" if groups > 1 else ""
-    if "prefill_replicas" in one:
-        divided += f", {one['prefill_replicas']} prefill to {one['decode_replicas']} decode"
-    return f"{chips} with {one['model']}, {one['precision']}{divided}"
-
-
-def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
-    latency = document["reclaim_latency_s"]
-    return [
-        ["requests within the SLO", f"{document['slo_attainment']:.3%}"],
-        ["worst 15 minutes", f"{document['slo_attainment_worst_15min']:.3%}"],
-        ["tokens served", f"{document['served_tokens']:,}"],
-        ["tokens shed", f"{document['shed_tokens']:,}"],
-        ["tokens waiting at the end", f"{document['queued_tokens']:,}"],
-        ["unit role changes", f"{document['role_changes']:,}"],
-        ["moves between services of one model", f"{document['service_moves']:,}"],
-        ["changes from one model to another", f"{document['weight_changes']:,}"],
-        ["time to serve, p50 / p99", f"{_number(latency['p50'])} / {_number(latency['p99'])}"],
-        *_failures(document["failures_by_domain"]),
-    ]
-
-
-def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
-    facts = [
-        ["training goodput", _number(document["training_goodput"], "{:.2%}")],
-        ["training tokens", _number(document["training_tokens"], "{:,.4g}")],
-        ["training steps", _number(document["training_steps"], "{:,.0f}")],
-        ["energy", f"{document['energy_joules'] / 3.6e9:,.0f} MWh"],
-        ["largest change in 15 min", f"{document['power_ramp_15min_w'] / 1e6:,.1f} MW"],
-        ["electricity", _number(document["electricity_usd"], "{:,.0f} USD")],
-        ["cost", _number(document["cost_usd"], "{:,.0f} USD")],
-        ["per million tokens", _number(document["usd_per_million_tokens"], "{:.3f} USD")],
-        ["sold at the price of a token", _number(document["revenue_usd"], "{:,.0f} USD")],
-        ["jobs done by their deadline", _in_time(document)],
-        ["per training step", _number(document["usd_per_training_step"], "{:,.2f} USD")],
-    ]
-    if "regret" in document:
-        facts.append(["training won, of what foresight wins", _captured(document["regret"])])
-    return facts
-
-
-def _captured(regret: Mapping[str, float]) -> str:
-    """Share of foresight's gain over a split that never changes, where there is one."""
-    gain = regret["gain_over_static_chip_hours"]
-    if gain < 0:
-        return f"none; static trains {-gain:,.0f} chip-hours more"
-    return f"{regret['captured']:.1%}"
-
-
-def _batch_facts(batch: Mapping[str, Any]) -> list[list[str]]:
-    waits = [None if value is None else value / 3600 for value in batch["wait_s"].values()]
-    return [
-        *(
-            [f"tokens {name}", f"{batch[f'{key}_tokens']:,}"]
-            for key, name in (
-                ("arrived", "that arrived"),
-                ("served", "served"),
-                ("waiting", "waiting at the end"),
-                ("late", "expired"),
-            )
-        ),
-        ["deadline", f"{batch['deadline_s'] / 3600:,.3g} h"],
-        ["wait, p50 / p99 / longest", " / ".join(_number(wait, "{:,.1f} h") for wait in waits)],
-        ["chip-hours", f"{batch['chip_hours']:,.0f}"],
-        ["sold at the price of a batch token", _number(batch["revenue_usd"], "{:,.0f} USD")],
-    ]
-
-
-def _failures(by_domain: Mapping[str, int]) -> list[list[str]]:
-    if set(by_domain) <= {"server"}:
-        return [["failures", f"{sum(by_domain.values()):,}"]]
-    return [[f"failures, {name}", f"{count:,}"] for name, count in by_domain.items()]
-
-
-def _in_time(document: Mapping[str, Any]) -> str:
-    count = document["jobs_with_deadline"]
-    return f"{document['jobs_in_time']} of {count}" if count else "–"
-
-
-def _number(value: float | None, style: str = "{:,.0f} s") -> str:
-    return "–" if value is None else style.format(value)
 
 
 def _write(
