@@ -99,8 +99,9 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
     time, power = coarse.index.to_numpy(), coarse["power_w"].to_numpy() / 1e6
     top.plot(time, power, color="#2f855a", lw=1.2)
     top.set_ylim(0, power.max() * 1.08)
-    top.set_ylabel("power of the site [MW]")
-    top.set_title(title, loc="left")
+    top.set_ylabel("power of the site,\n15-minute mean [MW]")
+    spread = f"{power.min():,.3g} to {power.max():,.3g} MW, {power.mean():,.3g} in the mean"
+    top.set_title(f"{title}\n{spread}", loc="left", fontsize=11)
     change = change_w(frame["power_w"].to_numpy(float)) / 1e6
     bottom.fill_between(frame["time_utc"].to_numpy(), change, color="#718096", lw=0)
     bottom.axhline(0, color="black", lw=0.6)

@@ -36,21 +36,22 @@ def loan_figure(loan: Loan) -> Figure:
     for level, shade in zip(levels, np.linspace(0.75, 0.15, len(levels)), strict=True):
         units = at_confidence(loan, level)
         asked = level == loan.question.confidence
+        remark = " (asked)" if asked else ""
         top.step(
             hours,
             np.append(units, units[-1]) * thousands,
             where="post",
             color="#2f855a" if asked else str(shade),
             lw=2.8 if asked else 1.2,
-            label=f"{level:.4g}" + (" (asked)" if asked else ""),
+            label=f"{level:.4g}{remark}" + ("" if units.any() else ": no chips"),
         )
     whole = loan.terms.units * thousands
-    top.axhline(whole, color="black", lw=0.8, ls=":")
+    top.axhline(whole, color="black", lw=0.8, ls=":", label="the whole fleet")
     top.set_ylim(0, whole * 1.05)
     top.set_xlim(hours[0], hours[-1])
     top.set_xticks(hours, [loan.moment(int(edge))[-5:] for edge in edges], rotation=45)
     top.set_ylabel("chips that can be lent [thousand]")
-    top.set_xlabel(f"time from {loan.begin:%A %d %B %Y}, UTC (dotted: the whole fleet)")
+    top.set_xlabel(f"time from {loan.begin:%A %d %B %Y}, UTC")
     top.legend(title="confidence", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     top.set_title(
         f"Tonight {loan.unit_hours * loan.terms.chips_per_unit:,.0f} chip-hours can be lent at "
@@ -60,16 +61,19 @@ def loan_figure(loan: Loan) -> Figure:
     frame = loan.frame()
     place = np.arange(len(frame))
     per_unit = loan.terms.chips_per_unit / 1000.0
-    bottom.bar(place, frame["hindsight_unit_hours"] * per_unit, color="#e2e8f0", label="hindsight")
+    hindsight = frame["hindsight_unit_hours"] * per_unit
+    bottom.bar(place, hindsight, color="#e2e8f0", label="could have been lent")
     colours = np.where(frame["violated"], "#c53030", "#2f855a")
     bottom.bar(place, frame["lent_unit_hours"] * per_unit, color=colours, width=0.55)
-    bottom.bar([0], [0], color="#2f855a", label="answered, and kept")
-    bottom.bar([0], [0], color="#c53030", label="answered, and demand exceeded it")
+    bottom.bar([0], [0], color="#2f855a", label="lent, and demand was met")
+    bottom.bar([0], [0], color="#c53030", label="lent, and demand exceeded the rest")
     ticks = place[:: max(1, len(place) // 10)]
     names = [f"{night:%d %b}" for night in frame["night"]]
     bottom.set_xticks(ticks, [names[tick] for tick in ticks])
     bottom.set_ylabel("chip-hours lent\n[thousand]")
     bottom.set_xlabel("nights of the history, each answered from the nights before it")
+    if not frame["lent_unit_hours"].any():
+        bottom.set_title("on these nights the rule lends nothing", loc="left", fontsize=9)
     bottom.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -92,7 +96,8 @@ def lead_figure(leads: pd.DataFrame) -> Figure:
         place = np.arange(len(line))
         colour = (0.18, 0.52, 0.35, float(shade))
         chips = line["chips"] / 1000.0
-        axes.plot(place, chips, color=colour, marker="o", lw=2, label=f"{level:.4g}")
+        axes.plot(place, chips, color=colour, marker="o", lw=2)
+        axes.lines[-1].set_label(f"{level:.4g}" + ("" if chips.any() else ": no chips"))
     hours = leads["lead_hours"].unique()
     axes.set_xticks(np.arange(len(hours)), [f"{hour} h" for hour in hours])
     axes.set_ylim(0, None)
@@ -101,7 +106,7 @@ def lead_figure(leads: pd.DataFrame) -> Figure:
     axes.set_xlabel("time from the answer to the beginning of the night")
     axes.set_ylabel("chips lent on an average night [thousand]")
     axes.set_title(
-        f"Lendable chips by lead time and confidence, over {leads['nights'].iloc[0]} nights",
+        f"Lendable chips by lead time and confidence, mean of {leads['nights'].iloc[0]} nights",
         loc="left",
     )
     return figure
