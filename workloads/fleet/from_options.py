@@ -240,6 +240,7 @@ def read_models(model: Model | str | None) -> list[Share]:
 
 
 def demand_of(asked: DemandInputs) -> Demand:
+    """Return the demand that names or files, a service, weights and averages describe."""
     minutes = _seconds(asked.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(

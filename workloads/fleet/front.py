@@ -128,9 +128,8 @@ def run_fleet(
     seed : int
         The only source of randomness.
     **words
-        Any other option of ``cluster-sim fleet`` by its word, such as ``start_day=2``,
-        ``training="jobs.csv"``, ``power_cap=300`` [MW] or ``slo="ttft=2s,tpot=50ms"``; see
-        :class:`workloads.fleet.keywords.FleetWords`.
+        Other options of ``cluster-sim fleet``, such as ``training="jobs.csv"``, ``power_cap=300``
+        [MW] or ``slo="tpot=50ms"``; see :class:`workloads.fleet.keywords.FleetWords`.
 
     Returns
     -------
@@ -148,21 +147,23 @@ def run_fleet(
     >>> fleet.summary["chips"]
     1280
     """
-    named = {"policy": policy} if isinstance(policy, str) else {}
-    asked = question_of(
-        words, list(FleetWords.__annotations__), days=days, scale_to_peak=scale_to_peak, **named
-    )
+    known = list(FleetWords.__annotations__)
+    named = policy if isinstance(policy, str) else None
+    asked = question_of(words, known, policy=named, days=days, scale_to_peak=scale_to_peak)
     check_question(asked)
-    built = scenario_on(
-        as_cluster(cluster), read_demand(demand, asked), read_models(model), asked, seed
-    )
+    requests, models = read_demand(demand, asked), read_models(model)
+    built = scenario_on(as_cluster(cluster), requests, models, asked, seed)
     built = _one_what_if(built, asked.demand.what_if)
-    done = (
-        run_under(built, policy, asked.policy, seed)
-        if isinstance(policy, str)
-        else run(built, policy, seed=seed)
-    )
-    return FleetResult(built, done, asked.policy, seed)
+    return FleetResult(built, _run_under(built, policy, asked.policy, seed), asked.policy, seed)
+
+
+def _run_under(
+    built: Scenario, policy: Policy | str, settings: PolicyInputs, seed: int
+) -> FleetRun:
+    """Run a scenario under a policy by its name, or under a user's own."""
+    if isinstance(policy, str):
+        return run_under(built, policy, settings, seed)
+    return run(built, policy, seed=seed)
 
 
 def _one_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:

@@ -146,15 +146,14 @@ def serve(
     tp : int, optional
         Tensor-parallel degree; by default the chips of one server.
     precision : str, optional
-        Precision of the weights, such as ``"mxfp4"``; by default that of the stored ones.
+        Of the weights, such as ``"mxfp4"``; by default that of the stored ones.
     slo : Slo or str
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0
-        Seed of drawn requests, and of the proposals that are accepted.
+        Seed of drawn requests and accepted proposals.
     **words
-        Any other option of ``cluster-sim serve`` by its word, such as ``count=500``,
-        ``prefill="chunked"`` or ``prefix_cache="50%"``, and ``batching`` for a batching of your
-        own; see :class:`workloads.serving.options.ServeWords`.
+        Other options of ``cluster-sim serve``, such as ``count=500`` or ``prefix_cache="50%"``; see
+        :class:`workloads.serving.options.ServeWords`.
 
     Returns
     -------
@@ -169,29 +168,34 @@ def serve(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from workloads.serving import fixed_lengths, poisson
-    >>> requests = poisson(1.0, 20, fixed_lengths(256, 32), np.random.default_rng(0))
-    >>> plain = serve("llama-3.1-8b", "trn2.48xlarge", requests, tp=8)
-    >>> ahead = serve("llama-3.1-8b", "trn2.48xlarge", requests, tp=8, speculate="3:0.8")
+    >>> few = {"count": 20, "prompt": 256, "output": 32, "tp": 8}
+    >>> plain = serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", **few)
+    >>> ahead = serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", **few, speculate="3:0.8")
     >>> ahead.tpot_s["p50"] < plain.tpot_s["p50"]
     True
     """
     decoder, machine = as_model(model), as_cluster(cluster)
     options = _options(words, machine)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
-    drawing = {name: words[name] for name in DRAWING if name in words}  # type: ignore[literal-required]
-    log = None
+    arrivals, log = _requests(requests, words, seed)
+    deployed = deployment.run(options.cached(arrivals, deployment.profile, log), seed)
+    limits = parse_slo(slo) if isinstance(slo, str) else slo
+    return ServingResult(decoder, machine, deployed, limits)
+
+
+def _requests(
+    requests: Requests | str, words: ServeWords, seed: int
+) -> tuple[Requests, Path | None]:
+    """Requests as they are, or drawn or read as words say, and the log that they were read from."""
+    drawing: dict[str, Any] = {name: value for name, value in words.items() if name in DRAWING}
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
-        requests = requests_from(requests, seed=seed, **drawing)
-    elif drawing:
+        return requests_from(requests, seed=seed, **drawing), log
+    if drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
         )
-    deployed = deployment.run(options.cached(requests, deployment.profile, log), seed)
-    limits = parse_slo(slo) if isinstance(slo, str) else slo
-    return ServingResult(decoder, machine, deployed, limits)
+    return requests, None
 
 
 def _options(words: ServeWords, cluster: Cluster) -> ServingOptions:

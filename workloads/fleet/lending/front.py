@@ -27,7 +27,7 @@ from workloads.fleet.lending.answer import Loan, Night
 from workloads.fleet.lending.night_options import limits_only, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
 from workloads.fleet.scenario import Scenario
-from workloads.fleet_options import FleetInputs, NightInputs
+from workloads.fleet_options import FleetInputs, NightInputs, Question
 from workloads.models.model import Model
 
 NIGHT = ("until", "begin", "confidence", "window")
@@ -139,22 +139,22 @@ def lend(
     (40, 0.9)
     """
     stated = {name: value for name, value in words.items() if name in NIGHT}
-    slo = str(words.get("slo", FleetInputs.slo))
     if night is not None and stated:
         raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
-    asked = question_of(
-        {name: value for name, value in words.items() if name not in NIGHT},
-        list(NightWords.__annotations__),
-        days=days,
-        scale_to_peak=scale_to_peak,
-    )
-    asked = replace(
-        asked,
-        fleet=replace(asked.fleet, slo=limits_only(slo)),
-        demand=replace(asked.demand, days=math.inf if days is None else days),
-    )
+    known, slo = list(NightWords.__annotations__), str(words.get("slo", FleetInputs.slo))
+    asked = _limits_only(question_of(words, known, days=days, scale_to_peak=scale_to_peak), slo)
     question = night or night_from(read_options(NightInputs, stated), slo)
     check_question(asked)
     demand = read_demand(history, asked)
     built = scenario_on(as_cluster(cluster), demand, read_models(model), asked, 0)
     return LendResult(built, lend_on(built, question))
+
+
+def _limits_only(asked: Question, slo: str) -> Question:
+    """Return the question with all of its history, and the limits of an SLO without its share."""
+    days = math.inf if asked.demand.days is None else asked.demand.days
+    return replace(
+        asked,
+        fleet=replace(asked.fleet, slo=limits_only(slo)),
+        demand=replace(asked.demand, days=days),
+    )

@@ -40,7 +40,7 @@ the demand itself is expected to need; both (pools, intervals)."""
 
 @dataclass(frozen=True)
 class Weights:
-    """What a plan weighs beside serving.
+    """Costs and bounds that a plan weighs beside serving.
 
     Attributes
     ----------

@@ -104,7 +104,7 @@ class Outlook:
 
 @dataclass(frozen=True, eq=False)
 class FirstStep:
-    """What the programme does first.
+    """The first step of a solved programme.
 
     Attributes
     ----------
