@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
-from experiments.cli import serve as command
-from workloads.serving import fixed_lengths, front, poisson
+from experiments.cli.serve import RequestInputs
+from workloads.serving import fixed_lengths, poisson
+from workloads.serving.words import DRAWN
 
 ROOT = Path(__file__).parents[2]
 SCREEN = 24 * 80
@@ -121,9 +123,10 @@ def test_names_and_fields_stand_for_what_they_name() -> None:
 
 
 def test_requests_are_drawn_as_the_command_draws_them() -> None:
-    assert front.DRAWN == command.DRAWN
+    described = {each.name: each.metadata["option"].default for each in fields(RequestInputs)}
+    assert described["count"].startswith(f"{DRAWN:,} drawn")
     drawn = cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:1", tp=8).served.requests
-    assert len(drawn.arrival_s) == front.DRAWN
+    assert len(drawn.arrival_s) == DRAWN
     with pytest.raises(cs.InputError, match="has no rate; write poisson:0"):
         cs.serve("llama-3.1-8b", "trn2.48xlarge", "poisson:often")
 
