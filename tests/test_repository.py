@@ -192,7 +192,7 @@ LATE: dict[str, set[str]] = {
     "workloads/fleet/lending/calibration.py": {"scipy"},
     "workloads/fleet/lending/on_cluster.py": {"scipy"},
     "workloads/fleet/policies/oracle.py": {"scipy"},
-    "workloads/fleet/policies/predictive.py": {"scipy"},
+    "workloads/fleet/policies/programme.py": {"scipy"},
     "workloads/job/closed_form.py": {"scipy"},
     "workloads/job/front.py": {"scipy"},
     "workloads/training/execution/rank_vector/layout.py": {"scipy"},

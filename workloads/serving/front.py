@@ -146,7 +146,7 @@ def serve(
     tp : int, optional
         Tensor-parallel degree; by default the chips of one server.
     precision : str, optional
-        Of the weights, such as ``"mxfp4"``; by default that of the stored ones.
+        Precision of the weights, such as ``"mxfp4"``; by default that of the stored ones.
     slo : Slo or str
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0

@@ -22,7 +22,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import optimize
 
 from topologies.arrays import FloatArray
 
@@ -136,6 +135,8 @@ def first_step(outlook: Outlook) -> FirstStep:
     [10.]
     [2.]
     """
+    from scipy import optimize  # slow to import
+
     pools, steps = outlook.need.shape
     jobs = len(outlook.jobs)
     columns = _Columns(pools, steps, jobs)
