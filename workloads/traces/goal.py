@@ -74,12 +74,14 @@ def read_goal(paths: Sequence[Path]) -> Recording:
             )
         if total := RANKS.fullmatch(line):
             ranks = int(total[1])
-        elif begun := RANK.fullmatch(line):
+        elif (begun := RANK.fullmatch(line)) and rank < 0:
             rank, rows = int(begun[1]), {}
         elif line == "}":
             rank = -1
         elif rank < 0 or not _line(columns, rank, rows, line, number):
             raise InputError(f"{path}, line {number}: {line[:60]!r} is no GOAL. Correct the line.")
+    if rank >= 0:
+        raise InputError(f"{path} ends within rank {rank}, before its brace. Copy the file again.")
     if not len(columns):
         raise InputError(f"{path} holds no operations. Give a GOAL schedule.")
     facts: dict[str, str | int | float] = {"format": "goal", "world": ranks, "iterations": 1}

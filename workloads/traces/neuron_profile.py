@@ -37,6 +37,10 @@ ENGINES = (
     ("cc_op_active_time", "collectives", COLLECTIVE),
 )
 """Field of a summary, name of the node, kind of work."""
+CORE_ENGINES = 4
+"""The first of them, of which a core has one each: none is active for longer than the whole."""
+ROUNDED = 1.01
+"""Share of the whole for which a summary may round an engine's time up to."""
 
 
 def is_summary(document: Any) -> bool:
@@ -98,6 +102,12 @@ def _rank(
         whole = _seconds(summary, "total_time", path)
         total_s += whole
         active = [(label, kind, _seconds(summary, field, path)) for field, label, kind in ENGINES]
+        for field, _, _ in ENGINES[:CORE_ENGINES]:
+            if _seconds(summary, field, path) > ROUNDED * whole:
+                raise InputError(
+                    f"{path}: {field} is {summary[field]} s of a total_time of {whole} s. "
+                    "Export the summary again."
+                )
         rest = max(0.0, whole - max(seconds for _, _, seconds in active))
         waiting = Node(HOST, f"waiting of {name[:40]}", number, round(rest * PS_PER_S))
         first = columns.add(rank, 0, waiting)

@@ -364,6 +364,10 @@ def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path: Path) -> None:
     path.write_text(json.dumps({"n1234": summary}))
     played = replay([path], cluster("trn2.48xlarge"))
     assert played.iteration_s == pytest.approx(2e-3)
+    path.write_text(json.dumps({"n1234": {**summary, "tensor_engine_active_time": 5}}))
+    with pytest.raises(InputError, match="tensor_engine_active_time is 5 s of a total_time of"):
+        replay([path], cluster("trn2.48xlarge"))
+    path.write_text(json.dumps({"n1234": summary}))
     faster = replay([path], cluster("trn2.48xlarge"), recorded_on="trn1")
     assert faster.how == "scaled"
     assert faster.iteration_s < 2e-3
@@ -393,6 +397,12 @@ def test_goal_in_and_out(tmp_path: Path) -> None:
     assert replay([tmp_path / "again.goal"], RING).iteration_s == played.iteration_s
     path.write_text(GOAL.replace("calc 500", "think 500"))
     with pytest.raises(InputError, match="line 9: 'l2: think 500' is no GOAL"):
+        replay([path], RING)
+    path.write_text(GOAL[:-3])
+    with pytest.raises(InputError, match=r"ring.goal ends within rank 1, before its brace"):
+        replay([path], RING)
+    path.write_text(GOAL.replace("}\nrank 1", "rank 1"))
+    with pytest.raises(InputError, match=r"line 6: 'rank 1 \{' is no GOAL"):
         replay([path], RING)
 
 
