@@ -10,6 +10,7 @@ from experiments.cli.invocation import Invocation
 from topologies.options import option
 
 HOST = "127.0.0.1"
+TITLE = "cluster-sim explore"
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ def explore(asked: ExploreInputs, call: Invocation) -> None:
     instead, as factors and answers, and nothing is served.
     """
     from experiments.explore.answers import knobs, read_runs, shipped
-    from experiments.explore.page import page, panel
+    from experiments.explore.page import framed, page, panel
 
     pn = None if call.json else panel()
     runs, sweeps = read_runs(asked.runs)
     numbers = shipped()
+    if runs and not (call.json or call.quiet):
+        sys.stderr.write(f"weighing the numbers behind {', '.join(run.name for run in runs)} …\n")
     names = knobs(runs, asked.knobs, numbers) if runs else []
     if pn is None:
         answers = [{"run": run.name, "time_s": run.seconds(numbers)} for run in runs]
@@ -51,7 +54,8 @@ def explore(asked: ExploreInputs, call: Invocation) -> None:
     if not call.quiet:
         sys.stderr.write(f"http://{HOST}:{asked.port} (Ctrl-C ends it)\n")
     pn.serve(
-        lambda: page(runs, sweeps, names, numbers), address=HOST, port=asked.port, show=False,
+        lambda: framed(page(runs, sweeps, names, numbers), TITLE),
+        address=HOST, port=asked.port, show=False,
         websocket_origin=[f"{HOST}:{asked.port}", f"localhost:{asked.port}"],
-        title="cluster-sim explore",
+        title=TITLE,
     )  # fmt: skip

@@ -17,8 +17,16 @@ from topologies.units import format_bytes, format_seconds
 
 LOW, HIGH, STEP = 0.5, 2.0, 0.05
 """Ends and step of a slider, over the catalogue's number."""
-SLIDER_WIDTH, ANSWER_WIDTH = 330, 940
-"""Widths of the two columns of the page [pixels]."""
+SLIDER_WIDTH, ANSWER_WIDTH = 330, 1000
+"""Width of a slider, and the most of an answer [pixels]."""
+WIDE: Mapping[str, Any] = {"sizing_mode": "stretch_width"}
+"""As wide as there is room, which on a phone is below the sliders."""
+PHONES = """{% extends base %}
+{% block preamble %}
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{% endblock %}
+{% block contents %}{{ embed(roots.page) }}{% endblock %}"""
+"""Template of the page; without the first block a phone shows it as small as a desktop's."""
 HEAD = """## cluster-sim explore
 Move a number of the catalogue and see what the runs become. The numbers that matter most to these
 runs come first."""
@@ -45,7 +53,7 @@ def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataF
         rows.append(
             {
                 "run": run.name,
-                "asked": run.asked,
+                "question": run.asked,
                 "recorded": format_seconds(before),
                 "80 % of measured": f"{low} – {high}",
                 "now": format_seconds(after),
@@ -155,24 +163,39 @@ def page(
         numbers_now = moved(numbers, dict(zip(names, factors, strict=True)))
         answers = [run.ask(numbers_now) for run in runs]
         drawn = [
-            pn.pane.Matplotlib(figure, format="svg", width=ANSWER_WIDTH, tight=False)
+            pn.pane.Matplotlib(
+                figure, format="svg", tight=False, sizing_mode="scale_width",
+                max_width=ANSWER_WIDTH,
+            )
             for figure in pictures(runs, answers)
-        ]
+        ]  # fmt: skip
         table = pn.pane.DataFrame(
-            answer_table(runs, answers), index=False, justify="left", width=ANSWER_WIDTH
-        )
-        return pn.Column(table, *drawn)
+            answer_table(runs, answers), index=False, justify="left",
+            styles={"overflow-x": "auto"}, **WIDE,
+        )  # fmt: skip
+        return pn.Column(table, *drawn, **WIDE)
 
     answers = pn.bind(view, *(slider.param.value_throttled for slider in sliders.values()))
     tables = [
         pn.Column(
             pn.pane.Markdown(f"### Sweep {name}"),
-            pn.widgets.DataFrame(frame, width=1200, height=320, disabled=True),
+            pn.widgets.DataFrame(frame, height=320, disabled=True, **WIDE),
+            **WIDE,
         )
         for name, frame in sweeps.items()
     ]
     left = pn.Column(pn.pane.Markdown(HEAD), *_controls(pn, sliders, numbers), width=360)
-    return pn.Row(left, pn.Column(*([answers] if runs else []), *tables))
+    shown = [pn.panel(answers, **WIDE)] if runs else []
+    right = pn.Column(*shown, *tables, styles={"flex": "1 1 340px", "min-width": "0"}, **WIDE)
+    return pn.FlexBox(left, right)
+
+
+def framed(content: Any, title: str) -> Any:
+    """Return a document of a page, which phones show at their own width."""
+    document = panel().Template(PHONES)
+    document.title = title
+    document.add_panel("page", content)
+    return document
 
 
 def _controls(pn: Any, sliders: Mapping[str, Any], numbers: Catalogue) -> list[Any]:

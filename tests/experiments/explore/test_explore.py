@@ -53,8 +53,8 @@ def test_the_table_says_what_was_asked_found_and_is_now(runs: list[Explored]) ->
     slower = moved(shipped(), {"trn2.bf16_matmul": 0.5})
     table = answer_table(runs, [run.ask(slower) for run in runs])
     train, reduce = table.to_dict("records")
-    assert train["asked"].endswith(" on trn2.48xlarge, tp 4, pp 2, dp 2, 8 × 512 tokens")
-    assert reduce["asked"] == "all-reduce on trn2.48xlarge, 2 sizes, 1 MiB to 64 MiB"
+    assert train["question"].endswith(" on trn2.48xlarge, tp 4, pp 2, dp 2, 8 × 512 tokens")
+    assert reduce["question"] == "all-reduce on trn2.48xlarge, 2 sizes, 1 MiB to 64 MiB"
     assert train["change"].startswith("+")
     assert reduce["change"] == "+0.0%"
     assert "–" in train["80 % of measured"]
@@ -154,7 +154,7 @@ HANDLES = "below(document).filter(node => node.matches('.noUi-handle'))"
 
 
 async def move_a_slider(address: str, profile: Path) -> list[str]:
-    """Move the first slider by one step and wait for its number and another answer."""
+    """Move the first slider by one step, wait for another answer, and try a phone's width."""
     async with live_page(address, profile) as page:
         await page.until("document.title == 'cluster-sim explore'")
         await page.evaluate(SHADOWS)
@@ -163,6 +163,10 @@ async def move_a_slider(address: str, profile: Path) -> list[str]:
         await page.press("ArrowRight")
         await page.until(f"{TEXT}.includes('× 1.05')")
         await page.until(rf"/[+-]\d+\.[1-9]%/.test({TEXT})")
+        for width, mobile in ((390, True), (1280, False)):
+            size = {"width": width, "height": 2000, "deviceScaleFactor": 1, "mobile": mobile}
+            await page.command("Emulation.setDeviceMetricsOverride", **size)
+            await page.until(f"document.documentElement.scrollWidth <= {width}")
         return page.complaints
 
 
