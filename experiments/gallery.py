@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from scipy.spatial.distance import cdist
 
 from cluster_sim.files import whole_file
 from experiments.reports.hover import description, headline
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 DOCS = Path("docs")
 PICTURES = Path("figures/gallery")
 PAGE = "gallery.md"
-DPI, COLORS = 100, 200
-MOST_BYTES = 70_000
+DPI, COLORS = 100, 96
+MOST_BYTES = 60_000
 INTRODUCTION = """# Gallery
 
 Each experiment answers one question. The title of its picture states the finding, for the machine
@@ -86,12 +87,19 @@ def small_png(figure: Figure, texts: Mapping[str, str]) -> bytes:
 
 
 def _with_few_colors(image: Image.Image) -> Image.Image:
-    """Return a picture in its most common colours, so that swatches of a legend keep theirs."""
-    colors, counts = np.unique(np.asarray(image).reshape(-1, 3), axis=0, return_counts=True)
+    """Return a picture in its most common colours, so that white and swatches keep theirs.
+
+    Pillow's own mapping to a palette takes white for a light grey.
+    """
+    pixels = np.asarray(image)
+    colors, color_of, counts = np.unique(
+        pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True
+    )
     common = colors[np.argsort(-counts, kind="stable")[:COLORS]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette(common.ravel().tolist())
-    return image.quantize(palette=palette, dither=Image.Dither.NONE)
+    nearest = cdist(colors, common).argmin(axis=1).astype(np.uint8)
+    few = Image.fromarray(nearest[color_of].reshape(pixels.shape[:2]), mode="P")
+    few.putpalette(common.ravel().tolist())
+    return few
 
 
 def _command(experiment: Experiment, options: Mapping[str, Any]) -> str:

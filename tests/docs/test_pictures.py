@@ -31,6 +31,13 @@ def test_a_visible_change_is_told_and_none_is_not(tmp_path: Path) -> None:
     assert pictures.difference(tmp_path / "a", tmp_path / "c") > pictures.VISIBLE
 
 
+def test_paper_stays_white(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(small_png(_figure(1.0), {"Title": "Rings win"}))
+    with Image.open(tmp_path / "a") as image:
+        pixels = image.convert("RGB")
+    assert pixels.getpixel((0, 0)) == (255, 255, 255)
+
+
 def test_an_experiment_is_drawn_with_its_finding_and_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,4 +67,5 @@ def test_the_gallery_of_the_documents_is_whole_and_small() -> None:
         assert path.stat().st_size <= MOST_BYTES, path.name
         with Image.open(path) as image:
             assert len(str(image.info["Title"])) > 10, path.name
+            assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255), path.name
     assert (docs / "gallery.md").read_text(encoding="utf-8") == page(docs)
