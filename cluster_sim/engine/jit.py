@@ -1,4 +1,4 @@
-"""Decorators that make functions machine code, and two instructions that Python lacks.
+"""Decorators that make functions machine code, and three instructions that Python lacks.
 
 A function marked :func:`compiled` is called from Python. Numba makes its machine code once; the
 code is kept on disk by what it was made of (:mod:`cluster_sim.engine.machine_code`), and every
@@ -18,6 +18,7 @@ import numpy as np
 
 from cluster_sim.engine import machine_code
 from cluster_sim.engine.machine_code import Source
+from cluster_sim.schedule.table import IntArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -264,3 +265,46 @@ leading_zeros = Instruction("ctlz")
 
 trailing_zeros = Instruction("cttz")
 """Zero bits below the lowest one of an int64, 64 for 0."""
+
+
+class Prefetch(Source):
+    """The instruction that has an entry of an array fetched from memory, without waiting for it.
+
+    It reads nothing and never fails, so the index may be one behind the last.
+    """
+
+    name = "prefetch"
+
+    def __call__(self, array: IntArray, index: int) -> None:
+        """Refuse a call from Python."""
+        raise TypeError(f"{self.name} is for compiled code alone")
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        from llvmlite import ir
+        from numba import types
+        from numba.core import cgutils
+        from numba.core.registry import cpu_target
+        from numba.extending import intrinsic
+
+        declared: Any = cgutils.get_or_insert_function
+        address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        form = ir.FunctionType(ir.VoidType(), [address, number, number, number])
+
+        def typed(_context: Any, array: Any, index: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                view = context.make_array(signature.args[0])(context, builder, arguments[0])
+                entry = builder.bitcast(builder.gep(view.data, [arguments[1]]), address)
+                code = declared(builder.module, form, "llvm.prefetch.p0")
+                # for reading, to be kept in every cache, of data
+                builder.call(code, [entry, *(ir.Constant(number, hint) for hint in (0, 3, 1))])
+                return context.get_dummy_value()
+
+            return types.none(array, index), generate
+
+        instruction = intrinsic(typed)
+        cpu_target.typing_context.refresh()
+        return cpu_target.typing_context.resolve_value_type(instruction)
+
+
+prefetch = Prefetch()

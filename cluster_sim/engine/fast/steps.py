@@ -19,7 +19,7 @@ from cluster_sim.engine.fast.columns import (
 )
 from cluster_sim.engine.fast.queues import Queues, free_slot
 from cluster_sim.engine.fast.streams import Streams, enter
-from cluster_sim.engine.jit import inlined, wide
+from cluster_sim.engine.jit import inlined, prefetch, wide
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 
@@ -76,7 +76,26 @@ def finish(run: Run, op: int, now: int) -> None:
         state.notes[STOP] = 1
     for edge in range(ops.ptr[op], ops.ptr[op + 1]):
         if len(ops.from_start) == 0 or not ops.from_start[edge]:
-            count(state, run.agenda, wide(ops.dst[edge]), ops.lag[edge], now)
+            follower = wide(ops.dst[edge])
+            _prefetch_start(ops, state, follower)
+            count(state, run.agenda, follower, ops.lag[edge], now)
+
+
+@inlined
+def _prefetch_start(ops: Ops, state: State, op: int) -> None:
+    """Have what the start of an op will read fetched from memory, while others have their turn.
+
+    Ops that follow one another in time seldom lie side by side, so that half of a large run was
+    spent waiting for these columns.
+    """
+    prefetch(ops.kind, op)
+    prefetch(ops.resource, op)
+    prefetch(ops.duration, op)
+    prefetch(ops.ptr, op)
+    prefetch(state.start, op)
+    if len(ops.flow):
+        prefetch(ops.flow, op)
+        prefetch(ops.size, op)
 
 
 @inlined
@@ -84,6 +103,8 @@ def begin(run: Run, op: int, now: int) -> None:
     """Start an op that is not a join."""
     ops, state = run.ops, run.state
     state.start[op] = now
+    prefetch(ops.dst, ops.ptr[op])  # for its end
+    prefetch(ops.lag, ops.ptr[op])
     if ops.kind[op] == FLOW:
         enter(run.streams, state, op, wide(ops.flow[op]), ops.size[op], now)
         return

@@ -21,6 +21,7 @@ from cluster_sim.engine.jit import (
     internal,
     leading_zeros,
     lean,
+    prefetch,
     trailing_zeros,
     wide,
 )
@@ -62,6 +63,29 @@ def bits(number: int, out: np.ndarray[Any, Any]) -> bool:
     out[0, 0] = leading_zeros(number)
     out[0, 1] = trailing_zeros(wide(number))
     return number > 0
+
+
+@compiled
+def fetched(values: np.ndarray[Any, Any], last: int) -> int:
+    """Fetch entries up to and including the one behind the last; returns their number."""
+    for at in range(last + 1):
+        prefetch(values, at)
+    return last
+
+
+def test_prefetch_changes_nothing_and_may_name_what_lies_behind_the_last_entry() -> None:
+    values = np.arange(3)
+    assert fetched(values, 3) == 3
+    assert fetched(values, 10**6) == 10**6  # nothing is read, so nothing fails
+    assert values.tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="compiled code alone"):
+        prefetch(values, 0)
+
+
+def test_prefetch_is_one_instruction_in_the_machine_code() -> None:
+    code = machine_code.load(fetched, "<i81Ci", lambda: fetched._made((np.arange(3), 1), 8))
+    assert b"llvm.prefetch" not in code.binary  # no call of a function of that name
+    assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 
 
 def test_numbers_arrays_and_tuples_are_passed() -> None:
