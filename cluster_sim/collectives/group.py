@@ -59,10 +59,8 @@ class Group:
             raise InputError(
                 f"chip {wrong} is not one of the {self.cluster.chips:,} of {self.cluster.name}"
             )
-        distinct_chips, times = np.unique(chips, return_counts=True)
-        if times.max() > 1:
-            twice = int(distinct_chips[times > 1][0])
-            raise InputError(f"chip {twice} is named twice in a group; name each chip once.")
+        if not self.ascending:
+            _refuse_twice(chips)
         if self.ranks_per_chip < 1:
             raise InputError(f"ranks per chip of {self.ranks_per_chip}; at least 1")
 
@@ -107,7 +105,15 @@ class Group:
     @property
     def ascending(self) -> bool:
         """Return whether the chips stand in the order of their numbers."""
-        return bool(np.all(np.diff(self.chips) > 0))
+        return bool((self.chips[1:] > self.chips[:-1]).all())
+
+
+def _refuse_twice(chips: IntArray) -> None:
+    ordered = np.sort(chips)
+    again = ordered[1:] == ordered[:-1]
+    if again.any():
+        twice = int(ordered[1:][again][0])
+        raise InputError(f"chip {twice} is named twice in a group; name each chip once.")
 
 
 def as_group(group: Group | Cluster | str) -> Group:

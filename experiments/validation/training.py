@@ -20,6 +20,7 @@ from workloads.models.model import Experts, Model
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import worst
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.group_costs import GroupCosts
 
 SAVINGS: Mapping[str, tuple[Any, ...]] = {
     "zero": (3,),
@@ -101,12 +102,13 @@ def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteratio
     if plan.microbatches <= base + 2 * period:
         step = iteration(model, machine, plan, allow_oversized=True, partial=True)
         return step, step.iteration_s
-    once = plan.dp * plan.microbatch
+    once, costs = plan.dp * plan.microbatch, GroupCosts(machine)
     short, long = (
         iteration(
             model,
             machine,
             replace(plan, global_batch=count * once),
+            costs=costs,
             allow_oversized=True,
             partial=True,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -79,6 +80,11 @@ class Template:
     src: IntArray
     column: IntArray
     value: IntArray
+
+    @cached_property
+    def left(self) -> IntArray:
+        """Exchange that each edge leaves, -1 for none, int64 (edges,)."""
+        return self.exchange[self.src]
 
 
 def lower(program: Program, *, memory: bool = False) -> Schedule:
@@ -224,10 +230,10 @@ def _join_edges(program: Program, templates: list[Template], number: int) -> Lea
     join, member, column, value = (list[IntArray]() for _ in range(4))
     for stage, op, places in program.roles(exchange):
         template = templates[stage]
-        after = template.exchange[template.src] == number
+        after = np.flatnonzero(template.left == number)
         is_exchange = np.zeros(len(template.exchange), np.bool_)
         is_exchange[op] = True
-        after &= is_exchange[template.src]
+        after = after[is_exchange[template.src[after]]]
         joins = [2 * np.arange(exchange.calls), 2 * template.call[template.src[after]] + 1]
         leads = [np.full(len(op), OWN), template.column[after]], [op, template.value[after]]
         alike = [np.concatenate(some) for some in (joins, *leads)]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import BoolArray, IntArray, present
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC_DP, ENGINE, LayerOp
 from workloads.training.plan.placement import Placement, geometries
@@ -345,7 +345,7 @@ class _Exchanges:
         chips = self.placement.chip[groups]
         first, kind = geometries(self.placement.cluster, chips)
         step = self.streams[stage].ops.step[ops[0]]
-        used, where = np.unique(step, return_inverse=True)
+        used, where = present(step)
         steps = [self.steps[number] for number in used.tolist()]
         plan, of_kinds = self.placement.plan, chips[first]
         time_ps = [self.costs.times_ps(model, steps, plan, self.per_token) for model in of_kinds]

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from topologies.arrays import IntArray
+from topologies.arrays import IntArray, distinct
 from workloads.kernels.chip_share import Timing
 from workloads.training.layers.host import host_s, scheduling_share
 from workloads.training.layers.shapes import RankShapes
@@ -205,7 +205,7 @@ class Builder:
     def _host_s(self, layers: Ops, traced: int, ends: Ops) -> float:
         """Time in which the host issues a pass over the layers, each traced so often [s]."""
         stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
-        counted = np.isin(stream, (ENGINE, CC)) & (issued > 0)
+        counted = ((stream == ENGINE) | (stream == CC)) & (issued > 0)
         kernels = int(counted[layers.step].sum() + counted[ends.step].sum())
-        numbers = np.unique(layers.layer)
+        numbers = distinct(layers.layer)
         return host_s(self.shapes, self.job, kernels, int((numbers >= 0).sum()), traced)
