@@ -170,15 +170,15 @@ def frame(search: Search, top: int) -> pd.DataFrame:
 
 BRIEF = (
     "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
-    "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s", "mfu",
-    "memory_total_bytes", *(f"{part}_s" for part in PARTS),
+    "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s",
+    "low_s", "high_s", "mfu", "memory_total_bytes", *(f"{part}_s" for part in PARTS),
 )  # fmt: skip
 """Columns that say most about a plan."""
 
 
 def brief(search: Search, top: int) -> pd.DataFrame:
     """The columns of :func:`frame` that say most, after ``model`` and ``cluster``."""
-    rows = frame(search, top)[[*BRIEF]]
+    rows = frame(search, top).rename(columns={"low": "low_s", "high": "high_s"})[[*BRIEF]]
     rows.insert(0, "cluster", search.cluster.name)
     rows.insert(0, "model", search.model.name)
     return rows

@@ -47,12 +47,14 @@ def run(
     Returns
     -------
     DataFrame
-        Rows as of :func:`cluster_sim.collectives.rows`, with ``fastest`` and ``picked`` (bool) and
-        ``slowdown``: time over that of the fastest algorithm of the size.
+        Rows as of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
+        interval of the time [s]), ``fastest`` and ``picked`` (bool) and ``slowdown``: time over
+        that of the fastest algorithm of the size.
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
     from cluster_sim.collectives.algorithms.registry import chosen
     from cluster_sim.collectives.sizes import parse_sizes
+    from experiments.scripts.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     tables = []
@@ -64,7 +66,8 @@ def run(
         for algorithm in suitable(calls[steps[0]]):
             table = rows(op, group, steps, algorithm.name, ideal=ideal, proof=False)
             is_pick = table.size_bytes.map(picked) == algorithm.name
-            tables.append(table.assign(picked=is_pick))
+            ended = with_collective_ends(table, group.cluster, ideal=ideal)
+            tables.append(ended.assign(picked=is_pick))
     frame = pd.concat(tables, ignore_index=True)
     best = frame.groupby(["cluster", "size_bytes"]).time_s.transform("min")
     return frame.assign(slowdown=frame.time_s / best, fastest=frame.time_s == best)

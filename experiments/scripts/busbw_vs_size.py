@@ -45,18 +45,21 @@ def run(
     Returns
     -------
     DataFrame
-        The rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm.
+        The rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with the ends
+        ``low_s`` and ``high_s`` of the interval of each time [s].
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable
     from cluster_sim.collectives.results import first_ranks
     from cluster_sim.collectives.sizes import parse_sizes
+    from experiments.scripts.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
-    group, steps = first_ranks(named(cluster), None, ranks_per_chip), parse_sizes(sizes)
+    whole = named(cluster)
+    group, steps = first_ranks(whole, None, ranks_per_chip), parse_sizes(sizes)
     every = [algorithm.name for algorithm in suitable(CollectiveCall(op, group, steps[0]))]
     names = every if ALL in algorithms else list(algorithms)
     tables = [rows(op, group, steps, name, ideal=ideal) for name in names]
-    return pd.concat(tables, ignore_index=True)
+    return with_collective_ends(pd.concat(tables, ignore_index=True), whole, ideal=ideal)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

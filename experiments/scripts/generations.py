@@ -193,6 +193,7 @@ def _row(
     shape: Model, name: str, precision: str, parts: Catalogue, work: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Simulate the best plan of one machine in one precision."""
+    from experiments.scripts.intervals import step_ends
     from topologies.catalogue.families import chip_family
     from workloads.search.fit import describe
     from workloads.search.search import search
@@ -214,6 +215,7 @@ def _row(
         "plan": describe(plan),
         "kernels": parts.entry(f"family.{chip_family(fabric.chip).name}", "kernels").grade,
         "iteration_s": step.iteration_s,
+        **step_ends(step),
         "mfu": step.mfu,
         "tokens_per_s_per_chip": each,
         "tokens_per_joule": each / watts,

@@ -44,6 +44,7 @@ def run(
 
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
+    from experiments.scripts.intervals import with_collective_ends
     from topologies.catalogue.catalogue import catalogue
     from topologies.clusters.names import machine
 
@@ -55,7 +56,7 @@ def run(
         fabric = machine(cluster, catalogue=parts.with_rows([thicker]))
         for op in ops:
             table = rows(op, whole(fabric), parse_sizes(sizes), "best", proof=False)
-            tables.append(table.assign(z=factor))
+            tables.append(with_collective_ends(table, fabric).assign(z=factor))
     frame = pd.concat(tables, ignore_index=True)
     first = frame[frame.z == times[0]].set_index(["collective", "size_bytes"]).time_s
     keys = pd.MultiIndex.from_frame(frame[["collective", "size_bytes"]])

@@ -46,8 +46,9 @@ def run(
     -------
     DataFrame
         One row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
-        ``iteration_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` for each part [s].
+        ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
     """
+    from experiments.scripts.intervals import step_ends
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.iteration import iteration
@@ -67,11 +68,11 @@ def run(
                 "dp": step.plan.dp,
                 "overlap": kind,
                 "iteration_s": step.iteration_s,
+                **step_ends(step),
                 "tokens_per_s": step.tokens_per_s,
                 "mfu": step.mfu,
             }
-            parts = {f"{part}_s": value for part, value in step.breakdown_s.items()}
-            rows.append(row | parts)
+            rows.append(row | {f"{part}_s": value for part, value in step.breakdown_s.items()})
     return pd.DataFrame(rows)
 
 

@@ -47,6 +47,7 @@ def run(
     """
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
+    from experiments.scripts.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     tables = []
@@ -56,6 +57,7 @@ def run(
         for op in ops:
             group = whole(machine)
             table = rows(op, group, parse_sizes(sizes), "best", ideal=ideal, proof=False)
+            table = with_collective_ends(table, machine, ideal=ideal)
             share = table.busbw_bytes_per_s / rate
             tables.append(table.assign(injection_bytes_per_s=rate, share=share))
     return pd.concat(tables, ignore_index=True)

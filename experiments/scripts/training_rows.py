@@ -37,7 +37,7 @@ def training_row(
     *,
     disturbed: Disturbance | None = None,
 ) -> dict[str, Any]:
-    """Simulate a step; returns its plan, time, throughput and parts by column.
+    """Simulate a step; returns its plan, time and interval, throughput and parts by column.
 
     Parameters
     ----------
@@ -47,6 +47,7 @@ def training_row(
         Fields of a plan; the rest is filled in.
     disturbed : Disturbance, optional
     """
+    from experiments.scripts.intervals import step_ends
     from workloads.training.execution.jitter import Disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
@@ -62,6 +63,7 @@ def training_row(
         **dict(plan),
         "dp": whole.dp,
         "iteration_s": step.iteration_s,
+        **step_ends(step),
         "tokens_per_s": step.tokens_per_s,
         "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
         "mfu": step.mfu,

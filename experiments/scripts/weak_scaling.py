@@ -68,6 +68,7 @@ def run(
 
 
 def _row(model: Model, cluster: Cluster, replica: Replica, overlap: str) -> dict[str, Any]:
+    from experiments.scripts.intervals import step_ends
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 
@@ -83,6 +84,7 @@ def _row(model: Model, cluster: Cluster, replica: Replica, overlap: str) -> dict
         "dp": dp,
         "global_batch": batch,
         "iteration_s": step.iteration_s,
+        **step_ends(step),
         "tokens_per_s": step.tokens_per_s,
         "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
         "mfu": step.mfu,
