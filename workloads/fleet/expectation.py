@@ -49,7 +49,7 @@ def expected(scenario: Scenario) -> Expectation:
     fleet, units = scenario.fleet, scenario.cluster.domains
     working = units * (1 - broken_share(fleet.failures))
     lent = lent_units(
-        scenario.need, working, lead_s=scenario.lead_s, back_s=start_s(fleet.change_costs)
+        scenario.need, working, lead_s=scenario.lead_s, back_s=fleet.change_costs.to_training_s
     )
     share = float(lent.mean()) / units
     demand = scenario.demand
@@ -139,11 +139,6 @@ def _between(minutes: float, window: Callable[[int], FloatArray]) -> FloatArray:
     part = minutes - low
     short = window(low)
     return short if not part else (1 - part) * short + part * window(low + 1)
-
-
-def start_s(costs: ChangeCosts) -> float:
-    """Time until a unit that served trains [s]."""
-    return costs.drain_s + costs.join_s + costs.restart_s
 
 
 def broken_share(failures: Failures | None) -> float:

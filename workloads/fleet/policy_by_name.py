@@ -33,7 +33,7 @@ def policy_of(
     situation = Situation(
         need=scenario.need,
         lead_s=scenario.lead_s,
-        back_s=costs.drain_s + costs.join_s + costs.restart_s,
+        back_s=costs.to_training_s,
         ramp=scenario.fleet.limits.changes_per_minute,
         priced=scenario.prices is not None,
         busy_share=max(

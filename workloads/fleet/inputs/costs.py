@@ -167,6 +167,11 @@ class ChangeCosts:
         """Time until a unit that served can be part of a training job [s]."""
         return self.mode_switch_s + self.runtime_start_s
 
+    @property
+    def to_training_s(self) -> float:
+        """Time until a unit that served computes in a training job [s]."""
+        return self.drain_s + self.join_s + self.restart_s
+
     def to_serving_s(self, weights_bytes: float, units: int = 1) -> float:
         """Time until so many units, changed at once from training, serve [s]."""
         return (

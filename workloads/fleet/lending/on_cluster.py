@@ -82,7 +82,7 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
         mean = cluster.domains * failures.repair_s / failures.unit_mtbf_s / failures.servers
         reserve = min(math.ceil(special.pdtrik(confidence, mean)), cluster.domains)
     rates = [job.rate(job.units) / job.units for job in scenario.jobs if not job.evaluation]
-    start_s = costs.drain_s + costs.join_s + costs.restart_s
+    start_s = costs.to_training_s
     return Terms(
         units=cluster.domains,
         chips_per_unit=cluster.chips_per_domain,

@@ -1,0 +1,35 @@
+"""Every row of the catalogue about fleets is read by a run, or is marked as kept for reference."""
+
+from __future__ import annotations
+
+from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.domains import is_reference
+from topologies.clusters.names import machine
+from workloads.confidence.sensitivity import noting
+from workloads.fleet import ChangeCosts, summary
+from workloads.fleet.from_options import demand_of, models_of, run_under, scenario_on
+from workloads.fleet.inputs.costs import SOURCES
+from workloads.fleet_options import DemandInputs, FleetInputs, Question
+
+
+def test_no_row_about_fleets_is_read_by_nothing() -> None:
+    numbers = noting(catalogue())
+    cluster = machine("trn2-ultraserver:20", catalogue=numbers)
+    asked = Question(
+        fleet=FleetInputs(model="llama-3.1-8b", failures="domains", post_training="lockstep"),
+        demand=DemandInputs(demand=("azure-conv",), days=0.05, batch_share="20%"),
+    )
+    models = models_of(asked.fleet.model)
+    built = scenario_on(cluster, demand_of(asked.demand), models, asked, 0)
+    summary(run_under(built, "static", asked.policy, 0), built.economics)
+    for source in SOURCES:
+        ChangeCosts.of(cluster, source=source)
+    rows = [row for row in catalogue().rows if row.part.startswith("fleet.")]
+    unread = [
+        f"{row.part}.{row.quantity}"
+        for row in rows
+        if (row.part, row.quantity) not in numbers.read
+        and not is_reference(row.part, row.quantity, row.unit)
+    ]
+    assert len(rows) > 20
+    assert unread == []
