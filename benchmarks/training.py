@@ -74,7 +74,7 @@ def rainier(pp: int) -> None:
 
 def training_program(cluster: str, **asked: Any) -> Program:
     """Program of a step of Llama 3.1 405B with 32 ranks of tensor parallelism."""
-    from topologies.catalogue.catalogue import catalogue
+    from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import named
     from workloads.training.layers.shapes import RankShapes
@@ -84,7 +84,7 @@ def training_program(cluster: str, **asked: Any) -> Program:
 
     model, fabric = named("llama-3.1-405b"), machine(cluster)
     plan = complete({"tp": 32, "seq": 8192, **asked}, model, fabric)
-    shapes = RankShapes(model, plan, fabric.chip, fabric.catalogue or catalogue())
+    shapes = RankShapes(model, plan, fabric.chip, fabric.catalogue or shipped_catalogue())
     return program(shapes, place(plan, fabric))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 
@@ -50,32 +50,34 @@ class Economics:
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
         """Read a cluster's machine; where it has no power of its own, the chips' alone counts."""
-        parts: Catalogue = cluster.catalogue or catalogue()
+        catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
         machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
-        tdp = parts.value(chip, "tdp") if parts.has(chip, "tdp") else 0.0
-        has_share = parts.has(chip, "idle_power_share")
-        share = parts.value(chip, "idle_power_share") if has_share else 1.0
-        busy = parts.value(machine, "power") / chips if parts.has(machine, "power") else tdp
-        price = parts.value(machine, "price") / chips if parts.has(machine, "price") else 0.0
-        drawn = (machine, "power") if parts.has(machine, "power") else (chip, "tdp")
+        tdp = catalogue.value(chip, "tdp") if catalogue.has(chip, "tdp") else 0.0
+        has_share = catalogue.has(chip, "idle_power_share")
+        share = catalogue.value(chip, "idle_power_share") if has_share else 1.0
+        busy = catalogue.value(machine, "power") / chips if catalogue.has(machine, "power") else tdp
+        price = (
+            catalogue.value(machine, "price") / chips if catalogue.has(machine, "price") else 0.0
+        )
+        drawn = (machine, "power") if catalogue.has(machine, "power") else (chip, "tdp")
         return cls(
             busy_w=busy,
             idle_w=max(0.0, busy - tdp * (1 - share)),
-            pue=parts.value("rainier", "pue"),
+            pue=catalogue.value("rainier", "pue"),
             usd_per_chip_s=price,
             carbon_kg_per_j=carbon_g_per_kwh / 1000 / 3.6e6,
-            price_basis=_basis(parts, machine, "price"),
-            power_basis=_basis(parts, *drawn),
-            batch_discount=parts.value("fleet.batch", "discount"),
+            price_basis=_basis(catalogue, machine, "price"),
+            power_basis=_basis(catalogue, *drawn),
+            batch_discount=catalogue.value("fleet.batch", "discount"),
         )
 
 
-def _basis(parts: Catalogue, part: str, quantity: str) -> str:
+def _basis(catalogue: Catalogue, part: str, quantity: str) -> str:
     """A row of the catalogue in one line, such as ``trn2.48xlarge price 35.76 USD/h (stated)``."""
-    if not parts.has(part, quantity):
+    if not catalogue.has(part, quantity):
         return ""
-    row = parts.entry(part, quantity)
+    row = catalogue.entry(part, quantity)
     note = f": {row.note}" if row.note else ""
     return f"{part} {quantity} {row.written} ({row.grade}{note})"
 

@@ -94,28 +94,28 @@ def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Commun
     sbuf : bool
         The buffers are in the scratchpads of the cores, so that nothing is drawn from memory.
     """
-    scale_out, chip, numbers = cluster.scale_out, cluster.chip, cluster.catalogue
+    scale_out, chip, catalogue = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
-    if cluster.plain or ideal or numbers is None or not chip:
+    if cluster.plain or ideal or catalogue is None or not chip:
         return CommunicationCosts(scale_out_bytes_per_s=rate, stores=cluster.plain)
 
     def known_ps(quantity: str, otherwise: int = 0) -> int:
-        return numbers.ps(chip, quantity) if numbers.has(chip, quantity) else otherwise
+        return catalogue.ps(chip, quantity) if catalogue.has(chip, quantity) else otherwise
 
     step = known_ps("collective_step")
     outside = scale_out.name if scale_out else ""
     costs = CommunicationCosts(
-        efficiency=_efficiency(numbers, chip, "collective_efficiency"),
-        scale_out_bytes_per_s=max(1, int(rate * _efficiency(numbers, outside, "efficiency"))),
+        efficiency=_efficiency(catalogue, chip, "collective_efficiency"),
+        scale_out_bytes_per_s=max(1, int(rate * _efficiency(catalogue, outside, "efficiency"))),
         issue_ps=min(step, known_ps("collective_issue", step)),
         step_ps=step,
         launch_ps=known_ps("collective_launch"),
         handshake_ps=known_ps("collective_handshake"),
-        cc_slots=numbers.integer(chip, "cc_cores") if numbers.has(chip, "cc_cores") else 16,
-        slices=numbers.integer(RUNTIME, "ring_slices"),
+        cc_slots=catalogue.integer(chip, "cc_cores") if catalogue.has(chip, "cc_cores") else 16,
+        slices=catalogue.integer(RUNTIME, "ring_slices"),
         stores=False,
     )
-    costs = _with_memory(costs, numbers, chip)
+    costs = _with_memory(costs, catalogue, chip)
     return _without_accesses(costs) if sbuf else costs
 
 
@@ -137,40 +137,40 @@ def within_chip(
     ranks : int
         Ranks of the group, all of them on one chip.
     """
-    numbers, chip = cluster.catalogue, cluster.chip
-    if numbers is None or not chip or costs.hbm_bytes_per_s == 0:
+    catalogue, chip = cluster.catalogue, cluster.chip
+    if catalogue is None or not chip or costs.hbm_bytes_per_s == 0:
         return costs
     start, rate = "chip_collective_launch", f"copy_{op.replace('-', '_')}_{ranks}"
-    if numbers.has(chip, start):
-        costs = replace(costs, launch_ps=numbers.ps(chip, start))
-    if numbers.has(chip, rate):
-        copy = int(numbers.entry(chip, rate).exact)
+    if catalogue.has(chip, start):
+        costs = replace(costs, launch_ps=catalogue.ps(chip, start))
+    if catalogue.has(chip, rate):
+        copy = int(catalogue.entry(chip, rate).exact)
         costs = replace(costs, copy_bytes_per_s=copy, dma_bytes_per_s=copy * ranks)
     return costs
 
 
-def _with_memory(costs: CommunicationCosts, numbers: Catalogue, chip: str) -> CommunicationCosts:
+def _with_memory(costs: CommunicationCosts, catalogue: Catalogue, chip: str) -> CommunicationCosts:
     """Accesses of a message, from those of a chunk and two ranks that the vendor states."""
-    if not numbers.has(chip, "hbm_in_collectives") or not numbers.has(chip, "collective_copy"):
+    if not catalogue.has(chip, "hbm_in_collectives") or not catalogue.has(chip, "collective_copy"):
         return costs
     ring, pair = (
         [
-            numbers.integer(RUNTIME, f"{name}_{op}_hbm_accesses")
+            catalogue.integer(RUNTIME, f"{name}_{op}_hbm_accesses")
             for op in ("all_gather", "reduce_scatter")
         ]
         for name in ("ring", "kangaring")
     )
     share, copy = (
-        numbers.entry(chip, name).exact for name in ("hbm_in_collectives", "collective_copy")
+        catalogue.entry(chip, name).exact for name in ("hbm_in_collectives", "collective_copy")
     )
-    peak = numbers.entry(chip, "hbm_bandwidth").exact
+    peak = catalogue.entry(chip, "hbm_bandwidth").exact
     return replace(
         costs,
         # No less than 1 B/s: 0 stands for a memory that is not known.
         hbm_bytes_per_s=max(1, int(share * peak)),
         hbm_peak_bytes_per_s=max(1, int(peak)),
         copy_bytes_per_s=max(1, int(copy)),
-        dma_bytes_per_s=max(1, int(copy * numbers.integer(chip, "ranks_per_chip"))),
+        dma_bytes_per_s=max(1, int(copy * catalogue.integer(chip, "ranks_per_chip"))),
         copy_accesses=ring[0] // 2,
         reduce_accesses=ring[1] // 2,
         fused_copy_accesses=pair[0] - ring[0] // 2,
@@ -188,6 +188,6 @@ def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:
     )
 
 
-def _efficiency(numbers: Catalogue, part: str, quantity: str) -> Fraction:
-    stated = part in numbers.parts() and numbers.has(part, quantity)
-    return numbers.entry(part, quantity).exact if stated else Fraction(1)
+def _efficiency(catalogue: Catalogue, part: str, quantity: str) -> Fraction:
+    stated = part in catalogue.parts() and catalogue.has(part, quantity)
+    return catalogue.entry(part, quantity).exact if stated else Fraction(1)

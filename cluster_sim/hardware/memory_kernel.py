@@ -93,6 +93,6 @@ def _check_share(size_bytes: int, bytes_per_s: int, cores: int) -> None:
 
 
 def _cores(cluster: Cluster) -> int:
-    numbers, chip = cluster.catalogue, cluster.chip
-    stated = numbers is not None and bool(chip) and numbers.has(chip, "cores")
-    return numbers.integer(chip, "cores") if numbers is not None and stated else 1
+    catalogue, chip = cluster.catalogue, cluster.chip
+    stated = catalogue is not None and bool(chip) and catalogue.has(chip, "cores")
+    return catalogue.integer(chip, "cores") if catalogue is not None and stated else 1

@@ -32,7 +32,7 @@ from experiments.validation.rows import Row
 from experiments.validation.tables import table
 from experiments.validation.timing_tool import COLLECTIVES, WAITED
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 
 SIDES = tuple(field.name for field in fields(Load) if field.name != "way")
@@ -116,7 +116,9 @@ def measured(rows: Sequence[Row]) -> Measured:
 def _nccl_s(row: Row) -> float:
     """Measured time of NCCL alone: without what PyTorch adds where it waits for each call [s]."""
     waits = recipe(row.values).collectives == WAITED
-    return float(str(row.values["time_s"])) - waits * catalogue().value(COLLECTIVES, "waited")
+    return float(str(row.values["time_s"])) - waits * shipped_catalogue().value(
+        COLLECTIVES, "waited"
+    )
 
 
 def _load(row: Row) -> Load:

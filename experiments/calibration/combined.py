@@ -71,14 +71,14 @@ class Group:
 
 
 def fit_all(
-    measured: Measurements, numbers: Catalogue, machine: str | None, *, chips: int | None = None
+    measured: Measurements, catalogue: Catalogue, machine: str | None, *, chips: int | None = None
 ) -> list[Group]:
     """Fit the constants of every kind that was measured.
 
     Parameters
     ----------
     measured : Measurements
-    numbers : Catalogue
+    catalogue : Catalogue
         Catalogue whose constants are the start.
     machine : str or None
         Machine of the collectives, without a count; the kit's where none is given.
@@ -90,52 +90,52 @@ def fit_all(
     InputError
         When the machine of collectives is not known, and for rows that cannot be predicted.
     """
-    groups, shipped = [], numbers
+    groups, shipped = [], catalogue
     if measured.kernels:
-        groups.append(_kernels(measured, numbers, machine))
-        numbers = _with(numbers, groups[-1].fit)
+        groups.append(_kernels(measured, catalogue, machine))
+        catalogue = _with(catalogue, groups[-1].fit)
     if measured.collectives:
-        groups.append(_collectives(measured, numbers, machine, chips))
-        numbers = _with(numbers, groups[-1].fit)
+        groups.append(_collectives(measured, catalogue, machine, chips))
+        catalogue = _with(catalogue, groups[-1].fit)
     if measured.training:
-        groups.append(_training(measured.training, numbers, shipped))
+        groups.append(_training(measured.training, catalogue, shipped))
     return groups
 
 
-def _with(numbers: Catalogue, fit: ConstantsFit) -> Catalogue:
+def _with(catalogue: Catalogue, fit: ConstantsFit) -> Catalogue:
     return with_values(
-        numbers, {Constant(entry.part, entry.quantity): entry.value for entry in fit.entries}
+        catalogue, {Constant(entry.part, entry.quantity): entry.value for entry in fit.entries}
     )
 
 
-def _kernels(measured: Measurements, numbers: Catalogue, machine: str | None) -> Group:
+def _kernels(measured: Measurements, catalogue: Catalogue, machine: str | None) -> Group:
     rows = [_kernel_row(row, measured, machine) for row in measured.kernels]
     rows = _one_load(rows)
-    fitted = [row for row in rows if row["kernel"] not in UNFITTED and _known(row, numbers)]
+    fitted = [row for row in rows if row["kernel"] not in UNFITTED and _known(row, catalogue)]
     apart = [row for row in rows if row["kernel"] in UNFITTED]
     if not fitted:
         raise InputError("no kernel row is of a kind that can be fitted. Run the kit's scripts.")
-    constants = kernel_constants(fitted, numbers)
+    constants = kernel_constants(fitted, catalogue)
     fit = fit_constants(
         lambda book: _kernel_times(fitted, book),
         _column(fitted, "kernel_s"),
         constants,
-        numbers,
+        catalogue,
         note=f"fitted to {len(fitted)} kernels of {fitted[0]['chip']}",
     )
     return Group(
         "kernels",
         fit,
-        _kernel_errors(apart, _with(numbers, fit)),
-        _kernel_errors(apart, numbers),
+        _kernel_errors(apart, _with(catalogue, fit)),
+        _kernel_errors(apart, catalogue),
     )
 
 
-def _kernel_errors(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> FloatArray:
+def _kernel_errors(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
     """Relative errors of rows, none of none."""
     if not rows:
         return NONE
-    return _kernel_times(rows, numbers) / _column(rows, "kernel_s") - 1
+    return _kernel_times(rows, catalogue) / _column(rows, "kernel_s") - 1
 
 
 def _kernel_row(
@@ -168,37 +168,37 @@ def _one_load(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "load": None} for row in kept]
 
 
-def _known(row: Mapping[str, Any], numbers: Catalogue) -> bool:
+def _known(row: Mapping[str, Any], catalogue: Catalogue) -> bool:
     """Return whether the model answers for the row at all."""
     try:
-        return predict_kernel(row, numbers).status == "ok"
+        return predict_kernel(row, catalogue).status == "ok"
     except InputError:
         return False
 
 
-def kernel_constants(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> list[Constant]:
+def kernel_constants(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> list[Constant]:
     """Constants of the kernels of the rows' chip, in the order in which they are worth knowing."""
     chip = str(rows[0]["chip"])
     part = f"kernels.{family(chip).name}"
     constants = []
     for name in KERNEL_CONSTANTS:
         of_chip = f"{name}_{chip}"
-        quantity = of_chip if numbers.has(part, of_chip) else name
-        if numbers.has(part, quantity) and numbers.value(part, quantity) > SMALLEST:
+        quantity = of_chip if catalogue.has(part, of_chip) else name
+        if catalogue.has(part, quantity) and catalogue.value(part, quantity) > SMALLEST:
             most = 1.0 if "efficiency" in name or name == "gemm_sustained" else np.inf
             constants.append(Constant(part, quantity, most))
-    neuron = chip_family(chip, numbers).is_neuron
+    neuron = chip_family(chip, catalogue).is_neuron
     runtimes = sorted({str(row["runtime"]) for row in rows if row.get("runtime") and neuron})
     return constants + [
         Constant(RUNTIME, f"{runtime}_{name}")
         for runtime in runtimes
         for name in ("added", "least")
-        if numbers.has(RUNTIME, f"{runtime}_{name}")
+        if catalogue.has(RUNTIME, f"{runtime}_{name}")
     ]
 
 
-def _kernel_times(rows: Sequence[Mapping[str, Any]], numbers: Catalogue) -> FloatArray:
-    return np.array([_seconds(predict_kernel(row, numbers), "kernel_s") for row in rows])
+def _kernel_times(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
+    return np.array([_seconds(predict_kernel(row, catalogue), "kernel_s") for row in rows])
 
 
 def _seconds(outcome: Outcome, name: str) -> float:
@@ -220,7 +220,7 @@ class Series:
 
 
 def _collectives(
-    measured: Measurements, numbers: Catalogue, machine: str | None, chips: int | None
+    measured: Measurements, catalogue: Catalogue, machine: str | None, chips: int | None
 ) -> Group:
     name = machine or (measured.manifest.cluster if measured.manifest else None)
     if name is None:
@@ -233,8 +233,8 @@ def _collectives(
     fit = fit_constants(
         lambda book: _collective_times(series, name, book),
         seconds,
-        collective_constants(series, name, numbers),
-        numbers,
+        collective_constants(series, name, catalogue),
+        catalogue,
         note=f"fitted to {len(seconds)} collectives on {name}",
     )
     return Group("collectives", fit, NONE, NONE)
@@ -253,10 +253,10 @@ def _series(file: str, measured: Measured, per_chip: int, chips: int | None) -> 
     return Series(measured.collective, measured.ranks, used, measured)
 
 
-def _collective_times(series: Sequence[Series], machine: str, numbers: Catalogue) -> FloatArray:
+def _collective_times(series: Sequence[Series], machine: str, catalogue: Catalogue) -> FloatArray:
     times = []
     for part in series:
-        whole = machines_for(machine, part.chips, numbers)
+        whole = machines_for(machine, part.chips, catalogue)
         sizes = part.measured.size_bytes.tolist()
         times += [
             time_s(part.collective, whole, part.chips, part.ranks, int(size)) for size in sizes
@@ -265,11 +265,11 @@ def _collective_times(series: Sequence[Series], machine: str, numbers: Catalogue
 
 
 def collective_constants(
-    series: Sequence[Series], machine: str, numbers: Catalogue
+    series: Sequence[Series], machine: str, catalogue: Catalogue
 ) -> list[Constant]:
     """Constants of the collectives of a machine, in the order in which they are worth knowing."""
     most_chips = max(part.chips for part in series)
-    whole = machines_for(machine, most_chips, numbers)
+    whole = machines_for(machine, most_chips, catalogue)
     chip, fabric = whole.chip, whole.scale_out.name if whole.scale_out else ""
     inside = [
         (chip, f"copy_{part.collective.replace('-', '_')}_{part.ranks}")
@@ -289,18 +289,18 @@ def collective_constants(
     return [
         Constant(part, quantity, 1.0 if "efficiency" in quantity else np.inf)
         for part, quantity in names
-        if part in numbers.parts() and numbers.has(part, quantity)
+        if part in catalogue.parts() and catalogue.has(part, quantity)
     ]
 
 
-def _training(rows: Sequence[Mapping[str, Any]], numbers: Catalogue, shipped: Catalogue) -> Group:
+def _training(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue, shipped: Catalogue) -> Group:
     """Constants of steps, from rows that are not held out; where all are, nothing is fitted."""
 
-    def times(of: Sequence[Mapping[str, Any]], book: Catalogue) -> FloatArray:
-        return np.array([_seconds(predict_step(row, book), "iteration_s") for row in of])
+    def times(of: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
+        return np.array([_seconds(predict_step(row, catalogue), "iteration_s") for row in of])
 
-    def errors(of: Sequence[Mapping[str, Any]], book: Catalogue) -> FloatArray:
-        return times(of, book) / _column(of, "iteration_s") - 1 if of else NONE
+    def errors(of: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
+        return times(of, catalogue) / _column(of, "iteration_s") - 1 if of else NONE
 
     apart = [row for row in rows if _held_out(row)]
     fitted = [row for row in rows if not _held_out(row)]
@@ -310,11 +310,11 @@ def _training(rows: Sequence[Mapping[str, Any]], numbers: Catalogue, shipped: Ca
         fit = fit_constants(
             lambda book: times(fitted, book),
             _column(fitted, "iteration_s"),
-            training_constants(chip, numbers),
-            numbers,
+            training_constants(chip, catalogue),
+            catalogue,
             note=f"fitted to {len(fitted)} training steps on {chip}",
         )
-    return Group("training", fit, errors(apart, _with(numbers, fit)), errors(apart, shipped))
+    return Group("training", fit, errors(apart, _with(catalogue, fit)), errors(apart, shipped))
 
 
 def _held_out(row: Mapping[str, Any]) -> bool:
@@ -322,7 +322,7 @@ def _held_out(row: Mapping[str, Any]) -> bool:
     return bool(row.get("held_out"))
 
 
-def training_constants(chip: str, numbers: Catalogue) -> list[Constant]:
+def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
     """Constants of training steps on a chip, in the order in which they are worth knowing."""
     part = f"kernels.{family(chip).name}"
     names = [("training", f"{name}_{chip}") for name in TRAINING_CONSTANTS]
@@ -331,5 +331,5 @@ def training_constants(chip: str, numbers: Catalogue) -> list[Constant]:
     return [
         Constant(where, quantity, 1.0 if quantity == "gemm_sustained" else np.inf)
         for where, quantity in names
-        if numbers.has(where, quantity) and numbers.value(where, quantity) > SMALLEST
+        if catalogue.has(where, quantity) and catalogue.value(where, quantity) > SMALLEST
     ]

@@ -83,7 +83,7 @@ def fit_constants(
     predict: Predict,
     measured_s: FloatArray,
     constants: Sequence[Constant],
-    numbers: Catalogue,
+    catalogue: Catalogue,
     *,
     note: str,
 ) -> ConstantsFit:
@@ -97,13 +97,13 @@ def fit_constants(
     constants : sequence of Constant
         Constants, those most worth knowing first: a later one that the data cannot tell from
         earlier ones keeps its value.
-    numbers : Catalogue
+    catalogue : Catalogue
         Catalogue whose constants are the start.
     note : str
         Note of the fitted rows.
     """
-    first = predict(numbers)
-    slopes = {constant: _effect(predict, first, constant, numbers) for constant in constants}
+    first = predict(catalogue)
+    slopes = {constant: _effect(predict, first, constant, catalogue) for constant in constants}
     chosen, kept = _tell_apart(slopes)
     chosen = chosen[: len(measured_s)]
     kept |= {
@@ -114,11 +114,11 @@ def fit_constants(
     before = first / measured_s - 1
 
     def residuals(logs: FloatArray) -> FloatArray:
-        changed = with_values(numbers, dict(zip(chosen, np.exp(logs).tolist(), strict=True)))
+        changed = with_values(catalogue, dict(zip(chosen, np.exp(logs).tolist(), strict=True)))
         return np.asarray(np.log(predict(changed) / measured_s))
 
     while chosen:
-        best = _best(residuals, chosen, numbers)
+        best = _best(residuals, chosen, catalogue)
         unfelt = [constant for constant, felt in zip(chosen, best.felt, strict=True) if not felt]
         if not unfelt:
             break
@@ -129,7 +129,7 @@ def fit_constants(
     else:
         return ConstantsFit((), kept, before, before)
     entries = tuple(
-        _entry(constant, float(value), float(wide), numbers, note)
+        _entry(constant, float(value), float(wide), catalogue, note)
         for constant, value, wide in zip(chosen, np.exp(best.logs), best.spread, strict=True)
     )
     after = np.exp(residuals(best.logs)) - 1
@@ -156,10 +156,10 @@ class _Best:
 
 
 def _best(
-    residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], numbers: Catalogue
+    residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], catalogue: Catalogue
 ) -> _Best:
     """Constants with the least residuals."""
-    start = np.log([numbers.value(constant.part, constant.quantity) for constant in chosen])
+    start = np.log([catalogue.value(constant.part, constant.quantity) for constant in chosen])
     highest = [
         min(at + np.log(FURTHEST), np.log(constant.most))
         for at, constant in zip(start, chosen, strict=True)
@@ -187,11 +187,11 @@ def _best(
     )
 
 
-def with_values(numbers: Catalogue, values: Mapping[Constant, float]) -> Catalogue:
+def with_values(catalogue: Catalogue, values: Mapping[Constant, float]) -> Catalogue:
     """Return the catalogue with some constants replaced."""
     rows = [
         replace(
-            numbers.entry(constant.part, constant.quantity),
+            catalogue.entry(constant.part, constant.quantity),
             value=value,
             exact=Fraction(value),
             low=None,
@@ -199,17 +199,17 @@ def with_values(numbers: Catalogue, values: Mapping[Constant, float]) -> Catalog
         )
         for constant, value in values.items()
     ]
-    return numbers.with_rows(rows)
+    return catalogue.with_rows(rows)
 
 
 def _effect(
-    predict: Predict, first: FloatArray, constant: Constant, numbers: Catalogue
+    predict: Predict, first: FloatArray, constant: Constant, catalogue: Catalogue
 ) -> FloatArray:
     """Elasticity of every row's time to a constant."""
-    value = numbers.value(constant.part, constant.quantity)
+    value = catalogue.value(constant.part, constant.quantity)
     down = value * (1 + STEP) > constant.most
     factor = 1 / (1 + STEP) if down else 1 + STEP
-    changed = predict(with_values(numbers, {constant: value * factor}))
+    changed = predict(with_values(catalogue, {constant: value * factor}))
     return np.asarray(np.log(changed / first) / np.log(factor))
 
 
@@ -249,8 +249,10 @@ def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:
     return np.sqrt(np.maximum(0.0, np.diag(covariance)))
 
 
-def _entry(constant: Constant, value: float, spread: float, numbers: Catalogue, note: str) -> Entry:
-    old = numbers.entry(constant.part, constant.quantity)
+def _entry(
+    constant: Constant, value: float, spread: float, catalogue: Catalogue, note: str
+) -> Entry:
+    old = catalogue.entry(constant.part, constant.quantity)
     wide = np.exp(min(2 * spread, np.log(FURTHEST)))
     low, high = value / wide, value * wide
     return replace(

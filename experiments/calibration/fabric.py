@@ -33,7 +33,7 @@ STEP = 0.02
 def fit(
     measured: Measured,
     machine: str,
-    numbers: Catalogue,
+    catalogue: Catalogue,
     *,
     collective: str | None = None,
     ranks: int | None = None,
@@ -46,7 +46,7 @@ def fit(
     measured : Measured
     machine : str
         A named machine without count.
-    numbers : Catalogue
+    catalogue : Catalogue
         Catalogue whose constants are the start.
     collective, ranks, chips : optional
         Where the text does not say; chips as many as ranks by default.
@@ -57,17 +57,17 @@ def fit(
         When the operation or the ranks are not known, and for fewer than two sizes.
     """
     operation, count = _operation_and_ranks(measured, collective, ranks)
-    simulated = _Simulated(machine, chips or count, operation, count, numbers)
+    simulated = _Simulated(machine, chips or count, operation, count, catalogue)
     sizes = measured.size_bytes
     chosen = constants_of(
-        machines_for(machine, simulated.chips, numbers),
+        machines_for(machine, simulated.chips, catalogue),
         lambda changed: simulated.times_s(changed, sizes.max(keepdims=True)),
     )
     return fit_constants(
         lambda changed: simulated.with_catalogue(changed).times_s({}, sizes),
         measured.time_s,
         [Constant(*name, LARGEST_EFFICIENCY if _is_share(name) else np.inf) for name in chosen],
-        numbers,
+        catalogue,
         note=f"fitted on {machine}",
     )
 
@@ -86,7 +86,7 @@ class _Simulated:
     chips : int
     operation : str
     ranks : int
-    numbers : Catalogue
+    catalogue : Catalogue
         Constants that are not changed.
     """
 
@@ -94,19 +94,19 @@ class _Simulated:
     chips: int
     operation: str
     ranks: int
-    numbers: Catalogue
+    catalogue: Catalogue
 
-    def with_catalogue(self, numbers: Catalogue) -> _Simulated:
+    def with_catalogue(self, catalogue: Catalogue) -> _Simulated:
         """Return the same collective on a machine with other constants."""
-        return replace(self, numbers=numbers)
+        return replace(self, catalogue=catalogue)
 
     def times_s(self, changed: Mapping[Name, float], size_bytes: FloatArray) -> FloatArray:
         """Times of these buffers with some constants replaced [s]."""
         rows = [
-            replace(self.numbers.entry(*name), value=value, exact=Fraction(value))
+            replace(self.catalogue.entry(*name), value=value, exact=Fraction(value))
             for name, value in changed.items()
         ]
-        cluster = machines_for(self.machine, self.chips, self.numbers.with_rows(rows))
+        cluster = machines_for(self.machine, self.chips, self.catalogue.with_rows(rows))
         sizes = size_bytes.tolist()
         return np.array(
             [time_s(self.operation, cluster, self.chips, self.ranks, int(size)) for size in sizes]
@@ -138,23 +138,23 @@ def constants_of(
     largest : function of changed constants
         Time of the largest buffer [s]: the rate that it feels most is the one to fit.
     """
-    numbers, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
-    if numbers is None:
+    catalogue, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
+    if catalogue is None:
         raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
     outside = fabric.name if machine.domains > 1 and fabric is not None else ""
-    if f"nccl.{chip}" in numbers.parts():
+    if f"nccl.{chip}" in catalogue.parts():
         start = (f"nccl.{outside}", "step") if outside else (f"nccl.{chip}", "launch")
         rates = [(f"nccl.{chip}", name) for name in NCCL_RATES]
         rates += [(f"nccl.{outside}", "efficiency")]
     else:
         start = (outside, "step_latency") if outside else (chip, "collective_step")
         rates = [(chip, "collective_efficiency"), (outside, "efficiency")]
-    rates = [(part, name) for part, name in rates if _known(numbers, part, name)]
-    if not _known(numbers, *start) or not rates:
+    rates = [(part, name) for part, name in rates if _known(catalogue, part, name)]
+    if not _known(catalogue, *start) or not rates:
         raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
-    felt = [largest({name: (1 - STEP) * numbers.value(*name)})[0] for name in rates]
+    felt = [largest({name: (1 - STEP) * catalogue.value(*name)})[0] for name in rates]
     return [start, rates[int(np.argmax(felt))]]
 
 
-def _known(numbers: Catalogue, part: str, quantity: str) -> bool:
-    return part in numbers.parts() and numbers.has(part, quantity)
+def _known(catalogue: Catalogue, part: str, quantity: str) -> bool:
+    return part in catalogue.parts() and catalogue.has(part, quantity)

@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 from experiments.validation.rows import Row
 from experiments.validation.tables import table
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.kernels.chip_share import rank_of
 from workloads.kernels.gemm import roofline_s
 from workloads.kernels.gemm_table import fill, gemm_table
@@ -59,7 +59,7 @@ def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, Float
         ``m < 64``, ``64 <= m < 512``, ``m >= 512``.
     """
     rank = rank_of(chip, precision, 1, None)
-    grid = gemm_table(rank.kin.name, precision)
+    grid = gemm_table(rank.family.name, precision)
     if grid is None:
         raise LookupError(f"no measured GEMMs of {chip} in {precision}")
     mesh = np.meshgrid(grid.m, grid.n, grid.k, indexing="ij")
@@ -133,8 +133,8 @@ def sustained(chip: str, least_rows: int = 1024) -> float:
         if row.values["chip"] == chip and int(str(row.values["m"])) >= least_rows
     ]
     shape = np.array([_numbers(row, ("m", "n", "k", "kernel_s")) for row in rows]).T
-    part = f"kernels.{rank_of(chip, 'bf16', 1, None).kin.name}"
-    kept = catalogue().value(part, "gemm_sustained")
+    part = f"kernels.{rank_of(chip, 'bf16', 1, None).family.name}"
+    kept = shipped_catalogue().value(part, "gemm_sustained")
     return float(np.median(gemm_s(chip, *shape[:3]) * kept / shape[3]))
 
 

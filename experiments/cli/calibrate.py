@@ -54,7 +54,9 @@ class MeasurementInputs:
     )
 
 
-def calibrate(inputs: MeasurementInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
+def calibrate(
+    inputs: MeasurementInputs, catalogue_inputs: CatalogueInputs, call: Invocation
+) -> None:
     """Fit the catalogue to your own measurements.
 
     Fits constants of kernels, collectives and training steps to measured times, and prints the rows
@@ -64,9 +66,9 @@ def calibrate(inputs: MeasurementInputs, catalogue: CatalogueInputs, call: Invoc
     """
     single = _single(inputs)
     if single:
-        _fabric(inputs, single, catalogue.read(), call)
+        _fabric(inputs, single, catalogue_inputs.read(), call)
     else:
-        _all(inputs, catalogue.read(), call)
+        _all(inputs, catalogue_inputs.read(), call)
 
 
 def _single(inputs: MeasurementInputs) -> Measured | None:
@@ -79,7 +81,7 @@ def _single(inputs: MeasurementInputs) -> Measured | None:
 
 
 def _fabric(
-    inputs: MeasurementInputs, measured: Measured, numbers: Catalogue, call: Invocation
+    inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
     """The step time and the efficiency of a fabric, from one series."""
     from cluster_sim.files import whole_file
@@ -92,7 +94,7 @@ def _fabric(
     fitted = fit(
         measured,
         inputs.cluster,
-        numbers,
+        catalogue,
         collective=inputs.collective,
         ranks=inputs.ranks,
         chips=inputs.chips,
@@ -107,7 +109,7 @@ def _fabric(
     )
 
 
-def _all(inputs: MeasurementInputs, numbers: Catalogue, call: Invocation) -> None:
+def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
     """Constants of every kind, from files and folders together."""
     from cluster_sim.files import whole_file
     from experiments.calibration.combined import fit_all
@@ -116,7 +118,7 @@ def _all(inputs: MeasurementInputs, numbers: Catalogue, call: Invocation) -> Non
 
     measured = read_measurements(inputs.file, inputs.collective)
     measured = measured.named(inputs.collective, inputs.ranks)
-    groups = fit_all(measured, numbers, inputs.cluster, chips=inputs.chips)
+    groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
     text = overlay_text([entry for group in groups for entry in group.fit.entries])
     if inputs.overlay:
         with whole_file(inputs.overlay) as part:

@@ -64,7 +64,7 @@ def collective(
     inputs: CollectiveInputs,
     machine: SeveralMachines,
     ranks: RankInputs,
-    catalogue: CatalogueInputs,
+    catalogue_inputs: CatalogueInputs,
     compared: CompareInputs,
     sure: SensitivityInputs,
     call: Invocation,
@@ -74,11 +74,11 @@ def collective(
     The table has the columns of nccl-tests: time, algorithm and bus bandwidth, beside the lower
     bound that links and memory set. Several clusters, as A,B,C, stand side by side.
     """
-    numbers = catalogue.read()
+    catalogue = catalogue_inputs.read()
     if len(machine.names) > 1:
-        _side_by_side(inputs, machine, ranks, numbers, (compared, sure), call)
+        _side_by_side(inputs, machine, ranks, catalogue, (compared, sure), call)
         return
-    cluster, groups = _groups(inputs, machine, ranks, numbers)
+    cluster, groups = _groups(inputs, machine, ranks, catalogue)
     measured = _read(compared.compare, inputs.op, groups[0].ranks)
     watched = call.out is not None
     sizes, measure = _how_to_measure(inputs, groups, call.engine, watched=watched)
@@ -100,7 +100,7 @@ def collective(
         _, again = _how_to_measure(inputs, _groups(inputs, machine, ranks, moved)[1], call.engine)
         return float(again(wanted[0])[0]["time_s"])
 
-    ranking = sure.rank(first_s, numbers, call)
+    ranking = sure.rank(first_s, catalogue, call)
     extras = ranking.document() if ranking else {}
     call.answer(
         lambda: {"rows": rows, "interval": ends[0].document(), **summary, **extras},
@@ -113,7 +113,7 @@ def _side_by_side(
     inputs: CollectiveInputs,
     machine: SeveralMachines,
     ranks: RankInputs,
-    numbers: Catalogue,
+    catalogue: Catalogue,
     others: tuple[CompareInputs, SensitivityInputs],
     call: Invocation,
 ) -> None:
@@ -128,7 +128,7 @@ def _side_by_side(
 
     def answer(name: str) -> list[dict[str, Any]]:
         single = replace(machine, cluster=name, clusters=None)
-        cluster, groups = _groups(inputs, single, ranks, numbers)
+        cluster, groups = _groups(inputs, single, ranks, catalogue)
         sizes, measure = _how_to_measure(inputs, groups, call.engine)
         wanted = sizes or _sizes(inputs.size, None)
         measured = progress(wanted, f"{inputs.op} on {name}", quiet=call.quiet)
@@ -175,7 +175,7 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
     from workloads.kernels.runtime import collective_seen_by_host
 
     seconds = collective_seen_by_host(
-        cluster.chip or "", row["time_s"], runtime, kind=kind, parts=cluster.catalogue
+        cluster.chip or "", row["time_s"], runtime, kind=kind, catalogue=cluster.catalogue
     )
     if seconds == row["time_s"]:
         return dict(row)
@@ -211,14 +211,14 @@ def _compared(
 
 
 def _groups(
-    inputs: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, numbers: Catalogue
+    inputs: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, catalogue: Catalogue
 ) -> tuple[Cluster, list[Group]]:
     """Cluster and groups that the options name, refused where the runtime refuses them."""
     from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
     from experiments.cli.collective_groups import check_op, groups_for
 
     check_op(inputs)
-    cluster = machine.read(numbers)
+    cluster = machine.read(catalogue)
     groups = groups_for(cluster, ranks)
     if not ranks.unrestricted:
         groups = [along_ring(group) for group in groups] if inputs.op == "permute" else groups

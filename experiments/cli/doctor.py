@@ -108,9 +108,9 @@ def _import() -> None:
 
 
 def _catalogue() -> object:
-    from topologies.catalogue.catalogue import catalogue
+    from topologies.catalogue.catalogue import shipped_catalogue
 
-    return catalogue()
+    return shipped_catalogue()
 
 
 def _collective() -> None:

@@ -43,18 +43,18 @@ def explore(asked: ExploreInputs, call: Invocation) -> None:
 
     pn = None if call.json else panel()
     runs, sweeps = read_runs(asked.runs)
-    numbers = shipped()
+    catalogue = shipped()
     if runs and not (call.json or call.quiet):
         sys.stderr.write(f"weighing the numbers behind {', '.join(run.name for run in runs)} …\n")
-    names = knobs(runs, asked.knobs, numbers) if runs else []
+    names = knobs(runs, asked.knobs, catalogue) if runs else []
     if pn is None:
-        answers = [{"run": run.name, "time_s": run.seconds(numbers)} for run in runs]
+        answers = [{"run": run.name, "time_s": run.seconds(catalogue)} for run in runs]
         call.answer(lambda: {"knobs": names, "rows": answers}, lambda: None, lambda run: None)
         return
     if not call.quiet:
         sys.stderr.write(f"http://{HOST}:{asked.port} (Ctrl-C ends it)\n")
     pn.serve(
-        lambda: framed(page(runs, sweeps, names, numbers), TITLE),
+        lambda: framed(page(runs, sweeps, names, catalogue), TITLE),
         address=HOST, port=asked.port, show=False,
         websocket_origin=[f"{HOST}:{asked.port}", f"localhost:{asked.port}"],
         title=TITLE,

@@ -39,7 +39,7 @@ def fleet(
     limits: LimitInputs,
     money: MoneyInputs,
     sure: SensitivityInputs,
-    catalogue: CatalogueInputs,
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Run a fleet that serves by day and trains by night.
@@ -48,9 +48,9 @@ def fleet(
     """
     from experiments.cli.fleet_sensitivity import rank_fleet
 
-    asked, numbers = Question(fleet, demand, policy, limits, money), catalogue.read()
-    answer = _run_all(asked, numbers, call)
-    ranking = rank_fleet(sure, asked, answer.main[1], numbers, call)
+    asked, catalogue = Question(fleet, demand, policy, limits, money), catalogue_inputs.read()
+    answer = _run_all(asked, catalogue, call)
+    ranking = rank_fleet(sure, asked, answer.main[1], catalogue, call)
     document = _document(answer, call) | (ranking.document() if ranking else {})
     call.answer(
         lambda: document,
@@ -82,12 +82,12 @@ class _Answer:
         return (*self.scenarios[place], self.runs[place])
 
 
-def _run_all(asked: Question, numbers: Catalogue, call: Invocation) -> _Answer:
+def _run_all(asked: Question, catalogue: Catalogue, call: Invocation) -> _Answer:
     from workloads.fleet.from_options import run_under, scenario_from
     from workloads.fleet.scenario import what_ifs
 
     begun = time.perf_counter()
-    base = scenario_from(asked, numbers, call.seed)
+    base = scenario_from(asked, catalogue, call.seed)
     scenarios = what_ifs(base, asked.demand.what_if)
     built = time.perf_counter()
     runs = [

@@ -63,13 +63,13 @@ class FleetRanking:
         return f"{self.base.usd_per_million_tokens:.3f} USD a million"
 
 
-def expectation_at(asked: Question, base: Scenario, numbers: Catalogue) -> Expectation:
+def expectation_at(asked: Question, base: Scenario, catalogue: Catalogue) -> Expectation:
     """Return what a scenario is expected to lend and cost with other numbers of the catalogue."""
     from topologies.clusters.names import machine
     from workloads.fleet.expectation import at
     from workloads.fleet.from_options import costs_of
 
-    cluster = machine(asked.fleet.cluster, catalogue=numbers)
+    cluster = machine(asked.fleet.cluster, catalogue=catalogue)
     return at(base, cluster, costs_of(cluster, asked.limits))
 
 
@@ -91,14 +91,14 @@ def rank_fleet(
         return None
     known: dict[str, Expectation] = {}
 
-    def answer(numbers: Catalogue) -> Expectation:
+    def answer(catalogue: Catalogue) -> Expectation:
         # A catalogue that notes what is read has to be read for each of the two answers.
-        if numbers.digest not in known or isinstance(numbers, NotingCatalogue):
-            known[numbers.digest] = expectation_at(asked, base, numbers)
-        return known[numbers.digest]
+        if catalogue.digest not in known or isinstance(catalogue, NotingCatalogue):
+            known[catalogue.digest] = expectation_at(asked, base, catalogue)
+        return known[catalogue.digest]
 
-    def cost(numbers: Catalogue) -> float:
-        return answer(numbers).usd_per_million_tokens or 0.0
+    def cost(catalogue: Catalogue) -> float:
+        return answer(catalogue).usd_per_million_tokens or 0.0
 
     middle = answer(catalogue)
     if not middle.lendable_share > 0:

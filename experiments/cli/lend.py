@@ -32,7 +32,7 @@ def lend(
     fleet: FleetInputs,
     demand: DemandInputs,
     limits: LimitInputs,
-    catalogue: CatalogueInputs,
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Say how many units can be lent tonight, and how sure that is.
@@ -52,7 +52,7 @@ def lend(
         limits,
         MoneyInputs(),
     )
-    scenario = scenario_from(asked, catalogue.read(), call.seed)
+    scenario = scenario_from(asked, catalogue_inputs.read(), call.seed)
     loan = lend_on(scenario, question)
     document = {
         "cluster": fleet.cluster,

@@ -163,9 +163,9 @@ class ListInputs:
             raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")
 
 
-def listing(inputs: ListInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
+def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
     """List models, clusters, algorithms and other names."""
-    rows = KINDS[inputs.kind](catalogue.read())
+    rows = KINDS[inputs.kind](catalogue_inputs.read())
     call.answer(
         lambda: {"kind": inputs.kind, "rows": rows},
         lambda: _print(inputs.kind, rows),

@@ -84,7 +84,7 @@ def plan(
     ],
     how: SearchInputs,
     sure: SensitivityInputs,
-    catalogue: CatalogueInputs,
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Search for the fastest parallel plans that fit in memory.
@@ -92,15 +92,15 @@ def plan(
     Every plan that fits is estimated, the best are simulated in full and ranked. Fields of a plan
     that are given are kept; all others are varied.
     """
-    numbers = catalogue.read()
-    result = _search(inputs, stated, how, numbers, call)
+    catalogue = catalogue_inputs.read()
+    result = _search(inputs, stated, how, catalogue, call)
 
     from experiments.reports.plan import document
     from workloads.training.plan.plan_file import write_plan
 
     if how.best is not None:
         write_plan(result.finalists[0].plan, how.best)
-    ranking = sure.rank(lambda moved: _first_s(result, inputs, moved, call.engine), numbers, call)
+    ranking = sure.rank(lambda moved: _first_s(result, inputs, moved, call.engine), catalogue, call)
     call.answer(
         lambda: {
             **document(result, how.top, inputs.model),
@@ -111,11 +111,11 @@ def plan(
     )
 
 
-def _first_s(search: Search, inputs: ModelOnCluster, numbers: Catalogue, engine: str) -> float:
+def _first_s(search: Search, inputs: ModelOnCluster, catalogue: Catalogue, engine: str) -> float:
     """Time of a step of the first plan with other numbers of the catalogue [s]."""
     from workloads.training.iteration import iteration
 
-    cluster, best = inputs.read_cluster(numbers), search.finalists[0]
+    cluster, best = inputs.read_cluster(catalogue), search.finalists[0]
     return iteration(inputs.read_model(), cluster, best.plan, engine=engine).iteration_s
 
 
@@ -123,7 +123,7 @@ def _search(
     inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     how: SearchInputs,
-    numbers: Catalogue,
+    catalogue: Catalogue,
     call: Invocation,
 ) -> Search:
     from workloads.search import search
@@ -134,7 +134,7 @@ def _search(
     kept = {name: value for name, value in stated.items() if name != "global_batch"}
     return search(
         inputs.read_model(),
-        inputs.read_cluster(numbers),
+        inputs.read_cluster(catalogue),
         stated["global_batch"],
         stated=kept,
         lnc=how.lnc,

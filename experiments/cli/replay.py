@@ -81,7 +81,7 @@ class TraceInputs:
                 raise InputError(f"{name} {value!r} is none of {', '.join(known)}.{near}")
 
 
-def replay(asked: TraceInputs, catalogue: CatalogueInputs, call: Invocation) -> None:
+def replay(asked: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
     """Replay an execution trace of another tool on a cluster.
 
     Collectives are timed by our algorithms on the cluster, kernels as recorded or scaled from
@@ -95,7 +95,7 @@ def replay(asked: TraceInputs, catalogue: CatalogueInputs, call: Invocation) -> 
         asked.cluster,
         bandwidth=asked.bandwidth,
         latency=asked.latency,
-        catalogue=catalogue.read(),
+        catalogue=catalogue_inputs.read(),
     )
     played = run(
         asked.trace,

@@ -109,7 +109,7 @@ def run_job(
     plan: PlanInputs,
     how: JobInputs,
     sure: SensitivityInputs,
-    catalogue: CatalogueInputs,
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Run a training job of weeks through its failures.
@@ -120,12 +120,12 @@ def run_job(
     """
     from workloads.job import run_job as run
 
-    numbers = catalogue.read()
-    cluster = inputs.read_cluster(numbers)
+    catalogue = catalogue_inputs.read()
+    cluster = inputs.read_cluster(catalogue)
     step = _step(inputs, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), "plan": _plan_document(step)}
-    ranking = sure.rank(lambda moved: _goodput(step, how, moved), numbers, call)
+    ranking = sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call)
     call.answer(
         lambda: {**document, **(ranking.document() if ranking else {})},
         lambda: _print(result, document, ranking),
@@ -133,13 +133,13 @@ def run_job(
     )
 
 
-def _goodput(step: Iteration, how: JobInputs, numbers: Catalogue) -> float:
+def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
     """Expected goodput with other numbers of the catalogue, the step as it is."""
     from dataclasses import replace
 
     from workloads.job.front import expected_job_goodput
 
-    cluster = replace(step.cluster, catalogue=numbers)
+    cluster = replace(step.cluster, catalogue=catalogue)
     plan = _job_plan(how, cluster, step.chips, 0)
     return expected_job_goodput(replace(step, cluster=cluster), plan)
 

@@ -149,7 +149,7 @@ def serve(
     replica: ReplicaInputs,
     faster: DeploymentInputs,
     sure: SensitivityInputs,
-    catalogue: CatalogueInputs,
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Serve requests on one replica, token by token.
@@ -160,21 +160,21 @@ def serve(
     from workloads.economics import Economics
     from workloads.serving import parse_slo, requests_from
 
-    limits, numbers = parse_slo(replica.slo), catalogue.read()
+    limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read()
     requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
 
     path = _log(load, faster)
 
-    def simulate(numbers: Catalogue) -> Deployed:
-        cluster, precision = inputs.read_cluster(numbers), replica.precision
+    def simulate(catalogue: Catalogue) -> Deployed:
+        cluster, precision = inputs.read_cluster(catalogue), replica.precision
         options = _options(replica, faster, cluster)
         model = inputs.read_model()
         served_by = options.deployment(model, cluster, tp=replica.tp, precision=precision)
         return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
 
-    deployed = simulate(numbers)
-    ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), numbers, call)
-    deployment, cluster = deployed.deployment, inputs.read_cluster(numbers)
+    deployed = simulate(catalogue)
+    ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), catalogue, call)
+    deployment, cluster = deployed.deployment, inputs.read_cluster(catalogue)
     document = {
         "model": inputs.model,
         "cluster": inputs.cluster,

@@ -80,7 +80,7 @@ class GraphInputs:
 
 
 def topology(
-    machine: MachineInputs, catalogue: CatalogueInputs, graph: GraphInputs, call: Invocation
+    machine: MachineInputs, catalogue_inputs: CatalogueInputs, graph: GraphInputs, call: Invocation
 ) -> None:
     """Print sizes, distances, cuts and rates of a cluster.
 
@@ -91,7 +91,7 @@ def topology(
     from topologies.views.measures import measure
 
     assumed = _assumed(machine)
-    cluster = replace(machine, **assumed).read(catalogue.read())
+    cluster = replace(machine, **assumed).read(catalogue_inputs.read())
     sizes = measure(cluster)
     timed = _is_built(cluster.name, sizes.links + sizes.scale_out_links, graph.graph)
     document: dict[str, Any] = asdict(sizes) | {

@@ -106,7 +106,7 @@ def train(
     plan: PlanInputs,
     how: RunInputs,
     sure: SensitivityInputs,
-    catalogue: CatalogueInputs,
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Simulate one optimizer step and say where its time goes.
@@ -114,14 +114,14 @@ def train(
     Fields of the plan that are not given have defaults; --dp fills the cluster. Several
     clusters, as --cluster A,B,C, stand side by side.
     """
-    numbers = catalogue.read()
+    catalogue = catalogue_inputs.read()
     if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, plan, (how, sure), numbers, call)
+        _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
         return
-    step = _run(inputs, stated, plan, how, numbers, call)
+    step = _run(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)
     ranking = sure.rank(
-        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s, numbers, call
+        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s, catalogue, call
     )
     filed = _filed(plan.plan)
     if how.chakra is not None:
@@ -138,7 +138,7 @@ def _side_by_side(
     stated: Mapping[str, Any],
     plan: PlanInputs,
     others: tuple[RunInputs, SensitivityInputs],
-    numbers: Catalogue,
+    catalogue: Catalogue,
     call: Invocation,
 ) -> None:
     """Answer for several clusters in one table."""
@@ -153,7 +153,7 @@ def _side_by_side(
             raise InputError(f"{name} is for one cluster, not several. Name one.")
 
     def answer(name: str) -> list[dict[str, Any]]:
-        step = _run(replace(inputs, cluster=name), stated, plan, how, numbers, call)
+        step = _run(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
         return [{**document(step, call.engine), "cluster": name}]
 
     rows = beside.each(beside.cluster_names(inputs.cluster), answer)
@@ -217,7 +217,7 @@ def _run(
     stated: Mapping[str, Any],
     plan: PlanInputs,
     how: RunInputs,
-    numbers: Catalogue,
+    catalogue: Catalogue,
     call: Invocation,
 ) -> Iteration:
     """Simulate the step that was asked for."""
@@ -227,7 +227,7 @@ def _run(
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete, read_plan
 
-    model, cluster = inputs.read_model(), inputs.read_cluster(numbers)
+    model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}

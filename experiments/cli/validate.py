@@ -50,7 +50,7 @@ class ValidationInputs:
     )
 
 
-def validate(wanted: ValidationInputs, catalogue: CatalogueInputs, call: Invocation) -> int:
+def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> int:
     """Compare predictions with published measurements.
 
     With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
@@ -63,11 +63,11 @@ def validate(wanted: ValidationInputs, catalogue: CatalogueInputs, call: Invocat
     from experiments.validation.validate import validate as run
     from topologies.errors import InputError
 
-    numbers = catalogue.read()
+    catalogue = catalogue_inputs.read()
 
     def compare(rows: Rows, name: str) -> Result:
         workers = wanted.workers or available_workers()
-        return run(rows, name, watch=watch, workers=workers, catalogue=numbers)
+        return run(rows, name, watch=watch, workers=workers, catalogue=catalogue)
 
     def watch(rows: Sequence[Any], name: str) -> Any:
         return progress(rows, name, quiet=call.quiet)

@@ -18,7 +18,7 @@ import pandas as pd
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
 from experiments.reports.run_record import read_record
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
 from topologies.units import format_bytes
@@ -64,9 +64,9 @@ class Explored:
     interval_s: tuple[float, float]
     ask: Callable[[Catalogue], Parts]
 
-    def seconds(self, numbers: Catalogue) -> float:
+    def seconds(self, catalogue: Catalogue) -> float:
         """Return the time of the step, or of all sizes together [s]."""
-        return sum(self.ask(numbers).values())
+        return sum(self.ask(catalogue).values())
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.DataFrame]]:
@@ -117,8 +117,8 @@ def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
         if name not in NOT_PLANNED and value not in ([], "")
     }  # fmt: skip
 
-    def ask(numbers: Catalogue) -> Parts:
-        machine = cluster_of(_text(inputs["cluster"]), catalogue=numbers)
+    def ask(catalogue: Catalogue) -> Parts:
+        machine = cluster_of(_text(inputs["cluster"]), catalogue=catalogue)
         step = iteration(model, machine, complete(fields, model, machine), allow_oversized=True)
         return step.breakdown_s
 
@@ -142,10 +142,10 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     rows = [(int(row["size_bytes"]), str(row["algorithm"])) for row in fastest.to_dict("records")]
     ranks, each = inputs.get("ranks"), int(inputs.get("ranks_per_chip") or 1)
 
-    def ask(numbers: Catalogue) -> Parts:
+    def ask(catalogue: Catalogue) -> Parts:
         machine = cluster_of(
             _text(inputs["cluster"]), bandwidth=inputs.get("bandwidth"),
-            latency=inputs.get("latency"), catalogue=numbers,
+            latency=inputs.get("latency"), catalogue=catalogue,
         )  # fmt: skip
         group = first_ranks(machine, ranks, each)
         times = {
@@ -176,27 +176,27 @@ def _text(value: Any) -> str:
     return str(value["path"] if isinstance(value, dict) else value)
 
 
-def knobs(runs: Sequence[Explored], most: int, numbers: Catalogue) -> list[str]:
+def knobs(runs: Sequence[Explored], most: int, catalogue: Catalogue) -> list[str]:
     """Numbers of the catalogue that move the answers most, as ``PART.QUANTITY``."""
     swings: dict[str, float] = {}
     for run in runs:
-        for row in sensitivity(run.seconds, numbers):
+        for row in sensitivity(run.seconds, catalogue):
             swings[row.input] = max(swings.get(row.input, 0.0), row.swing)
     return sorted(swings, key=lambda name: -swings[name])[:most]
 
 
-def moved(numbers: Catalogue, factors: Mapping[str, float]) -> Catalogue:
+def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
     """Return a catalogue in which some numbers are multiplied by factors."""
     rows = []
     for name, factor in factors.items():
         if factor != 1.0:
             part, _, quantity = name.rpartition(".")
-            entry = numbers.entry(part, quantity)
+            entry = catalogue.entry(part, quantity)
             exact = entry.exact * Fraction(round(factor * FACTOR_DIGITS), FACTOR_DIGITS)
             rows.append(replace(entry, value=float(exact), exact=exact))
-    return numbers.with_rows(rows) if rows else numbers
+    return catalogue.with_rows(rows) if rows else catalogue
 
 
 def shipped() -> Catalogue:
     """Return the catalogue from which sliders start."""
-    return catalogue()
+    return shipped_catalogue()

@@ -108,17 +108,17 @@ def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
     return figure
 
 
-def number_in_words(numbers: Catalogue, name: str, factor: float) -> str:
+def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
     """Say what a slider stands at: the number, its unit and grade, and its range.
 
     Examples
     --------
-    >>> from topologies.catalogue.catalogue import catalogue
-    >>> number_in_words(catalogue(), "trn2.hbm_bandwidth", 0.5)
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
     '2.9 TB/s × 0.50 (stated)'
     """
     part, _, quantity = name.rpartition(".")
-    entry = numbers.entry(part, quantity)
+    entry = catalogue.entry(part, quantity)
     known = entry.grade
     if entry.low is not None and entry.high is not None and entry.value:
         span = (f"{end / entry.value:.2f}" for end in (entry.low, entry.high))
@@ -148,7 +148,7 @@ def page(
     runs: Sequence[Explored],
     sweeps: Mapping[str, pd.DataFrame],
     names: Sequence[str],
-    numbers: Catalogue,
+    catalogue: Catalogue,
 ) -> Any:
     """Build the page: a slider for each name of the catalogue, the answers, tables of sweeps."""
     pn = panel()
@@ -160,7 +160,7 @@ def page(
     }
 
     def view(*factors: float) -> Any:
-        numbers_now = moved(numbers, dict(zip(names, factors, strict=True)))
+        numbers_now = moved(catalogue, dict(zip(names, factors, strict=True)))
         answers = [run.ask(numbers_now) for run in runs]
         drawn = [
             pn.pane.Matplotlib(
@@ -184,7 +184,7 @@ def page(
         )
         for name, frame in sweeps.items()
     ]
-    left = pn.Column(pn.pane.Markdown(HEAD), *_controls(pn, sliders, numbers), width=360)
+    left = pn.Column(pn.pane.Markdown(HEAD), *_controls(pn, sliders, catalogue), width=360)
     shown = [pn.panel(answers, **WIDE)] if runs else []
     right = pn.Column(*shown, *tables, styles={"flex": "1 1 340px", "min-width": "0"}, **WIDE)
     return pn.FlexBox(left, right)
@@ -198,13 +198,13 @@ def framed(content: Any, title: str) -> Any:
     return document
 
 
-def _controls(pn: Any, sliders: Mapping[str, Any], numbers: Catalogue) -> list[Any]:
+def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:
     """Lay out each slider with what it stands at below it, and a button that puts all back."""
     from param import edit_constant
 
     below = [
         pn.pane.Markdown(
-            pn.bind(lambda factor, name=name: number_in_words(numbers, name, factor), slider),
+            pn.bind(lambda factor, name=name: number_in_words(catalogue, name, factor), slider),
             styles={"color": "#666", "font-size": "0.85em"}, margin=(-12, 10, 0, 12),
         )
         for name, slider in sliders.items()

@@ -12,7 +12,7 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.units import format_bytes, format_seconds
 from workloads.training.memory.in_use import memory_in_use
 
@@ -221,8 +221,8 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
     )
     if len(trace) <= LARGEST_TRACE_OPS:
         alone = run.iterations == 1  # microbatches of several steps have the same numbers
-        parts = run.cluster.catalogue or catalogue()
-        in_use = memory_in_use(trace, run.model, run.plan, parts, run.cluster.chip)
+        catalogue = run.cluster.catalogue or shipped_catalogue()
+        in_use = memory_in_use(trace, run.model, run.plan, catalogue, run.cluster.chip)
         out.trace(trace, counters=in_use if alone else ())
 
 

@@ -51,15 +51,15 @@ def run(
     from fractions import Fraction
 
     from experiments.scripts.training_rows import training_row
-    from topologies.catalogue.catalogue import catalogue
+    from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import machine
     from workloads.kernels.chip_share import family
     from workloads.models.huggingface import model as read_model
 
-    shape, parts, rows = read_model(model), catalogue(), []
+    shape, catalogue, rows = read_model(model), shipped_catalogue(), []
     chip = machine(cluster).chip
     kin = f"kernels.{family(chip).name}"
-    some = parts.entry(chip, "hbm_bandwidth")
+    some = catalogue.entry(chip, "hbm_bandwidth")
     for share in shares:
         sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
         shared = [
@@ -67,7 +67,7 @@ def run(
                     grade="assumed", variant="")
             for name, value in sizes.items()
         ]  # fmt: skip
-        fabric = machine(cluster, catalogue=parts.with_rows(shared) if share else parts)
+        fabric = machine(cluster, catalogue=catalogue.with_rows(shared) if share else catalogue)
         for degree in tp:
             plan = {"tp": degree, "global_batch": global_batch, "seq": seq, "overlap": "all",
                     "recompute": "full"}  # fmt: skip

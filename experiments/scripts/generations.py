@@ -149,15 +149,15 @@ def run(
         ``tokens_per_usd`` (NaN where the catalogue states no power or price), and ``best``, whether
         it is its machine's fastest.
     """
-    from topologies.catalogue.catalogue import catalogue
+    from topologies.catalogue.catalogue import shipped_catalogue
     from workloads.models.huggingface import model as read_model
 
-    shape, parts = read_model(model), catalogue()
+    shape, catalogue = read_model(model), shipped_catalogue()
     rows = [
-        _row(shape, name, precision, parts, (global_batch, seq, finalists))
+        _row(shape, name, precision, catalogue, (global_batch, seq, finalists))
         for name in machines
         for precision in PRECISIONS
-        if precision == "bf16" or _gains(parts, _machine(name).chip)
+        if precision == "bf16" or _gains(catalogue, _machine(name).chip)
     ]
     frame = pd.DataFrame(rows)
     fastest = frame.groupby("cluster").tokens_per_s_per_chip.transform("max")
@@ -183,14 +183,14 @@ def _machine(name: str) -> Cluster:
     return replace(whole, shape=Torus(tuple(axes)))
 
 
-def _gains(parts: Catalogue, chip: str) -> bool:
+def _gains(catalogue: Catalogue, chip: str) -> bool:
     """Say whether a chip is faster in fp8 than in bf16."""
-    stated = parts.has(chip, "fp8_peak")
-    return stated and parts.value(chip, "fp8_peak") > parts.value(chip, "bf16_peak")
+    stated = catalogue.has(chip, "fp8_peak")
+    return stated and catalogue.value(chip, "fp8_peak") > catalogue.value(chip, "bf16_peak")
 
 
 def _row(
-    shape: Model, name: str, precision: str, parts: Catalogue, work: tuple[int, int, int]
+    shape: Model, name: str, precision: str, catalogue: Catalogue, work: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Simulate the best plan of one machine in one precision."""
     from experiments.scripts.intervals import step_ends
@@ -205,7 +205,9 @@ def _row(
     plan = ranking.finalists[0].plan
     step = iteration(shape, fabric, plan)
     each = step.tokens_per_s / fabric.chips
-    watts = parts.value(fabric.chip, "tdp") if parts.has(fabric.chip, "tdp") else float("nan")
+    watts = (
+        catalogue.value(fabric.chip, "tdp") if catalogue.has(fabric.chip, "tdp") else float("nan")
+    )
     return {
         "model": shape.name,
         "cluster": name,
@@ -213,21 +215,21 @@ def _row(
         "chips": fabric.chips,
         "precision": precision,
         "plan": describe(plan),
-        "kernels": parts.entry(f"family.{chip_family(fabric.chip).name}", "kernels").grade,
+        "kernels": catalogue.entry(f"family.{chip_family(fabric.chip).name}", "kernels").grade,
         "iteration_s": step.iteration_s,
         **step_ends(step),
         "mfu": step.mfu,
         "tokens_per_s_per_chip": each,
         "tokens_per_joule": each / watts,
-        "tokens_per_usd": each / _price(parts, name.partition(":")[0]),
+        "tokens_per_usd": each / _price(catalogue, name.partition(":")[0]),
     }
 
 
-def _price(parts: Catalogue, instance: str) -> float:
+def _price(catalogue: Catalogue, instance: str) -> float:
     """Dollars a second of one chip, NaN where no price is stated."""
-    if not parts.has(instance, "price") or not parts.has(instance, "chips"):
+    if not catalogue.has(instance, "price") or not catalogue.has(instance, "chips"):
         return float("nan")
-    return parts.value(instance, "price") / parts.value(instance, "chips")
+    return catalogue.value(instance, "price") / catalogue.value(instance, "chips")
 
 
 def claims(frame: pd.DataFrame) -> pd.DataFrame:

@@ -45,15 +45,15 @@ def run(
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
     from experiments.scripts.intervals import with_collective_ends
-    from topologies.catalogue.catalogue import catalogue
+    from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import machine
 
-    parts, tables = catalogue(), []
-    entry = parts.entry("trn2", "z_link_bandwidth")
+    catalogue, tables = shipped_catalogue(), []
+    entry = catalogue.entry("trn2", "z_link_bandwidth")
     for factor in times:
         exact = entry.exact * int(factor * 4) / 4
         thicker = replace(entry, value=float(exact), exact=exact)
-        fabric = machine(cluster, catalogue=parts.with_rows([thicker]))
+        fabric = machine(cluster, catalogue=catalogue.with_rows([thicker]))
         for op in ops:
             table = rows(op, whole(fabric), parse_sizes(sizes), "best", proof=False)
             tables.append(with_collective_ends(table, fabric).assign(z=factor))

@@ -28,7 +28,7 @@ from experiments.validation.nccl_tests import operation
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
 from experiments.validation.timing_tool import collective_shown
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.runtime import collective_seen_by_host
@@ -62,32 +62,32 @@ def time_s(
     return duration_ps(call, algorithm) / PS_PER_S
 
 
-def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
+def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of the collective of one row as its tool shows it [s], under ``time_s``."""
     through = recipe(values).collectives
     library = values.get("library") or through
     if library in LIBRARIES:
-        return _of_library(library, values, numbers or catalogue())
+        return _of_library(library, values, catalogue or shipped_catalogue())
     if through == "nvshmem":
         return unsupported(
             "measured with NVSHMEM, whose puts are not modelled: its times do not depend on the "
             "ranks. Compare NCCL or nccom-test rows."
         )
-    parts = numbers or catalogue()
-    whole = machines_for(values["cluster"], values["chips"], parts)
+    catalogue = catalogue or shipped_catalogue()
+    whole = machines_for(values["cluster"], values["chips"], catalogue)
     ranks = values["ranks"] or values["chips"]
     op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
     seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
     runtime = values.get("runtime") or "compiled"
     seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
     grades = _provenance(whole, algorithm)
-    shown = collective_shown(through, seconds, parts)
+    shown = collective_shown(through, seconds, catalogue)
     if shown.ends:
         grades["host"] = "assumed: timed through PyTorch"
     return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 
-def _of_library(library: str, values: Mapping[str, Any], parts: Catalogue) -> Outcome:
+def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -> Outcome:
     """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
 
     Where neither ``way`` nor ``what`` says which way tokens go, the time is between both.
@@ -97,12 +97,12 @@ def _of_library(library: str, values: Mapping[str, Any], parts: Catalogue) -> Ou
     InputError
         For another operation.
     """
-    whole = machines_for(values["cluster"], values["chips"], parts)
+    whole = machines_for(values["cluster"], values["chips"], catalogue)
     if operation(values["collective"]) != "all-to-all":
         raise InputError(
             f"library {library} exchanges tokens of experts. Use collective all-to-all."
         )
-    if not known(parts, library, whole.chip):
+    if not known(catalogue, library, whole.chip):
         return unsupported(f"{library}'s kernels on {whole.chip} were not measured.")
     group = Group(whole, np.arange(values["chips"]), 1)
     experts = values.get("experts_per_token") or EXPERTS_PER_TOKEN
@@ -110,7 +110,7 @@ def _of_library(library: str, values: Mapping[str, Any], parts: Catalogue) -> Ou
     sent = values["size_bytes"] / copies
     stated = f"{values.get('way') or values.get('what') or ''}".lower()
     ways = [way for way in WAYS if way in stated] or WAYS
-    seconds = [library_s(parts, library, way, group, sent, experts) for way in ways]
+    seconds = [library_s(catalogue, library, way, group, sent, experts) for way in ways]
     grades = {"exchange": "derived" if len(ways) == 1 else "assumed: neither dispatch nor combine"}
     return Outcome({"time_s": fmean(seconds)}, provenance=grades)
 
@@ -119,16 +119,16 @@ def _provenance(whole: Cluster, algorithm: str) -> dict[str, str]:
     """Grades of the inputs of the time."""
     if whole.plain or whole.catalogue is None:
         return {"links": "stated"}
-    numbers = whole.catalogue
+    catalogue = whole.catalogue
     fits = f"nccl.{whole.chip}"
     if covers(whole):
         return {
-            "links": numbers.entry(whole.chip, "scale_up_bandwidth").grade,
-            "efficiency": numbers.entry(fits, "efficiency").grade,
+            "links": catalogue.entry(whole.chip, "scale_up_bandwidth").grade,
+            "efficiency": catalogue.entry(fits, "efficiency").grade,
             "algorithm": "assumed" if algorithm == "auto" else "stated",
         }
     return {
-        quantity: numbers.entry(whole.chip, quantity).grade
+        quantity: catalogue.entry(whole.chip, quantity).grade
         for quantity in ("link_bandwidth", "collective_step", "collective_efficiency")
-        if numbers.has(whole.chip, quantity)
+        if catalogue.has(whole.chip, quantity)
     }

@@ -74,13 +74,13 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
     return variants
 
 
-def engine(row: Mapping[str, Any], chip: str, book: Catalogue) -> dict[str, str]:
+def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
     """Return the catalogue variants of the serving software of a row's month.
 
     Examples
     --------
-    >>> from topologies.catalogue.catalogue import catalogue
-    >>> engine({"date": "2025-10"}, "trn2", catalogue())
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> engine({"date": "2025-10"}, "trn2", shipped_catalogue())
     {'serving.trn2.expert_block_rate': 'sdk-2.26'}
     """
     date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
@@ -88,7 +88,7 @@ def engine(row: Mapping[str, Any], chip: str, book: Catalogue) -> dict[str, str]
     chips, fused_from = NO_FUSED_PROMPTS
     if date and date < fused_from and chip in chips:
         variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
-    if date and date < UNFUSED_BEFORE and book.has(part, quantity):
+    if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):
         variants[f"{part}.{quantity}"] = "sdk-2.26"
     return variants
 

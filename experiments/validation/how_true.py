@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
 
@@ -100,7 +100,7 @@ def lines(residuals: pd.DataFrame) -> list[Line]:
     return table_lines
 
 
-def grades(numbers: Catalogue) -> dict[str, Counter[str]]:
+def grades(catalogue: Catalogue) -> dict[str, Counter[str]]:
     """Number of kernel constants of each chip's family by grade."""
     grades_of = {}
     for chip in CHIPS:
@@ -109,7 +109,7 @@ def grades(numbers: Catalogue) -> dict[str, Counter[str]]:
             others = tuple(f"_{other}" for other in CHIPS if other != chip)
             grades_of[chip] = Counter(
                 entry.grade
-                for entry in numbers.rows
+                for entry in catalogue.rows
                 if entry.part == part and not entry.variant and not entry.quantity.endswith(others)
             )
         except InputError:
@@ -170,7 +170,7 @@ def main(folder: Path) -> None:
     """Write ``how-true.md`` and its picture into the folder of the documentation."""
     residuals = pd.read_csv(str(files("workloads.confidence") / "residuals.csv"))
     rows = lines(residuals)
-    (folder / "how-true.md").write_text(page(rows, grades(catalogue())), encoding="utf-8")
+    (folder / "how-true.md").write_text(page(rows, grades(shipped_catalogue())), encoding="utf-8")
     draw(rows, folder / "figures" / "how_true.png")
 
 

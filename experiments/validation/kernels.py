@@ -9,7 +9,7 @@ from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
 from experiments.validation.schema import Value
 from experiments.validation.timing_tool import kernel_shown
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels import times
 from workloads.kernels.chip_share import family
@@ -31,7 +31,7 @@ LOADS = {"alone": "alone", "loaded": "loaded"}
 """Variant of ``gemm_sustained`` for each state of the other cores of a chip."""
 
 
-def predict(values: Mapping[str, Value], numbers: Catalogue | None = None) -> Outcome:
+def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> Outcome:
     """Time of the kernel of one row as its runtime shows it [s], under ``kernel_s``.
 
     ``cores`` are the physical cores that run it; the whole chip where the column is empty.
@@ -44,30 +44,32 @@ def predict(values: Mapping[str, Value], numbers: Catalogue | None = None) -> Ou
         return unsupported("what a GPU's host takes for one kernel is not modelled.")
     if kernel == "copy" and values.get("work") not in (None, "device"):
         return unsupported("copies to and from the host are not modelled.")
-    used = _loaded(values, numbers or catalogue())
-    how = {"ranks_per_chip": _ranks_per_chip(values, used), "parts": used}
+    used = _loaded(values, catalogue or shipped_catalogue())
+    how = {"ranks_per_chip": _ranks_per_chip(values, used), "catalogue": used}
     timing = _KERNELS[kernel](values, how)
-    seconds = seen_by_host(chip, timing.seconds, str(values.get("runtime") or "graph"), parts=used)
+    seconds = seen_by_host(
+        chip, timing.seconds, str(values.get("runtime") or "graph"), catalogue=used
+    )
     shown = kernel_shown(recipe(values).collectives, kernel, seconds, used)
     grades = {"kernel": timing.provenance}
     return Outcome({"kernel_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 
-def _loaded(values: Mapping[str, Any], numbers: Catalogue) -> Catalogue:
+def _loaded(values: Mapping[str, Any], catalogue: Catalogue) -> Catalogue:
     """Catalogue for what the other cores of the chip do, where the row states that."""
     part, load = f"kernels.{family(values['chip']).name}", values.get("load")
-    names = [entry.variant for entry in numbers.variants(part, "gemm_sustained")]
+    names = [entry.variant for entry in catalogue.variants(part, "gemm_sustained")]
     if load is None or LOADS[load] not in names:
-        return numbers
-    return numbers.with_variants({f"{part}.gemm_sustained": LOADS[load]})
+        return catalogue
+    return catalogue.with_variants({f"{part}.gemm_sustained": LOADS[load]})
 
 
-def _ranks_per_chip(values: Mapping[str, Any], numbers: Catalogue) -> int:
+def _ranks_per_chip(values: Mapping[str, Any], catalogue: Catalogue) -> int:
     """Ranks of so many cores that share the chip; one where the row does not count cores."""
     chip, cores = values["chip"], values.get("cores")
-    if cores is None or not numbers.has(chip, "cores"):
+    if cores is None or not catalogue.has(chip, "cores"):
         return 1
-    whole = numbers.integer(chip, "cores")
+    whole = catalogue.integer(chip, "cores")
     if whole % cores:
         raise InputError(f"cores {cores} do not divide the {whole} cores of {chip}. Correct them.")
     return int(whole // cores)
@@ -119,7 +121,10 @@ def _launch(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     each = times.elementwise(values["chip"], values["size_bytes"] // values["rows"], **how)
     if values.get("work") == "one-by-one":
         seconds = seen_by_host(
-            values["chip"], each.seconds, values.get("runtime") or "graph", parts=how["parts"]
+            values["chip"],
+            each.seconds,
+            values.get("runtime") or "graph",
+            catalogue=how["catalogue"],
         )
         return Timing(seconds * values["rows"], each.provenance)
     return Timing(each.seconds * values["rows"], each.provenance)

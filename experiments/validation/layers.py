@@ -22,13 +22,13 @@ from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
 from workloads.training.program.group_times import exchange_ps
 
 
-def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
+def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of a dense layer's passes over one microbatch [s], tensor parallelism included."""
     row = filled(values)
     model, plan, used = model_of(row.values), plan_of(row.values), recipe(row.values)
     if plan.cp > 1 or model.experts:
         return unsupported("a layer with context parallelism or experts. Use iteration_s.")
-    parts = used.numbers(numbers)
+    parts = used.numbers(catalogue)
     machine = machines_for(row.values["cluster"], row.values["chips"], parts)
     shapes = RankShapes(model, plan, machine.chip, parts)
     there, back = forward(shapes), backward(shapes)

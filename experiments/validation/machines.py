@@ -13,7 +13,7 @@ from workloads.models.model import Model
 
 
 @cache
-def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Cluster:
+def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> Cluster:
     """Return machines of a name with room for that many chips; the last may be used in part.
 
     Raises
@@ -27,9 +27,9 @@ def machines_for(name: str, chips: int, numbers: Catalogue | None = None) -> Clu
     (16, 'tpu-v6e')
     """
     place = shipped().get(name.lower(), name.lower())
-    machine = cluster(place, catalogue=numbers)
+    machine = cluster(place, catalogue=catalogue)
     count = -(-chips // machine.chips)
-    return machine if count <= 1 else cluster(f"{place}:{count}", catalogue=numbers)
+    return machine if count <= 1 else cluster(f"{place}:{count}", catalogue=catalogue)
 
 
 def model_for(name: str) -> Model:

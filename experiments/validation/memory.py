@@ -15,7 +15,7 @@ from topologies.catalogue.catalogue import Catalogue
 from workloads.training.memory.memory import worst
 
 
-def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
+def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Memory [B] of the rank that needs most, and 1 where it fits, else 0.
 
     ``memory_bytes`` is allocated at the worst moment and ``reserved_bytes`` held by the framework's
@@ -25,7 +25,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     plan, used = plan_of(row.values), recipe(row.values)
     # What runs separate attention kernels is of a time in which training used dropout.
     model = replace(model_of(row.values), dropout=plan.attention == "unfused")
-    parts = used.numbers(numbers)
+    parts = used.numbers(catalogue)
     needed = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
     grades = {"framework": f"assumed: {used.label}"}
     if row.assumed:

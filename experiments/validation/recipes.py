@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.validation.conditions import chosen, month
 from experiments.validation.machines import machines_for
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.files import csv_rows
 
 CONDITIONS = ("zero", "gated_mlp", "overlap", "tp", "chip")
@@ -68,7 +68,7 @@ class Recipe:
 
         A variant that was chosen in ``base`` stays.
         """
-        return _numbers(self.variants, base or catalogue())
+        return _numbers(self.variants, base or shipped_catalogue())
 
     def suits(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row is of the recipe's source and meets its conditions."""

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.validation.conditions import engine
 from experiments.validation.machines import machines_for, model_for
 from experiments.validation.outcome import Outcome
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
 from workloads.serving.batching import BUCKETS, Batching
@@ -16,7 +16,7 @@ from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, 
 from workloads.serving.profile import Profile, profile
 
 
-def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
+def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time to first token, time per later token [s], and output tokens a second of one row.
 
     Raises
@@ -27,7 +27,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     if values["pp"] and values["pp"] > 1:
         raise InputError(f"pp {values['pp']} of a served model is not supported. Use pp 1.")
     tp, chips = values["tp"] or values["chips"], values["chips"]
-    whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, numbers))
+    whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, catalogue))
     replica = profile(
         model_for(str(values["model"])),
         whole,
@@ -45,10 +45,12 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     return Outcome(predicted, provenance=_provenance(values))
 
 
-def _engine_numbers(values: Mapping[str, Any], numbers: Catalogue | None) -> Catalogue:
+def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> Catalogue:
     """Catalogue with the variants of the software that a row was measured with."""
-    book = numbers or catalogue()
-    return book.with_variants(engine(values, machines_for(values["cluster"], 1, book).chip, book))
+    catalogue = catalogue or shipped_catalogue()
+    return catalogue.with_variants(
+        engine(values, machines_for(values["cluster"], 1, catalogue).chip, catalogue)
+    )
 
 
 def _answered(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:

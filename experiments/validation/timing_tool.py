@@ -32,7 +32,7 @@ class Shown(NamedTuple):
     ends: tuple[float, float] | None = None
 
 
-def collective_shown(through: str, seconds: float, numbers: Catalogue) -> Shown:
+def collective_shown(through: str, seconds: float, catalogue: Catalogue) -> Shown:
     """Time of a collective as a recipe's tool shows it.
 
     Call behind call, PyTorch shows at least the distance of two calls; where a captured graph is
@@ -44,34 +44,34 @@ def collective_shown(through: str, seconds: float, numbers: Catalogue) -> Shown:
         ``collectives`` of the row's recipe.
     seconds : float
         Time of the collective itself [s].
-    numbers : Catalogue
+    catalogue : Catalogue
     """
     if through == WAITED:
-        return _added(seconds, numbers, COLLECTIVES, "waited")
+        return _added(seconds, catalogue, COLLECTIVES, "waited")
     if through != QUEUED:
         return Shown(seconds)
-    call = numbers.entry(COLLECTIVES, "call")
+    call = catalogue.entry(COLLECTIVES, "call")
     longest = call.value if call.high is None else call.high
     return Shown(max(seconds, call.value), (seconds, max(seconds, longest)))
 
 
-def kernel_shown(through: str, kernel: str, seconds: float, numbers: Catalogue) -> Shown:
+def kernel_shown(through: str, kernel: str, seconds: float, catalogue: Catalogue) -> Shown:
     """Time of a kernel as a recipe's tool shows it; see :func:`collective_shown`.
 
     Examples
     --------
-    >>> from topologies.catalogue.catalogue import catalogue
-    >>> kernel_shown("nccl", "gemm", 1e-4, catalogue())
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> kernel_shown("nccl", "gemm", 1e-4, shipped_catalogue())
     Shown(seconds=0.0001, ends=None)
     """
     if through != CALLED:
         return Shown(seconds)
     work = "product" if kernel == "gemm" else "elementwise"
-    return _added(seconds, numbers, KERNELS, f"{work}_called")
+    return _added(seconds, catalogue, KERNELS, f"{work}_called")
 
 
-def _added(seconds: float, numbers: Catalogue, part: str, quantity: str) -> Shown:
+def _added(seconds: float, catalogue: Catalogue, part: str, quantity: str) -> Shown:
     """Time with an addition from the catalogue and from the ends of its range."""
-    more = numbers.entry(part, quantity)
+    more = catalogue.entry(part, quantity)
     low, high = (more.value if end is None else end for end in (more.low, more.high))
     return Shown(seconds + more.value, (seconds + low, seconds + high))

@@ -32,10 +32,10 @@ FEWEST = 4
 """Least microbatches of the period from which two runs stand for a longer one."""
 
 
-def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outcome:
+def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of an optimizer step [s] and peak memory [B] of one row.
 
-    ``numbers`` is a catalogue to use in place of the shipped one.
+    ``catalogue`` is a catalogue to use in place of the shipped one.
 
     ``memory_bytes`` is what tensors need at the worst moment, ``reserved_bytes`` what the
     framework's allocator holds, fragments included. A row that states a measured time or peak did
@@ -46,7 +46,7 @@ def predict(values: Mapping[str, Any], numbers: Catalogue | None = None) -> Outc
     row = fitting(filled(values)) if ran else filled(values)
     model, plan = model_of(row.values), plan_of(row.values)
     used = recipe(row.values)
-    machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers(numbers))
+    machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers(catalogue))
     step, seconds = steady(model, machine, plan)
     predicted = {
         "iteration_s": seconds,

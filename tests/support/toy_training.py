@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from workloads.models.model import Experts, LatentAttention, Model
@@ -40,5 +40,5 @@ def toy_program(
     how: ParallelPlan, machine: Cluster, model: Model = TOY, chips: Any = None, iterations: int = 1
 ) -> Program:
     """The program of an iteration of the toy model."""
-    shapes = RankShapes(model, how, machine.chip, machine.catalogue or catalogue())
+    shapes = RankShapes(model, how, machine.chip, machine.catalogue or shipped_catalogue())
     return program(shapes, place(how, machine, chips), iterations)

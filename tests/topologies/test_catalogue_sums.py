@@ -2,7 +2,7 @@
 
 import pytest
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 
 GB, GiB = 10**9, 2**30
 
@@ -35,7 +35,7 @@ FABRICS = ("efa-v1", "efa-v2", "efa-v3", "efa-v4", "infiniband-hdr", "infiniband
 
 @pytest.fixture(scope="module")
 def shipped() -> Catalogue:
-    return catalogue()
+    return shipped_catalogue()
 
 
 @pytest.mark.parametrize("chip", TRAINIUM + GPUS)

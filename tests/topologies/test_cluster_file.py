@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_shapes import GB
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.clusters.yaml_file import LARGEST_FILE_BYTES, cluster_from_file
@@ -41,7 +41,7 @@ scale_out:
 def read(folder: Path, text: str) -> Cluster:
     path = folder / "pod.yaml"
     path.write_text(text)
-    return cluster_from_file(path, catalogue())
+    return cluster_from_file(path, shipped_catalogue())
 
 
 def test_a_whole_file(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_chip_by_its_own_values(tmp_path: Path) -> None:
 def test_a_value_laid_over_a_switched_variant_is_in_force(tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(POD.replace("chip: trn2", "chip: {like: trn2, hbm_bandwidth: 9TB/s}"))
-    guided = catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
+    guided = shipped_catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
     assert measure(cluster_from_file(path, guided)).hbm_bytes_per_s_per_chip == 9000 * GB
-    assert catalogue().value("trn2", "hbm_bandwidth") == 2.9e12
+    assert shipped_catalogue().value("trn2", "hbm_bandwidth") == 2.9e12
 
 
 def test_other_shapes(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_files_from_strangers(tmp_path: Path, content: bytes, message: str) -> N
     path = tmp_path / "pod.yaml"
     path.write_bytes(content)
     with pytest.raises(InputError) as mistake:
-        cluster_from_file(path, catalogue())
+        cluster_from_file(path, shipped_catalogue())
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
     assert len(str(mistake.value)) < 400
@@ -258,6 +258,6 @@ def test_files_from_strangers(tmp_path: Path, content: bytes, message: str) -> N
 
 def test_a_folder_or_nothing_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: there is no such file"):
-        cluster_from_file(tmp_path / "none.yaml", catalogue())
+        cluster_from_file(tmp_path / "none.yaml", shipped_catalogue())
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        cluster_from_file(tmp_path, catalogue())
+        cluster_from_file(tmp_path, shipped_catalogue())

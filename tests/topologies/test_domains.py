@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.domains import check_peaks, check_row, domain
 from topologies.catalogue.reader import NAME
 from topologies.clusters.yaml_file import cluster_from_file
@@ -20,14 +20,14 @@ HEADER = "part,quantity,value,unit,grade,source\n"
 
 
 def test_every_shipped_row_lies_in_its_domain() -> None:
-    for row in catalogue().rows:
+    for row in shipped_catalogue().rows:
         check_row(row, f"{row.part} {row.quantity}")
-    for part in catalogue().parts():
-        check_peaks(catalogue().entries(part))
+    for part in shipped_catalogue().parts():
+        check_peaks(shipped_catalogue().entries(part))
 
 
 def test_every_unit_has_a_domain() -> None:
-    for unit in {row.unit for row in catalogue().rows} - {NAME}:
+    for unit in {row.unit for row in shipped_catalogue().rows} - {NAME}:
         assert domain("a quantity of nobody", unit).least >= 0
 
 
@@ -57,7 +57,7 @@ def test_a_value_outside_its_domain_is_refused_in_a_cluster_file(
     path = tmp_path / "mine.yaml"
     path.write_text(FILE.format(value=f"{quantity}: {value}"))
     with pytest.raises(InputError) as mistake:
-        cluster_from_file(path, catalogue())
+        cluster_from_file(path, shipped_catalogue())
     assert str(mistake.value).startswith(f"{path}: chip.")
     assert message in str(mistake.value)
 
@@ -78,12 +78,12 @@ def test_a_value_outside_its_domain_is_refused_in_an_overlay(
     path = tmp_path / "mine.csv"
     path.write_text(f"{HEADER}{row},measured,me\n")
     with pytest.raises(InputError, match=message):
-        catalogue().with_overlay(path)
+        shipped_catalogue().with_overlay(path)
 
 
 def test_a_stated_capacity_is_also_what_programs_can_use(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(FILE.format(value="hbm_bytes: 40GB").replace("trn2", "h100"))
-    numbers = cluster_from_file(path, catalogue()).catalogue
+    numbers = cluster_from_file(path, shipped_catalogue()).catalogue
     assert numbers is not None
     assert numbers.value("h100", "hbm_usable_bytes") == 40e9

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.support.small_shapes import GB
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
@@ -25,9 +25,9 @@ def texts(figure: Figure) -> list[str]:
     return words + [text.get_text() for legend in legends for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("name", machines(catalogue()))
+@pytest.mark.parametrize("name", machines(shipped_catalogue()))
 def test_every_named_machine_is_drawn_with_the_numbers_of_all_chips(name: str) -> None:
-    machine = cluster(f"{name}:3" if catalogue().has(name, "fabric") else name)
+    machine = cluster(f"{name}:3" if shipped_catalogue().has(name, "fabric") else name)
     if machine.chips_per_domain > LARGEST_DRAWN_WHOLE:
         assert draw(machine).axes
         return

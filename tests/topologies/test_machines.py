@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.small_shapes import GB
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster, machine
 from topologies.errors import InputError
@@ -68,7 +68,7 @@ def test_named_machines(
 
 
 def test_no_named_machine_is_left_out_above() -> None:
-    assert len(machines(catalogue())) == 25
+    assert len(machines(shipped_catalogue())) == 25
 
 
 def test_the_trn2_ultraserver_has_thinner_z_links() -> None:
@@ -88,14 +88,14 @@ def test_the_trn2_ultraserver_has_thinner_z_links() -> None:
 def test_the_tiers_of_trn3_agree_with_the_catalogue(
     name: str, sizes: tuple[int, ...], switches: int
 ) -> None:
-    shape, numbers = cluster(name).shape, catalogue()
+    shape, catalogue = cluster(name).shape, shipped_catalogue()
     assert isinstance(shape, Tiered)
     assert (shape.sizes, shape.switches) == (sizes, switches)
-    racks = numbers.integer(name, "racks")
-    assert shape.planes[1] == racks * numbers.integer(name, "planes")
+    racks = catalogue.integer(name, "racks")
+    assert shape.planes[1] == racks * catalogue.integer(name, "planes")
     assert sum(tier.bandwidth_bytes_per_s for tier in shape.tiers) == 1152 * GB
-    if numbers.has(name, "switches_per_rack"):
-        assert shape.switches == racks * numbers.integer(name, "switches_per_rack")
+    if catalogue.has(name, "switches_per_rack"):
+        assert shape.switches == racks * catalogue.integer(name, "switches_per_rack")
 
 
 def test_nvlinks_are_summed() -> None:
@@ -112,7 +112,7 @@ def test_counts_and_rainier() -> None:
 
 
 def test_a_variant_of_the_catalogue_is_honoured() -> None:
-    numbers = catalogue().with_variants(
+    numbers = shipped_catalogue().with_variants(
         {
             "trn3.board_bandwidth": "vendor-tiers",
             "trn3.backplane_bandwidth": "vendor-tiers",
@@ -130,7 +130,7 @@ def test_a_variant_of_the_catalogue_is_honoured() -> None:
 def test_clusters_are_values() -> None:
     assert cluster("trn2-ultraserver:2") == cluster("trn2-ultraserver:2")
     assert hash(cluster("rainier")) == hash(cluster("rainier"))
-    other = catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
+    other = shipped_catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
     assert cluster("trn2.48xlarge", catalogue=other) != cluster("trn2.48xlarge")
 
 

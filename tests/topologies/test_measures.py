@@ -206,9 +206,9 @@ def test_one_chip_is_near_itself() -> None:
 
 
 def test_oversubscription_thins_the_cut_between_servers() -> None:
-    from topologies.catalogue.catalogue import catalogue
+    from topologies.catalogue.catalogue import shipped_catalogue
 
-    thin = catalogue().with_variants({"efa-v3.oversubscription": "two-to-one"})
+    thin = shipped_catalogue().with_variants({"efa-v3.oversubscription": "two-to-one"})
     even = measure(cluster("trn2-ultraserver:64"))
     assert even.scale_out_bisection_bytes_per_s == 2048 * 25 * GB
     half = measure(cluster("trn2-ultraserver:64", catalogue=thin))

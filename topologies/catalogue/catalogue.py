@@ -18,7 +18,7 @@ from topologies.catalogue.shipped import shipped_rows
 from topologies.errors import InputError, suggestion
 from topologies.units import LIMIT, PS_PER_S
 
-__all__ = ["Catalogue", "Entry", "catalogue", "choose"]
+__all__ = ["Catalogue", "Entry", "choose", "shipped_catalogue"]
 
 Key = tuple[str, str]
 
@@ -120,7 +120,7 @@ class Catalogue:
 
         Examples
         --------
-        >>> catalogue().value("trn2", "hbm_bandwidth")
+        >>> shipped_catalogue().value("trn2", "hbm_bandwidth")
         2900000000000.0
         """
         return self._number(part, quantity).value
@@ -135,7 +135,7 @@ class Catalogue:
 
         Examples
         --------
-        >>> catalogue().name("trn2.48xlarge", "chip")
+        >>> shipped_catalogue().name("trn2.48xlarge", "chip")
         'trn2'
         """
         entry = self.entry(part, quantity)
@@ -159,7 +159,7 @@ class Catalogue:
 
         Examples
         --------
-        >>> catalogue().integer("trn2", "hbm_bytes") == 96 * 2**30
+        >>> shipped_catalogue().integer("trn2", "hbm_bytes") == 96 * 2**30
         True
         """
         value = self._integers.get((part, quantity))
@@ -177,7 +177,7 @@ class Catalogue:
 
         Examples
         --------
-        >>> catalogue().ps("trn2", "link_latency")
+        >>> shipped_catalogue().ps("trn2", "link_latency")
         300000
         """
         entry = self._number(part, quantity)
@@ -195,7 +195,7 @@ class Catalogue:
 
         Examples
         --------
-        >>> [row.variant for row in catalogue().variants("trn2", "cc_cores")]
+        >>> [row.variant for row in shipped_catalogue().variants("trn2", "cc_cores")]
         ['', 'kernel-guide']
         """
         self.entry(part, quantity)
@@ -216,7 +216,7 @@ class Catalogue:
 
         Examples
         --------
-        >>> guided = catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
+        >>> guided = shipped_catalogue().with_variants({"trn2.hbm_bandwidth": "kernel-guide"})
         >>> guided.value("trn2", "hbm_bandwidth")
         3000000000000.0
         """
@@ -310,12 +310,12 @@ class Catalogue:
 
 
 @functools.cache
-def catalogue() -> Catalogue:
+def shipped_catalogue() -> Catalogue:
     """Return the shipped catalogue.
 
     Examples
     --------
-    >>> catalogue().entry("trn2", "bf16_peak").written
+    >>> shipped_catalogue().entry("trn2", "bf16_peak").written
     '667 TFLOP/s'
     """
     return _made(shipped_rows(), {})
@@ -334,7 +334,7 @@ def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> C
     >>> choose(["trn2.hbm_bandwidth=kernel-guide"]).value("trn2", "hbm_bandwidth")
     3000000000000.0
     """
-    base = catalogue() if overlay is None else catalogue().with_overlay(overlay)
+    base = shipped_catalogue() if overlay is None else shipped_catalogue().with_overlay(overlay)
     names = {}
     for text in variants:
         path, equals, name = text.partition("=")

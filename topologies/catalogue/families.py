@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.catalogue import catalogue as shipped
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError, suggestion
 
 NEURON, NCCL = "neuron", "nccl"
@@ -54,7 +53,7 @@ class ChipFamily:
 
 
 @functools.lru_cache(maxsize=256)
-def chip_family(chip: str, parts: Catalogue | None = None) -> ChipFamily:
+def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
     """Return the family of a chip, by the shipped catalogue unless another is given.
 
     Raises
@@ -68,7 +67,7 @@ def chip_family(chip: str, parts: Catalogue | None = None) -> ChipFamily:
     >>> trn2.name, trn2.runtime, trn2.ranks_per_chip
     ('trainium', 'neuron', 4)
     """
-    catalogue = shipped() if parts is None else parts
+    catalogue = shipped_catalogue() if catalogue is None else catalogue
     named = catalogue.has(chip, "family")
     name = catalogue.name(chip, "family") if named else UNKNOWN
     part = PREFIX + name

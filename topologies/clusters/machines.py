@@ -104,20 +104,20 @@ def machine_of(cluster: Cluster) -> str:
     return UNIT_OF.get(stem, stem)
 
 
-def host_bytes_per_server(cluster: Cluster, book: Catalogue) -> float | None:
+def host_bytes_per_server(cluster: Cluster, catalogue: Catalogue) -> float | None:
     """Return the host memory of one server of a cluster; None where no row states it [B].
 
     Examples
     --------
-    >>> from topologies.catalogue.catalogue import catalogue
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> from topologies.clusters.names import cluster
-    >>> host_bytes_per_server(cluster("rainier"), catalogue()) / 2**30
+    >>> host_bytes_per_server(cluster("rainier"), shipped_catalogue()) / 2**30
     2048.0
     """
     machine = machine_of(cluster)
-    if not book.has(machine, "host_bytes"):
+    if not catalogue.has(machine, "host_bytes"):
         return None
-    return book.value(machine, "host_bytes") / book.integer(machine, "servers")
+    return catalogue.value(machine, "host_bytes") / catalogue.integer(machine, "servers")
 
 
 SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {
@@ -134,8 +134,8 @@ def machines(catalogue: Catalogue) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> from topologies.catalogue.catalogue import catalogue
-    >>> "trn2.48xlarge" in machines(catalogue())
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> "trn2.48xlarge" in machines(shipped_catalogue())
     True
     """
     return tuple(dict.fromkeys(row.part for row in catalogue.rows if row.quantity == "chip"))

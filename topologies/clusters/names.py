@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.catalogue import catalogue as shipped
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import (
     chips_per_server,
@@ -43,7 +42,7 @@ def cluster(
         Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of
         a graph's links that state none; refused for others.
     catalogue : Catalogue, optional
-        Where all other numbers come from, by default the shipped one.
+        Where all other catalogue come from, by default the shipped one.
 
     Returns
     -------
@@ -62,36 +61,36 @@ def cluster(
     >>> cluster("torus:4x4x4", bandwidth="100GB/s", latency="1us").shape.sizes
     (4, 4, 4)
     """
-    numbers = shipped() if catalogue is None else catalogue
+    catalogue = shipped_catalogue() if catalogue is None else catalogue
     if text.endswith(GRAPHS):
-        return _graph(text, numbers, bandwidth, latency)
+        return _graph(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
     kind, colon, count = text.partition(":")
     if kind in PLAIN and not is_file:
         shape = plain_shape(text, bandwidth, latency)
-        return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=numbers)
-    if kind != RAINIER and not numbers.has(kind, "chip") and not is_file:
-        raise InputError(_unknown(text, kind, numbers))
+        return Cluster(text, shape, chips_per_server=shape.chips, plain=True, catalogue=catalogue)
+    if kind != RAINIER and not catalogue.has(kind, "chip") and not is_file:
+        raise InputError(_unknown(text, kind, catalogue))
     if bandwidth is not None or latency is not None:
         raise InputError(_has_rates(text))
     if is_file:
-        return _described(text, numbers)
+        return _described(text, catalogue)
     if kind == RAINIER:
-        return _rainier(text, count if colon else None, numbers)
+        return _rainier(text, count if colon else None, catalogue)
     domains = _whole(text, count, f"{kind}:16") if colon else 1
-    return _machines(text, kind, domains, numbers)
+    return _machines(text, kind, domains, catalogue)
 
 
-def _graph(text: str, numbers: Catalogue, bandwidth: str | None, latency: str | None) -> Cluster:
+def _graph(text: str, catalogue: Catalogue, bandwidth: str | None, latency: str | None) -> Cluster:
     from topologies.clusters.graph_file import cluster_from_graph  # networkx is slow to load
 
-    return cluster_from_graph(text, numbers, bandwidth=bandwidth, latency=latency)
+    return cluster_from_graph(text, catalogue, bandwidth=bandwidth, latency=latency)
 
 
-def _described(path: str, numbers: Catalogue) -> Cluster:
+def _described(path: str, catalogue: Catalogue) -> Cluster:
     from topologies.clusters.yaml_file import cluster_from_file  # pydantic takes its time to load
 
-    return cluster_from_file(path, numbers)
+    return cluster_from_file(path, catalogue)
 
 
 def as_cluster(machine: Cluster | str) -> Cluster:

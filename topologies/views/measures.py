@@ -178,10 +178,10 @@ def _scale_out_bisection(cluster: Cluster) -> int:
 def _hbm(cluster: Cluster) -> tuple[int | None, int | None]:
     if not cluster.chip or cluster.catalogue is None:
         return None, None
-    numbers = cluster.catalogue
+    catalogue = cluster.catalogue
     return (
-        numbers.integer(cluster.chip, "hbm_bytes"),
-        numbers.integer(cluster.chip, "hbm_bandwidth"),
+        catalogue.integer(cluster.chip, "hbm_bytes"),
+        catalogue.integer(cluster.chip, "hbm_bandwidth"),
     )
 
 

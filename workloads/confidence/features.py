@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.confidence.kinds import (
     SERVING,
     SERVING_EXPERTS,
@@ -83,11 +83,11 @@ def kernels_assumed(chip: str) -> bool:
 
 def _links_assumed(cluster: Cluster) -> bool:
     """Return whether the share of the links' rate that collectives reach is assumed."""
-    numbers = cluster.catalogue or catalogue()
+    catalogue = cluster.catalogue or shipped_catalogue()
     for part, quantity in (
         (f"nccl.{cluster.chip}", "efficiency"),
         (cluster.chip, "collective_efficiency"),
     ):
-        if numbers.has(part, quantity):
-            return numbers.entry(part, quantity).grade == "assumed"
+        if catalogue.has(part, quantity):
+            return catalogue.entry(part, quantity).grade == "assumed"
     return True

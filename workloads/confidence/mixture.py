@@ -11,7 +11,7 @@ import math
 from statistics import NormalDist
 from typing import NamedTuple
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from workloads.confidence.interval import LEVEL
 
 NODE_CHIPS = 8
@@ -41,7 +41,7 @@ NEVER = Slowing()
 
 
 def slowing(
-    chips: int, microbatches: int, *, pipelined: bool, numbers: Catalogue | None = None
+    chips: int, microbatches: int, *, pipelined: bool, catalogue: Catalogue | None = None
 ) -> Slowing:
     """Return what slow nodes of a cluster of mixed quality may add to a run.
 
@@ -53,7 +53,7 @@ def slowing(
         Microbatches of a replica, each of which waits.
     pipelined : bool
         Whether stages of a pipeline wait for one another.
-    numbers : Catalogue, optional
+    catalogue : Catalogue, optional
         By default the shipped one.
 
     Examples
@@ -61,11 +61,11 @@ def slowing(
     >>> [round(slowing(8 * nodes, 16, pipelined=True).share, 2) for nodes in (1, 8, 64)]
     [0.03, 0.18, 0.8]
     """
-    parts = numbers or catalogue()
+    catalogue = catalogue or shipped_catalogue()
     name = "slow_node_share_pipelined" if pipelined else "slow_node_share"
-    each = parts.value("training", name)
+    each = catalogue.value("training", name)
     nodes = -(-chips // NODE_CHIPS)
-    added_s = microbatches * parts.value("training", "slow_node_wait")
+    added_s = microbatches * catalogue.value("training", "slow_node_wait")
     return Slowing(1.0 - (1.0 - each) ** nodes, added_s)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.files import csv_rows, read_text
@@ -146,7 +146,7 @@ def _fabric(cluster: Cluster) -> tuple[float, float]:
     return links, switches
 
 
-def failure_rates(cluster: Cluster, chips: int, parts: Catalogue | None = None) -> FailureRates:
+def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = None) -> FailureRates:
     """Rates of all causes for a job on so many chips, from the catalogue.
 
     Published clusters differ by more than their causes, so one range holds for all rates together:
@@ -162,15 +162,15 @@ def failure_rates(cluster: Cluster, chips: int, parts: Catalogue | None = None) 
             f"a job on {chips:,} chips does not fit {cluster.name} of {cluster.chips:,}. "
             "Use fewer chips, or a larger cluster."
         )
-    book = parts or cluster.catalogue or catalogue()
+    catalogue = catalogue or cluster.catalogue or shipped_catalogue()
     units = counts(cluster, chips)
     causes = []
     for name, per, part, quantity, replaces in SHIPPED:
-        row = book.entry(part, quantity)
+        row = catalogue.entry(part, quantity)
         ends = OPTICAL_ENDS if per == "optical-link" else 1
         rate = ends * units[per] / row.value
         causes.append(Cause(name, rate, replaces, f"{part} {quantity} {row.written} a {per}"))
-    whole = book.entry("failure.all", "server_mtbf")
+    whole = catalogue.entry("failure.all", "server_mtbf")
     return FailureRates(
         tuple(causes),
         low=whole.value / (whole.high or whole.value),

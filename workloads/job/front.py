@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.closed_form import daly_interval_s
@@ -130,26 +130,28 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
 
 def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
     cluster = step.cluster
-    book = cluster.catalogue or catalogue()
-    recovery = Recovery.from_catalogue(book, state.read_s, warm=settings.warm)
+    catalogue = cluster.catalogue or shipped_catalogue()
+    recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=settings.warm)
     if settings.restart_s is not None:
         recovery = replace(recovery, restart_s=settings.restart_s)
-    start_s = book.value("job.restart", "start")
-    peers = _peers(step, settings, state, start_s, book) if settings.peers else None
+    start_s = catalogue.value("job.restart", "start")
+    peers = _peers(step, settings, state, start_s, catalogue) if settings.peers else None
     if settings.repair_s is not None:
         recovery = replace(recovery, repair_s=settings.repair_s)
-    rates = settings.rates or failure_rates(cluster, step.chips, book)
+    rates = settings.rates or failure_rates(cluster, step.chips, catalogue)
     stall_s = (
-        state.write_s if settings.blocking else book.value("fleet.training", "checkpoint_stall")
+        state.write_s
+        if settings.blocking
+        else catalogue.value("fleet.training", "checkpoint_stall")
     )
     if peers is not None:
         stall_s = 0.0
     spares = spares_needed(rates, recovery.repair_s) if settings.spares is None else settings.spares
     servers = step.chips / cluster.chips_per_server
-    slow = Stragglers.from_catalogue(book, servers) if settings.stragglers else Stragglers()
+    slow = Stragglers.from_catalogue(catalogue, servers) if settings.stragglers else Stragglers()
     usual = daly_interval_s(rates.mtbf_s, stall_s)
     if peers is not None:
-        usual = book.value("fleet.training", "checkpoint_interval")
+        usual = catalogue.value("fleet.training", "checkpoint_interval")
     span_s = settings.days * DAY_S
     return Job(
         rates=rates,
@@ -166,11 +168,16 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
 
 
 def _peers(
-    step: Iteration, settings: JobPlan, state: State, start_s: float, book: Catalogue
+    step: Iteration, settings: JobPlan, state: State, start_s: float, catalogue: Catalogue
 ) -> PeerCopies:
     """Return the copies in host memory; a restart that the user states holds with them as well."""
     copies = peer_copies(
-        state, step.cluster, state.writers, step_s=step.iteration_s, start_s=start_s, book=book
+        state,
+        step.cluster,
+        state.writers,
+        step_s=step.iteration_s,
+        start_s=start_s,
+        catalogue=catalogue,
     )
     return copies if settings.restart_s is None else replace(copies, restart_s=settings.restart_s)
 

@@ -52,17 +52,17 @@ class Recovery:
         return self.hang_share * self.timeout_s + (1 - self.hang_share) * self.explicit_s
 
     @classmethod
-    def from_catalogue(cls, book: Catalogue, read_s: float, *, warm: bool = False) -> Recovery:
+    def from_catalogue(cls, catalogue: Catalogue, read_s: float, *, warm: bool = False) -> Recovery:
         """Parts ``job.detection``, ``job.restart``, ``fleet.failure``; reading the checkpoint."""
-        start_s = book.value("job.restart", "start")
-        saved_s = max(0.0, start_s - book.value("job.restart", "warm")) if warm else 0.0
+        start_s = catalogue.value("job.restart", "start")
+        saved_s = max(0.0, start_s - catalogue.value("job.restart", "warm")) if warm else 0.0
         return cls(
             restart_s=start_s + read_s,
             warm_saves_s=saved_s,
-            explicit_s=book.value("job.detection", "explicit"),
-            timeout_s=book.value("job.detection", "timeout"),
-            hang_share=book.value("job.detection", "hang_share"),
-            repair_s=book.value("fleet.failure", "repair"),
+            explicit_s=catalogue.value("job.detection", "explicit"),
+            timeout_s=catalogue.value("job.detection", "timeout"),
+            hang_share=catalogue.value("job.detection", "hang_share"),
+            repair_s=catalogue.value("fleet.failure", "repair"),
         )
 
 
@@ -85,12 +85,12 @@ class Stragglers:
     found_after_s: float = 0.0
 
     @classmethod
-    def from_catalogue(cls, book: Catalogue, servers: float) -> Stragglers:
+    def from_catalogue(cls, catalogue: Catalogue, servers: float) -> Stragglers:
         """Part ``job.straggler``."""
         return cls(
-            per_s=servers / book.value("job.straggler", "mtbf"),
-            slower=book.value("job.straggler", "slower"),
-            found_after_s=book.value("job.straggler", "found_after"),
+            per_s=servers / catalogue.value("job.straggler", "mtbf"),
+            slower=catalogue.value("job.straggler", "slower"),
+            found_after_s=catalogue.value("job.straggler", "found_after"),
         )
 
 

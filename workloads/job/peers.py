@@ -79,12 +79,12 @@ class PeerLinks:
     share: float = 1.0
 
     @classmethod
-    def of(cls, cluster: Cluster, book: Catalogue) -> PeerLinks:
+    def of(cls, cluster: Cluster, catalogue: Catalogue) -> PeerLinks:
         """Read a cluster's adapters; without a fabric a copy takes no time."""
         if cluster.scale_out is None:
             return cls()
         adapters = cluster.scale_out.bandwidth_bytes_per_s * cluster.chips_per_server
-        return cls(float(adapters), book.value("job.peer", "network_share"))
+        return cls(float(adapters), catalogue.value("job.peer", "network_share"))
 
     def copies(self, part_bytes: float, *, step_s: float, start_s: float) -> PeerCopies:
         """Copy after every step, or as often as the network lets it.
@@ -116,14 +116,20 @@ def held_bytes(part_bytes: float) -> float:
     return PARTS_HELD * VERSIONS * part_bytes
 
 
-def room_for_copies(cluster: Cluster, book: Catalogue) -> float:
+def room_for_copies(cluster: Cluster, catalogue: Catalogue) -> float:
     """Return the host memory of a server that copies may take, infinity where none is known [B]."""
-    host = host_bytes_per_server(cluster, book)
-    return math.inf if host is None else book.value("job.peer", "host_share") * host
+    host = host_bytes_per_server(cluster, catalogue)
+    return math.inf if host is None else catalogue.value("job.peer", "host_share") * host
 
 
 def peer_copies(
-    state: State, cluster: Cluster, servers: int, *, step_s: float, start_s: float, book: Catalogue
+    state: State,
+    cluster: Cluster,
+    servers: int,
+    *,
+    step_s: float,
+    start_s: float,
+    catalogue: Catalogue,
 ) -> PeerCopies:
     """Return the copies of a job: after every step, or as often as the network lets them.
 
@@ -137,7 +143,7 @@ def peer_copies(
         Optimizer step [s].
     start_s : float
         From a noticed failure to the first step, without reading the state [s].
-    book : Catalogue
+    catalogue : Catalogue
         Part ``job.peer``.
 
     Raises
@@ -152,14 +158,15 @@ def peer_copies(
             "cluster of several, or --checkpoint async."
         )
     part = state.checkpoint_bytes / servers
-    copies = PeerLinks.of(cluster, book).copies(part, step_s=step_s, start_s=start_s)
-    host = host_bytes_per_server(cluster, book)
-    if host is not None and copies.bytes_per_server > room_for_copies(cluster, book):
+    copies = PeerLinks.of(cluster, catalogue).copies(part, step_s=step_s, start_s=start_s)
+    host = host_bytes_per_server(cluster, catalogue)
+    if host is not None and copies.bytes_per_server > room_for_copies(cluster, catalogue):
         raise InputError(
             f"--checkpoint peer keeps {copies.bytes_per_server / 1e9:,.0f} GB in the host memory "
             f"of each server, {PARTS_HELD * VERSIONS} times its part of the state, and "
             f"{cluster.name} has {host / 1e9:,.0f} GB a server, "
-            f"{book.value('job.peer', 'host_share'):.0%} of it for copies (job.peer host_share). "
+            f"{catalogue.value('job.peer', 'host_share'):.0%} of it for copies "
+            "(job.peer host_share). "
             "Use more chips, --zero 1 to divide the state among all, or --checkpoint async."
         )
     return replace(copies, host_bytes=host)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_share, undivided, whole
@@ -32,7 +32,7 @@ class State:
 
 
 def job_state(
-    model: Model, plan: ParallelPlan, cluster: Cluster, parts: Catalogue | None = None
+    model: Model, plan: ParallelPlan, cluster: Cluster, catalogue: Catalogue | None = None
 ) -> State:
     """Return the checkpoint of a training job.
 
@@ -50,10 +50,10 @@ def job_state(
     >>> round(kept.checkpoint_bytes / 1e12, 2), round(kept.write_s, 1)
     (0.99, 1.5)
     """
-    book = parts or cluster.catalogue or catalogue()
-    each = book.value("fleet.training", "state_bytes_per_parameter")
-    client = book.value("fleet.load", "store_client")
-    store = book.value("fleet.store", "bandwidth")
+    catalogue = catalogue or cluster.catalogue or shipped_catalogue()
+    each = catalogue.value("fleet.training", "state_bytes_per_parameter")
+    client = catalogue.value("fleet.load", "store_client")
+    store = catalogue.value("fleet.store", "bandwidth")
     trained = trained_parameters(model, plan)
     saved = trained * each
     servers = _servers(plan, cluster, plan.ranks)
@@ -61,7 +61,7 @@ def job_state(
     frozen = 2.0 * (model.parameters - trained) if trained < model.parameters else 0.0
     from_store = (saved + frozen) / min(store, servers * client)
     replica = _servers(plan, cluster, plan.ranks // plan.dp)
-    over_network = 2.0 * model.parameters / replica / book.value("fleet.load", "peer")
+    over_network = 2.0 * model.parameters / replica / catalogue.value("fleet.load", "peer")
     return State(
         checkpoint_bytes=saved,
         write_s=saved / min(store, writers * client),

@@ -67,7 +67,7 @@ def attention(
     *,
     writes_cache: bool = False,
     ranks_per_chip: int = 1,
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16.
 
@@ -89,7 +89,7 @@ def attention(
     >>> bool(3.0 < long / short < 4.0)
     True
     """
-    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     b, s, t, h, g, d = shape.sides()
     compute_s = _core_s(rank, b * h, s, t, d, causal=shape.causal, direction=direction)
     moved = 2 * d * b * (2 * h * s + 2 * g * t) * (2 if direction == "backward" else 1)
@@ -101,7 +101,7 @@ def attention(
     fitted = direction == "forward" and bool((d == BLOCK).all())
     graded = rank.grade("attention_efficiency") != "assumed"
     best = "interpolated" if fitted and graded else "assumed"
-    return Timing(plain(seconds), worst(rank.kin.provenance, best))
+    return Timing(plain(seconds), worst(rank.family.provenance, best))
 
 
 def _core_s(
@@ -172,7 +172,7 @@ def decode_attention(
     *,
     element_bytes: float = 2.0,
     ranks_per_chip: int = 1,
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of attention of one new token of each sequence: the cache is read once.
 
@@ -195,7 +195,7 @@ def decode_attention(
     >>> bool(1.2 < seconds[1] / seconds[0] < 1.6)
     True
     """
-    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     sides = (np.asarray(side, float) for side in (batch, cached, kv_heads, head_dim))
     b, t, g, d = np.broadcast_arrays(*sides)
     measured = rank.knows("decode_attention_efficiency")
@@ -204,7 +204,7 @@ def decode_attention(
     read_s = 2 * element_bytes * b * t * g * d / (rank.hbm_bytes_per_s * share)
     seconds = rank.constant("launch") + pair_s * b * g + read_s
     return Timing(
-        plain(seconds), worst(rank.kin.provenance, "interpolated" if measured else "assumed")
+        plain(seconds), worst(rank.family.provenance, "interpolated" if measured else "assumed")
     )
 
 
@@ -217,7 +217,7 @@ def unfused_attention(
     direction: Direction = "forward",
     *,
     ranks_per_chip: int = 1,
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of attention as separate kernels: two batched products, softmax, dropout.
 
@@ -235,8 +235,10 @@ def unfused_attention(
     ranks_per_chip, parts
         As for :func:`workloads.kernels.gemm.gemm`.
     """
-    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
-    product = partial(gemm, chip, batch=batch * heads, ranks_per_chip=ranks_per_chip, parts=parts)
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
+    product = partial(
+        gemm, chip, batch=batch * heads, ranks_per_chip=ranks_per_chip, catalogue=catalogue
+    )
     score, value = product(seq, seq, head_dim), product(seq, head_dim, seq)
     scores = batch * heads * seq * seq
     rate = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")

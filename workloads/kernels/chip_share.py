@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import Catalogue, Entry, catalogue
+from topologies.catalogue.catalogue import Catalogue, Entry, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES, element_width
@@ -68,7 +68,7 @@ class Rank:
     ----------
     chip : str
         Part of the catalogue.
-    kin : Family
+    family : Family
         Family whose kernels it runs.
     peak_flops_per_s, hbm_bytes_per_s : float
         Share of the matrix peak in the given precision, and of the memory bandwidth.
@@ -76,22 +76,22 @@ class Rank:
         Bytes of an element of a GEMM's inputs.
     ranks_per_chip : int
         Ranks that share the chip.
-    parts : Catalogue
+    catalogue : Catalogue
         Catalogue with the constants.
     """
 
     chip: str
-    kin: Family
+    family: Family
     peak_flops_per_s: float
     hbm_bytes_per_s: float
     element_bytes: float
     ranks_per_chip: int
-    parts: Catalogue
+    catalogue: Catalogue
 
     @property
     def bf16_flops_per_s(self) -> float:
         """The rank's part of the matrix peak in bf16 [FLOP/s]."""
-        return _peak(self.parts, self.chip, "bf16") / self.ranks_per_chip
+        return _peak(self.catalogue, self.chip, "bf16") / self.ranks_per_chip
 
     @property
     def engine_bytes_per_s(self) -> float:
@@ -111,11 +111,11 @@ class Rank:
 
     def own(self, quantity: str) -> float:
         """Value of a quantity of the chip itself, in SI units."""
-        return self.parts.value(self.chip, quantity)
+        return self.catalogue.value(self.chip, quantity)
 
     def has_own(self, quantity: str) -> bool:
         """Return whether the chip itself has such a quantity."""
-        return self.parts.has(self.chip, quantity)
+        return self.catalogue.has(self.chip, quantity)
 
     def constant(self, quantity: str) -> float:
         """Constant of the family's kernels, or the chip's own where there is one, in SI units."""
@@ -123,18 +123,20 @@ class Rank:
 
     def knows(self, quantity: str) -> bool:
         """Return whether the family has such a constant."""
-        return self.parts.has(KERNELS + self.kin.name, quantity)
+        return self.catalogue.has(KERNELS + self.family.name, quantity)
 
     def grade(self, quantity: str) -> str:
         """Grade of that constant."""
         return self._entry(quantity).grade
 
     def _entry(self, quantity: str) -> Entry:
-        part, of_chip = KERNELS + self.kin.name, f"{quantity}_{self.chip}"
-        return self.parts.entry(part, of_chip if self.parts.has(part, of_chip) else quantity)
+        part, of_chip = KERNELS + self.family.name, f"{quantity}_{self.chip}"
+        return self.catalogue.entry(
+            part, of_chip if self.catalogue.has(part, of_chip) else quantity
+        )
 
 
-def family(chip: str, parts: Catalogue | None = None) -> Family:
+def family(chip: str, catalogue: Catalogue | None = None) -> Family:
     """Return the family whose kernels a chip runs, as the catalogue names it.
 
     Examples
@@ -144,12 +146,12 @@ def family(chip: str, parts: Catalogue | None = None) -> Family:
     >>> family("trn2").name
     'trainium'
     """
-    row = chip_family(chip, parts)
+    row = chip_family(chip, catalogue)
     return Family(row.kernels.removeprefix(KERNELS), row.measured_on, row.provenance)
 
 
 @cache
-def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | None) -> Rank:
+def rank_of(chip: str, precision: str, ranks_per_chip: int, catalogue: Catalogue | None) -> Rank:
     """Divide a chip of the catalogue between its ranks.
 
     Raises
@@ -159,24 +161,24 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, parts: Catalogue | N
     """
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")
-    book = catalogue() if parts is None else parts
+    catalogue = shipped_catalogue() if catalogue is None else catalogue
     return Rank(
         chip=chip,
-        kin=family(chip, book),
-        peak_flops_per_s=_peak(book, chip, precision) / ranks_per_chip,
-        hbm_bytes_per_s=book.value(chip, "hbm_bandwidth") / ranks_per_chip,
+        family=family(chip, catalogue),
+        peak_flops_per_s=_peak(catalogue, chip, precision) / ranks_per_chip,
+        hbm_bytes_per_s=catalogue.value(chip, "hbm_bandwidth") / ranks_per_chip,
         element_bytes=ELEMENT_BYTES.get(precision, 2.0),
         ranks_per_chip=ranks_per_chip,
-        parts=book,
+        catalogue=catalogue,
     )
 
 
-def _peak(parts: Catalogue, chip: str, precision: str) -> float:
+def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
     """Matrix peak of a chip [FLOP/s]: the tensor engine's own where stated, else the headline."""
-    if not parts.has(chip, f"{precision}_peak"):
+    if not catalogue.has(chip, f"{precision}_peak"):
         precision = element_width(precision)
     matmul = f"{precision}_matmul"
-    return parts.value(chip, matmul if parts.has(chip, matmul) else f"{precision}_peak")
+    return catalogue.value(chip, matmul if catalogue.has(chip, matmul) else f"{precision}_peak")
 
 
 def worst(*provenances: str) -> str:

@@ -30,7 +30,7 @@ def gemm(
     *,
     batch: npt.ArrayLike = 1,
     ranks_per_chip: int = 1,
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of ``batch`` products (m, k) × (k, n) in one kernel.
 
@@ -46,7 +46,7 @@ def gemm(
         Independent products of one shape: a batched or grouped GEMM.
     ranks_per_chip : int
         Ranks that share the chip.
-    parts : Catalogue, optional
+    catalogue : Catalogue, optional
         With overlays or variants; the shipped one by default.
 
     Returns
@@ -63,7 +63,7 @@ def gemm(
     True
     """
     sides = (batch, m, n, k)
-    how = (chip, precision, ranks_per_chip, parts)
+    how = (chip, precision, ranks_per_chip, catalogue)
     if all(isinstance(side, int) for side in sides):
         return _one(cast(tuple[int, ...], sides), how)
     return _many(sides, how)
@@ -74,12 +74,12 @@ def _many(lengths: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue 
     precision = how[1]
     rank = rank_of(*how)
     sides = np.broadcast_arrays(*(np.asarray(side, float) for side in lengths))
-    if rank.kin.name == "trainium":
+    if rank.family.name == "trainium":
         sustained = _sustained(rank, precision)
         grade = "interpolated" if rank.grade("gemm_sustained") != "assumed" else "assumed"
         seconds = product_s(rank, sides[0], sides[1], sides[2], sides[3], sustained)
-        return Timing(plain(seconds), worst(rank.kin.provenance, grade))
-    grid, factors, grade = _factors(rank.kin, precision)
+        return Timing(plain(seconds), worst(rank.family.provenance, grade))
+    grid, factors, grade = _factors(rank.family, precision)
     at = (np.maximum(sides[0] * sides[1], 1), sides[2], sides[3])
     sustained = _sustained(rank, precision)
 
@@ -92,7 +92,7 @@ def _many(lengths: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue 
     if (sides[0] > 1).any():
         # Measured times of small shapes scatter; still, many products take no less than one.
         seconds = np.maximum(seconds, measured_s(np.minimum(sides[0], 1)))
-    return Timing(plain(seconds), worst(rank.kin.provenance, grade, place(grid, *at)))
+    return Timing(plain(seconds), worst(rank.family.provenance, grade, place(grid, *at)))
 
 
 @lru_cache(maxsize=2**16)
@@ -125,18 +125,18 @@ def roofline_s(
 
 
 @cache
-def _factors(kin: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
+def _factors(family: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
     """Grid, logarithms of measured time over roofline, and provenance of both for a precision."""
-    table, grade = gemm_table(kin.name, precision), "measured"
+    table, grade = gemm_table(family.name, precision), "measured"
     if table is None:
         # Scales of micro-scaled formats are part of the instruction: as the plain format runs.
         precision, grade = element_width(precision), "interpolated"
-        table = gemm_table(kin.name, precision)
+        table = gemm_table(family.name, precision)
     if table is None:
-        table, grade, precision = gemm_table(kin.name, "bf16"), "assumed", "bf16"
+        table, grade, precision = gemm_table(family.name, "bf16"), "assumed", "bf16"
     if table is None:
-        raise LookupError(f"no measured GEMMs of {kin.name}")
+        raise LookupError(f"no measured GEMMs of {family.name}")
     mesh = np.meshgrid(table.m, table.n, table.k, indexing="ij")
-    measured_on = rank_of(kin.measured_on, precision, 1, None)
+    measured_on = rank_of(family.measured_on, precision, 1, None)
     modelled = roofline_s(measured_on, np.ones(()), *mesh)
     return table, fill(np.log(table.seconds / modelled)), grade

@@ -51,20 +51,20 @@ def element_width(precision: str) -> str:
     return precision.removeprefix("mx")
 
 
-def precisions_of(chip: str, parts: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
+def precisions_of(chip: str, catalogue: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
     """Precisions in which a chip computes, of those that are asked about.
 
     Examples
     --------
-    >>> from topologies.catalogue.catalogue import catalogue
-    >>> [precisions_of(chip, catalogue(), TRAINING) for chip in ("trn2", "trn3")]
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> [precisions_of(chip, shipped_catalogue(), TRAINING) for chip in ("trn2", "trn3")]
     [('bf16', 'fp8'), ('bf16', 'fp8', 'mxfp8', 'mxfp4')]
     """
-    return tuple(precision for precision in among if parts.has(chip, f"{precision}_peak"))
+    return tuple(precision for precision in among if catalogue.has(chip, f"{precision}_peak"))
 
 
 def check_precision(
-    precision: str, chip: str, parts: Catalogue, among: tuple[str, ...], does: str
+    precision: str, chip: str, catalogue: Catalogue, among: tuple[str, ...], does: str
 ) -> None:
     """Refuse a precision in which a chip does not compute.
 
@@ -78,7 +78,7 @@ def check_precision(
     InputError
         With the precisions that the chip has.
     """
-    able = precisions_of(chip, parts, among)
+    able = precisions_of(chip, catalogue, among)
     if precision not in able:
         near = suggestion(precision, able)
         raise InputError(

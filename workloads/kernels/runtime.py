@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError, suggestion
 from workloads.kernels.chip_share import plain
 
@@ -31,7 +31,7 @@ def collective_seen_by_host(
     runtime: str = "compiled",
     *,
     kind: str = "",
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
 ) -> float:
     """Time of one collective as its runtime shows it [s].
 
@@ -44,7 +44,7 @@ def collective_seen_by_host(
     runtime : {"compiled", "eager", "xla"}
     kind : str
         Operation, such as ``all-gather``: some runtimes do more for some than for the others.
-    parts : Catalogue, optional
+    catalogue : Catalogue, optional
 
     Raises
     ------
@@ -59,21 +59,25 @@ def collective_seen_by_host(
     _check_runtime(runtime, RUNTIMES[1:])
     if runtime == "compiled" or not chip.startswith(NEURON):
         return device_s
-    numbers = catalogue() if parts is None else parts
-    added, least = (_of_collective(runtime, kind, name, numbers) for name in ("added", "least"))
+    catalogue = shipped_catalogue() if catalogue is None else catalogue
+    added, least = (_of_collective(runtime, kind, name, catalogue) for name in ("added", "least"))
     return max(least, device_s + added)
 
 
-def _of_collective(runtime: str, kind: str, name: str, numbers: Catalogue) -> float:
+def _of_collective(runtime: str, kind: str, name: str, catalogue: Catalogue) -> float:
     """Constant of a runtime's collectives: the operation's own where there is one [s]."""
     of_kind = f"{runtime}_{kind.replace('-', '_')}_{name}"
-    return numbers.value(
-        PART, of_kind if numbers.has(PART, of_kind) else f"{runtime}_collective_{name}"
+    return catalogue.value(
+        PART, of_kind if catalogue.has(PART, of_kind) else f"{runtime}_collective_{name}"
     )
 
 
 def seen_by_host(
-    chip: str, device_s: npt.ArrayLike, runtime: str = "graph", *, parts: Catalogue | None = None
+    chip: str,
+    device_s: npt.ArrayLike,
+    runtime: str = "graph",
+    *,
+    catalogue: Catalogue | None = None,
 ) -> Any:
     """Time of one call as its host sees it [s].
 
@@ -84,7 +88,7 @@ def seen_by_host(
     device_s : float or float array
         Time on the device [s].
     runtime : {"graph", "compiled", "eager", "xla"}
-    parts : Catalogue, optional
+    catalogue : Catalogue, optional
 
     Raises
     ------
@@ -99,8 +103,8 @@ def seen_by_host(
     _check_runtime(runtime, RUNTIMES)
     if runtime == "graph" or not chip.startswith(NEURON):
         return plain(device_s)
-    numbers = catalogue() if parts is None else parts
-    added, least = (numbers.value(PART, f"{runtime}_{name}") for name in ("added", "least"))
+    catalogue = shipped_catalogue() if catalogue is None else catalogue
+    added, least = (catalogue.value(PART, f"{runtime}_{name}") for name in ("added", "least"))
     return plain(np.maximum(least, np.asarray(device_s, float) + added))
 
 

@@ -62,7 +62,7 @@ def elementwise(
     *,
     precision: str = "bf16",
     ranks_per_chip: int = 1,
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of one kernel that passes over memory: norms, activations, residuals, optimizers.
 
@@ -89,14 +89,18 @@ def elementwise(
     >>> norm > plain
     True
     """
-    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     names = (f"{SHARES[work]}_{precision}", SHARES[work], SHARES["streaming"])
     share = next(name for name in names if rank.knows(name))
-    return _streamed(share, chip, size_bytes, ranks_per_chip, parts)
+    return _streamed(share, chip, size_bytes, ranks_per_chip, catalogue)
 
 
 def passes(
-    chip: str, size_bytes: npt.ArrayLike, *, ranks_per_chip: int = 1, parts: Catalogue | None = None
+    chip: str,
+    size_bytes: npt.ArrayLike,
+    *,
+    ranks_per_chip: int = 1,
+    catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of kernels whose every pass over memory is counted in the bytes; as `elementwise`.
 
@@ -104,9 +108,9 @@ def passes(
     bytes include every pass, so the share of the bandwidth is that of a single pass.
     """
     share = "pass_efficiency"
-    measured = rank_of(chip, "bf16", ranks_per_chip, parts).knows(share)
+    measured = rank_of(chip, "bf16", ranks_per_chip, catalogue).knows(share)
     used = share if measured else "elementwise_efficiency"
-    return _streamed(used, chip, size_bytes, ranks_per_chip, parts)
+    return _streamed(used, chip, size_bytes, ranks_per_chip, catalogue)
 
 
 def gather(
@@ -116,7 +120,7 @@ def gather(
     rows: npt.ArrayLike = 0,
     scattered: bool = False,
     ranks_per_chip: int = 1,
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Timing:
     """Time of an embedding look-up, or of its scattered gradient.
 
@@ -135,10 +139,10 @@ def gather(
     >>> short > 10 * long
     True
     """
-    rank = rank_of(chip, "bf16", ranks_per_chip, parts)
+    rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     scatters = scattered and rank.knows("scatter_efficiency")
     share = "scatter_efficiency" if scatters else "gather_efficiency"
-    streamed = _streamed(share, chip, size_bytes, ranks_per_chip, parts)
+    streamed = _streamed(share, chip, size_bytes, ranks_per_chip, catalogue)
     if not rank.knows("gather_descriptor"):
         return streamed
     issue_s = rank.constant("launch") + np.asarray(rows, float) * rank.constant("gather_descriptor")
@@ -146,14 +150,14 @@ def gather(
 
 
 def _streamed(
-    share: str, chip: str, size_bytes: npt.ArrayLike, ranks: int, parts: Catalogue | None
+    share: str, chip: str, size_bytes: npt.ArrayLike, ranks: int, catalogue: Catalogue | None
 ) -> Timing:
-    rank = rank_of(chip, "bf16", ranks, parts)
+    rank = rank_of(chip, "bf16", ranks, catalogue)
     rate = rank.hbm_bytes_per_s * rank.constant(share)
     seconds = rank.constant("launch") + np.asarray(size_bytes, float) / rate
     grade = rank.grade(share)
     best = "measured" if grade == "measured" else "assumed"
-    return Timing(plain(seconds), worst(rank.kin.provenance, best))
+    return Timing(plain(seconds), worst(rank.family.provenance, best))
 
 
 def gemm_s(chip: str, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, **how: Any) -> Any:
@@ -171,25 +175,25 @@ def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:
     return elementwise(chip, size_bytes, **how).seconds
 
 
-def launch_s(chip: str, *, parts: Catalogue | None = None) -> float:
+def launch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
     """Device time that the shortest kernel takes [s]; already part of every time above."""
-    return rank_of(chip, "bf16", 1, parts).constant("launch")
+    return rank_of(chip, "bf16", 1, catalogue).constant("launch")
 
 
-def host_dispatch_s(chip: str, *, parts: Catalogue | None = None) -> float:
+def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
     """Time in which the host issues one step of a layer, a few kernels, in an eager framework [s].
 
     The host runs ahead of the chip: a layer takes as long as its kernels, or as the host takes to
     issue its steps, whichever is longer. A captured graph or a compiled program does not wait.
     """
-    return rank_of(chip, "bf16", 1, parts).constant("host_dispatch")
+    return rank_of(chip, "bf16", 1, catalogue).constant("host_dispatch")
 
 
-def step_overhead_s(chip: str, *, parts: Catalogue | None = None) -> float:
+def step_overhead_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
     """Time that the end of a step with a sharded optimizer takes besides its kernels [s].
 
     Gradient norm, update and reading the loss are programs of their own on some stacks, which the
     host starts one after the other and nothing runs beside. 0 where nothing is known of it.
     """
-    rank, name = rank_of(chip, "bf16", 1, parts), f"step_overhead_{chip}"
+    rank, name = rank_of(chip, "bf16", 1, catalogue), f"step_overhead_{chip}"
     return rank.constant(name) if rank.knows(name) else 0.0

@@ -16,7 +16,7 @@ import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.search.communication import Meeting, meeting, talk_s
@@ -102,7 +102,7 @@ class _Shared:
 
     def __init__(self, model: Model, cluster: Cluster):
         self.model, self.cluster = model, cluster
-        self.parts, self.chip = cluster.catalogue or catalogue(), cluster.chip
+        self.catalogue, self.chip = cluster.catalogue or shipped_catalogue(), cluster.chip
         self.kind = is_moe(model, np.arange(model.layers))
         self._known: dict[Hashable, object] = {}
 
@@ -146,7 +146,7 @@ class _Shared:
         Plans share them that are alike within a stage and in where its ranks are; what has no
         experts does not depend on how these are divided.
         """
-        stage = Stage(self.model, plan, self.chip, self.parts, self._talk(plan))
+        stage = Stage(self.model, plan, self.chip, self.catalogue, self._talk(plan))
         unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip)
         how = plan.pipeline
         near = (*_fields(plan, PASS_FIELDS), how.splits_weights, how.pairs_passes and plan.ep > 1)
@@ -162,7 +162,7 @@ class _Shared:
     def replicas(self, plan: ParallelPlan) -> Replicas:
         """Exchanges of replicas and updates, which do not depend on how passes are computed."""
         return self._once(
-            lambda: replicas(self.model, plan, self.chip, self.parts, self._talk(plan)),
+            lambda: replicas(self.model, plan, self.chip, self.catalogue, self._talk(plan)),
             *_fields(plan, REPLICA_FIELDS),
             plan.pipeline.turns,
         )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from topologies.arrays import BoolArray, IntArray
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
@@ -89,12 +89,12 @@ def fit(
     InputError
         When no candidate fits: which comes nearest, and by how many bytes it misses.
     """
-    parts, chip = candidates.cluster.catalogue or catalogue(), candidates.cluster.chip
+    catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
     totals: dict[Hashable, int] = {}
     fitting: dict[Hashable, list[tuple[int, int]]] = {}
     total = np.full(len(candidates), UNKNOWN, np.int64)
     pruned = dict.fromkeys(NEEDLESS.values(), 0)
-    capacity = worst(candidates.model, candidates.plans[0], parts, chip).capacity
+    capacity = worst(candidates.model, candidates.plans[0], catalogue, chip).capacity
     capacity -= int(margin * capacity)
     order = sorted(range(len(candidates)), key=lambda row: _savings(candidates.plans[row]))
     for row in watch(order, "weighed"):
@@ -108,7 +108,7 @@ def fit(
         if key not in totals:
             totals[key] = least_bytes(candidates.model, plan)
             if totals[key] <= capacity:
-                totals[key] = worst(candidates.model, plan, parts, chip).total
+                totals[key] = worst(candidates.model, plan, catalogue, chip).total
         total[row] = totals[key]
         if total[row] <= capacity:
             fitting.setdefault(_alike(plan), []).append(_savings(plan))
@@ -162,13 +162,13 @@ def _alike(plan: ParallelPlan) -> tuple[Hashable, ...]:
 
 
 def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
-    parts, chip = candidates.cluster.catalogue or catalogue(), candidates.cluster.chip
+    catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
     # Of some only the parameters were weighed: from the lightest on until the others are heavier.
     nearest, total = -1, 2**62
     for row in np.argsort(fit.total_bytes).tolist():
         if fit.total_bytes[row] >= total:
             break
-        needed = worst(candidates.model, candidates.plans[row], parts, chip).total
+        needed = worst(candidates.model, candidates.plans[row], catalogue, chip).total
         if needed < total:
             nearest, total = row, needed
     plan, missing = candidates.plans[nearest], total - fit.capacity_bytes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -67,11 +67,11 @@ def nearest_plan(
         ways = sorted(_ways(fixed, model, ranks), key=lambda way: _distance(fixed, way))
     except (InputError, TypeError, ValueError):
         return None
-    parts = cluster.catalogue or catalogue()
+    catalogue = cluster.catalogue or shipped_catalogue()
     for way in ways:
         plan = _plan({**fixed, **way}, model, cluster, lnc)
         if plan is not None:
-            needed = worst(model, plan, parts, cluster.chip)
+            needed = worst(model, plan, catalogue, cluster.chip)
             if needed.total <= needed.capacity:
                 return way
     return None

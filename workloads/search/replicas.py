@@ -62,9 +62,11 @@ class Replicas:
     tie_s: float
 
 
-def replicas(model: Model, plan: ParallelPlan, chip: str, parts: Catalogue, talk: Talk) -> Replicas:
+def replicas(
+    model: Model, plan: ParallelPlan, chip: str, catalogue: Catalogue, talk: Talk
+) -> Replicas:
     """Time what the stages of a plan do besides their passes; parameters as for ``passes``."""
-    shapes = RankShapes(model, plan, chip, parts)
+    shapes = RankShapes(model, plan, chip, catalogue)
     finished = _finished(shapes, talk)
     times = _Times(
         gather_s=cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), talk)),

@@ -43,7 +43,7 @@ class Stage:
     plan : ParallelPlan
     chip : str
         Catalogue part.
-    parts : Catalogue
+    catalogue : Catalogue
     talk : function of a step
         Time of its communication [s]; it is called for steps of ``INSIDE`` only.
     """
@@ -51,7 +51,7 @@ class Stage:
     model: Model
     plan: ParallelPlan
     chip: str
-    parts: Catalogue
+    catalogue: Catalogue
     talk: Talk
 
     @cached_property
@@ -102,7 +102,7 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
     few = replace(stage.model.of_kind(kind), layers=sum(counts))
     number %= len(counts)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
-    make = Builder(RankShapes(few, alone, stage.chip, stage.parts), at, Catalog(), plan)
+    make = Builder(RankShapes(few, alone, stage.chip, stage.catalogue), at, Catalog(), plan)
     times = np.zeros(3)
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
         times[phase] = span(make.pass_ops(phase, chunk, last=False), make.catalog.steps, stage.talk)

@@ -65,13 +65,13 @@ def fit(points: Sequence[Point], cluster: Cluster) -> Overheads:
     """
     if len({point.model.layers for point in points}) < 2:
         raise InputError("overheads need points of at least two models of different depth.")
-    book = cluster.catalogue
-    if book is None:
+    catalogue = cluster.catalogue
+    if catalogue is None:
         raise InputError(f"{cluster.name} has no catalogue to take overheads from.")
     layers = np.array([point.model.layers for point in points], float)
     tokens = np.array([point.prompt_tokens for point in points], float)
-    share = np.array([share_of_overhead(point.model, cluster.chip, book) for point in points])
-    bare = np.array([_bare(point, cluster, book) for point in points])
+    share = np.array([share_of_overhead(point.model, cluster.chip, catalogue) for point in points])
+    bare = np.array([_bare(point, cluster, catalogue) for point in points])
     decode_s = np.array([point.tpot_s for point in points])
     iteration = _slope(share, decode_s - bare[:, 1], decode_s)
     prefill_s = np.array([point.ttft_s for point in points])
@@ -85,12 +85,12 @@ def _slope(unit: FloatArray, lacking_s: FloatArray, measured_s: FloatArray) -> f
     return float(np.sum(weight * unit * lacking_s) / np.sum(weight * unit**2))
 
 
-def _bare(point: Point, cluster: Cluster, book: Catalogue) -> tuple[float, float]:
+def _bare(point: Point, cluster: Cluster, catalogue: Catalogue) -> tuple[float, float]:
     """Times of prefill and of one decode iteration without the two overheads [s]."""
     replica = profile(point.model, cluster)
-    share = share_of_overhead(point.model, cluster.chip, book)
-    overhead = share * constant(book, cluster.chip, "iteration_overhead")
-    prompt = point.model.layers * constant(book, cluster.chip, "prompt_token_layer")
+    share = share_of_overhead(point.model, cluster.chip, catalogue)
+    overhead = share * constant(catalogue, cluster.chip, "iteration_overhead")
+    prompt = point.model.layers * constant(catalogue, cluster.chip, "prompt_token_layer")
     context = point.prompt_tokens + point.output_tokens // 2
     prefill = replica.prefill_s(point.prompt_tokens) - prompt * point.prompt_tokens
     return prefill - overhead, replica.decode_s(1, context) - overhead

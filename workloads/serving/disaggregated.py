@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.measures import scale_up_bytes_per_s
@@ -108,9 +108,9 @@ def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pool
         )
     if chips <= cluster.chips_per_domain:
         rate = float(scale_up_bytes_per_s(cluster.shape))
-        book = cluster.catalogue or catalogue()
-        stated = book.has(cluster.chip, "link_latency")
-        latency_s = book.value(cluster.chip, "link_latency") if stated else 0.0
+        catalogue = cluster.catalogue or shipped_catalogue()
+        stated = catalogue.has(cluster.chip, "link_latency")
+        latency_s = catalogue.value(cluster.chip, "link_latency") if stated else 0.0
     elif cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no fabric between its domains. Use fewer replicas.")
     else:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -136,7 +136,7 @@ def profile(
     tp: int | None = None,
     precision: str | None = None,
     chips: int | None = None,
-    parts: Catalogue | None = None,
+    catalogue: Catalogue | None = None,
     ep: int = 1,
 ) -> Profile:
     """Return the times of a replica of a model on the first chips of a cluster.
@@ -153,11 +153,10 @@ def profile(
         Precision of weights and products; by default that of the model's stored weights.
     chips : int, optional
         Chips that the replica lies on, where ``tp`` counts their cores.
-    parts : Catalogue, optional
+    catalogue : Catalogue, optional
         By default the cluster's.
     ep : int
-        Groups of ranks that divide the experts while prompts run, on Trainium. With several,
-        experts lie twice in memory: for prompts, and as ever for decode.
+        Groups of ranks that divide the experts of prompts, on Trainium; decode holds them again.
 
     Raises
     ------
@@ -166,10 +165,11 @@ def profile(
         that the chip lacks, weights that do not fit, a model without attention.
     """
     _check_mixers(model)
-    precision, book = precision or model.precision, parts or cluster.catalogue or catalogue()
-    rank = replace(replica_share(model, cluster, tp, precision, book, chips=chips), ep=ep)
+    precision = precision or model.precision
+    catalogue = catalogue or cluster.catalogue or shipped_catalogue()
+    rank = replace(replica_share(model, cluster, tp, precision, catalogue, chips=chips), ep=ep)
     _check_groups(rank)
-    check_precision(precision, cluster.chip, rank.book, SERVING, "serve")
+    check_precision(precision, cluster.chip, rank.catalogue, SERVING, "serve")
     weights = (model.parameters + _experts_held_again(model, ep)) * ELEMENT_BYTES[precision]
     tokens = _token_counts(model)
     beside_s = _beside_products_s(rank, tokens)
@@ -193,7 +193,7 @@ def profile(
 
 def _prompt_token_s(rank: RankShare) -> float:
     """Overhead and scan of a prompt's token, all layers [s]."""
-    overhead = constant(rank.book, rank.cluster.chip, "prompt_token_layer")
+    overhead = constant(rank.catalogue, rank.cluster.chip, "prompt_token_layer")
     return rank.model.layers * overhead + scan_token_s(rank)
 
 
@@ -207,7 +207,7 @@ def _issued(seconds: FloatArray, rank: RankShare) -> FloatArray:
 
 def _beside_products_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Overhead of an iteration, its small kernels and its all-reduces, (sizes,) [s]."""
-    model, chip, book = rank.model, rank.cluster.chip, rank.book
+    model, chip, book = rank.model, rank.cluster.chip, rank.catalogue
     family = chip_family(chip, book).serving
     overhead = constant(book, chip, "iteration_overhead") * share_of_overhead(model, chip, book)
     return overhead + small_kernels_s(rank, tokens, family) + reduces_s(rank, tokens, family)
@@ -224,7 +224,7 @@ def _token_counts(model: Model) -> FloatArray:
 
 def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     """Memory that the weights leave to the cache [B]."""
-    chip, book = rank.cluster.chip, rank.book
+    chip, book = rank.cluster.chip, rank.catalogue
     share = book.value(chip_family(chip, book).serving, "memory_share")
     budget = rank.ranks / rank.per_chip * book.value(chip, "hbm_bytes") * share
     if weights >= budget:
@@ -240,26 +240,28 @@ def replica_share(
     cluster: Cluster,
     tp: int | None,
     precision: str,
-    book: Catalogue,
+    catalogue: Catalogue,
     *,
     chips: int | None = None,
 ) -> RankShare:
     """Return one rank's part of a model in a replica of a tensor-parallel degree.
 
-    Parameters as for :func:`profile`. The book of what is returned has LNC=1 where the degree is
+    Parameters as for :func:`profile`. The catalogue of the result has LNC=1 where the degree is
     that of all physical cores of the chips.
     """
     if not cluster.chip:
         raise InputError("nothing can be served on a cluster without chips; name a machine.")
-    logical = chip_family(cluster.chip, book).ranks_per_chip
+    logical = chip_family(cluster.chip, catalogue).ranks_per_chip
     room = chips or cluster.chips_per_domain
-    physical = book.integer(cluster.chip, "cores") if book.has(cluster.chip, "cores") else 1
+    physical = (
+        catalogue.integer(cluster.chip, "cores") if catalogue.has(cluster.chip, "cores") else 1
+    )
     if tp and logical < physical and tp == room * physical and (room == 1 or chips):
-        book = book.with_variants({f"{cluster.chip}.ranks_per_chip": LNC1})
-        return RankShare(model, cluster, room, precision, book, tp)
+        catalogue = catalogue.with_variants({f"{cluster.chip}.ranks_per_chip": LNC1})
+        return RankShare(model, cluster, room, precision, catalogue, tp)
     if tp and logical > 1 and (chips or room == 1) and room < tp <= room * logical:
-        return RankShare(model, cluster, -(-tp // logical), precision, book, tp)
-    return RankShare(model, cluster, _chips(model, cluster, tp), precision, book)
+        return RankShare(model, cluster, -(-tp // logical), precision, catalogue, tp)
+    return RankShare(model, cluster, _chips(model, cluster, tp), precision, catalogue)
 
 
 def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
@@ -285,12 +287,12 @@ def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
     return chips
 
 
-def share_of_overhead(model: Model, chip: str, book: Catalogue) -> float:
+def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
     """Share of the overhead of an iteration: that of a program grows with its first layers."""
-    family = chip_family(chip, book).serving
-    if not book.has(family, "overhead_layers"):
+    family = chip_family(chip, catalogue).serving
+    if not catalogue.has(family, "overhead_layers"):
         return 1.0
-    return min(1.0, model.layers / constant(book, chip, "overhead_layers"))
+    return min(1.0, model.layers / constant(catalogue, chip, "overhead_layers"))
 
 
 def _check_mixers(model: Model) -> None:
@@ -338,16 +340,16 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
     """
     if not cluster.chip:
         raise InputError(f"{cluster.name} has no chip; name a machine.")
-    book = cluster.catalogue or catalogue()
-    rank = RankShare(model, cluster, cluster.chips_per_server, precision, book)
+    catalogue = cluster.catalogue or shipped_catalogue()
+    rank = RankShare(model, cluster, cluster.chips_per_server, precision, catalogue)
     size = np.array([float(tokens)])
-    family = chip_family(cluster.chip, book).serving
+    family = chip_family(cluster.chip, catalogue).serving
     attention = prefill_square_s(rank) * 0.5 * tokens**2
     return float((products_s(rank, size) + reduces_s(rank, size, family))[0]) + attention
 
 
-def constant(book: Catalogue, chip: str, quantity: str) -> float:
+def constant(catalogue: Catalogue, chip: str, quantity: str) -> float:
     """Constant of serving of a chip, of its own or of its family."""
     part = f"serving.{chip}"
-    in_part = part in book.parts() and book.has(part, quantity)
-    return book.value(part if in_part else chip_family(chip, book).serving, quantity)
+    in_part = part in catalogue.parts() and catalogue.has(part, quantity)
+    return catalogue.value(part if in_part else chip_family(chip, catalogue).serving, quantity)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.traces.recording import COMPUTE, MEMORY, Recording
@@ -73,17 +73,17 @@ def scaled(
     InputError
         For an unknown chip, and where a time is needed that no chip is known for.
     """
-    parts = cluster.catalogue or catalogue()
-    source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), parts)
+    catalogue = cluster.catalogue or shipped_catalogue()
+    source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)
     target = cluster.chip or ""
-    recording = _timed(recording, parts, target)
+    recording = _timed(recording, catalogue, target)
     if compute == "scaled" and not (source and target):
         missing = "--recorded-on CHIP" if not source else "a cluster with chips of the catalogue"
         raise InputError(f"compute cannot be scaled without knowing both chips. Give {missing}.")
     if compute == "recorded" or not (source and target) or source == target:
         return Scaled(recording, recording, recording, "recorded", source)
-    arithmetic = _peak(parts, source) / _peak(parts, target)
-    memory = parts.value(source, "hbm_bandwidth") / parts.value(target, "hbm_bandwidth")
+    arithmetic = _peak(catalogue, source) / _peak(catalogue, target)
+    memory = catalogue.value(source, "hbm_bandwidth") / catalogue.value(target, "hbm_bandwidth")
     products = np.array([bool(PRODUCT.search(name)) for name in recording.name.names], np.bool_)
     ratio = np.where(products[recording.name.code], arithmetic, memory)
     low, high = min(arithmetic, memory), max(arithmetic, memory)
@@ -98,7 +98,7 @@ def _times(recording: Recording, ratio: Any) -> Recording:
     return replace(recording, duration_ps=np.where(picked, longer, recording.duration_ps))
 
 
-def _timed(recording: Recording, parts: Catalogue, chip: str) -> Recording:
+def _timed(recording: Recording, catalogue: Catalogue, chip: str) -> Recording:
     """Time nodes that state operations or bytes instead of a duration, on the cluster's chip."""
     bare = np.isin(recording.kind, NODES) & (recording.duration_ps == 0)
     bare &= (recording.flops > 0) | ((recording.kind == MEMORY) & (recording.size_bytes > 0))
@@ -111,16 +111,16 @@ def _timed(recording: Recording, parts: Catalogue, chip: str) -> Recording:
             "has no chip to time them on. Replay it on a machine of the catalogue."
         )
     work_s = np.maximum(
-        recording.flops / _peak(parts, chip),
-        recording.size_bytes / parts.value(chip, "hbm_bandwidth"),
+        recording.flops / _peak(catalogue, chip),
+        recording.size_bytes / catalogue.value(chip, "hbm_bandwidth"),
     )
     picoseconds = np.maximum(1, np.ceil(work_s * PS_PER_S)).astype(np.int64)
     return replace(recording, duration_ps=np.where(bare, picoseconds, recording.duration_ps))
 
 
-def _peak(parts: Catalogue, chip: str) -> float:
-    quantity = "bf16_matmul" if parts.has(chip, "bf16_matmul") else "bf16_peak"
-    return parts.value(chip, quantity)
+def _peak(catalogue: Catalogue, chip: str) -> float:
+    quantity = "bf16_matmul" if catalogue.has(chip, "bf16_matmul") else "bf16_peak"
+    return catalogue.value(chip, quantity)
 
 
 def _named(device: str) -> str:
@@ -128,9 +128,9 @@ def _named(device: str) -> str:
     return next((chip for named, chip in DEVICES if re.search(named, device)), "")
 
 
-def _source(chip: str, parts: Catalogue) -> str:
-    if chip and not (parts.has(chip, "hbm_bandwidth") and parts.has(chip, "bf16_peak")):
-        known = [part for part in parts.parts() if parts.has(part, "bf16_peak")]
+def _source(chip: str, catalogue: Catalogue) -> str:
+    if chip and not (catalogue.has(chip, "hbm_bandwidth") and catalogue.has(chip, "bf16_peak")):
+        known = [part for part in catalogue.parts() if catalogue.has(part, "bf16_peak")]
         raise InputError(
             f"--recorded-on {chip!r} is no chip of the catalogue.{suggestion(chip, known)} "
             f"There are {', '.join(sorted(known))}."

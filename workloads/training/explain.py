@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import LayerOp
@@ -89,16 +89,16 @@ def inputs(run: Iteration) -> pd.DataFrame:
     DataFrame
         ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
     """
-    parts: Catalogue = run.cluster.catalogue or catalogue()
+    catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
     chip = run.cluster.chip
-    wanted = [(chip, name) for name in parts.quantities(chip) if name in _CHIP]
-    kernels = f"kernels.{family(chip, parts).name}"
-    wanted += [(kernels, name) for name in _read_for(chip, parts, kernels)]
-    if run.cluster.scale_out and run.cluster.scale_out.name in parts.parts():
+    wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]
+    kernels = f"kernels.{family(chip, catalogue).name}"
+    wanted += [(kernels, name) for name in _read_for(chip, catalogue, kernels)]
+    if run.cluster.scale_out and run.cluster.scale_out.name in catalogue.parts():
         fabric = run.cluster.scale_out.name
-        wanted += [(fabric, name) for name in parts.quantities(fabric) if name in _FABRIC]
-    wanted += [("training", name) for name in _read_for(chip, parts, "training")]
-    entries = [parts.entry(*row) for row in wanted]
+        wanted += [(fabric, name) for name in catalogue.quantities(fabric) if name in _FABRIC]
+    wanted += [("training", name) for name in _read_for(chip, catalogue, "training")]
+    entries = [catalogue.entry(*row) for row in wanted]
     return pd.DataFrame(
         {
             "part": [entry.part for entry in entries],
@@ -111,10 +111,10 @@ def inputs(run: Iteration) -> pd.DataFrame:
     )
 
 
-def _read_for(chip: str, parts: Catalogue, part: str) -> list[str]:
+def _read_for(chip: str, catalogue: Catalogue, part: str) -> list[str]:
     """Quantities of a part that hold for a chip; one that names the chip replaces the general."""
-    names = parts.quantities(part)
-    chips = [other for other in parts.parts() if parts.has(other, "family")]
+    names = catalogue.quantities(part)
+    chips = [other for other in catalogue.parts() if catalogue.has(other, "family")]
     of_others = tuple(f"_{other}" for other in chips if other != chip)
     return [
         name for name in names if not name.endswith(of_others) and f"{name}_{chip}" not in names

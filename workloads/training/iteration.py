@@ -13,7 +13,7 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies import display
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.economics import StepCost, step_cost
@@ -269,7 +269,7 @@ def iteration(
         *(model, plan, cluster, built_program, trace, needed),
         built - begun,
         time.perf_counter() - built,
-        peak_flops_per_s=_peak(shapes.parts, cluster.chip, plan.precision),
+        peak_flops_per_s=_peak(shapes.catalogue, cluster.chip, plan.precision),
         iterations=how.iterations,
         undisturbed=undisturbed,
         level=level,
@@ -308,14 +308,14 @@ def _check_plausible(step: Iteration) -> None:
 def _checked(shapes: RankShapes, cluster: Cluster, how: Detail) -> Memory:
     """Refuse a plan that does not suit model, cluster or process; returns a rank's memory."""
     model, plan = shapes.model, shapes.plan
-    _peak(shapes.parts, shapes.chip, plan.precision)
+    _peak(shapes.catalogue, shapes.chip, plan.precision)
     check_model(plan, model)
     if not how.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
         check_ranks(plan, cluster.chips)
     if plan.routed_nodes:
         _check_routed(plan, cluster, how)
     _check_room(shapes, how)
-    needed = worst(model, plan, shapes.parts, cluster.chip)
+    needed = worst(model, plan, shapes.catalogue, cluster.chip)
     if not how.allow_oversized:
         check_memory(needed, plan)
     return needed
@@ -352,13 +352,13 @@ def _numbers(cluster: Cluster) -> Catalogue:
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
             "Use a named machine such as trn2-ultraserver:16."
         )
-    return cluster.catalogue or catalogue()
+    return cluster.catalogue or shipped_catalogue()
 
 
-def _peak(parts: Catalogue, chip: str, precision: str) -> float:
+def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
     """Headline of a chip in a precision [FLOP/s]."""
-    check_precision(precision, chip, parts, TRAINING, "train")
-    return parts.value(chip, f"{precision}_peak")
+    check_precision(precision, chip, catalogue, TRAINING, "train")
+    return catalogue.value(chip, f"{precision}_peak")
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan) -> float:

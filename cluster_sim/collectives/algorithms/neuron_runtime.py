@@ -19,11 +19,11 @@ from topologies.shapes.links import domain_links
 
 def halves(group: Group, size_bytes: int) -> bool:
     """Return whether the runtime halves and doubles a buffer, or would but for a faster mesh."""
-    numbers = group.cluster.catalogue
-    if numbers is None or not is_trainium(group.cluster):
+    catalogue = group.cluster.catalogue
+    if catalogue is None or not is_trainium(group.cluster):
         return False
-    most = group.ranks * numbers.integer(RUNTIME, "rdh_below_a_rank")
-    return size_bytes < min(most, numbers.integer(RUNTIME, "rdh_below"))
+    most = group.ranks * catalogue.integer(RUNTIME, "rdh_below_a_rank")
+    return size_bytes < min(most, catalogue.integer(RUNTIME, "rdh_below"))
 
 
 def drives_pairs(group: Group) -> bool:
@@ -45,16 +45,16 @@ def is_trainium(cluster: Cluster) -> bool:
 
 def is_short(group: Group, size_bytes: int) -> bool:
     """Return whether the number of steps, rather than bytes, decides on Trainium."""
-    numbers = group.cluster.catalogue
-    return numbers is not None and size_bytes <= numbers.integer(RUNTIME, "mesh_up_to")
+    catalogue = group.cluster.catalogue
+    return catalogue is not None and size_bytes <= catalogue.integer(RUNTIME, "mesh_up_to")
 
 
 def one_step_wins(group: Group, size_bytes: int) -> bool:
     """Return whether sending everybody the whole buffer costs less than the step it saves."""
-    numbers, chip = group.cluster.catalogue, group.cluster.chip
-    if numbers is None:
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    if catalogue is None:
         return False
-    step_ps = numbers.ps(chip, "collective_step")
+    step_ps = catalogue.ps(chip, "collective_step")
     links = domain_links(group.cluster.shape)
     local = group.chips % group.cluster.chips_per_domain
     within = (links.src == local[0]) & (
@@ -66,9 +66,9 @@ def one_step_wins(group: Group, size_bytes: int) -> bool:
 
 def _logical_cores(group: Group) -> int:
     """Ranks of a chip that takes part with all its logical cores; 0 where that is not known."""
-    numbers, chip = group.cluster.catalogue, group.cluster.chip
-    has_cores = numbers is not None and chip and numbers.has(chip, "ranks_per_chip")
-    return numbers.integer(chip, "ranks_per_chip") if has_cores and numbers is not None else 0
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    has_cores = catalogue is not None and chip and catalogue.has(chip, "ranks_per_chip")
+    return catalogue.integer(chip, "ranks_per_chip") if has_cores and catalogue is not None else 0
 
 
 def has_pairs(group: Group) -> bool:

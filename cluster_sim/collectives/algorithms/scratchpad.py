@@ -22,13 +22,13 @@ def scratchpad_bytes(group: Group) -> int:
     >>> [scratchpad_bytes(Group(cluster("trn2.48xlarge"), [0], each)) // 2**20 for each in (4, 8)]
     [56, 28]
     """
-    numbers, chip = group.cluster.catalogue, group.cluster.chip
-    if numbers is None or not chip or not numbers.has(chip, "ranks_per_chip"):
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    if catalogue is None or not chip or not catalogue.has(chip, "ranks_per_chip"):
         raise InputError(
             f"{group.cluster.name} has no scratchpads that collectives could run in; use Trainium"
         )
-    ranks = max(numbers.integer(chip, "ranks_per_chip"), group.ranks_per_chip)
-    return max(1, numbers.integer(chip, "cores") // ranks) * numbers.integer(
+    ranks = max(catalogue.integer(chip, "ranks_per_chip"), group.ranks_per_chip)
+    return max(1, catalogue.integer(chip, "cores") // ranks) * catalogue.integer(
         chip, "core_sbuf_bytes"
     )
 

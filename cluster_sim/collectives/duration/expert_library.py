@@ -33,19 +33,19 @@ def visited(places: int, experts: int) -> float:
     return float(places * (1 - (1 - 1 / places) ** experts))
 
 
-def known(parts: Catalogue, library: str, chip: str) -> bool:
+def known(catalogue: Catalogue, library: str, chip: str) -> bool:
     """Return whether the kernels of a library were measured on a chip."""
-    return parts.has(_part(library, chip, "dispatch"), "copy_rate")
+    return catalogue.has(_part(library, chip, "dispatch"), "copy_rate")
 
 
 def library_s(
-    parts: Catalogue, library: str, way: str, group: Group, sent_bytes: float, experts: int
+    catalogue: Catalogue, library: str, way: str, group: Group, sent_bytes: float, experts: int
 ) -> float:
     """Time of an exchange by a library's kernel [s].
 
     Parameters
     ----------
-    parts : Catalogue
+    catalogue : Catalogue
         Has the library's constants for the chip.
     library : str
         One of ``LIBRARIES``.
@@ -63,12 +63,12 @@ def library_s(
     copies = crossing = float(experts)
     if library == MERGING:
         copies, crossing = visited(group.ranks, experts), visited(servers, experts)
-    moved_s = copies * sent_bytes / parts.value(part, "copy_rate")
+    moved_s = copies * sent_bytes / catalogue.value(part, "copy_rate")
     if servers == 1:
-        return parts.value(part, "launch") + moved_s
+        return catalogue.value(part, "launch") + moved_s
     away = crossing * (servers - 1) / servers
-    away_s = away * sent_bytes / parts.value(part, "network_rate")
-    begin_s = parts.value(part, "launch") + parts.value(part, "network_start")
+    away_s = away * sent_bytes / catalogue.value(part, "network_rate")
+    begin_s = catalogue.value(part, "launch") + catalogue.value(part, "network_start")
     return begin_s + hypot(moved_s, away_s)
 
 

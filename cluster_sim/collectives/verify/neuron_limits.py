@@ -102,10 +102,10 @@ def _refuse_streams(cluster: Cluster, streams: int) -> None:
 
 
 def _refuse_cores(group: Group) -> None:
-    numbers, chip = group.cluster.catalogue, group.cluster.chip
-    if numbers is None or not numbers.has(chip, "cores"):
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    if catalogue is None or not catalogue.has(chip, "cores"):
         return
-    cores = numbers.integer(chip, "cores")
+    cores = catalogue.integer(chip, "cores")
     if group.ranks_per_chip > cores:
         raise InputError(
             f"{group.ranks_per_chip} ranks a chip; {chip} has {cores} NeuronCores. "
@@ -208,8 +208,8 @@ def _refuse_uneven_exchange(group: Group) -> None:
                 f"Use one chip of each domain, or all-to-all. {ALL_THE_SAME}"
             )
         return
-    numbers = cluster.catalogue
-    cores = numbers.integer(cluster.chip, "ranks_per_chip") if numbers is not None else 1
+    catalogue = cluster.catalogue
+    cores = catalogue.integer(cluster.chip, "ranks_per_chip") if catalogue is not None else 1
     if len(group.chips) < 2 or group.ranks_per_chip != cores:
         raise InputError(
             f"all-to-all-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: on a "

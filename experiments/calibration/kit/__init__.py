@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from cluster_sim.files import whole_files
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError, suggestion
 from topologies.files import read_text
 
@@ -54,7 +54,7 @@ class Manifest:
     files: tuple[str, ...] = ()
 
 
-def manifest_for(chip: str, numbers: Catalogue | None = None) -> Manifest:
+def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
     """Describe the kit of a chip.
 
     Raises
@@ -67,10 +67,10 @@ def manifest_for(chip: str, numbers: Catalogue | None = None) -> Manifest:
     >>> manifest_for("trn2").ranks_per_chip, manifest_for("h200").flavour
     (4, 'cuda')
     """
-    book = numbers or catalogue()
+    catalogue = catalogue or shipped_catalogue()
     if chip in FAMILIES:
-        ranks = book.integer(chip, "ranks_per_chip")
-        cores = book.integer(chip, "cores") // ranks
+        ranks = catalogue.integer(chip, "ranks_per_chip")
+        cores = catalogue.integer(chip, "cores") // ranks
         return Manifest(chip, "neuron", FAMILIES[chip], ranks, cores)
     if chip in GPU_MACHINES:
         return Manifest(chip, "cuda", GPU_MACHINES[chip], 1, 1)

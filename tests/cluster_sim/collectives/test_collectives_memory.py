@@ -22,7 +22,7 @@ from cluster_sim.collectives import (
 from cluster_sim.collectives.measure_all_to_all_v import compose_v, lower_bound_v
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import algorithm_names
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 
 GIB = 2**30
@@ -38,7 +38,7 @@ def node(tmp_path):
     """A Trn2 server whose links and memory give all that they nominally can."""
     path = tmp_path / "free.csv"
     path.write_text(FREE, encoding="utf-8")
-    return cluster("trn2.48xlarge", catalogue=catalogue().with_overlay(path))
+    return cluster("trn2.48xlarge", catalogue=shipped_catalogue().with_overlay(path))
 
 
 def accesses(schedule):

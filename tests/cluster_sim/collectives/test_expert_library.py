@@ -12,7 +12,7 @@ from cluster_sim.collectives import Group
 from cluster_sim.collectives.duration.expert_library import known, library_s, visited
 from experiments.validation.collectives import predict
 from experiments.validation.outcome import Outcome
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
@@ -22,7 +22,7 @@ SENT = 2.0**26
 def seconds(library: str, servers: int, way: str = "dispatch", experts: int = 8) -> float:
     machine = cluster(f"dgx-h100:{servers}")
     group = Group(machine, np.arange(8 * servers), 1)
-    return library_s(catalogue(), library, way, group, SENT, experts)
+    return library_s(shipped_catalogue(), library, way, group, SENT, experts)
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def constant(library: str, name: str, way: str = "dispatch") -> float:
-    return catalogue().value(f"experts.{library}.h100.{way}", name)
+    return shipped_catalogue().value(f"experts.{library}.h100.{way}", name)
 
 
 @pytest.mark.parametrize("library", ["deepep", "deepep-low-latency"])
@@ -76,6 +76,6 @@ def test_rows_are_known_by_their_library_or_source() -> None:
 def test_other_operations_and_chips_are_told() -> None:
     with pytest.raises(InputError, match="Use collective all-to-all"):
         predict(row(library="deepep", collective="all-gather"))
-    assert not known(catalogue(), "deepep", "a100-80gb")
+    assert not known(shipped_catalogue(), "deepep", "a100-80gb")
     prediction: Outcome = predict(row(library="deepep", cluster="dgx-a100"))
     assert "were not measured" in prediction.why

@@ -45,7 +45,7 @@ from experiments.calibration.fabric import fit as fit_own
 from experiments.calibration.fit_rows import write
 from experiments.cli.main import run as run_line
 from experiments.validation.nccl_tests import parse_measured, read_measured
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.domains import domain
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -293,7 +293,7 @@ def test_the_shipped_rows_are_those_of_the_fits(tmp_path):
     others = rows_of("nccl_tests", "nccl_more")
     chips = fit_chips(rows_of("nccl_aic"), others)
     written = write(tmp_path / "fits.csv", chips, fit_fabrics(others, chips))
-    again, shipped = catalogue().with_overlay(tmp_path / "fits.csv"), catalogue()
+    again, shipped = shipped_catalogue().with_overlay(tmp_path / "fits.csv"), shipped_catalogue()
     for row in written:
         entry = shipped.entry(row.part, row.quantity)
         assert again.value(row.part, row.quantity) == pytest.approx(entry.value, rel=0.02)
@@ -308,7 +308,7 @@ def test_the_shipped_rows_are_those_of_the_fits(tmp_path):
 
 
 def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
-    base = catalogue()
+    base = shipped_catalogue()
     sizes = 2 ** np.arange(10, 32, 3)
     eight = whole(cluster("dgx-a100"))
     lines = ["all_reduce_perf -g 8", "size time(us) algbw busbw"]
@@ -337,8 +337,8 @@ def chosen_constants(machine, operation, size):
     """Constants that measurements of an operation would be fitted to."""
 
     def largest(changed):
-        numbers = catalogue().with_rows(
-            replace(catalogue().entry(*name), value=value, exact=Fraction(value))
+        numbers = shipped_catalogue().with_rows(
+            replace(shipped_catalogue().entry(*name), value=value, exact=Fraction(value))
             for name, value in changed.items()
         )
         group = whole(cluster(machine, catalogue=numbers))
@@ -401,11 +401,11 @@ def test_what_stands_before_each_line_is_passed_over(prefix):
 )
 def test_the_message_asks_for_an_unknown_operation_or_ranks(text, why):
     with pytest.raises(InputError, match=why):
-        fit_own(parse_measured(text), "dgx-h100", catalogue())
+        fit_own(parse_measured(text), "dgx-h100", shipped_catalogue())
 
 
 def test_spread_is_finite():
-    assert math.isfinite(catalogue().entry("nccl.h100", "slice").high or 0)
+    assert math.isfinite(shipped_catalogue().entry("nccl.h100", "slice").high or 0)
 
 
 def test_only_an_all_reduce_has_so_much_more_bus_bandwidth():

@@ -24,7 +24,7 @@ from experiments.validation.machines import machines_for
 from experiments.validation.rows import read_text as read_rows
 from experiments.validation.training import predict as predict_step
 from tests.fuzz.foreign_seeds import KERNELS as KERNEL_ROWS
-from topologies.catalogue.catalogue import Catalogue, catalogue, choose
+from topologies.catalogue.catalogue import Catalogue, choose, shipped_catalogue
 from topologies.errors import InputError
 
 SHARED = {"chip": "trn2", "cores": 2, "runtime": "graph", "precision": "bf16"}
@@ -60,11 +60,11 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def measured(numbers: Catalogue, noise: float = 0.0) -> list[dict[str, Any]]:
+def measured(catalogue: Catalogue, noise: float = 0.0) -> list[dict[str, Any]]:
     """Kernel rows timed with these constants, each off by up to the noise."""
     draws = np.random.default_rng(0).uniform(-noise, noise, len(KERNELS))
     return [
-        {**row, "kernel_s": predict(row, numbers).predicted["kernel_s"] * (1 + draw)}
+        {**row, "kernel_s": predict(row, catalogue).predicted["kernel_s"] * (1 + draw)}
         for row, draw in zip(KERNELS, draws.tolist(), strict=True)
     ]
 
@@ -114,9 +114,9 @@ def test_a_damaged_manifest_is_named_with_its_mistake(
 
 def test_known_constants_of_kernels_come_back(tmp_path: Path) -> None:
     write_kit(tmp_path / "kit", "trn2")
-    book = catalogue()
-    write_rows(tmp_path / "kit" / "results.csv", measured(with_values(book, TRUE)))
-    (group,) = fit_all(read_measurements([tmp_path / "kit"]), book, None)
+    catalogue = shipped_catalogue()
+    write_rows(tmp_path / "kit" / "results.csv", measured(with_values(catalogue, TRUE)))
+    (group,) = fit_all(read_measurements([tmp_path / "kit"]), catalogue, None)
     fits = fitted(group)
     for constant, value in TRUE.items():
         assert fits[constant.quantity] == pytest.approx(value, rel=0.02)
@@ -125,10 +125,10 @@ def test_known_constants_of_kernels_come_back(tmp_path: Path) -> None:
 
 
 def test_known_constants_of_collectives_come_back(tmp_path: Path) -> None:
-    kit, book = tmp_path / "kit", catalogue()
+    kit, catalogue = tmp_path / "kit", shipped_catalogue()
     write_kit(kit, "trn2")
-    true = {one: book.value(one.part, one.quantity) * by for one, by in INSIDE.items()}
-    machine = machines_for("trn2.48xlarge", 1, with_values(book, true))
+    true = {one: catalogue.value(one.part, one.quantity) * by for one, by in INSIDE.items()}
+    machine = machines_for("trn2.48xlarge", 1, with_values(catalogue, true))
     (kit / "collectives").mkdir()
     lines = ["nccom-test -r 4 allr", "size(B) count(elems) type time(us) algbw(GB/s) busbw(GB/s)"]
     for size in SIZES:
@@ -136,18 +136,18 @@ def test_known_constants_of_collectives_come_back(tmp_path: Path) -> None:
         rate = size / seconds / 1e9
         lines.append(f"{size} {size // 4} fp32 {seconds * 1e6:.6f} {rate:.4f} {1.5 * rate:.4f}")
     (kit / "collectives" / "allr_4.log").write_text("\n".join(lines))
-    (group,) = fit_all(read_measurements([kit]), book, None)
+    (group,) = fit_all(read_measurements([kit]), catalogue, None)
     fits = fitted(group)
     for constant, value in true.items():
         assert fits[constant.quantity] == pytest.approx(value, rel=0.02)
 
 
 def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_path: Path) -> None:
-    book, path = catalogue(), tmp_path / "rows.csv"
-    noisy = measured(with_values(book, TRUE), noise=0.2)
+    catalogue, path = shipped_catalogue(), tmp_path / "rows.csv"
+    noisy = measured(with_values(catalogue, TRUE), noise=0.2)
     for rows in (noisy, noisy[3:5]):
         write_rows(path, rows)
-        (group,) = fit_all(read_measurements([path]), book, None)
+        (group,) = fit_all(read_measurements([path]), catalogue, None)
         for entry in group.fit.entries:
             assert entry.low is not None
             assert entry.high is not None
@@ -158,9 +158,9 @@ def test_noise_of_a_fifth_and_two_rows_are_fitted_within_physical_bounds(tmp_pat
 
 
 def test_the_overlay_is_read_back_as_measured(tmp_path: Path) -> None:
-    book, path = catalogue(), tmp_path / "rows.csv"
-    write_rows(path, measured(with_values(book, TRUE)))
-    (group,) = fit_all(read_measurements([path]), book, None)
+    catalogue, path = shipped_catalogue(), tmp_path / "rows.csv"
+    write_rows(path, measured(with_values(catalogue, TRUE)))
+    (group,) = fit_all(read_measurements([path]), catalogue, None)
     overlay = tmp_path / "mine.csv"
     overlay.write_text(overlay_text(group.fit.entries))
     entry = choose((), overlay).entry("kernels.trainium", "launch")
@@ -194,7 +194,7 @@ def test_the_commands_write_a_kit_and_calibrate_from_it(
     assert run(["measure-kit", str(kit), "--chip", "trn2"]) == 0
     assert run(["calibrate", str(kit)]) == 2
     assert "no measurement in it" in capsys.readouterr().err
-    write_rows(kit / "results.csv", measured(with_values(catalogue(), TRUE)))
+    write_rows(kit / "results.csv", measured(with_values(shipped_catalogue(), TRUE)))
     assert run(["calibrate", str(kit), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     (group,) = document["groups"]
@@ -217,12 +217,12 @@ OF_STEPS = {
 }
 
 
-def timed_steps(numbers: Catalogue, **more: object) -> list[dict[str, Any]]:
+def timed_steps(catalogue: Catalogue, **more: object) -> list[dict[str, Any]]:
     """A step with and one without sharded parameters, timed with these constants."""
     rows = [{**STEP, "name": f"zero {zero}", "zero": zero, **more} for zero in (1, 3)]
     texts = [{name: str(value) for name, value in row.items()} for row in rows]
     return [
-        {**row, "iteration_s": predict_step(read_row(text), numbers).predicted["iteration_s"]}
+        {**row, "iteration_s": predict_step(read_row(text), catalogue).predicted["iteration_s"]}
         for row, text in zip(rows, texts, strict=True)
     ]
 
@@ -235,9 +235,9 @@ def read_row(cells: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def test_known_constants_of_training_steps_come_back(tmp_path: Path) -> None:
-    book, path = catalogue(), tmp_path / "steps.csv"
-    write_rows(path, timed_steps(with_values(book, OF_STEPS)))
-    (group,) = fit_all(read_measurements([path]), book, None)
+    catalogue, path = shipped_catalogue(), tmp_path / "steps.csv"
+    write_rows(path, timed_steps(with_values(catalogue, OF_STEPS)))
+    (group,) = fit_all(read_measurements([path]), catalogue, None)
     fits = fitted(group)
     for constant, value in OF_STEPS.items():
         assert fits[constant.quantity] == pytest.approx(value, rel=0.02)
@@ -246,12 +246,12 @@ def test_known_constants_of_training_steps_come_back(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_held_out_only_test_the_fit_of_kernels(tmp_path: Path) -> None:
-    kit, book = tmp_path / "kit", catalogue()
+    kit, catalogue = tmp_path / "kit", shipped_catalogue()
     write_kit(kit, "trn2")
     true = {Constant("kernels.trainium", "gemm_sustained"): 0.7}
-    write_rows(kit / "results.csv", measured(with_values(book, true)))
-    write_rows(kit / "training_rows.csv", timed_steps(with_values(book, true), held_out=1))
-    kernels, steps = fit_all(read_measurements([kit]), book, None)
+    write_rows(kit / "results.csv", measured(with_values(catalogue, true)))
+    write_rows(kit / "training_rows.csv", timed_steps(with_values(catalogue, true), held_out=1))
+    kernels, steps = fit_all(read_measurements([kit]), catalogue, None)
     assert fitted(kernels)["gemm_sustained"] == pytest.approx(0.7, rel=0.02)
     assert (len(steps.fit.entries), len(steps.fit.after)) == (0, 0)
     assert np.abs(steps.apart).max() < 0.01 < np.abs(steps.apart_before).max()
@@ -268,7 +268,7 @@ def test_a_gpu_is_not_fitted_to_what_its_host_or_neuron_s_runtime_takes(tmp_path
     }
     rows = [{**shared, "work": work, "kernel_s": 3e-5} for work in ("graph", "one-by-one")]
     write_rows(path, rows)
-    (group,) = fit_all(read_measurements([path]), catalogue(), None)
+    (group,) = fit_all(read_measurements([path]), shipped_catalogue(), None)
     assert len(group.fit.after) == 1
     assert not any("runtime.neuron" in name for name in group.fit.kept)
 

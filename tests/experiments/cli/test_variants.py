@@ -10,23 +10,25 @@ import pytest
 
 from experiments.cli.main import run
 from experiments.sweeps.outcome import run_row
-from topologies.catalogue.catalogue import catalogue, choose
+from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.catalogue.domains import is_reference
 from topologies.clusters.machines import machines
 from topologies.errors import InputError
 
-VARIANTS = [(row.part, row.quantity, row.variant) for row in catalogue().rows if row.variant]
+VARIANTS = [
+    (row.part, row.quantity, row.variant) for row in shipped_catalogue().rows if row.variant
+]
 DEMAND = ("--demand=azure-conv", "--days=0.1", "--model=llama-3.1-8b")
 MEASURED = ("build_s", "simulate_s", "wall_s", "peak_rss_bytes", "search_s", "interval")
 
 
 def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
     """Command lines that may read a row, the quick ones first."""
-    numbers = catalogue()
-    for name in machines(numbers):
-        chip, several = numbers.name(name, "chip"), numbers.has(name, "fabric")
-        fabric = numbers.name(name, "fabric") if several else ""
-        family = numbers.name(chip, "family")
+    catalogue = shipped_catalogue()
+    for name in machines(catalogue):
+        chip, several = catalogue.name(name, "chip"), catalogue.has(name, "fabric")
+        fabric = catalogue.name(name, "fabric") if several else ""
+        family = catalogue.name(chip, "family")
         known = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
         known += (f"nccl.{fabric}",)
         if part not in known and not part.startswith(("neuron", "rainier", "reliability")):
@@ -71,7 +73,7 @@ def answer(words: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize(("part", "quantity", "name"), VARIANTS)
 def test_an_alternative_changes_a_result_or_is_refused(part: str, quantity: str, name: str) -> None:
     variant = f"{part}.{quantity}={name}"
-    if is_reference(part, quantity, catalogue().entry(part, quantity).unit):
+    if is_reference(part, quantity, shipped_catalogue().entry(part, quantity).unit):
         with pytest.raises(InputError, match="kept for reference"):
             choose([variant])
         return
@@ -85,5 +87,5 @@ def test_an_alternative_changes_a_result_or_is_refused(part: str, quantity: str,
 
 def test_no_row_that_is_read_is_marked_as_reference() -> None:
     for part, quantity in (("trn2", "hbm_bandwidth"), ("trn2", "ranks_per_chip")):
-        assert not is_reference(part, quantity, catalogue().entry(part, quantity).unit)
+        assert not is_reference(part, quantity, shipped_catalogue().entry(part, quantity).unit)
     assert is_reference("trn2", "scale_up_headline", "B/s")

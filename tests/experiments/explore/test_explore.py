@@ -68,9 +68,9 @@ def test_steps_and_collectives_are_drawn_apart(runs: list[Explored]) -> None:
 
 
 def test_a_slider_says_its_number_unit_and_range() -> None:
-    numbers = shipped()
-    assert number_in_words(numbers, "trn2.hbm_bandwidth", 0.5) == "2.9 TB/s × 0.50 (stated)"
-    assert "may be × " in number_in_words(numbers, "trn2.collective_efficiency", 1.0)
+    catalogue = shipped()
+    assert number_in_words(catalogue, "trn2.hbm_bandwidth", 0.5) == "2.9 TB/s × 0.50 (stated)"
+    assert "may be × " in number_in_words(catalogue, "trn2.collective_efficiency", 1.0)
 
 
 def test_a_moved_number_moves_the_answers_that_read_it(runs: list[Explored]) -> None:

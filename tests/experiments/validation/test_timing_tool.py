@@ -7,7 +7,7 @@ import pytest
 from experiments.validation.rows import read_text
 from experiments.validation.timing_tool import collective_shown, kernel_shown
 from experiments.validation.validate import validate
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 
 VIDUR = "github microsoft/vidur data/profiling/network/h100_dgx/all_reduce.csv"
 COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,source\n"
@@ -15,26 +15,28 @@ KERNEL = "kernel,chip,precision,size_bytes,kernel_s,source\n"
 
 
 def test_calls_behind_one_another_show_at_least_their_distance() -> None:
-    call = catalogue().entry("nccl.pytorch", "call")
-    short, long = (collective_shown("pytorch", seconds, catalogue()) for seconds in (1e-5, 1e-3))
+    call = shipped_catalogue().entry("nccl.pytorch", "call")
+    short, long = (
+        collective_shown("pytorch", seconds, shipped_catalogue()) for seconds in (1e-5, 1e-3)
+    )
     assert short == (call.value, (1e-5, call.high))
     assert long == (1e-3, (1e-3, 1e-3))
 
 
 def test_waiting_for_each_call_adds_the_wait() -> None:
-    waited = catalogue().entry("nccl.pytorch", "waited")
-    shown = collective_shown("pytorch-waited", 1e-3, catalogue())
+    waited = shipped_catalogue().entry("nccl.pytorch", "waited")
+    shown = collective_shown("pytorch-waited", 1e-3, shipped_catalogue())
     assert shown.seconds == pytest.approx(1e-3 + waited.value)
     assert shown.ends == pytest.approx([1e-3 + (end or 0.0) for end in (waited.low, waited.high)])
 
 
 def test_kernels_called_alone_take_a_product_shorter_than_an_element_wise_one() -> None:
     product, other = (
-        kernel_shown("pytorch-called", kernel, 1e-4, catalogue())
+        kernel_shown("pytorch-called", kernel, 1e-4, shipped_catalogue())
         for kernel in ("gemm", "elementwise")
     )
     assert 1e-4 < product.seconds < other.seconds
-    assert kernel_shown("nccl", "elementwise", 1e-4, catalogue()).ends is None
+    assert kernel_shown("nccl", "elementwise", 1e-4, shipped_catalogue()).ends is None
 
 
 def test_interval_of_a_row_through_pytorch_holds_the_range_of_the_tool() -> None:
@@ -54,6 +56,6 @@ def test_kernel_of_a_table_timed_through_pytorch_takes_longer() -> None:
     row = "elementwise,a100-80gb,bf16,536870912,3.73e-4,"
     text = f"{KERNEL}{row}PrincetonUniversity/LLMCompass\n{row}mine\n"
     called, alone = validate(read_text(text, "rows.csv"), "rows.csv").rows
-    more = catalogue().value("runtime.pytorch", "elementwise_called")
+    more = shipped_catalogue().value("runtime.pytorch", "elementwise_called")
     assert called["predicted"] == pytest.approx(alone["predicted"] + more)
     assert abs(called["error"]) < abs(alone["error"])

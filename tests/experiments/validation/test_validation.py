@@ -22,7 +22,7 @@ from experiments.validation.rows import read_file, read_text
 from experiments.validation.tables import misses, table, tables
 from experiments.validation.training import fitting, model_of, plan_of, steady
 from experiments.validation.validate import validate
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.training.iteration import iteration
@@ -428,7 +428,7 @@ def test_recipes_name_variants_that_exist():
     assert recipe({"source": "github VIA-Research/vTrain data"}).attention == "unfused"
     titan = recipe({"source": "pytorch/torchtitan", "cluster": "dgx-h100"}).numbers()
     limited = titan.value("kernels.h100", "gemm_sustained")
-    assert limited < catalogue().value("kernels.h100", "gemm_sustained")
+    assert limited < shipped_catalogue().value("kernels.h100", "gemm_sustained")
 
 
 @pytest.mark.parametrize(
@@ -543,6 +543,6 @@ def test_slices_have_the_links_of_the_catalogue():
     for name in shipped():
         machine = machines_for(name, 1)
         for axis in machine.shape.axes:
-            rate = catalogue().integer(machine.chip, "link_bandwidth")
+            rate = shipped_catalogue().integer(machine.chip, "link_bandwidth")
             assert axis.bandwidth_bytes_per_s == rate
-            assert axis.latency_ps == catalogue().ps(machine.chip, "link_latency")
+            assert axis.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")

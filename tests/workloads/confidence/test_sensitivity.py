@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from experiments.figures.sensitivity import tornado
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from workloads.confidence.sensitivity import noting, sensitivity, sensitivity_frame
 
 
-def _transfer_s(numbers: Catalogue) -> float:
+def _transfer_s(catalogue: Catalogue) -> float:
     """A latency and a transfer, and a number that is read for nothing."""
-    numbers.value("trn2", "hbm_bytes")
-    return numbers.value("trn2", "link_latency") + 3e6 / numbers.value("trn2", "link_bandwidth")
+    catalogue.value("trn2", "hbm_bytes")
+    return catalogue.value("trn2", "link_latency") + 3e6 / catalogue.value("trn2", "link_bandwidth")
 
 
 def test_elasticities_are_those_of_the_formula() -> None:
-    rows = {row.input: row for row in sensitivity(_transfer_s, catalogue())}
-    numbers = catalogue()
-    latency, total = numbers.value("trn2", "link_latency"), _transfer_s(numbers)
+    rows = {row.input: row for row in sensitivity(_transfer_s, shipped_catalogue())}
+    catalogue = shipped_catalogue()
+    latency, total = catalogue.value("trn2", "link_latency"), _transfer_s(catalogue)
     assert rows.keys() == {"trn2.link_latency", "trn2.link_bandwidth"}
     assert rows["trn2.link_latency"].elasticity == pytest.approx(latency / total)
     moved = (1 / 1.01 - 1) * (total - latency) / total
@@ -27,8 +27,13 @@ def test_elasticities_are_those_of_the_formula() -> None:
 
 
 def test_a_range_is_walked_to_both_ends() -> None:
-    row = next(row for row in sensitivity(_transfer_s, catalogue()) if "latency" in row.input)
-    entry, total = catalogue().entry("trn2", "link_latency"), _transfer_s(catalogue())
+    row = next(
+        row for row in sensitivity(_transfer_s, shipped_catalogue()) if "latency" in row.input
+    )
+    entry, total = (
+        shipped_catalogue().entry("trn2", "link_latency"),
+        _transfer_s(shipped_catalogue()),
+    )
     assert (row.low, row.high) == (entry.low, entry.high)
     assert entry.low is not None
     assert row.change_low == pytest.approx((entry.low - entry.value) / total)
@@ -36,34 +41,34 @@ def test_a_range_is_walked_to_both_ends() -> None:
 
 
 def test_the_largest_swing_comes_first() -> None:
-    rows = sensitivity(_transfer_s, catalogue())
+    rows = sensitivity(_transfer_s, shipped_catalogue())
     assert [row.swing for row in rows] == sorted((row.swing for row in rows), reverse=True)
     frame = sensitivity_frame(rows)
     assert list(frame.columns)[:4] == ["input", "low", "high", "change_low"]
 
 
 def test_a_refused_end_is_left_empty() -> None:
-    lowest = catalogue().entry("trn2", "link_latency").low
+    lowest = shipped_catalogue().entry("trn2", "link_latency").low
 
-    def picky(numbers: Catalogue) -> float:
-        if numbers.value("trn2", "link_latency") == lowest:
+    def picky(catalogue: Catalogue) -> float:
+        if catalogue.value("trn2", "link_latency") == lowest:
             raise InputError("too fast")
-        return _transfer_s(numbers)
+        return _transfer_s(catalogue)
 
-    row = next(row for row in sensitivity(picky, catalogue()) if "latency" in row.input)
+    row = next(row for row in sensitivity(picky, shipped_catalogue()) if "latency" in row.input)
     assert row.change_low is None
     assert row.change_high is not None
 
 
 def test_a_noting_catalogue_has_the_same_numbers_under_another_digest() -> None:
-    noted = noting(catalogue())
-    assert noted.value("trn2", "cores") == catalogue().value("trn2", "cores")
+    noted = noting(shipped_catalogue())
+    assert noted.value("trn2", "cores") == shipped_catalogue().value("trn2", "cores")
     assert list(noted.read) == [("trn2", "cores")]
-    assert noted != catalogue()
+    assert noted != shipped_catalogue()
 
 
 def test_the_tornado_labels_every_bar_with_its_range_and_grade() -> None:
-    figure = tornado(sensitivity(_transfer_s, catalogue()), "a transfer")
+    figure = tornado(sensitivity(_transfer_s, shipped_catalogue()), "a transfer")
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert any(label.startswith("trn2.link_latency") and "assumed" in label for label in labels)
     assert any("±10 %" in label for label in labels)

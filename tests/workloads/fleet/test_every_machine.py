@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.cli.main import app
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import RAINIER, cluster
 
@@ -18,7 +18,9 @@ ALONE = ("trn1.2xlarge", "inf2.48xlarge")
 TOO_LONG = ("tpu-v4-pod",)
 """Machines whose training plans take minutes to price: groups of thousands of chips are run."""
 CLUSTERS = [
-    name if name in ALONE else f"{name}:4" for name in machines(catalogue()) if name not in TOO_LONG
+    name if name in ALONE else f"{name}:4"
+    for name in machines(shipped_catalogue())
+    if name not in TOO_LONG
 ]
 GROUPS = ("inference", "training", "moving", "idle", "broken")
 

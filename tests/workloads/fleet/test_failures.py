@@ -8,7 +8,7 @@ from math import exp, inf, sqrt
 import numpy as np
 import pytest
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.views.measures import measure
@@ -38,7 +38,7 @@ A_NODE = 8
 
 
 def test_the_catalogue_has_the_published_rate_of_a_chip() -> None:
-    entry = catalogue().entry("fleet.failure", "chip_mtbf")
+    entry = shipped_catalogue().entry("fleet.failure", "chip_mtbf")
     hours = GPUS * DAYS * 24 / UNEXPECTED
     assert entry.source.startswith("LLAMA3")
     assert entry.value == pytest.approx(hours * 3600, rel=0.02)
@@ -114,12 +114,12 @@ def test_domains_of_machines_from_the_catalogue() -> None:
     assert set(domains) == {"rack", "power feed", "scale-up domain"}
     assert (domains["rack"].units, domains["rack"].servers) == (0, 2)
     assert domains["power feed"].units == round(65e6 / cluster_power_w("trn2-ultraserver") * 0.42)
-    copper_h = catalogue().value("reliability", "copper_link_mttf") / 3600
+    copper_h = shipped_catalogue().value("reliability", "copper_link_mttf") / 3600
     cables = measure(cluster("trn2-ultraserver")).links / 2
     assert domains["scale-up domain"].mtbf_s / 3600 == pytest.approx(copper_h / (cables + 64))
-    known = catalogue()
+    catalogue = shipped_catalogue()
     of_a_server_per_h = 3600 * sum(
-        count / known.value(f"failure.{name}", "mtbf")
+        count / catalogue.value(f"failure.{name}", "mtbf")
         for name, count in (("chip", 16), ("hbm", 16), ("host", 1), ("power", 1), ("nic", 16))
     )
     assert 3600 / trainium.unit_mtbf_s == pytest.approx(4 * of_a_server_per_h)

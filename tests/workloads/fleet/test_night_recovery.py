@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import simpy
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import constant
@@ -49,14 +49,14 @@ def test_peers_lose_what_was_computed_since_the_last_copy() -> None:
 
 def test_a_night_job_recovers_as_a_job_of_weeks_does() -> None:
     """Detection, start or warm start, and reading from peers or store, by one definition."""
-    machine, book = cluster("trn2-ultraserver:8"), catalogue()
+    machine, catalogue = cluster("trn2-ultraserver:8"), shipped_catalogue()
     costs = ChangeCosts.of(machine)
     step_s, state_bytes = 4.0, 2e12
     usual = TrainingJob("j", units=4, min_units=4, tokens_per_s=((4, 10.0),))
     usual = replace(usual, step_tokens=10.0 * step_s, state_bytes=state_bytes)
     state = State(state_bytes, 0.0, state_bytes / min(1e12, 16 * 10e9), writers=16)
-    copies = peer_copies(state, machine, 16, step_s=step_s, start_s=380.0, book=book)
-    detection_s = Recovery.from_catalogue(book, 0.0).detection_s
+    copies = peer_copies(state, machine, 16, step_s=step_s, start_s=380.0, catalogue=catalogue)
+    detection_s = Recovery.from_catalogue(catalogue, 0.0).detection_s
     for checkpoint, standby, cold, restart_s in (
         ("async", "cold", False, 380.0 + state.read_s),
         ("peer", "cold", False, copies.restart_s),

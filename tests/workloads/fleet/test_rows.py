@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.domains import is_reference
 from topologies.clusters.names import machine
 from workloads.confidence.sensitivity import noting
@@ -13,7 +13,7 @@ from workloads.fleet_options import DemandInputs, FleetInputs, Question
 
 
 def test_no_row_about_fleets_is_read_by_nothing() -> None:
-    numbers = noting(catalogue())
+    numbers = noting(shipped_catalogue())
     cluster = machine("trn2-ultraserver:20", catalogue=numbers)
     asked = Question(
         fleet=FleetInputs(model="llama-3.1-8b", failures="domains", post_training="lockstep"),
@@ -24,7 +24,7 @@ def test_no_row_about_fleets_is_read_by_nothing() -> None:
     summary(run_under(built, "static", asked.policy, 0), built.economics)
     for source in SOURCES:
         ChangeCosts.of(cluster, source=source)
-    rows = [row for row in catalogue().rows if row.part.startswith("fleet.")]
+    rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]
     unread = [
         f"{row.part}.{row.quantity}"
         for row in rows

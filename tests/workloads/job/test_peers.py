@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -104,38 +104,50 @@ def test_warm_spares_save_the_start_where_they_are_enough() -> None:
 
 def test_copies_are_as_frequent_as_the_network_lets_them() -> None:
     """Half of sixteen adapters of 25 GB/s carry 200 GB/s from each server."""
-    machine, book = cluster("trn2.48xlarge:4"), catalogue()
+    machine, catalogue = cluster("trn2.48xlarge:4"), shipped_catalogue()
     for state_bytes, every_s in ((4 * 100e9, 0.7), (4 * 400e9, 2.1)):
         state = State(state_bytes, 10.0, 10.0)
-        copies = peer_copies(state, machine, 4, step_s=0.7, start_s=100.0, book=book)
+        copies = peer_copies(state, machine, 4, step_s=0.7, start_s=100.0, catalogue=catalogue)
         assert copies.copy_s == pytest.approx(state_bytes / 4 / 200e9)
         assert copies.every_s == pytest.approx(every_s)
         assert copies.restart_s == pytest.approx(100.0 + state_bytes / 4 / 400e9)
         assert copies.bytes_per_server == state_bytes
         assert copies.host_bytes == 2048 * 2**30
     with pytest.raises(InputError, match=r"one\. Use a cluster of several"):
-        peer_copies(state, cluster("trn2.48xlarge"), 1, step_s=2.0, start_s=1.0, book=book)
+        peer_copies(
+            state, cluster("trn2.48xlarge"), 1, step_s=2.0, start_s=1.0, catalogue=catalogue
+        )
 
 
 def test_copies_that_the_hosts_cannot_hold_are_refused() -> None:
     """Four times a part may take 0.8 of 2 TiB: parts of 439 GB fit, parts of 441 GB do not."""
-    machine, book = cluster("trn2.48xlarge:4"), catalogue()
+    machine, catalogue = cluster("trn2.48xlarge:4"), shipped_catalogue()
     largest = 0.8 * 2048 * 2**30 / 4
     fits = peer_copies(
-        State(4 * largest * 0.999, 1.0, 1.0), machine, 4, step_s=2.0, start_s=1.0, book=book
+        State(4 * largest * 0.999, 1.0, 1.0),
+        machine,
+        4,
+        step_s=2.0,
+        start_s=1.0,
+        catalogue=catalogue,
     )
     assert fits.bytes_per_server < 0.8 * 2048 * 2**30
     with pytest.raises(InputError, match=r"keeps 1,761 GB .* has 2,199 GB a server, 80% of it"):
         peer_copies(
-            State(4 * largest * 1.001, 1.0, 1.0), machine, 4, step_s=2.0, start_s=1.0, book=book
+            State(4 * largest * 1.001, 1.0, 1.0),
+            machine,
+            4,
+            step_s=2.0,
+            start_s=1.0,
+            catalogue=catalogue,
         )
 
 
 def test_every_machine_with_a_fabric_states_its_host_memory() -> None:
-    book = catalogue()
-    for name in machines(book):
-        if book.has(name, "fabric"):
-            held = host_bytes_per_server(cluster(name), book)
+    catalogue = shipped_catalogue()
+    for name in machines(catalogue):
+        if catalogue.has(name, "fabric"):
+            held = host_bytes_per_server(cluster(name), catalogue)
             assert held is not None, name
             assert 50e9 < held < 5e12, (name, held)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm_table import fill, gemm_table, interpolate, place
@@ -37,10 +37,10 @@ SIDES = st.integers(1, 200_000)
 def test_a_measured_shape_takes_its_measured_time_over_the_sustained_share():
     grid = gemm_table("a100", "bf16")
     assert grid is not None
-    burst = catalogue().with_rows([_sustained_fully("a100")])
+    burst = shipped_catalogue().with_rows([_sustained_fully("a100")])
     row, column, inner = 7, 8, 8
     shape = grid.m[row], grid.n[column], grid.k[inner]
-    timing = gemm("a100-80gb", *shape, parts=burst)
+    timing = gemm("a100-80gb", *shape, catalogue=burst)
     assert timing.seconds == pytest.approx(grid.seconds[row, column, inner], rel=1e-6)
     assert timing.provenance == "measured"
     assert gemm_s("a100-80gb", *shape) > timing.seconds
@@ -50,7 +50,7 @@ def _sustained_fully(name):
     from dataclasses import replace
     from fractions import Fraction
 
-    entry = catalogue().entry(f"kernels.{name}", "gemm_sustained")
+    entry = shipped_catalogue().entry(f"kernels.{name}", "gemm_sustained")
     return replace(entry, value=1.0, exact=Fraction(1), low=None, high=None)
 
 
@@ -90,14 +90,14 @@ def test_huge_products_keep_the_asymptotic_efficiency():
     seconds = gemm_s("h100", [2**15, 2**18], 65536, 65536)
     assert seconds[1] / seconds[0] == pytest.approx(8, rel=0.01)
     rate = 2 * 2**18 * 65536**2 / seconds[1]
-    assert 0.5 < rate / catalogue().value("h100", "bf16_peak") < 0.9
+    assert 0.5 < rate / shipped_catalogue().value("h100", "bf16_peak") < 0.9
 
 
 @given(SIDES, SIDES, SIDES, st.sampled_from(CHIPS))
 def test_no_product_beats_the_peak_or_the_memory(m, n, k, chip):
-    parts = catalogue()
-    peak = parts.value(chip, "bf16_peak")
-    memory = parts.value(chip, "hbm_bandwidth")
+    catalogue = shipped_catalogue()
+    peak = catalogue.value(chip, "bf16_peak")
+    memory = catalogue.value(chip, "hbm_bandwidth")
     seconds = gemm_s(chip, m, n, k)
     assert seconds > 0.99 * 2 * m * n * k / peak
     assert seconds > 0.2 * 2 * (m * k + n * k + m * n) / memory
@@ -195,9 +195,9 @@ def test_the_host_is_a_bound_only_where_a_host_issues_kernels():
 
 
 def test_variants_of_software_change_the_time():
-    slower = catalogue().with_variants({"kernels.h100.attention_efficiency": "flash-2"})
+    slower = shipped_catalogue().with_variants({"kernels.h100.attention_efficiency": "flash-2"})
     now = attention_s("h100", AttentionShape(1, 16384, 32, 8, 128))
-    assert attention_s("h100", AttentionShape(1, 16384, 32, 8, 128), parts=slower) > 1.4 * now
+    assert attention_s("h100", AttentionShape(1, 16384, 32, 8, 128), catalogue=slower) > 1.4 * now
 
 
 def test_families_by_the_longest_prefix():
@@ -212,16 +212,16 @@ def test_an_unknown_chip_is_refused_with_a_suggestion():
 
 
 def test_passes_that_are_counted_do_not_pay_for_missing_fusion():
-    eager = catalogue().with_variants({"kernels.h100.elementwise_efficiency": "eager"})
-    assert passes("h100", 10**9, parts=eager).seconds == passes("h100", 10**9).seconds
-    assert elementwise("h100", 10**9, parts=eager).seconds > 2 * passes("h100", 10**9).seconds
+    eager = shipped_catalogue().with_variants({"kernels.h100.elementwise_efficiency": "eager"})
+    assert passes("h100", 10**9, catalogue=eager).seconds == passes("h100", 10**9).seconds
+    assert elementwise("h100", 10**9, catalogue=eager).seconds > 2 * passes("h100", 10**9).seconds
 
 
 def test_tensor_engine_meets_measured_products_of_trainium2():
-    alone = catalogue().with_variants({"kernels.trainium.gemm_sustained": "alone"})
+    alone = shipped_catalogue().with_variants({"kernels.trainium.gemm_sustained": "alone"})
 
     def device_us(m, n, k, precision):
-        seconds = gemm_s("trn2", m, n, k, precision=precision, ranks_per_chip=4, parts=alone)
+        seconds = gemm_s("trn2", m, n, k, precision=precision, ranks_per_chip=4, catalogue=alone)
         return seconds * 1e6
 
     dispatch = 48

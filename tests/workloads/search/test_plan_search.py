@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from tests.support.toy_training import TOY, plan, sixteen
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
@@ -166,7 +166,7 @@ def test_plain_shapes_have_no_plans() -> None:
 def test_memory_is_that_of_the_trainer() -> None:
     possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
     memory_fit = fit(possible, ("zero", "recompute"))
-    sizes = [worst(TOY, one, catalogue(), "trn2") for one in possible.plans]
+    sizes = [worst(TOY, one, shipped_catalogue(), "trn2") for one in possible.plans]
     pairs = zip(memory_fit.total_bytes.tolist(), sizes, strict=True)
     # What cannot fit for its parameters alone is not weighed further.
     assert all(total == one.total or one.capacity < total <= one.total for total, one in pairs)
@@ -190,7 +190,7 @@ def test_nothing_is_saved_that_need_not_be() -> None:
 def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: int) -> None:
     one = ParallelPlan(tp=4, pp=pp, dp=2, zero=zero, schedule=schedule, global_batch=64)
     model = named("llama-3.1-8b")
-    assert least_bytes(model, one) <= worst(model, one, catalogue(), "trn2").total
+    assert least_bytes(model, one) <= worst(model, one, shipped_catalogue(), "trn2").total
 
 
 def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:
@@ -199,7 +199,7 @@ def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() ->
     over = {
         one: need.total - need.capacity
         for one in possible.plans
-        for need in [worst(big, one, catalogue(), "trn2")]
+        for need in [worst(big, one, shipped_catalogue(), "trn2")]
     }
     nearest = min(over, key=lambda one: over[one])
     with pytest.raises(InputError) as caught:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.models.huggingface import named
 from workloads.search.communication import SIZES, Curve
 from workloads.search.replicas import replicas
@@ -80,8 +80,8 @@ def _kept(plan):
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_buckets_shared_by_alike_chunks_are_those_of_each_chunk(plan):
-    shapes = RankShapes(MODEL, plan, "h100", catalogue())
-    shared = replicas(MODEL, plan, "h100", catalogue(), talk)
+    shapes = RankShapes(MODEL, plan, "h100", shipped_catalogue())
+    shared = replicas(MODEL, plan, "h100", shipped_catalogue(), talk)
     gather, reduce = np.zeros(MODEL.layers), np.zeros(MODEL.layers)
     least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
     shares = kind_shares(MODEL, plan)

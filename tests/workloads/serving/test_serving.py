@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -100,10 +100,11 @@ def test_overheads_are_recovered_from_points_that_they_made() -> None:
         for replica in [profile(model, TRN2)]
         for ttft_s, tpot_s in [(replica.prefill_s(prompt), replica.decode_s(1, prompt + out // 2))]
     ]
-    book, fitted = TRN2.catalogue, fit(points, TRN2)
-    assert book is not None
+    catalogue, fitted = TRN2.catalogue, fit(points, TRN2)
+    assert catalogue is not None
     stated = [
-        book.value("serving.trn2", name) for name in ("iteration_overhead", "prompt_token_layer")
+        catalogue.value("serving.trn2", name)
+        for name in ("iteration_overhead", "prompt_token_layer")
     ]
     overheads = [fitted.iteration_s, fitted.prompt_token_layer_s]
     assert overheads == pytest.approx(stated, rel=0.01)
@@ -211,7 +212,7 @@ def test_whole_heads_and_whole_latent_caches_are_held_by_every_rank_that_needs_t
     once = 2 * 80 * 8 * 128 * 2
 
     def bytes_per_token(model: Model, machine: Cluster, chips: int) -> float:
-        return RankShare(model, machine, chips, "bf16", catalogue()).kv_bytes_per_token()
+        return RankShare(model, machine, chips, "bf16", shipped_catalogue()).kv_bytes_per_token()
 
     assert bytes_per_token(llama, h100, 8) == bytes_per_token(llama, TRN2, 16) == once
     assert bytes_per_token(llama, trn1, 16) == 32 / 8 * once
@@ -447,7 +448,7 @@ def test_llama_70b_on_gpus_is_near_the_published_table(
 )
 def test_a_direct_all_reduce_takes_what_engines_measured(size: int, measured_us: float) -> None:
     """Medians of three engines on 8 H100 in CUDA graphs, aiconfigurator's tables."""
-    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", catalogue())
+    rank = RankShare(named("llama-3.1-70b"), cluster("dgx-h100"), 8, "fp8", shipped_catalogue())
     (seconds,) = direct_reduce_s(rank, np.array([float(size)]), "serving.gpu")
     assert seconds == pytest.approx(measured_us * 1e-6, rel=0.15)
 
@@ -455,7 +456,7 @@ def test_a_direct_all_reduce_takes_what_engines_measured(size: int, measured_us:
 def test_products_in_fp8_are_no_slower_than_the_launch_that_they_drop() -> None:
     tokens, share = np.array([8.0, 4096.0]), (named("llama-3.1-70b"), cluster("dgx-b200"), 8)
     half, whole = (
-        products_s(RankShare(*share, precision, catalogue()), tokens)
+        products_s(RankShare(*share, precision, shipped_catalogue()), tokens)
         for precision in ("fp8", "bf16")
     )
     assert (half < whole).all()
@@ -499,23 +500,25 @@ def test_a_replica_may_be_a_part_of_a_chip_or_its_physical_cores() -> None:
 
 def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched() -> None:
     sparse = named("qwen3-235b-a22b")
-    rank = RankShare(sparse, TRN2, 16, "bf16", catalogue())
+    rank = RankShare(sparse, TRN2, 16, "bf16", shipped_catalogue())
     some, tokens = sparse.experts, np.array([1.0, 2.0, 16.0, 32.0])
     assert some is not None
     fetched = experts_s(rank, tokens)
-    book = catalogue().with_rows(
+    book = shipped_catalogue().with_rows(
         [
-            replace(catalogue().entry("serving.trn2", "expert_token"), value=1e-30, low=None),
+            replace(
+                shipped_catalogue().entry("serving.trn2", "expert_token"), value=1e-30, low=None
+            ),
         ]
     )
     free = experts_s(RankShare(sparse, TRN2, 16, "bf16", book), tokens)
-    once = catalogue().value("serving.trn2", "expert_token")
+    once = shipped_catalogue().value("serving.trn2", "expert_token")
     last = some.count / some.per_token - 1
     assert fetched - free == pytest.approx(once * np.array([0, 1, last, last]), abs=1e-12)
 
 
 def test_a_prompt_has_a_block_an_expert_however_short_it_is() -> None:
-    rank = RankShare(named("qwen3-235b-a22b"), TRN2, 16, "bf16", catalogue())
+    rank = RankShare(named("qwen3-235b-a22b"), TRN2, 16, "bf16", shipped_catalogue())
     # ceil((T k - 127) / 512) + 127 of 128 experts, at most one for each routed token.
     tokens = np.array([8.0, 64.0, 128.0, 512.0, 4096.0])
     assert expert_blocks(rank, tokens).tolist() == [64, 128, 129, 135, 191]
@@ -525,7 +528,7 @@ def test_a_prompt_has_a_block_an_expert_however_short_it_is() -> None:
 
 def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
     sparse = named("qwen3-235b-a22b")
-    rank = RankShare(sparse, TRN2, 16, "bf16", catalogue())
+    rank = RankShare(sparse, TRN2, 16, "bf16", shipped_catalogue())
     tokens = np.array([63.0, 64.0, 4096.0])
     decode, prompts = products_s(rank, tokens), products_s(rank, tokens, prompts=True)
     assert prompts[0] == decode[0]
@@ -541,10 +544,10 @@ def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
 
 def test_a_block_moves_the_whole_hidden_width_on_every_rank() -> None:
     """Only the products of a block shrink with more chips, so these hardly shorten prompts."""
-    sparse, book = named("deepseek-v3"), catalogue()
-    few, many = (RankShare(sparse, TRN2, chips, "bf16", book) for chips in (4, 16))
-    rate = book.value("serving.trn2", "expert_block_rate")
-    shared = book.value("serving.trn2", "expert_block") + 3 * 2 * 512 * 7168 / rate
+    sparse, catalogue = named("deepseek-v3"), shipped_catalogue()
+    few, many = (RankShare(sparse, TRN2, chips, "bf16", catalogue) for chips in (4, 16))
+    rate = catalogue.value("serving.trn2", "expert_block_rate")
+    shared = catalogue.value("serving.trn2", "expert_block") + 3 * 2 * 512 * 7168 / rate
     assert shared < block_s(many) < block_s(few) < 2 * block_s(many)
 
 
@@ -581,7 +584,7 @@ def test_mixed_iterations_pay_for_blocks_once() -> None:
 def test_a_host_issues_the_layers_of_experts_of_prompts_on_gpus() -> None:
     mixture, server = named("deepseek-v3"), cluster("dgx-h200")
     replica = profile(mixture, server, precision="fp8")
-    floor_s = 58 * catalogue().value("serving.gpu", "expert_layer_host")
+    floor_s = 58 * shipped_catalogue().value("serving.gpu", "expert_layer_host")
     assert replica.prompt_linear(128) == floor_s > replica.linear(128)
     assert replica.prompt_linear(8192) == replica.linear(8192) > floor_s
     assert replica.decode_s(1, 0) < floor_s
@@ -593,11 +596,11 @@ def test_states_of_a_prompt_are_scanned_chunk_by_chunk() -> None:
     from experiments.validation.machines import model_for
 
     gated = model_for("qwen3.5-9b")
-    rank = RankShare(gated, TRN2, 2, "bf16", catalogue(), 8)
-    chunk_s = catalogue().value("serving.trn2", "scan_chunk")
+    rank = RankShare(gated, TRN2, 2, "bf16", shipped_catalogue(), 8)
+    chunk_s = shipped_catalogue().value("serving.trn2", "scan_chunk")
     # 24 of 32 layers, 32 heads of 128 x 128 over 8 ranks.
     assert scan_token_s(rank) * 512 == pytest.approx(24 * 4 * 4 * chunk_s)
-    assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", catalogue())) == 0
+    assert scan_token_s(RankShare(named("llama-3.1-8b"), TRN2, 2, "bf16", shipped_catalogue())) == 0
 
 
 def test_a_table_counts_on_prefixes_and_proposals(served_70b: Profile, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
@@ -34,7 +34,8 @@ def test_adapters_are_counted_as_published() -> None:
 
 def test_frozen_weights_have_neither_gradients_nor_optimizer_state() -> None:
     whole, adapted = (
-        memory(EIGHT, replace(LORA, lora_rank=rank), 0, catalogue(), "trn2") for rank in (0, 16)
+        memory(EIGHT, replace(LORA, lora_rank=rank), 0, shipped_catalogue(), "trn2")
+        for rank in (0, 16)
     )
     assert adapted.optimizer < 0.02 * whole.optimizer
     assert adapted.gradients < 0.02 * whole.gradients
@@ -66,7 +67,7 @@ def test_a_short_sequence_takes_as_long_as_one_twice_as_long() -> None:
 def test_adapter_in_a_compiled_graph_is_a_wider_product(chip: str, per_chip: int) -> None:
     """On Trainium it costs as many more columns and rows, elsewhere two products of its own."""
     plan = replace(LORA, tp=per_chip, ranks_per_chip=per_chip)
-    shapes = RankShapes(EIGHT, plan, chip, catalogue())
+    shapes = RankShapes(EIGHT, plan, chip, shipped_catalogue())
     tokens, rank, inner = shapes.tokens, plan.lora_rank, EIGHT.ffn // plan.tp
     product = shapes.gemm(tokens, EIGHT.hidden, inner)
     _, adapter = with_adapters(shapes, [kernel("mlp.down", product)])

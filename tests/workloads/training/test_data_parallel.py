@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_training import SPARSE, TOY, plan, toy_program
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
@@ -19,7 +19,7 @@ from workloads.training.program.group_times import exchange_ps
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
-    sharded = RankShapes(TOY, plan(dp=4, zero=1), "trn1", catalogue())
+    sharded = RankShapes(TOY, plan(dp=4, zero=1), "trn1", shipped_catalogue())
     replicated = replace(sharded, plan=plan(dp=4, zero=0))
     overhead_s = step_overhead_s("trn1")
     assert 0.3 <= overhead_s <= 3.4

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.shapes.basic import Torus
@@ -30,7 +30,7 @@ def test_programs_that_share_costs_are_the_same() -> None:
     shared = GroupCosts(sixteen())
     for asked in (*PLANS, *PLANS):
         model, how = SPARSE if "ep" in asked else TOY, plan(**asked)
-        shapes = RankShapes(model, how, shared.cluster.chip, catalogue())
+        shapes = RankShapes(model, how, shared.cluster.chip, shipped_catalogue())
         placed = place(how, shared.cluster)
         for one, other in zip(
             program(shapes, placed, costs=shared).exchanges,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
 from workloads.kernels.chip_share import Timing
@@ -50,7 +50,7 @@ class Undisturbed(RankShapes):
 
 
 def counted(model: Model, **changes: Any) -> Counted:
-    return Counted(model, plan(**changes), "h100", catalogue())
+    return Counted(model, plan(**changes), "h100", shipped_catalogue())
 
 
 def flops(steps: list[LayerOp]) -> float:
@@ -86,7 +86,9 @@ def test_products_are_the_flops_of_the_layer(
 @pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])
 def test_a_product_casts_both_of_its_inputs(recipe: str, each: int) -> None:
     """By the recipe an element's cast moves 0, 5 or 3 bytes; tp gathers bf16 where one casts."""
-    rank = RankShapes(TOY, plan(tp=2, precision="fp8", fp8_recipe=recipe), "h100", catalogue())
+    rank = RankShapes(
+        TOY, plan(tp=2, precision="fp8", fp8_recipe=recipe), "h100", shipped_catalogue()
+    )
     alone = kernel_times.gemm("h100", 4096, 2048, 1024, "fp8").seconds
     cast = rank.stream(each * (4096 + 2048) * 1024).seconds if each else 0.0
     assert rank.gemm(4096, 2048, 1024).seconds == pytest.approx(alone + cast, rel=1e-12)
@@ -177,7 +179,7 @@ def test_every_turn_of_a_ring_but_the_first_is_merged(direction: Any) -> None:
         return [s.size_bytes for s in direction(shapes) if s.name.endswith(".merge")]
 
     loose = {f"training.ring_merge_{way}": "pytorch" for way in ("forward", "backward")}
-    fused, apart = catalogue(), catalogue().with_variants(loose)
+    fused, apart = shipped_catalogue(), shipped_catalogue().with_variants(loose)
     assert merged(fused, 1) == []
     assert len(merged(fused, 4)) == 3
     values = 1024 // 4 * TOY.heads * TOY.head_dim
@@ -258,7 +260,7 @@ def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
     """Bytes of communication and steps but for the pieces are those of the plan without overlap."""
     model = SPARSE if moe else TOY
     apart, beside = (
-        RankShapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", catalogue())
+        RankShapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", shipped_catalogue())
         for kind in ("dp", "all")
     )
     for way in (forward, backward):
@@ -274,14 +276,14 @@ def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
 
 
 def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
-    shapes = RankShapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", catalogue())
+    shapes = RankShapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", shipped_catalogue())
     steps = {step.name: step for step in forward(shapes)}
     assert steps["mlp.up"].after == "mlp.gather"
     assert steps["mlp.up.3"].after == "mlp.gather.3"
     assert steps["mlp.gather.3"].after == NOTHING
     assert steps["mlp.down.3"].after == NOTHING
     assert steps["mlp.scatter.3"].after == PREVIOUS
-    short = RankShapes(TOY, plan(tp=4, overlap="all"), "trn2", catalogue())
+    short = RankShapes(TOY, plan(tp=4, overlap="all"), "trn2", shipped_catalogue())
     assert all(step.issued for step in forward(short))
 
 
@@ -297,7 +299,8 @@ def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
 def test_shared_experts_work_while_copies_travel() -> None:
     how = plan(ep=8, dp=16, overlap="all")
     steps = {
-        step.name: step for step in forward(RankShapes(SPARSE, how, "trn2", catalogue()), moe=True)
+        step.name: step
+        for step in forward(RankShapes(SPARSE, how, "trn2", shipped_catalogue()), moe=True)
     }
     assert steps["shared.up"].after == NOTHING
     assert steps["experts.up"].after == "experts.dispatch"
@@ -315,7 +318,7 @@ def test_the_output_layer_is_not_in_fp8() -> None:
     plain, eight = (
         {step.name: step.seconds for step in (*output(shapes), *output_backward(shapes))}
         for shapes in (
-            RankShapes(TOY, plan(tp=2, precision=kind), "h100", catalogue())
+            RankShapes(TOY, plan(tp=2, precision=kind), "h100", shipped_catalogue())
             for kind in ("bf16", "fp8")
         )
     )
@@ -323,11 +326,11 @@ def test_the_output_layer_is_not_in_fp8() -> None:
 
 
 def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not() -> None:
-    separate = catalogue().with_variants({"training.accumulation_bytes": "separate"})
+    separate = shipped_catalogue().with_variants({"training.accumulation_bytes": "separate"})
     many, one = plan(tp=2), plan(tp=2, global_batch=1)
     fused, summed, first = (
         backward(RankShapes(TOY, how, "h100", parts))
-        for how, parts in ((many, catalogue()), (many, separate), (one, separate))
+        for how, parts in ((many, shipped_catalogue()), (many, separate), (one, separate))
     )
     assert first == fused
     assert summed[:-1] == fused
@@ -341,7 +344,7 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
 )
 def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: float) -> None:
     how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
-    shapes = RankShapes(TOY, how, chip, catalogue())
+    shapes = RankShapes(TOY, how, chip, shipped_catalogue())
     product = shapes.gemm(4096, 4096, 4096)
     assert shapes.beside(product).seconds == pytest.approx(share * product.seconds)
 
@@ -349,7 +352,7 @@ def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: floa
 def test_only_reductions_take_processors_from_products() -> None:
     how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
     slowed, undisturbed = (
-        kind(TOY, how, "h100", catalogue()) for kind in (RankShapes, Undisturbed)
+        kind(TOY, how, "h100", shipped_catalogue()) for kind in (RankShapes, Undisturbed)
     )
     longer = [
         one.name
@@ -363,7 +366,9 @@ def test_only_reductions_take_processors_from_products() -> None:
 def test_stages_send_each_value_once_and_put_sequences_together(parallel: bool) -> None:
     """Without sequence parallelism what the ranks of a group sent in parts is gathered behind."""
     how = plan(tp=4, pp=2, sequence_parallel=parallel)
-    whole = program(RankShapes(TOY, how, "h100", catalogue()), place(how, cluster("dgx-h100")))
+    whole = program(
+        RankShapes(TOY, how, "h100", shipped_catalogue()), place(how, cluster("dgx-h100"))
+    )
     sends = {s.name: s.size_bytes for s in whole.steps if s.axis in ("forward", "backward")}
     assert set(sends.values()) == {2 * 1024 * TOY.hidden // 4}
     gathers = [s for s in whole.steps if s.name in ("forward.gather", "backward.gather")]
@@ -375,7 +380,7 @@ def test_sharded_layers_are_handled_three_times_a_microbatch() -> None:
 
     def handled(**changes: Any) -> list[float]:
         names = ("sharded_copy_bytes", "sharded_start")
-        parts = catalogue().with_variants({f"training.{name}": "eager" for name in names})
+        parts = shipped_catalogue().with_variants({f"training.{name}": "eager" for name in names})
         shapes = RankShapes(TOY, plan(dp=8, **changes), "h100", parts)
         steps = [*forward(shapes), *backward(shapes)]
         return [s.seconds for s in steps if s.name.endswith((".unshard", ".shard"))]
@@ -383,21 +388,21 @@ def test_sharded_layers_are_handled_three_times_a_microbatch() -> None:
     assert handled(zero=1) == []
     kept = handled(zero=3)
     assert len(kept) == 3
-    assert min(kept) > catalogue().with_variants({"training.sharded_start": "eager"}).value(
+    assert min(kept) > shipped_catalogue().with_variants({"training.sharded_start": "eager"}).value(
         "training", "sharded_start"
     )
     assert handled(zero=3, recompute="full") == kept
-    usual = RankShapes(TOY, plan(dp=8, zero=3), "h100", catalogue())
+    usual = RankShapes(TOY, plan(dp=8, zero=3), "h100", shipped_catalogue())
     assert not [s for s in forward(usual) if s.name == "layer.unshard"]
 
 
 def test_the_host_issues_the_ends_of_a_model_too() -> None:
     """Embedding and loss take as long as any kernel where the host holds a step up."""
     small = replace(TOY, layers=2, hidden=128, ffn=512, vocab=512)
-    machine, parts = cluster("dgx-h100"), catalogue()
+    machine, catalogue = cluster("dgx-h100"), shipped_catalogue()
     how = plan(tp=1, dp=8, global_batch=8, seq=128)
-    shapes = RankShapes(small, how, "h100", parts)
+    shapes = RankShapes(small, how, "h100", catalogue)
     steps = [*forward(shapes) * 2, *backward(shapes) * 2, *output(shapes), *output_backward(shapes)]
-    issued = sum(step.issued for step in steps) * parts.value("kernels.h100", "host_dispatch")
+    issued = sum(step.issued for step in steps) * catalogue.value("kernels.h100", "host_dispatch")
     step = iteration(small, machine, how)
     assert step.iteration_s > issued

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.toy_training import SPARSE, TOY, plan
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.training.memory.activations import in_flight, layer_activations
@@ -60,10 +60,10 @@ def test_replicated_key_value_heads_are_counted() -> None:
 
 
 def test_bytes_a_parameter() -> None:
-    alone = memory(TOY, plan(zero=0), 0, catalogue(), "trn2")
+    alone = memory(TOY, plan(zero=0), 0, shipped_catalogue(), "trn2")
     states = alone.weights + alone.gradients + alone.optimizer
     assert states == 18 * TOY.parameters
-    sharded = memory(TOY, plan(dp=4, zero=1), 0, catalogue(), "trn2")
+    sharded = memory(TOY, plan(dp=4, zero=1), 0, shipped_catalogue(), "trn2")
     assert sharded.optimizer == 3 * TOY.parameters
     assert alone.total == sum(alone.parts().values())
 
@@ -75,17 +75,17 @@ def test_bytes_a_parameter() -> None:
 def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -> None:
     """Parameters of the layer at work and of the next are whole in buffers, and those of ends."""
     how = plan(dp=4, cp=2, zero=zero)
-    held, parameters = memory(TOY, how, 0, catalogue(), "trn2"), TOY.parameters
+    held, parameters = memory(TOY, how, 0, shipped_catalogue(), "trn2"), TOY.parameters
     kept = (held.weights / 2, held.gradients / 4, held.optimizer / 12)
     assert kept == tuple(-(-parameters // share) for share in shares)
     layer, edges = layer_share(TOY, how).total, edge_share(TOY, how, 0)
-    more = held.buffers - memory(TOY, replace(how, zero=1), 0, catalogue(), "trn2").buffers
+    more = held.buffers - memory(TOY, replace(how, zero=1), 0, shipped_catalogue(), "trn2").buffers
     assert more == (2 * (2 * layer + edges) if zero == 3 else 0)
 
 
 def test_stages_of_a_pipeline_hold_shards_unless_they_keep_what_is_gathered() -> None:
     def found(**how: Any) -> Memory:
-        return memory(TOY, plan(pp=2, dp=4, **how), 0, catalogue(), "trn2")
+        return memory(TOY, plan(pp=2, dp=4, **how), 0, shipped_catalogue(), "trn2")
 
     usual = found(zero=1)
     assert found(zero=3, reshard=False) == usual
@@ -97,7 +97,7 @@ def test_experts_are_sharded_over_those_that_hold_the_same() -> None:
     how = plan(tp=2, dp=8, ep=4, etp=1)
     assert (how.replicas, how.expert_replicas) == (8, 4)
     share = stage_share(SPARSE, how, 0)
-    held = memory(SPARSE, how, 0, catalogue(), "trn2")
+    held = memory(SPARSE, how, 0, shipped_catalogue(), "trn2")
     assert held.optimizer == 12 * (-(-share.dense // 8) + -(-share.experts // 4))
 
 
@@ -141,14 +141,14 @@ def test_microbatches_in_flight(schedule: str, stage: int, held: int) -> None:
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     how = plan(tp=8, zero=0, seq=8192)
-    largest = worst(named("llama-3.1-405b"), how, catalogue(), "trn2")
+    largest = worst(named("llama-3.1-405b"), how, shipped_catalogue(), "trn2")
     with pytest.raises(InputError, match=r"needs .* GB a rank \(weights 101.5, gradients 202.9, "):
         check_memory(largest, how)
 
 
 def test_half_a_chip_has_half_its_memory() -> None:
-    one = memory(TOY, plan(), 0, catalogue(), "trn1")
-    two = memory(TOY, plan(ranks_per_chip=2), 0, catalogue(), "trn1")
+    one = memory(TOY, plan(), 0, shipped_catalogue(), "trn1")
+    two = memory(TOY, plan(ranks_per_chip=2), 0, shipped_catalogue(), "trn1")
     assert one.capacity == 2 * two.capacity == 32 * 2**30
 
 
@@ -156,7 +156,8 @@ def test_a_summed_gradient_of_a_layer_is_whole_where_ranks_keep_parts() -> None:
     """The loss needs more with a long vocabulary; without one the layer does."""
     small = replace(TOY, vocab=64)
     kept, parts = (
-        memory(small, plan(dp=4, zero=zero), 0, catalogue(), "trn2").buffers for zero in (1, 2)
+        memory(small, plan(dp=4, zero=zero), 0, shipped_catalogue(), "trn2").buffers
+        for zero in (1, 2)
     )
     widest = 2 * 2 * small.ffn * small.hidden
     assert parts - kept == 4 * layer_share(small, plan(dp=4, zero=2)).total - widest
@@ -165,8 +166,10 @@ def test_a_summed_gradient_of_a_layer_is_whole_where_ranks_keep_parts() -> None:
 @pytest.mark.parametrize(("variant", "size"), [("fused", 6), ("copied", 10), ("pytorch", 12)])
 def test_logits_at_the_loss_depend_on_how_it_is_computed(variant: str, size: int) -> None:
     how = plan(seq=4096, microbatch=4, tp=2, recompute="none")
-    parts = catalogue().with_variants({"training.loss_bytes": variant})
-    usual, other = (memory(TOY, how, 0, one, "h100").buffers for one in (catalogue(), parts))
+    parts = shipped_catalogue().with_variants({"training.loss_bytes": variant})
+    usual, other = (
+        memory(TOY, how, 0, one, "h100").buffers for one in (shipped_catalogue(), parts)
+    )
     assert other - usual == (size - 8) * 4 * 4096 * (TOY.vocab // 2)
 
 
@@ -177,8 +180,8 @@ def test_eager_frameworks_keep_the_activated_gate() -> None:
 
 
 def test_fragments_follow_what_comes_and_goes_and_the_runtime_stands_beside() -> None:
-    held = memory(TOY, plan(), 0, catalogue(), "h100")
-    share = catalogue().value("training", "fragmentation")
+    held = memory(TOY, plan(), 0, shipped_catalogue(), "h100")
+    share = shipped_catalogue().value("training", "fragmentation")
     assert held.fragments == int(share * (held.activations + held.buffers))
     assert held.total - held.reserved == held.runtime == 2_000_000_000
     assert held.reserved - held.allocated == held.fragments
@@ -188,7 +191,7 @@ def test_peaks_of_the_published_runs_that_state_them() -> None:
     """Llama 3 70B of 12 layers on a B200: 60.68 GiB allocated, 62.53 reserved (SimuMax)."""
     model = replace(named("llama-3.1-70b"), layers=12)
     how = plan(tp=2, dp=4, zero=1, seq=4096, microbatch=1, recompute="none")
-    fused = catalogue().with_variants({"training.loss_bytes": "fused"})
+    fused = shipped_catalogue().with_variants({"training.loss_bytes": "fused"})
     held = memory(model, how, 0, fused, "b200")
     assert held.allocated == pytest.approx(60.68 * 2**30, rel=0.02)
     assert held.reserved == pytest.approx(62.53 * 2**30, rel=0.02)
@@ -210,7 +213,7 @@ def test_published_peaks_of_experts_and_latent_attention(
     assert whole.experts is not None
     model = replace(whole, layers=4, experts=replace(whole.experts, dense_layers=1))
     how = plan(pp=pp, dp=8 // pp, ep=ep, zero=1, seq=4096, recompute="none")
-    fused = catalogue().with_variants({"training.loss_bytes": "fused"})
+    fused = shipped_catalogue().with_variants({"training.loss_bytes": "fused"})
     largest = worst(model, how, fused, "b200")
     assert largest.allocated / 2**30 == pytest.approx(allocated_gib, rel=0.03)
     assert largest.reserved / 2**30 == pytest.approx(reserved_gib, rel=0.03)

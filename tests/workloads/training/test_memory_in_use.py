@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.training.front import train
 from workloads.training.memory.in_use import memory_in_use
 from workloads.training.memory.memory import memory
@@ -28,12 +28,12 @@ def test_the_peak_is_what_the_stage_is_said_to_hold(how: dict[str, Any]) -> None
     step = train("gpt2", "trn2.48xlarge", global_batch=64, **how)
     assert step.trace is not None
     chip = step.cluster.chip
-    counted = memory_in_use(step.trace, step.model, step.plan, catalogue(), chip)
+    counted = memory_in_use(step.trace, step.model, step.plan, shipped_catalogue(), chip)
     stages = dict(zip(step.program.rank.tolist(), step.program.stage.tolist(), strict=True))
     assert len(counted) == how["pp"]
     for one in counted:
         rank = int(one.name.rsplit(" ", 1)[1])
-        needed = memory(step.model, step.plan, stages[rank], catalogue(), chip)
+        needed = memory(step.model, step.plan, stages[rank], shipped_catalogue(), chip)
         always = needed.weights + needed.gradients + needed.optimizer
         assert one.value.max() == always + needed.activations
         assert one.value[:-1].min() == always
@@ -46,4 +46,4 @@ def test_a_trace_of_a_collective_has_no_such_counter() -> None:
 
     step = train("gpt2", "trn2.48xlarge", global_batch=16)
     bare = spans([0], ["tp"], [0], [5])
-    assert memory_in_use(bare, step.model, step.plan, catalogue(), step.cluster.chip) == []
+    assert memory_in_use(bare, step.model, step.plan, shipped_catalogue(), step.cluster.chip) == []

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.job.job import Recovery
@@ -83,7 +83,7 @@ class ChangeCosts:
         servers: int = 4,
         *,
         source: str = "nvme",
-        parts: Catalogue | None = None,
+        catalogue: Catalogue | None = None,
         peers: PeerLinks = AT_ANY_RATE,
     ) -> Self:
         """Read the costs for units of so many servers, each of which loads its own weights.
@@ -98,32 +98,32 @@ class ChangeCosts:
                 f"unknown weight source {source!r}; choose from {', '.join(SOURCES)}."
                 + suggestion(source, SOURCES)
             )
-        book = parts or catalogue()
-        client = servers * book.value("fleet.load", "store_client")
-        rate = client if source == "store" else servers * book.value("fleet.load", source)
+        catalogue = catalogue or shipped_catalogue()
+        client = servers * catalogue.value("fleet.load", "store_client")
+        rate = client if source == "store" else servers * catalogue.value("fleet.load", source)
 
         def change(quantity: str) -> float:
-            return book.value("fleet.change", quantity)
+            return catalogue.value("fleet.change", quantity)
 
         return cls(
             drain_s=change("drain"),
             mode_switch_s=change("mode_switch") if servers > 1 else 0.0,
             runtime_start_s=change("runtime_start"),
-            compile_hit_s=book.value("neuron-runtime", "compile_cached"),
-            compile_miss_s=book.value("neuron-runtime", "compile"),
+            compile_hit_s=catalogue.value("neuron-runtime", "compile_cached"),
+            compile_miss_s=catalogue.value("neuron-runtime", "compile"),
             warm_up_s=change("warm_up"),
             pause_s=change("pause"),
             restore_s=change("restore"),
             resize_s=change("resize"),
             restart_s=change("restart"),
-            checkpoint_stall_s=book.value("fleet.training", "checkpoint_stall"),
-            snooze_s=book.value("fleet.training", "snooze"),
+            checkpoint_stall_s=catalogue.value("fleet.training", "checkpoint_stall"),
+            snooze_s=catalogue.value("fleet.training", "snooze"),
             source=source,
             load_bytes_per_s=rate,
-            store_bytes_per_s=book.value("fleet.store", "bandwidth"),
+            store_bytes_per_s=catalogue.value("fleet.store", "bandwidth"),
             store_client_bytes_per_s=client,
             servers=servers,
-            recovery=Recovery.from_catalogue(book, read_s=0.0, warm=True),
+            recovery=Recovery.from_catalogue(catalogue, read_s=0.0, warm=True),
             peers=peers,
         )
 
@@ -131,9 +131,9 @@ class ChangeCosts:
     def of(cls, cluster: Cluster, *, source: str = "nvme") -> Self:
         """Costs of units that are scale-up domains of a cluster."""
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-        known = cluster.catalogue or catalogue()
-        peers = PeerLinks.of(cluster, known)
-        return cls.from_catalogue(servers, source=source, parts=known, peers=peers)
+        catalogue = cluster.catalogue or shipped_catalogue()
+        peers = PeerLinks.of(cluster, catalogue)
+        return cls.from_catalogue(servers, source=source, catalogue=catalogue, peers=peers)
 
     @classmethod
     def fixed(cls, seconds: float) -> Self:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.arrays import IntArray
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from workloads.fleet.processes.moves import Process, dispatch, release
 from workloads.fleet.state.gangs import NONE, Gang
@@ -123,13 +123,13 @@ class Failures:
 
     @classmethod
     def from_catalogue(
-        cls, chips_per_unit: int, *, servers: int = 1, parts: Catalogue | None = None
+        cls, chips_per_unit: int, *, servers: int = 1, catalogue: Catalogue | None = None
     ) -> Failures:
         """Part ``fleet.failure``: one chip's failure takes its server out."""
-        book = parts or catalogue()
+        catalogue = catalogue or shipped_catalogue()
         return cls(
-            book.value("fleet.failure", "chip_mtbf") / chips_per_unit,
-            book.value("fleet.failure", "repair"),
+            catalogue.value("fleet.failure", "chip_mtbf") / chips_per_unit,
+            catalogue.value("fleet.failure", "repair"),
             servers,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 from workloads.economics import Economics
@@ -37,20 +37,20 @@ def failures_from(
         servers fail one by one.
     domains : bool
     """
-    known = cluster.catalogue or catalogue()
+    catalogue = cluster.catalogue or shipped_catalogue()
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
     alone = all(service.lives_in_a_server(servers) for service in services)
     one_by_one = servers if alone else 1
     chips = cluster.chips_per_domain
-    plain = Failures.from_catalogue(chips, servers=one_by_one, parts=known)
+    plain = Failures.from_catalogue(chips, servers=one_by_one, catalogue=catalogue)
     if not domains:
         return plain
     one = replace(cluster, domains=1)
-    rates = {cause.name: cause for cause in failure_rates(one, chips, known).causes}
+    rates = {cause.name: cause for cause in failure_rates(one, chips, catalogue).causes}
     of_servers = sum(
         cause.per_s for name, cause in rates.items() if cause.replaces and name != CABLES
     )
-    larger: tuple[Domain, ...] = (_rack(cluster, known, one_by_one), _feed(cluster, known))
+    larger: tuple[Domain, ...] = (_rack(cluster, catalogue, one_by_one), _feed(cluster, catalogue))
     if rates[CABLES].per_s > 0:
         larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, plain.repair_s),)
     return Failures(
@@ -58,26 +58,26 @@ def failures_from(
         plain.repair_s,
         one_by_one,
         domains=larger,
-        interruptions=_interruptions(cluster, known),
+        interruptions=_interruptions(cluster, catalogue),
     )
 
 
-def _interruptions(cluster: Cluster, known: Catalogue) -> tuple[Interruption, ...]:
+def _interruptions(cluster: Cluster, catalogue: Catalogue) -> tuple[Interruption, ...]:
     """Causes that stop a job of the whole cluster and that no spare mends; those that occur."""
     return tuple(
         Interruption(cause.name.replace("_", " "), 1 / cause.per_s)
-        for cause in failure_rates(cluster, cluster.chips, known).causes
+        for cause in failure_rates(cluster, cluster.chips, catalogue).causes
         if not cause.replaces and cause.per_s > 0
     )
 
 
-def _rack(cluster: Cluster, known: Catalogue, servers: int) -> Domain:
+def _rack(cluster: Cluster, catalogue: Catalogue, servers: int) -> Domain:
     """A rack: some servers of a unit, or several units."""
     machine = machine_of(cluster)
-    part = machine if known.has(machine, "rack_chips") else "fleet.failure"
-    chips = round(known.value(part, "rack_chips"))
+    part = machine if catalogue.has(machine, "rack_chips") else "fleet.failure"
+    chips = round(catalogue.value(part, "rack_chips"))
     mtbf_s, repair_s = (
-        known.value("fleet.failure", quantity) for quantity in ("rack_mtbf", "rack_repair")
+        catalogue.value("fleet.failure", quantity) for quantity in ("rack_mtbf", "rack_repair")
     )
     if chips < cluster.chips_per_domain and servers > 1:
         lost = max(1, chips // cluster.chips_per_server)
@@ -85,15 +85,15 @@ def _rack(cluster: Cluster, known: Catalogue, servers: int) -> Domain:
     return Domain("rack", mtbf_s, repair_s, units=max(1, chips // cluster.chips_per_domain))
 
 
-def _feed(cluster: Cluster, known: Catalogue) -> Domain:
+def _feed(cluster: Cluster, catalogue: Catalogue) -> Domain:
     """A power feed: a share of the units of a building, which loses one so often."""
     economics = Economics.of(cluster)
     unit_w = max(economics.busy_w * cluster.chips_per_domain, 1.0)
-    building = min(known.value("rainier", "building_power") / unit_w, float(cluster.domains))
-    share = known.value("fleet.failure", "feed_share")
+    building = min(catalogue.value("rainier", "building_power") / unit_w, float(cluster.domains))
+    share = catalogue.value("fleet.failure", "feed_share")
     return Domain(
         "power feed",
-        known.value("fleet.failure", "feed_mtbf") / share,
-        known.value("fleet.failure", "feed_repair"),
+        catalogue.value("fleet.failure", "feed_mtbf") / share,
+        catalogue.value("fleet.failure", "feed_repair"),
         units=max(1, round(building * share)),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topologies.catalogue.catalogue import Catalogue, catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.demand import Demand
@@ -51,7 +51,7 @@ def night_work(
     InputError
         For a file that cannot be read.
     """
-    known = cluster.catalogue or catalogue()
+    catalogue = cluster.catalogue or shipped_catalogue()
     jobs = (
         read_jobs(training) if training else default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
     )
@@ -60,7 +60,7 @@ def night_work(
             replace(job, post_training=post_training) if job.name.startswith(POST) else job
             for job in jobs
         )
-    interval_s = known.value("fleet.training", "checkpoint_interval")
+    interval_s = catalogue.value("fleet.training", "checkpoint_interval")
     jobs = tuple(
         replace(job, checkpoint_every_s=job.checkpoint_every_s or interval_s) for job in jobs
     )
@@ -69,7 +69,9 @@ def night_work(
         replace(job, tokens_per_s=((1, rate),)) if job.evaluation and not job.rated else job
         for job in jobs
     )
-    trained = _within_hosts(_trained(jobs, models, cluster, known), cluster, known, bool(training))
+    trained = _within_hosts(
+        _trained(jobs, models, cluster, catalogue), cluster, catalogue, bool(training)
+    )
     return tuple(
         with_phases(job, rollout_tokens_per_s=rate, transfer_s=_transfer_s(cluster, models))
         if job.post_training
@@ -79,14 +81,14 @@ def night_work(
 
 
 def _trained(
-    jobs: Sequence[TrainingJob], models: Sequence[Model], cluster: Cluster, known: Catalogue
+    jobs: Sequence[TrainingJob], models: Sequence[Model], cluster: Cluster, catalogue: Catalogue
 ) -> Sequence[TrainingJob]:
     """Give jobs that leave it open the throughput and the state of the largest model."""
     if not models or all(job.rated or job.evaluation for job in jobs):
         return jobs
     largest = max(models, key=lambda model: model.parameters)
     trained = training_rate(largest, cluster)
-    state = largest.parameters * known.value("fleet.training", "state_bytes_per_parameter")
+    state = largest.parameters * catalogue.value("fleet.training", "state_bytes_per_parameter")
     return tuple(
         job
         if job.evaluation or job.rated
@@ -100,11 +102,11 @@ def _trained(
 
 
 def _within_hosts(
-    jobs: Sequence[TrainingJob], cluster: Cluster, known: Catalogue, stated: bool
+    jobs: Sequence[TrainingJob], cluster: Cluster, catalogue: Catalogue, stated: bool
 ) -> Sequence[TrainingJob]:
     """Hold what jobs keep in host memory against it: refuse stated jobs, let default ones not."""
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-    room = room_for_copies(cluster, known)
+    room = room_for_copies(cluster, catalogue)
     result = []
     for job in jobs:
         part = job.state_bytes / (job.min_units * servers)

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -72,9 +72,11 @@ def fitting_replicas(
     InputError
         When no size fits; the first reason is told.
     """
-    known = cluster.catalogue or catalogue()
+    catalogue = cluster.catalogue or shipped_catalogue()
     asked = IN_TURN if precision == AUTO else (precision,)
-    offered = [one for one in asked if precision != AUTO or known.has(cluster.chip, f"{one}_peak")]
+    offered = [
+        one for one in asked if precision != AUTO or catalogue.has(cluster.chip, f"{one}_peak")
+    ]
     least = 0.0 if tp is not None else LEAST_CACHE
     fault: InputError | None = None
     fits = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from topologies.catalogue.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.confidence import Interval, interval
 from workloads.fleet.state.services import Service
@@ -64,11 +64,11 @@ def _apart_document(service: Service) -> dict[str, Any]:
 
 def serving_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
     """Remark on serving overheads of a chip that nobody has measured."""
-    known, part = cluster.catalogue or catalogue(), f"serving.{cluster.chip}"
+    catalogue, part = cluster.catalogue or shipped_catalogue(), f"serving.{cluster.chip}"
     modelled = any(service.replica_chips for service in services)
-    if not modelled or not known.has(part, "iteration_overhead"):
+    if not modelled or not catalogue.has(part, "iteration_overhead"):
         return []
-    row = known.entry(part, "iteration_overhead")
+    row = catalogue.entry(part, "iteration_overhead")
     if row.grade != "assumed":
         return []
     return [f"serving overheads of {cluster.chip} are assumed: {row.note.partition('.')[0]}."]

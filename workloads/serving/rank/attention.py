@@ -21,7 +21,7 @@ def decode_kv_s(rank: RankShare) -> float:
     It is streamed, and each query head computes one score with it, whichever takes longer. Chips
     whose kernels keep up with the stream have no time of a score.
     """
-    chip, book = rank.cluster.chip, rank.book
+    chip, book = rank.cluster.chip, rank.catalogue
     drawn = book.value(chip, "hbm_bandwidth") * book.value("serving.decode", "kv_stream_efficiency")
     engines = book.value(chip, "dma_bandwidth") if book.has(chip, "dma_bandwidth") else drawn
     streamed_s = rank.kv_bytes_on_rank() / (min(drawn, engines) / rank.per_chip)
@@ -44,7 +44,7 @@ def _pair_s(rank: RankShare) -> float:
     engine = rank.overhead("decode_pair")
     if engine:
         return engine
-    how = {"ranks_per_chip": rank.per_chip, "parts": rank.book}
+    how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
     with_it, without = (
         decode_attention(rank.cluster.chip, requests, 0, 1, 1, **how).seconds  # type: ignore[arg-type]
         for requests in (1, 0)
@@ -79,5 +79,7 @@ def prefill_square_s(rank: RankShare) -> float:
     """Time of attention of a prompt token for each token before it, all layers [s]."""
     heads, keys = rank.query_heads, rank.kv_heads
     shape = AttentionShape(1, LONG_TOKENS, heads, keys, rank.model.head_dim)
-    seconds = attention_s(rank.cluster.chip, shape, ranks_per_chip=rank.per_chip, parts=rank.book)
+    seconds = attention_s(
+        rank.cluster.chip, shape, ranks_per_chip=rank.per_chip, catalogue=rank.catalogue
+    )
     return float(rank.attention_layers * seconds / (0.5 * LONG_TOKENS**2))

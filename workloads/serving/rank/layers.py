@@ -30,8 +30,8 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
 def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
     """Time of kernels between products, passes over hidden states: norms, rotation, … [s]."""
     model = rank.model
-    count = model.layers * rank.book.value(family, "layer_kernels")
+    count = model.layers * rank.catalogue.value(family, "layer_kernels")
     if model.experts:
-        count += model.moe_layers * rank.book.value(family, "expert_kernels")
+        count += model.moe_layers * rank.catalogue.value(family, "expert_kernels")
     passed = 2 * 2.0 * tokens * model.hidden
     return np.asarray(count * rank.pass_s(passed))

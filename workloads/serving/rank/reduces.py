@@ -45,8 +45,8 @@ def direct_reduce_s(rank: RankShare, size: FloatArray, family: str) -> FloatArra
 
     Either all of it in one step, or its own share first and then the shares of the others.
     """
-    port = scale_up_bytes_per_s(rank.cluster.shape) * rank.book.value(family, "peer_rate")
+    port = scale_up_bytes_per_s(rank.cluster.shape) * rank.catalogue.value(family, "peer_rate")
     peers = rank.chips - 1
-    one_step_s = rank.book.value(family, "one_step_floor") + peers * size / port
-    two = rank.book.value(family, "two_step_floor") + 2 * peers / rank.chips * size / port
+    one_step_s = rank.catalogue.value(family, "one_step_floor") + peers * size / port
+    two = rank.catalogue.value(family, "two_step_floor") + 2 * peers / rank.chips * size / port
     return np.minimum(one_step_s, two)

@@ -35,7 +35,7 @@ class RankShare:
         Chips of the replica.
     precision : str
         Precision of weights and products.
-    book : Catalogue
+    catalogue : Catalogue
     cores : int
         Logical cores of the replica, each of which runs a rank; 0 for all of its chips.
     ep : int
@@ -47,14 +47,14 @@ class RankShare:
     cluster: Cluster
     chips: int
     precision: str
-    book: Catalogue
+    catalogue: Catalogue
     cores: int = 0
     ep: int = 1
 
     @property
     def per_chip(self) -> int:
         """Return the logical cores of a chip, each of which can run a rank."""
-        return chip_family(self.cluster.chip, self.book).ranks_per_chip
+        return chip_family(self.cluster.chip, self.catalogue).ranks_per_chip
 
     @property
     def ranks(self) -> int:
@@ -68,10 +68,10 @@ class RankShare:
 
     def overhead(self, quantity: str) -> float:
         """Constant of the serving engine: the chip's own, or its family's, 0 where neither is."""
-        family = chip_family(self.cluster.chip, self.book).serving
+        family = chip_family(self.cluster.chip, self.catalogue).serving
         parts = (f"serving.{self.cluster.chip}", family)
-        described = next((part for part in parts if self.book.has(part, quantity)), None)
-        return self.book.value(described, quantity) if described else 0.0
+        described = next((part for part in parts if self.catalogue.has(part, quantity)), None)
+        return self.catalogue.value(described, quantity) if described else 0.0
 
     @property
     def query_heads(self) -> int:
@@ -87,7 +87,10 @@ class RankShare:
     def divides_sequences(self) -> bool:
         """Return whether ranks that share a KV head divide its sequence."""
         part = f"serving.{self.cluster.chip}"
-        return self.book.has(part, "flash_decoding") and self.book.value(part, "flash_decoding") > 0
+        return (
+            self.catalogue.has(part, "flash_decoding")
+            and self.catalogue.value(part, "flash_decoding") > 0
+        )
 
     def product_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
         """Time of products of ``m`` rows; engines quantise in the kernel before them [s]."""
@@ -101,14 +104,14 @@ class RankShare:
     def _launched_s(self, m: FloatArray, n: int, k: int, precision: str) -> FloatArray:
         seconds = gemm_s(
             self.cluster.chip, m, n, k, precision=precision,
-            ranks_per_chip=self.per_chip, parts=self.book,
+            ranks_per_chip=self.per_chip, catalogue=self.catalogue,
         )  # fmt: skip
         return np.asarray(seconds, float)
 
     def pass_s(self, moved_bytes: FloatArray | float) -> FloatArray:
         """Time of kernels that pass so many bytes through memory [s]."""
         seconds = elementwise_s(
-            self.cluster.chip, moved_bytes, ranks_per_chip=self.per_chip, parts=self.book
+            self.cluster.chip, moved_bytes, ranks_per_chip=self.per_chip, catalogue=self.catalogue
         )
         return np.asarray(seconds, float)
 

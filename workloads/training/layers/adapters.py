@@ -101,7 +101,9 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
 def _runs_again(shapes: RankShapes) -> bool:
     """Return whether the chip runs a recomputation; a compiler may merge it with the first run."""
     part = f"kernels.{family(shapes.chip).name}"
-    return not shapes.parts.has(part, SHARE_AGAIN) or bool(shapes.parts.value(part, SHARE_AGAIN))
+    return not shapes.catalogue.has(part, SHARE_AGAIN) or bool(
+        shapes.catalogue.value(part, SHARE_AGAIN)
+    )
 
 
 def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:

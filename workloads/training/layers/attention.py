@@ -139,7 +139,7 @@ def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
 def _turn(shapes: RankShapes, direction: Direction, key_count: int) -> Timing:
     """Step of the core on keys of another rank, at the rate that a turn of a ring keeps."""
     whole = _core(shapes, direction, key_count, causal=False)
-    kept = shapes.parts.value("training", "ring_turn_efficiency")
+    kept = shapes.catalogue.value("training", "ring_turn_efficiency")
     return replace(whole, seconds=whole.seconds / kept)
 
 
@@ -149,7 +149,7 @@ def _merged(shapes: RankShapes, direction: Direction) -> Timing:
     Forward these are outputs with their sums of exponentials, backward gradients of queries, keys
     and values. The bytes are counted from what each operation of the framework reads and writes.
     """
-    each = shapes.parts.value("training", f"ring_merge_{direction}")
+    each = shapes.catalogue.value("training", f"ring_merge_{direction}")
     values = shapes.tokens * shapes.heads * _width(shapes)
     return shapes.passes(round(each * values))
 
@@ -160,7 +160,7 @@ def _whole(shapes: RankShapes, direction: Direction) -> Timing:
     if plan.attention == "unfused":
         return kernel_times.unfused_attention(
             shapes.chip, plan.microbatch, plan.seq, shapes.heads, _width(shapes), direction,
-            ranks_per_chip=plan.ranks_per_chip, parts=shapes.parts,
+            ranks_per_chip=plan.ranks_per_chip, catalogue=shapes.catalogue,
         )  # fmt: skip
     window = min(plan.seq, model.window or plan.seq)
     return _core(shapes, direction, window, causal=window == plan.seq)
@@ -179,7 +179,11 @@ def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: b
         kv_seq=key_count, causal=causal,
     )  # fmt: skip
     core = kernel_times.attention(
-        shapes.chip, shape, direction, ranks_per_chip=plan.ranks_per_chip, parts=shapes.parts
+        shapes.chip,
+        shape,
+        direction,
+        ranks_per_chip=plan.ranks_per_chip,
+        catalogue=shapes.catalogue,
     )
     # Queries and results, keys and values; backward these and the gradients of each.
     rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count

@@ -45,21 +45,21 @@ def bucket_parameters(shapes: RankShapes) -> int:
 
     Examples
     --------
-    >>> from topologies.catalogue.catalogue import catalogue
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> from workloads.models.huggingface import named
     >>> from workloads.training.plan.plan import ParallelPlan
     >>> plan = ParallelPlan(dp=64, global_batch=64)
-    >>> some = RankShapes(named("gpt3-175b"), plan, "h100", catalogue())
+    >>> some = RankShapes(named("gpt3-175b"), plan, "h100", shipped_catalogue())
     >>> bucket_parameters(some), bucket_parameters(replace(some, chip="trn2"))
     (64000000, 134217728)
     >>> bucket_parameters(replace(some, plan=ParallelPlan(bucket_bytes=100_000_000)))
     25000000
     """
-    plan, quantity = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.parts).name}"
+    plan, quantity = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.catalogue).name}"
     if plan.bucket_bytes:
         return part(plan.bucket_bytes, GRADIENT_BYTES)
-    if shapes.parts.has("training", quantity):
-        return part(shapes.parts.integer("training", quantity), GRADIENT_BYTES)
+    if shapes.catalogue.has("training", quantity):
+        return part(shapes.catalogue.integer("training", quantity), GRADIENT_BYTES)
     return max(LEAST_BUCKET, BUCKET_OF_A_REPLICA * plan.replicas)
 
 
@@ -83,7 +83,7 @@ def buckets(sizes: Sequence[int], least: int) -> list[range]:
 def reduce_gradients(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
     """Sum gradients of replicated parameters."""
     op = "reduce-scatter" if shapes.plan.sharding else "all-reduce"
-    each = shapes.parts.integer("training", "reduced_bytes")
+    each = shapes.catalogue.integer("training", "reduced_bytes")
     return _talk(shapes, f"gradients.{what}", share, op, each)
 
 
@@ -115,7 +115,7 @@ def update(shapes: RankShapes, owned: Share) -> LayerOp:
     touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, updated)
     timing = shapes.stream(touched)
     if plan.sharding:
-        overhead_s = step_overhead_s(shapes.chip, parts=shapes.parts)
+        overhead_s = step_overhead_s(shapes.chip, catalogue=shapes.catalogue)
         timing = replace(timing, seconds=timing.seconds + overhead_s)
     return kernel("optimizer.step", timing, "optimizer")
 

@@ -25,7 +25,7 @@ def _vocabulary(shapes: RankShapes) -> int:
 
 def _loss(shapes: RankShapes, direction: str) -> Timing:
     """Kernels of the loss over this rank's logits."""
-    each = shapes.parts.integer("training", f"loss_traffic_{direction}")
+    each = shapes.catalogue.integer("training", f"loss_traffic_{direction}")
     return shapes.passes(each * shapes.tokens * _vocabulary(shapes))
 
 

@@ -38,18 +38,18 @@ def host_s(shapes: RankShapes, job: ParallelPlan, kernels: int, layers: int, pas
     """
     plan, chip = shapes.plan, shapes.chip
     if not chip.startswith(NEURON):
-        return kernels * host_dispatch_s(chip, parts=shapes.parts)
+        return kernels * host_dispatch_s(chip, catalogue=shapes.catalogue)
     if job.runtime == "eager":
-        return kernels * shapes.parts.value(PART, "eager_added")
+        return kernels * shapes.catalogue.value(PART, "eager_added")
     if not traces_lazily(job):
         return 0.0
-    rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.parts)
+    rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.catalogue)
     each_s = rank.constant("host_layer_pass")
     if plan.lora_rank:
         each_s += rank.constant("host_adapter_pass")
     deeper = shapes.model.layers / rank.constant("host_trace_layers")
     traced_s = layers * passes * each_s * deeper ** rank.constant("host_trace_growth")
-    started_s = shapes.parts.value(PART, "xla_least") if job.runtime == "xla" else 0.0
+    started_s = shapes.catalogue.value(PART, "xla_least") if job.runtime == "xla" else 0.0
     return float(max(traced_s, started_s))
 
 
@@ -73,6 +73,6 @@ def sharded_bytes_per_s(shapes: RankShapes, job: ParallelPlan) -> float:
 def _over_chips(shapes: RankShapes, job: ParallelPlan, name: str) -> float:
     """Constant of training of a chip where a plan spans several; else 0."""
     stated = f"{name}_{shapes.chip}"
-    if job.ranks <= job.ranks_per_chip or not shapes.parts.has("training", stated):
+    if job.ranks <= job.ranks_per_chip or not shapes.catalogue.has("training", stated):
         return 0.0
-    return shapes.parts.value("training", stated)
+    return shapes.catalogue.value("training", stated)

@@ -105,7 +105,7 @@ def _feed_backward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
 
 def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
     """Add gradients to those of microbatches before, where the products do not do it in passing."""
-    each = shapes.parts.integer("training", "accumulation_bytes")
+    each = shapes.catalogue.integer("training", "accumulation_bytes")
     if not each or shapes.plan.microbatches == 1:
         return []
     held = layer_share(shapes.model, shapes.plan, moe=moe).total
@@ -120,8 +120,8 @@ def _handled(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp]:
     """
     if shapes.plan.sharding < 3:
         return []
-    start_s = shapes.parts.value("training", "sharded_start")
-    each = shapes.parts.integer("training", "sharded_copy_bytes")
+    start_s = shapes.catalogue.value("training", "sharded_start")
+    each = shapes.catalogue.integer("training", "sharded_copy_bytes")
     if not (start_s or each):
         return []
     copied = shapes.passes(each * layer_share(shapes.model, shapes.plan, moe=moe).total)

@@ -131,7 +131,7 @@ class ReplicaExchange:
         rate = sharded_bytes_per_s(parameters.shapes, self.job)
         if not rate or not len(layers):
             return []
-        each = parameters.shapes.parts.integer("training", "reduced_bytes")
+        each = parameters.shapes.catalogue.integer("training", "reduced_bytes")
         exchanged = gathers * WEIGHT_BYTES * total(parameters.held(layers)).total
         exchanged += reduces * each * total(parameters.trained(layers)).total
         return [kernel("shards.wait", Timing(exchanged / rate, "assumed"), "dp")]

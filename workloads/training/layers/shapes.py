@@ -24,13 +24,13 @@ class RankShapes:
     model : Model
     plan : ParallelPlan
     chip : str
-    parts : Catalogue
+    catalogue : Catalogue
     """
 
     model: Model
     plan: ParallelPlan
     chip: str
-    parts: Catalogue
+    catalogue: Catalogue
 
     def of_kind(self, kind: Layer) -> RankShapes:
         """Return the shapes of layers of one kind."""
@@ -78,7 +78,7 @@ class RankShapes:
     def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
         """Time of matrix products in the plan's precision."""
         per, precision = self.plan.ranks_per_chip, self.plan.precision
-        how = {"batch": batch, "ranks_per_chip": per, "parts": self.parts}
+        how = {"batch": batch, "ranks_per_chip": per, "catalogue": self.catalogue}
         timing = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
         timing = replace(timing, size_bytes=round(batch * (inputs + TWO * m * n)))
@@ -106,28 +106,33 @@ class RankShapes:
         return alone if self._exchanges_beside else self._beside(alone)
 
     def _beside(self, alone: Timing) -> Timing:
-        part, taken = f"kernels.{family(self.chip, self.parts).name}", "communication_processors"
-        if not self.parts.has(part, taken):
+        part, taken = (
+            f"kernels.{family(self.chip, self.catalogue).name}",
+            "communication_processors",
+        )
+        if not self.catalogue.has(part, taken):
             return alone
-        processors = self.parts.value(part, "processors")
-        left = processors - self.parts.value(part, taken)
+        processors = self.catalogue.value(part, "processors")
+        left = processors - self.catalogue.value(part, taken)
         return replace(alone, seconds=alone.seconds * processors / left)
 
     def stream(self, size_bytes: int, work: kernel_times.Work = "streaming") -> Timing:
         """Time of an element-wise kernel over these bytes, reads and writes."""
-        how = {"ranks_per_chip": self.plan.ranks_per_chip, "parts": self.parts}
+        how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
         timing = kernel_times.elementwise(self.chip, size_bytes, work, **how)  # type: ignore[arg-type]
         return replace(timing, size_bytes=size_bytes)
 
     def passes(self, size_bytes: int) -> Timing:
         """Time of kernels over these bytes, every pass of each counted, fused or not."""
         per = self.plan.ranks_per_chip
-        timing = kernel_times.passes(self.chip, size_bytes, ranks_per_chip=per, parts=self.parts)
+        timing = kernel_times.passes(
+            self.chip, size_bytes, ranks_per_chip=per, catalogue=self.catalogue
+        )
         return replace(timing, size_bytes=size_bytes)
 
     def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
         """Time of a look-up of these rows over these bytes, or of adding them where they were."""
-        how = {"ranks_per_chip": self.plan.ranks_per_chip, "parts": self.parts}
+        how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
         timing = kernel_times.gather(
             self.chip,
             size_bytes,

@@ -18,7 +18,7 @@ from workloads.training.plan.stage_layers import chunk_layers
 
 
 def memory_in_use(
-    trace: Trace, model: Model, plan: ParallelPlan, parts: Catalogue, chip: str
+    trace: Trace, model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str
 ) -> list[Counter]:
     """Return the memory in use of each simulated rank, as a counter of its chip.
 
@@ -33,7 +33,7 @@ def memory_in_use(
         there is no counter.
     model : Model
     plan : ParallelPlan
-    parts : Catalogue
+    catalogue : Catalogue
     chip : str
         Catalogue part.
     """
@@ -44,12 +44,12 @@ def memory_in_use(
         np.asarray(labels[name]) for name in ("rank", "stage", "layer", "microbatch")
     )
     ran = (trace.times.start_ps >= 0) & (trace.times.end_ps > trace.times.start_ps)
-    gated = parts.integer("training", "gated_kept")
+    gated = catalogue.integer("training", "gated_kept")
     in_use = []
     for number in np.unique(rank[ran])[:MOST_CHIPS].tolist():
         of_rank = np.flatnonzero((rank == number) & ran)
         its_stage = int(stage[of_rank[0]])
-        kept = memory(model, plan, its_stage, parts, chip)
+        kept = memory(model, plan, its_stage, catalogue, chip)
         always = kept.weights + kept.gradients + kept.optimizer
         chunks = chunk_layers(model, plan, its_stage)
         each = [chunk_activations(model, plan, its_stage, k, gated) for k in range(plan.vpp)]

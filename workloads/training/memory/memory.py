@@ -85,7 +85,7 @@ class Memory:
         return {name: getattr(self, name) for name in names}
 
 
-def memory(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue, chip: str) -> Memory:
+def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, chip: str) -> Memory:
     """Memory of a rank of one stage.
 
     Parameters
@@ -93,7 +93,7 @@ def memory(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue, chip:
     model : Model
     plan : ParallelPlan
     stage : int
-    parts : Catalogue
+    catalogue : Catalogue
         Its part ``training`` tells what the framework keeps.
     chip : str
         Catalogue part.
@@ -104,24 +104,26 @@ def memory(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue, chip:
         for level, share in ((3, owned), (2, trained), (1, trained))
     ]
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
-    gated = parts.integer("training", "gated_kept")
+    gated = catalogue.integer("training", "gated_kept")
     activations = held_activations(model, plan, stage, gated=gated)
-    copies = parts.integer("training", "gradient_copy_bytes")
-    buffers = copies * kept[1] + _gathered(model, plan, stage) + _work(model, plan, stage, parts)
-    usable = "hbm_usable_bytes" if parts.has(chip, "hbm_usable_bytes") else "hbm_bytes"
+    copies = catalogue.integer("training", "gradient_copy_bytes")
+    buffers = (
+        copies * kept[1] + _gathered(model, plan, stage) + _work(model, plan, stage, catalogue)
+    )
+    usable = "hbm_usable_bytes" if catalogue.has(chip, "hbm_usable_bytes") else "hbm_bytes"
     return Memory(
         weights=WEIGHT_BYTES * kept[0] + adapters,
         gradients=GRADIENT_BYTES * kept[1],
         optimizer=OPTIMIZER_BYTES * kept[2],
         activations=activations,
         buffers=buffers,
-        fragments=int(parts.value("training", "fragmentation") * (activations + buffers)),
-        runtime=parts.integer("training", "runtime_bytes") // plan.ranks_per_chip,
-        capacity=parts.integer(chip, usable) // plan.ranks_per_chip,
+        fragments=int(catalogue.value("training", "fragmentation") * (activations + buffers)),
+        runtime=catalogue.integer("training", "runtime_bytes") // plan.ranks_per_chip,
+        capacity=catalogue.integer(chip, usable) // plan.ranks_per_chip,
     )
 
 
-def _work(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue) -> int:
+def _work(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue) -> int:
     """Largest need of a kernel and its neighbours, within a layer or at the loss [B].
 
     A layer: a gathered input and its gradient, the layer itself where it is computed again, and
@@ -130,13 +132,13 @@ def _work(model: Model, plan: ParallelPlan, stage: int, parts: Catalogue) -> int
     tokens = tokens_of(plan)
     layer = 2 * ELEMENT_BYTES * tokens * model.hidden + _gradients(model, plan, stage)
     if plan.recompute == "full":
-        gated = parts.integer("training", "gated_kept")
+        gated = catalogue.integer("training", "gated_kept")
         kept = kept_activations(model, plan, gated)
         layer += max(kept[kind] for kind in _held(model, plan, stage))
     if stage != end_stages(plan)[1]:
         return layer
     vocabulary = part(model.vocab, plan.tp)
-    logits = parts.integer("training", "loss_bytes") * tokens * vocabulary
+    logits = catalogue.integer("training", "loss_bytes") * tokens * vocabulary
     return max(layer, logits + WEIGHT_BYTES * vocabulary * model.hidden)
 
 
@@ -173,13 +175,13 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
     return max(shares[kind].total for kind in _held(model, plan, stage))
 
 
-def worst(model: Model, plan: ParallelPlan, parts: Catalogue, chip: str) -> Memory:
+def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
     """Memory of the stage that needs most.
 
     Of stages that hold alike layers and neither end of the model the first one has the most
     activations in every schedule.
     """
-    needs = (memory(model, plan, stage, parts, chip) for stage in unlike_stages(model, plan))
+    needs = (memory(model, plan, stage, catalogue, chip) for stage in unlike_stages(model, plan))
     return max(needs, key=lambda need: need.total)
 
 

@@ -175,16 +175,16 @@ def _size(plan_fields: Mapping[str, Any], name: str) -> int:
 
 def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:
     """Ranks of a chip: its cores over ``lnc``; without it one, or on Trainium1 its two cores."""
-    numbers, chip = cluster.catalogue, cluster.chip
-    if numbers is None or not chip:
+    catalogue, chip = cluster.catalogue, cluster.chip
+    if catalogue is None or not chip:
         return 1
-    family = chip_family(chip, numbers)
+    family = chip_family(chip, catalogue)
     if lnc is None:
-        fixed = family.is_neuron and len(numbers.variants(chip, "ranks_per_chip")) == 1
+        fixed = family.is_neuron and len(catalogue.variants(chip, "ranks_per_chip")) == 1
         return family.ranks_per_chip if fixed else 1
     if not family.is_neuron:
         raise InputError(f"--lnc is for Trainium, not for {chip}. Leave it out.")
-    cores = numbers.integer(chip, "cores")
+    cores = catalogue.integer(chip, "cores")
     if lnc < 1 or cores % lnc:
         raise InputError(f"--lnc {lnc} does not divide the {cores} cores of {chip}. Use 1 or 2.")
     return cores // lnc

@@ -48,8 +48,8 @@ def group_of(cluster: Cluster, chips: IntArray) -> Group:
 
 def _copies_within_chip(group: Group) -> bool:
     """Return whether it is known how fast ranks of one chip receive from each other."""
-    numbers = group.cluster.catalogue
-    stated = numbers is not None and numbers.has(group.cluster.chip, "collective_copy")
+    catalogue = group.cluster.catalogue
+    stated = catalogue is not None and catalogue.has(group.cluster.chip, "collective_copy")
     return stated and group.ranks > 1
 
 

@@ -26,11 +26,11 @@ LINKS = {"measured": "measured", "derived": "extrapolated"}
 """Grade of the times of collectives by that of a chip's links; any other is assumed."""
 
 
-def provenance(program_kernels: Program, parts: Catalogue, chip: str) -> dict[str, str]:
+def provenance(program_kernels: Program, catalogue: Catalogue, chip: str) -> dict[str, str]:
     """Provenance of the times of kernels by kind, and of the links' efficiency."""
     grades = {kind: _worst(program_kernels, names) for kind, names in KERNELS.items()}
-    stated = parts.has(chip, "collective_efficiency")
-    grade = parts.entry(chip, "collective_efficiency").grade if stated else "assumed"
+    stated = catalogue.has(chip, "collective_efficiency")
+    grade = catalogue.entry(chip, "collective_efficiency").grade if stated else "assumed"
     return {**grades, "collectives": LINKS.get(grade, "assumed")}
 
 

@@ -50,7 +50,7 @@ def memory_bytes_per_s(shapes: RankShapes) -> int:
     The share of the stated bandwidth that the better of them reaches alone; 0 where nobody knows
     what collectives draw.
     """
-    chip, parts = shapes.chip, shapes.parts
+    chip, parts = shapes.chip, shapes.catalogue
     if not parts.has(chip, "hbm_in_collectives"):
         return 0
     kernels = parts.value(f"kernels.{family(chip, parts).name}", "elementwise_efficiency")

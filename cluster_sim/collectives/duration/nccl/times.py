@@ -90,11 +90,11 @@ class Nccl:
 
 def has_constants(cluster: Cluster) -> bool:
     """Return whether the cluster's catalogue has constants of NCCL for its chip and fabric."""
-    numbers = cluster.catalogue
-    if cluster.plain or numbers is None or not cluster.chip:
+    catalogue = cluster.catalogue
+    if cluster.plain or catalogue is None or not cluster.chip:
         return False
     _, chip, fabric, _ = _machine(cluster)
-    parts = numbers.parts()
+    parts = catalogue.parts()
     return all(
         f"{kind}.{part}" in parts for kind in ("nccl", PART) for part in (chip, fabric) if part
     )
@@ -124,9 +124,9 @@ def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _time_ps(
-    load: Load, numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int
+    load: Load, catalogue: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int
 ) -> int:
-    costs = _constants(numbers, chip, fabric, adapter_bytes_per_s)
+    costs = _constants(catalogue, chip, fabric, adapter_bytes_per_s)
     return math.ceil(float(seconds(load, costs)) * PS_PER_S)
 
 
@@ -242,26 +242,26 @@ def constants(cluster: Cluster) -> Nccl:
 
 def _machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
     """Facts about a cluster on which its constants depend; a single domain has no fabric."""
-    numbers, fabric = cluster.catalogue, cluster.scale_out
-    if numbers is None:
+    catalogue, fabric = cluster.catalogue, cluster.scale_out
+    if catalogue is None:
         raise LookupError(f"{cluster.name} has no catalogue")
     if fabric is None or cluster.domains == 1:
-        return numbers, cluster.chip, "", 0
-    return numbers, cluster.chip, fabric.name, fabric.bandwidth_bytes_per_s
+        return catalogue, cluster.chip, "", 0
+    return catalogue, cluster.chip, fabric.name, fabric.bandwidth_bytes_per_s
 
 
 @functools.cache
-def _constants(numbers: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
+def _constants(catalogue: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
     part, far = f"nccl.{chip}", f"nccl.{fabric}"
-    of_chip = (*CHIP, *SWITCH) if numbers.has(part, SWITCH[0]) else CHIP
+    of_chip = (*CHIP, *SWITCH) if catalogue.has(part, SWITCH[0]) else CHIP
     between: tuple[str, ...] = ()
     if fabric:
-        between = (*FABRIC, *TREE) if numbers.has(far, TREE[0]) else FABRIC
+        between = (*FABRIC, *TREE) if catalogue.has(far, TREE[0]) else FABRIC
     return Nccl(
-        port=numbers.value(chip, "scale_up_bandwidth"),
+        port=catalogue.value(chip, "scale_up_bandwidth"),
         adapter=float(adapter_bytes_per_s),
-        chip={name: numbers.value(part, name) for name in of_chip},
-        fabric={name: numbers.value(far, name) for name in between},
-        tuner=tuner(numbers, chip, fabric, adapter_bytes_per_s),
-        beside=numbers.value(*BESIDE),
+        chip={name: catalogue.value(part, name) for name in of_chip},
+        fabric={name: catalogue.value(far, name) for name in between},
+        tuner=tuner(catalogue, chip, fabric, adapter_bytes_per_s),
+        beside=catalogue.value(*BESIDE),
     )

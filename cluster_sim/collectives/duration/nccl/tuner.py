@@ -77,43 +77,46 @@ class Tuner:
         return np.asarray(np.interp(np.log2(domains), doublings, self.tree_bytes))
 
 
-def tuner(numbers: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tuner:
+def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> Tuner:
     """Look up what the tuner believes of a chip and a fabric ("" for none)."""
-    of_chip, share = f"{PART}.{chip}", numbers.value(PART, "ll128_share")
-    links = numbers.value(of_chip, "link_rate")
-    has_channel = numbers.has(of_chip, "ll128_channel_rate")
-    channel = numbers.value(of_chip, "ll128_channel_rate") if has_channel else 0.0
-    flight = numbers.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
+    of_chip, share = f"{PART}.{chip}", catalogue.value(PART, "ll128_share")
+    links = catalogue.value(of_chip, "link_rate")
+    has_channel = catalogue.has(of_chip, "ll128_channel_rate")
+    channel = catalogue.value(of_chip, "ll128_channel_rate") if has_channel else 0.0
+    flight = catalogue.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
     rates = {
-        "ll": (numbers.value(of_chip, "ll_rate"), adapter_rate * numbers.value(PART, "ll_share")),
+        "ll": (
+            catalogue.value(of_chip, "ll_rate"),
+            adapter_rate * catalogue.value(PART, "ll_share"),
+        ),
         "ll128": (links * share * has_channel, min(adapter_rate * share, channel)),
         "simple": (links, adapter_rate),
     }
     believed = [
         Believed(
-            numbers.value(PART, f"{name}_start"),
-            numbers.value(PART, f"{name}_step"),
-            numbers.value(PART, f"{name}_far_step") + flight * (2 if name == "simple" else 1),
+            catalogue.value(PART, f"{name}_start"),
+            catalogue.value(PART, f"{name}_step"),
+            catalogue.value(PART, f"{name}_far_step") + flight * (2 if name == "simple" else 1),
             *rates[name],
         )
         for name in PROTOCOLS
     ]
-    nvls = numbers.has(of_chip, "in_switch_share")
+    nvls = catalogue.has(of_chip, "in_switch_share")
     return Tuner(
         tuple(believed),
-        numbers.value(PART, "in_switch_start"),
-        links * numbers.value(of_chip, "in_switch_share") if nvls else 0.0,
-        numbers.value(PART, "message"),
-        numbers.value(PART, "short_tree"),
-        _tree_bytes(numbers, f"{PART}.{fabric}") if fabric else (),
+        catalogue.value(PART, "in_switch_start"),
+        links * catalogue.value(of_chip, "in_switch_share") if nvls else 0.0,
+        catalogue.value(PART, "message"),
+        catalogue.value(PART, "short_tree"),
+        _tree_bytes(catalogue, f"{PART}.{fabric}") if fabric else (),
     )
 
 
-def _tree_bytes(numbers: Catalogue, part: str) -> tuple[float, ...]:
+def _tree_bytes(catalogue: Catalogue, part: str) -> tuple[float, ...]:
     """Largest buffers of trees in LL128 over 2, 4, 8, ... domains, as far as they are stated."""
     names = (f"tree_up_to_{2**level}" for level in range(1, 16))
-    stated = itertools.takewhile(lambda name: numbers.has(part, name), names)
-    return tuple(numbers.value(part, name) for name in stated)
+    stated = itertools.takewhile(lambda name: catalogue.has(part, name), names)
+    return tuple(catalogue.value(part, name) for name in stated)
 
 
 def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
