@@ -108,7 +108,7 @@ def _fragments(path: Path, tree: ast.Module) -> int:
     return sum(FRAGMENT.match(text) is not None for text in (*texts, *described))
 
 
-VAGUE = {"made", "found", "told", "said", "given", "own"}
+VAGUE = {"asked", "found", "given", "known", "made", "own", "said", "told"}
 """Names that say that there is a value, and not what it holds."""
 
 

@@ -61,7 +61,7 @@ class Option:
     argument: bool = False
     recorded: bool = True
 
-    def known(self) -> tuple[str, ...]:
+    def choice_texts(self) -> tuple[str, ...]:
         """Choices as text, empty where any value will do."""
         values = self.choices() if callable(self.choices) else self.choices
         return tuple(str(value) for value in values)
@@ -77,7 +77,7 @@ class Option:
         'Recomputation: none, selective or full.'
         """
         unit = f" [{self.unit}]" if self.unit else ""
-        choices = self.known()
+        choices = self.choice_texts()
         return f"{self.help}{unit}{': ' if choices else ''}{in_words(choices)}."
 
 

@@ -33,7 +33,7 @@ class Chunks:
     content : int array or None
         Where given, a send of ``count`` from ``first`` on carries the chunks
         ``content[first:first + count]``, ascending; else the chunks of these numbers.
-    known : bool
+    is_tracked : bool
         Whether the sends say which chunks they carry, so that the collective can be proven.
     """
 
@@ -42,7 +42,7 @@ class Chunks:
     target: IntArray
     group: IntArray
     content: IntArray | None = None
-    known: bool = True
+    is_tracked: bool = True
 
     def __len__(self) -> int:
         return len(self.size_bytes)

@@ -269,7 +269,7 @@ def _join_chunks(tables: Sequence[Chunks], ranks_before: IntArray) -> Chunks:
         ranks("target").astype(np.int32),
         np.repeat(np.arange(len(tables), dtype=np.int32), [len(table) for table in tables]),
         content=_join_content(tables),
-        known=all(table.known for table in tables),
+        is_tracked=all(table.is_tracked for table in tables),
     )
 
 

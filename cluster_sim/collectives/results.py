@@ -223,7 +223,7 @@ def measure_built(
     struck = fault_table(built.schedule, faults) if faults else None
     trace = run(built.schedule, engine=frame.engine, faults=struck)
     row = _row(frame, trace, (begun, ready, time.perf_counter()))
-    wanted = built.chunks.known and len(built.chip_of_rank) <= LARGEST_RANKS
+    wanted = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS
     semantics = prove(built) if (wanted if proof is None else proof) else NOT_CHECKED
     named = {"collective": built.kind, "algorithm": built.algorithm}
     return {**named, **row, "steps": built.steps, "semantics": semantics}, trace

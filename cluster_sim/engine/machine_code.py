@@ -104,16 +104,16 @@ def ingredients(source: Source) -> Iterator[str]:
     """Everything on which the machine code of a function depends, besides types and machine."""
     todo, seen = [source], {id(source)}
     while todo:
-        one = todo.pop()
-        if not hasattr(one, "function"):
-            yield one.name
+        item = todo.pop()
+        if not hasattr(item, "function"):
+            yield item.name
             continue
-        yield f"{one.function.__qualname__} {sorted(getattr(one, 'options', {}).items())}"
-        if getattr(one, "plain_indices", False):
+        yield f"{item.function.__qualname__} {sorted(getattr(item, 'options', {}).items())}"
+        if getattr(item, "plain_indices", False):
             yield "plain indices"
-        for code in _codes(one.function.__code__):
-            yield from _own(code, one.function)
-            for value in _named(code, one.function.__globals__):
+        for code in _codes(item.function.__code__):
+            yield from _own(code, item.function)
+            for value in _named(code, item.function.__globals__):
                 if isinstance(value, Source):
                     if id(value) not in seen:
                         seen.add(id(value))
@@ -135,8 +135,8 @@ def _own(code: CodeType, function: Callable[..., Any]) -> Iterator[str]:
     yield code.co_code.hex()
     yield repr((code.co_varnames, code.co_names, code.co_freevars))
     skipped = (function.__doc__,) if code is function.__code__ else ()
-    constants = (one for one in code.co_consts if not isinstance(one, CodeType))
-    yield repr([one for one in constants if one is None or one not in skipped])
+    constants = (constant for constant in code.co_consts if not isinstance(constant, CodeType))
+    yield repr([constant for constant in constants if constant is None or constant not in skipped])
 
 
 def _named(code: CodeType, scope: dict[str, Any]) -> Iterator[Any]:

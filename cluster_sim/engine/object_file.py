@@ -88,11 +88,13 @@ def _placed(binary: bytes, name: bytes) -> Placed:
     memory = mmap.mmap(-1, max(end, 1))
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for at, offset in offsets.items():
-        one = sections[at]
-        if one.kind != EMPTY:
-            memory[offset : offset + one.size] = binary[one.offset : one.offset + one.size]
+        section = sections[at]
+        if section.kind != EMPTY:
+            memory[offset : offset + section.size] = binary[
+                section.offset : section.offset + section.size
+            ]
     places = {at: base + offset for at, offset in offsets.items()}
-    (table,) = (one for one in sections if one.kind == SYMBOLS)
+    (table,) = (section for section in sections if section.kind == SYMBOLS)
     symbols = list(_symbols(binary, table, sections[table.link], places))
     for where, address in _addresses(binary, sections, offsets, symbols):
         memory[where : where + 8] = struct.pack("<Q", address % 2**64)
@@ -103,11 +105,11 @@ def _placed(binary: bytes, name: bytes) -> Placed:
 def _layout(sections: list[Section]) -> tuple[dict[int, int], int]:
     """Give a place to the sections that are in memory at run time, and say where the last ends."""
     offsets, end = {}, 0
-    for at, one in enumerate(sections):
-        if one.flags & IN_MEMORY and one.kind in (1, EMPTY):
-            end += -end % max(one.alignment, 1)
+    for at, section in enumerate(sections):
+        if section.flags & IN_MEMORY and section.kind in (1, EMPTY):
+            end += -end % max(section.alignment, 1)
             offsets[at] = end
-            end += one.size
+            end += section.size
     return offsets, end
 
 
@@ -142,15 +144,15 @@ def _addresses(
     symbols: list[tuple[bytes, int]],
 ) -> Iterator[tuple[int, int]]:
     """Addresses to be written into the sections, with their places."""
-    for one in sections:
-        if one.kind != ADDRESSES or one.info not in offsets:
+    for section in sections:
+        if section.kind != ADDRESSES or section.info not in offsets:
             continue
-        for at in range(one.offset, one.offset + one.size, ADDRESS.size):
+        for at in range(section.offset, section.offset + section.size, ADDRESS.size):
             where, what, added = ADDRESS.unpack_from(binary, at)
             address = symbols[what >> 32][1]
             if what & 0xFFFFFFFF != WHOLE_ADDRESS or not address:
                 raise Unsuited
-            yield offsets[one.info] + where, address + added
+            yield offsets[section.info] + where, address + added
 
 
 def _make_executable(base: int, size: int) -> None:

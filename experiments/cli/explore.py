@@ -30,7 +30,7 @@ class ExploreInputs:
     )
 
 
-def explore(asked: ExploreInputs, call: Invocation) -> None:
+def explore(inputs: ExploreInputs, call: Invocation) -> None:
     """Serve a local page with sliders over runs side by side.
 
     The sliders set the numbers that affect the answers most.
@@ -42,20 +42,20 @@ def explore(asked: ExploreInputs, call: Invocation) -> None:
     from experiments.explore.page import framed, page, panel
 
     pn = None if call.json else panel()
-    runs, sweeps = read_runs(asked.runs)
+    runs, sweeps = read_runs(inputs.runs)
     catalogue = shipped()
     if runs and not (call.json or call.quiet):
         sys.stderr.write(f"weighing the numbers behind {', '.join(run.name for run in runs)} …\n")
-    names = knobs(runs, asked.knobs, catalogue) if runs else []
+    names = knobs(runs, inputs.knobs, catalogue) if runs else []
     if pn is None:
         answers = [{"run": run.name, "time_s": run.seconds(catalogue)} for run in runs]
         call.answer(lambda: {"knobs": names, "rows": answers}, lambda: None, lambda run: None)
         return
     if not call.quiet:
-        sys.stderr.write(f"http://{HOST}:{asked.port} (Ctrl-C ends it)\n")
+        sys.stderr.write(f"http://{HOST}:{inputs.port} (Ctrl-C ends it)\n")
     pn.serve(
         lambda: framed(page(runs, sweeps, names, catalogue), TITLE),
-        address=HOST, port=asked.port, show=False,
-        websocket_origin=[f"{HOST}:{asked.port}", f"localhost:{asked.port}"],
+        address=HOST, port=inputs.port, show=False,
+        websocket_origin=[f"{HOST}:{inputs.port}", f"localhost:{inputs.port}"],
         title=TITLE,
     )  # fmt: skip

@@ -48,9 +48,9 @@ def fleet(
     """
     from experiments.cli.fleet_sensitivity import rank_fleet
 
-    asked, catalogue = Question(fleet, demand, policy, limits, money), catalogue_inputs.read()
-    answer = _run_all(asked, catalogue, call)
-    ranking = rank_fleet(sure, asked, answer.main[1], catalogue, call)
+    question, catalogue = Question(fleet, demand, policy, limits, money), catalogue_inputs.read()
+    answer = _run_all(question, catalogue, call)
+    ranking = rank_fleet(sure, question, answer.main[1], catalogue, call)
     document = _document(answer, call) | (ranking.document() if ranking else {})
     call.answer(
         lambda: document,
@@ -64,7 +64,7 @@ def fleet(
 class _Answer:
     """Scenarios side by side with their runs, the base first."""
 
-    asked: Question
+    question: Question
     scenarios: list[tuple[str, Scenario]]
     runs: list[FleetRun]
     build_s: float
@@ -82,19 +82,19 @@ class _Answer:
         return (*self.scenarios[place], self.runs[place])
 
 
-def _run_all(asked: Question, catalogue: Catalogue, call: Invocation) -> _Answer:
+def _run_all(question: Question, catalogue: Catalogue, call: Invocation) -> _Answer:
     from workloads.fleet.from_options import run_under, scenario_from
     from workloads.fleet.scenario import what_ifs
 
     begun = time.perf_counter()
-    base = scenario_from(asked, catalogue, call.seed)
-    scenarios = what_ifs(base, asked.demand.what_if)
+    base = scenario_from(question, catalogue, call.seed)
+    scenarios = what_ifs(base, question.demand.what_if)
     built = time.perf_counter()
     runs = [
-        run_under(scenario, asked.policy.policy, asked.policy, call.seed)
+        run_under(scenario, question.policy.policy, question.policy, call.seed)
         for _, scenario in shown(scenarios, "fleet", quiet=call.quiet)
     ]
-    return _Answer(asked, scenarios, runs, built - begun, time.perf_counter() - built)
+    return _Answer(question, scenarios, runs, built - begun, time.perf_counter() - built)
 
 
 def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     name, scenario, run = answer.main
     results = summary(run, scenario.economics, scenario.prices)
     document = {
-        "cluster": answer.asked.fleet.cluster,
-        "policy": answer.asked.policy.policy,
+        "cluster": answer.question.fleet.cluster,
+        "policy": answer.question.policy.policy,
         "scenario": name,
         "models": sorted({service.weights for service in scenario.services}),
         "replicas": replicas_document(scenario.services),
@@ -116,13 +116,13 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
         **results,
         "scaling": answer.base.scaling,
         "notes": [
-            *notes(answer.base, answer.asked),
+            *notes(answer.base, answer.question),
             *_missed(scenario, run, results),
         ],
     }
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
-    if answer.asked.policy.compare:
+    if answer.question.policy.compare:
         document["regret"] = _regret(answer, results, call)
     if len(answer.scenarios) > 1:
         document["rows"] = [
@@ -136,8 +136,8 @@ def _missed(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> li
     """Say when requests missed the SLO, and which option would have kept it."""
     from workloads.fleet.results.missed import missed_note
 
-    attained, asked = results["slo_attainment"], scenario.serving.slo.share
-    note = missed_note(run, scenario.lead_s, attained=attained, asked=asked)
+    attained, wanted = results["slo_attainment"], scenario.serving.slo.share
+    note = missed_note(run, scenario.lead_s, attained=attained, wanted=wanted)
     return [note] if note else []
 
 
@@ -161,8 +161,8 @@ def _regret(answer: _Answer, results: Mapping[str, Any], call: Invocation) -> di
     from workloads.fleet.policies.registry import bound_of
 
     _, scenario, _ = answer.main
-    usual = replace(answer.asked.policy, headroom=None)
-    bound = bound_of(answer.asked.policy.policy)
+    usual = replace(answer.question.policy, headroom=None)
+    bound = bound_of(answer.question.policy.policy)
     others = {
         name: summary(
             run_under(scenario, name, usual, call.seed), scenario.economics, scenario.prices

@@ -63,19 +63,19 @@ class FleetRanking:
         return f"{self.base.usd_per_million_tokens:.3f} USD a million"
 
 
-def expectation_at(asked: Question, base: Scenario, catalogue: Catalogue) -> Expectation:
+def expectation_at(question: Question, base: Scenario, catalogue: Catalogue) -> Expectation:
     """Return what a scenario is expected to lend and cost with other numbers of the catalogue."""
     from topologies.clusters.names import machine
     from workloads.fleet.expectation import at
     from workloads.fleet.from_options import costs_of
 
-    cluster = machine(asked.fleet.cluster, catalogue=catalogue)
-    return at(base, cluster, costs_of(cluster, asked.limits))
+    cluster = machine(question.fleet.cluster, catalogue=catalogue)
+    return at(base, cluster, costs_of(cluster, question.limits))
 
 
 def rank_fleet(
     sure: SensitivityInputs,
-    asked: Question,
+    question: Question,
     base: Scenario,
     catalogue: Catalogue,
     call: Invocation,
@@ -89,13 +89,13 @@ def rank_fleet(
     """
     if not sure.sensitivity:
         return None
-    known: dict[str, Expectation] = {}
+    expectations: dict[str, Expectation] = {}
 
     def answer(catalogue: Catalogue) -> Expectation:
         # A catalogue that notes what is read has to be read for each of the two answers.
-        if catalogue.digest not in known or isinstance(catalogue, NotingCatalogue):
-            known[catalogue.digest] = expectation_at(asked, base, catalogue)
-        return known[catalogue.digest]
+        if catalogue.digest not in expectations or isinstance(catalogue, NotingCatalogue):
+            expectations[catalogue.digest] = expectation_at(question, base, catalogue)
+        return expectations[catalogue.digest]
 
     def cost(catalogue: Catalogue) -> float:
         return answer(catalogue).usd_per_million_tokens or 0.0
@@ -109,4 +109,6 @@ def rank_fleet(
     rankings = {SHARE: sure.rank(lambda moved: answer(moved).lendable_share, catalogue, call)}
     if middle.usd_per_million_tokens is not None:
         rankings[COST] = sure.rank(cost, catalogue, call)
-    return FleetRanking(middle, {key: one for key, one in rankings.items() if one is not None})
+    return FleetRanking(
+        middle, {key: ranking for key, ranking in rankings.items() if ranking is not None}
+    )

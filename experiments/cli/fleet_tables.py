@@ -60,13 +60,13 @@ def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:
     different = {(job["units"], job["mode"]): job for job in jobs}
     rows = [
         [
-            one["mode"],
-            str(one["units"]),
-            f"{one['rollout_units']} + {one['update_units']}",
-            *(f"{one[name]:,.1f} s" for name in ("rollout_s", "update_s", "transfer_s", "step_s")),
-            one["bound"],
+            note["mode"],
+            str(note["units"]),
+            f"{note['rollout_units']} + {note['update_units']}",
+            *(f"{note[name]:,.1f} s" for name in ("rollout_s", "update_s", "transfer_s", "step_s")),
+            note["bound"],
         ]
-        for one in different.values()
+        for note in different.values()
     ]
     titles = [
         "",
@@ -87,11 +87,11 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["the fleet serves at the SLO", f"{document['capacity_requests_per_s']:,.4g} requests/s"],
         ["", f"{document['capacity_tokens_per_s']:,.4g} tokens/s"],
         ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
-        *([["", _replica_text(one)] for one in document["replicas"]] or [["", "as given"]]),
+        *([["", _replica_text(replica)] for replica in document["replicas"]] or [["", "as given"]]),
         *(
-            ["lost while a prefix cache fills", f"{one['cold_cache_s']:,.0f} s after a change"]
-            for one in document["replicas"]
-            if "cold_cache_s" in one
+            ["lost while a prefix cache fills", f"{replica['cold_cache_s']:,.0f} s after a change"]
+            for replica in document["replicas"]
+            if "cold_cache_s" in replica
         ),
         [
             "units for the busiest hour",
@@ -106,13 +106,13 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _replica_text(one: Mapping[str, Any]) -> str:
-    chips = f"{one['replicas_per_unit']} x {one['chips']} chips"
-    groups = one["expert_groups"]
+def _replica_text(replica: Mapping[str, Any]) -> str:
+    chips = f"{replica['replicas_per_unit']} x {replica['chips']} chips"
+    groups = replica["expert_groups"]
     divided = f", ep {groups} for prompts" if groups > 1 else ""
-    if "prefill_replicas" in one:
-        divided += f", {one['prefill_replicas']} prefill to {one['decode_replicas']} decode"
-    return f"{chips} with {one['model']}, {one['precision']}{divided}"
+    if "prefill_replicas" in replica:
+        divided += f", {replica['prefill_replicas']} prefill to {replica['decode_replicas']} decode"
+    return f"{chips} with {replica['model']}, {replica['precision']}{divided}"
 
 
 def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:

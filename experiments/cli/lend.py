@@ -45,14 +45,14 @@ def lend(
     from workloads.fleet.lending.night_options import limits_only, night_from
 
     question = night_from(night, fleet.slo)
-    asked = Question(
+    fleet_question = Question(
         replace(fleet, slo=limits_only(fleet.slo)),
         replace(demand, days=math.inf if demand.days is None else demand.days),
         PolicyInputs(policy="static"),  # lending needs none
         limits,
         MoneyInputs(),
     )
-    scenario = scenario_from(asked, catalogue_inputs.read(), call.seed)
+    scenario = scenario_from(fleet_question, catalogue_inputs.read(), call.seed)
     loan = lend_on(scenario, question)
     document = {
         "cluster": fleet.cluster,
@@ -61,7 +61,7 @@ def lend(
         **loan.summary(),
         **_sureness(loan, scenario),
         "scaling": scenario.scaling,
-        "notes": [note for note in (loan.note, *notes(scenario, asked)) if note],
+        "notes": [note for note in (loan.note, *notes(scenario, fleet_question)) if note],
     }
     call.answer(
         lambda: document,
@@ -81,8 +81,8 @@ def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
 def _print(document: Mapping[str, Any]) -> None:
     level = f"{document['confidence']:.4g}"
     rows = [
-        [one["from"], one["to"], f"{one['units']:,}", f"{one['chips']:,}", one["reclaim_at"]]
-        for one in document["loans"]
+        [loan["from"], loan["to"], f"{loan['units']:,}", f"{loan['chips']:,}", loan["reclaim_at"]]
+        for loan in document["loans"]
     ]
     print_table(
         f"Units that can be lent at confidence {level}, of {document['units']:,}",

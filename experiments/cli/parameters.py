@@ -35,7 +35,7 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     attributes: dict[str, Any] = {
         "required": default is REQUIRED,
         "metavar": option.metavar or None,
-        "shell_complete": _completion(option.known),
+        "shell_complete": _completion(option.choice_texts),
     }
     if default is not REQUIRED:
         attributes["default"] = None if default == () else default

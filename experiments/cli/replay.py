@@ -72,16 +72,16 @@ class TraceInputs:
     def __post_init__(self) -> None:
         from topologies.errors import InputError, suggestion
 
-        for name, value, known in (
+        for name, value, choices in (
             ("--compute", self.compute, COMPUTE),
             ("--communication", self.communication, COMMUNICATION),
         ):
-            if value not in known:
-                near = suggestion(value, known)
-                raise InputError(f"{name} {value!r} is none of {', '.join(known)}.{near}")
+            if value not in choices:
+                near = suggestion(value, choices)
+                raise InputError(f"{name} {value!r} is none of {', '.join(choices)}.{near}")
 
 
-def replay(asked: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
+def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
     """Replay an execution trace of another tool on a cluster.
 
     Collectives are timed by our algorithms on the cluster, kernels as recorded or scaled from
@@ -92,23 +92,23 @@ def replay(asked: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocati
     from workloads.traces.replay import replay_document
 
     machine = cluster(
-        asked.cluster,
-        bandwidth=asked.bandwidth,
-        latency=asked.latency,
+        inputs.cluster,
+        bandwidth=inputs.bandwidth,
+        latency=inputs.latency,
         catalogue=catalogue_inputs.read(),
     )
     played = run(
-        asked.trace,
+        inputs.trace,
         machine,
-        recorded_on=asked.recorded_on,
-        compute=asked.compute,
-        communication=asked.communication,
+        recorded_on=inputs.recorded_on,
+        compute=inputs.compute,
+        communication=inputs.communication,
         engine=call.engine,
     )
-    if asked.chakra is not None:
+    if inputs.chakra is not None:
         from workloads.traces.chakra_export import write_chakra
 
-        write_chakra(played.recording, asked.chakra)
+        write_chakra(played.recording, inputs.chakra)
     call.answer(
         lambda: replay_document(played, call.engine),
         show=lambda: _print(played),

@@ -17,18 +17,18 @@ class ReportInputs:
     folder: Path = field(metadata=option("A run directory", metavar="DIR", argument=True))
 
 
-def report(asked: ReportInputs, call: Invocation) -> None:
+def report(inputs: ReportInputs, call: Invocation) -> None:
     """Write the stand-alone page of a run directory again.
 
     The page is made from run.json and the files beside it, and written as report.html.
     """
     from experiments.reports.html import write_report
 
-    page = write_report(asked.folder, call.program)
+    page = write_report(inputs.folder, call.program)
     call.answer(
         lambda: {"report": page, "report_bytes": page.stat().st_size},
         lambda: _print(page),
-        lambda run: run.file("page.html", page.read_bytes(), title=f"Page of {asked.folder}"),
+        lambda run: run.file("page.html", page.read_bytes(), title=f"Page of {inputs.folder}"),
     )
 
 

@@ -47,7 +47,7 @@ class Explored:
         Name of its directory.
     kind : str
         ``train`` or ``collective``.
-    asked : str
+    question : str
         The question of the run in words: model, cluster and plan, or operation and cluster.
     recorded : mapping of str to float
         Parts of the step, or sizes as text, with the times that the run found [s].
@@ -59,7 +59,7 @@ class Explored:
 
     name: str
     kind: str
-    asked: str
+    question: str
     recorded: Parts
     interval_s: tuple[float, float]
     ask: Callable[[Catalogue], Parts]
@@ -85,8 +85,8 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
             sweeps[folder.name] = pd.read_csv(folder / "results.csv")
             continue
         if command not in READERS or not isinstance(inputs, dict):
-            known = ", ".join([*READERS, "sweep"])
-            raise InputError(f"{folder} is a run of {command}; runs of {known} can be explored.")
+            commands = ", ".join([*READERS, "sweep"])
+            raise InputError(f"{folder} is a run of {command}; runs of {commands} can be explored.")
         if inputs.get("catalogue") or inputs.get("variant"):
             raise InputError(
                 f"{folder} ran with --catalogue or --variant, which sliders would move again. "
@@ -160,9 +160,9 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     recorded = {str(row["size_bytes"]): float(row["time_s"]) for row in fastest.to_dict("records")}
     sizes = [format_bytes(size) for size, _ in rows]
     buffers = sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes, {sizes[0]} to {sizes[-1]}"
-    asked = f"{inputs['op']} on {inputs['cluster']}, {buffers}"
+    question = f"{inputs['op']} on {inputs['cluster']}, {buffers}"
     interval = float(fastest["low"].sum()), float(fastest["high"].sum())
-    return Explored(folder.name, "collective", asked, recorded, interval, ask)
+    return Explored(folder.name, "collective", question, recorded, interval, ask)
 
 
 READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Explored]] = {

@@ -53,7 +53,7 @@ def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataF
         rows.append(
             {
                 "run": run.name,
-                "question": run.asked,
+                "question": run.question,
                 "recorded": format_seconds(before),
                 "80 % of measured": f"{low} – {high}",
                 "now": format_seconds(after),
@@ -119,11 +119,11 @@ def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
     """
     part, _, quantity = name.rpartition(".")
     entry = catalogue.entry(part, quantity)
-    known = entry.grade
+    grade = entry.grade
     if entry.low is not None and entry.high is not None and entry.value:
         span = (f"{end / entry.value:.2f}" for end in (entry.low, entry.high))
-        known += f", may be × {' to '.join(span)}"
-    return f"{entry.written.removesuffix(' ratio')} × {factor:.2f} ({known})"
+        grade += f", may be × {' to '.join(span)}"
+    return f"{entry.written.removesuffix(' ratio')} × {factor:.2f} ({grade})"
 
 
 def panel() -> Any:

@@ -35,14 +35,14 @@ def loan_figure(loan: Loan) -> Figure:
     levels = sorted({*LEVELS, loan.question.confidence})
     for level, shade in zip(levels, np.linspace(0.75, 0.15, len(levels)), strict=True):
         units = at_confidence(loan, level)
-        asked = level == loan.question.confidence
-        remark = " (asked)" if asked else ""
+        chosen = level == loan.question.confidence
+        remark = " (asked)" if chosen else ""
         top.step(
             hours,
             np.append(units, units[-1]) * thousands,
             where="post",
-            color="#2f855a" if asked else str(shade),
-            lw=2.8 if asked else 1.2,
+            color="#2f855a" if chosen else str(shade),
+            lw=2.8 if chosen else 1.2,
             label=f"{level:.4g}{remark}" + ("" if units.any() else ": no chips"),
         )
     whole = loan.terms.units * thousands

@@ -34,8 +34,8 @@ def bars(rows: pd.DataFrame, title: str = "") -> Figure:
     title : str
     """
     telling = [name for name in FINER if name in rows and len(rows[name].unique()) > 1]
-    labels = [plan_label(one, telling) for one in rows.to_dict("records")]
-    parts = [{part: one[f"{part}_s"] for part in PARTS} for one in rows.to_dict("records")]
+    labels = [plan_label(row, telling) for row in rows.to_dict("records")]
+    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in rows.to_dict("records")]
     notes = [
         f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
         for mfu, size in zip(rows["mfu"], rows["memory_total_bytes"], strict=True)
@@ -59,7 +59,7 @@ RADIUS, DIGIT, HIGH = 2.0, 5.0, 6.0
 """Size of the circle round a numbered plan, and of a digit beside it [points]."""
 
 
-def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
+def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
     """A plan in short lines: its degrees, and those of its fields that tell it from others.
 
     Examples
@@ -67,13 +67,13 @@ def plan_label(one: Any, telling: Sequence[str] = ()) -> str:
     >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
     'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
     """
-    words = [f"tp {one['tp']}, pp {one['pp']}, dp {one['dp']:,}"]
+    words = [f"tp {plan['tp']}, pp {plan['pp']}, dp {plan['dp']:,}"]
     rest = []
     for name in telling:
-        whole_as_all = name == "etp" and one["etp"] == one["tp"]
-        if whole_as_all or (one["pp"] == 1 and name in OF_PIPELINES):
+        whole_as_all = name == "etp" and plan["etp"] == plan["tp"]
+        if whole_as_all or (plan["pp"] == 1 and name in OF_PIPELINES):
             continue
-        text, value = SAID_AS.get(name, name.replace("_", " ")), one[name]
+        text, value = SAID_AS.get(name, name.replace("_", " ")), plan[name]
         if name == "stage_layers" and not value:
             value = "even"
         rest.append(
@@ -100,7 +100,7 @@ def pareto(search: Search, top: int) -> Figure:
     memory, seconds = search.total_bytes / 1e9, search.estimate_s
     kinds_of_plans = [kind(plan) for plan in search.plans]
     for number, name in enumerate(kinds()):
-        which = np.array([one == name for one in kinds_of_plans])
+        which = np.array([kind_name == name for kind_name in kinds_of_plans])
         if which.any():
             hue = HUES[number % len(HUES)]
             axes.scatter(memory[which], seconds[which], s=9, alpha=0.5, lw=0, color=hue,
@@ -114,7 +114,9 @@ def pareto(search: Search, top: int) -> Figure:
         lw=1.2,
         label="fastest so far",
     )
-    marked = [(one.memory.total / 1e9, one.iteration_s) for one in search.finalists[:top]]
+    marked = [
+        (finalist.memory.total / 1e9, finalist.iteration_s) for finalist in search.finalists[:top]
+    ]
     capacity = search.finalists[0].memory.capacity / 1e9
     axes.axvline(capacity, color="grey", ls="--", lw=1)
     axes.text(capacity, 1.0, " memory\n of a rank", transform=axes.get_xaxis_transform(), va="top",
@@ -190,13 +192,13 @@ def worth(search: Search, top: int) -> Figure:
     kinds_of_finalists = [kind(finalist.plan) for finalist in search.finalists]
     for number, name in enumerate(kinds()):
         some = [
-            one
-            for one, its in zip(search.finalists, kinds_of_finalists, strict=True)
+            finalist
+            for finalist, its in zip(search.finalists, kinds_of_finalists, strict=True)
             if its == name
         ]
         if some:
-            times = [one.iteration_s for one in some]
-            spent = [one.worth(search.objective) / scale for one in some]
+            times = [finalist.iteration_s for finalist in some]
+            spent = [finalist.worth(search.objective) / scale for finalist in some]
             axes.plot(times, spent, "o", color=HUES[number % len(HUES)], label=name)
     seconds = np.array([finalist.iteration_s for finalist in search.finalists])
     values = np.array([finalist.worth(search.objective) / scale for finalist in search.finalists])

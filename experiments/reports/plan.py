@@ -82,9 +82,9 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     }
 
 
-def plan_interval(search: Search, one: Finalist) -> Interval:
+def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
-    return training_interval(search.model, one.plan, search.cluster.chip, one.iteration_s)
+    return training_interval(search.model, finalist.plan, search.cluster.chip, finalist.iteration_s)
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:
@@ -98,17 +98,17 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     kind = training_features(search.model, best.plan, search.cluster.chip).kind
     margin = ratio_half_width(kind)
     rows = []
-    for place, one in enumerate(search.finalists[:top], start=1):
-        ends = plan_interval(search, one)
-        tied = math.log(one.iteration_s / best.iteration_s) <= margin
-        rows.append({**row(one, place), "low": ends.low, "high": ends.high, "tied": tied})
+    for place, finalist in enumerate(search.finalists[:top], start=1):
+        ends = plan_interval(search, finalist)
+        tied = math.log(finalist.iteration_s / best.iteration_s) <= margin
+        rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": tied})
     return rows
 
 
 def ties(search: Search) -> str:
     """One line on the interval of the first plan, and on the plans tied with it."""
     rows = ranked(search, len(search.finalists))
-    tied = [str(one["rank"]) for one in rows[1:] if one["tied"]]
+    tied = [str(entry["rank"]) for entry in rows[1:] if entry["tied"]]
     ends = format_interval(plan_interval(search, search.finalists[0]))
     first = f"The first takes {format_seconds(rows[0]['iteration_s'])} {ends}"
     if not tied:
@@ -118,29 +118,29 @@ def ties(search: Search) -> str:
     return f"{first}; within the error of a ratio of two plans it ties with {', '.join(tied)}."
 
 
-def row(one: Finalist, place: int) -> dict[str, Any]:
+def row(finalist: Finalist, place: int) -> dict[str, Any]:
     """One plan: its place, its fields, both times, memory and breakdown."""
-    plan = one.plan
+    plan = finalist.plan
     return {
         "rank": place,
         **fields_of(plan),
         "microbatches": plan.microbatches,
-        "estimate_rank": one.estimate_rank,
-        "estimate_s": one.estimate_s,
-        "iteration_s": one.iteration_s,
-        "estimate_error": one.estimate_error,
-        "tokens_per_s": one.tokens_per_s,
-        "mfu": one.mfu,
-        "hfu": one.hfu,
-        "cost_usd": one.cost.cost_usd,
-        "energy_joules": one.cost.energy_joules,
-        "usd_per_million_tokens": one.cost.usd_per_million_tokens,
+        "estimate_rank": finalist.estimate_rank,
+        "estimate_s": finalist.estimate_s,
+        "iteration_s": finalist.iteration_s,
+        "estimate_error": finalist.estimate_error,
+        "tokens_per_s": finalist.tokens_per_s,
+        "mfu": finalist.mfu,
+        "hfu": finalist.hfu,
+        "cost_usd": finalist.cost.cost_usd,
+        "energy_joules": finalist.cost.energy_joules,
+        "usd_per_million_tokens": finalist.cost.usd_per_million_tokens,
         "memory_bytes": {
-            **one.memory.parts(),
-            "total": one.memory.total,
-            "capacity": one.memory.capacity,
+            **finalist.memory.parts(),
+            "total": finalist.memory.total,
+            "capacity": finalist.memory.capacity,
         },
-        "breakdown_s": dict(one.breakdown_s),
+        "breakdown_s": dict(finalist.breakdown_s),
     }
 
 
@@ -203,32 +203,32 @@ def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
     varying = [
         name
         for name in FIELDS
-        if name not in silent and len({_field(one, name) for one in shown}) > 1
+        if name not in silent and len({_field(finalist, name) for finalist in shown}) > 1
     ]
     columns = [*ALWAYS, *(name for name in varying if name not in ALWAYS)]
-    parts = [part for part in SHOWN_PARTS if any(one.breakdown_s[part] for one in shown)]
+    parts = [part for part in SHOWN_PARTS if any(finalist.breakdown_s[part] for finalist in shown)]
     heads = ["", *(HEADS.get(name, name) for name in columns), "estimate", "simulated", "error"]
     sought = WORTH.get(search.objective, {})
     heads += [*sought, "MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
     return heads, [
         [
             str(place),
-            *(_field(one, name) for name in columns),
-            format_seconds(one.estimate_s),
-            format_seconds(one.iteration_s),
-            f"{one.estimate_error:+.1%}",
-            *(tell(one) for tell in sought.values()),
-            f"{one.mfu:.1%}",
-            format_bytes(one.memory.total),
-            *(f"{one.breakdown_s[part] / one.iteration_s:.1%}" for part in parts),
+            *(_field(finalist, name) for name in columns),
+            format_seconds(finalist.estimate_s),
+            format_seconds(finalist.iteration_s),
+            f"{finalist.estimate_error:+.1%}",
+            *(tell(finalist) for tell in sought.values()),
+            f"{finalist.mfu:.1%}",
+            format_bytes(finalist.memory.total),
+            *(f"{finalist.breakdown_s[part] / finalist.iteration_s:.1%}" for part in parts),
         ]
-        for place, one in enumerate(shown, start=1)
+        for place, finalist in enumerate(shown, start=1)
     ]
 
 
 WORTH: Mapping[str, Mapping[str, Callable[[Finalist], str]]] = {
-    "cost": {"USD a step": lambda one: _number(one.cost.cost_usd, 1.0)},
-    "energy": {"kWh a step": lambda one: _number(one.cost.energy_joules, 3.6e6)},
+    "cost": {"USD a step": lambda finalist: _number(finalist.cost.cost_usd, 1.0)},
+    "energy": {"kWh a step": lambda finalist: _number(finalist.cost.energy_joules, 3.6e6)},
 }
 """Column of what plans are ranked by, where that is not their time."""
 
@@ -242,8 +242,8 @@ HEADS = {"microbatch": "mb", "sequence_parallel": "sp", "stage_layers": "layers"
 DEFAULTS = ParallelPlan()
 
 
-def _field(one: Finalist, name: str) -> str:
-    value = fields_of(one.plan)[name]
+def _field(finalist: Finalist, name: str) -> str:
+    value = fields_of(finalist.plan)[name]
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) or "even"
@@ -260,7 +260,7 @@ def shared(search: Search, top: int) -> str:
         f"{name.replace('_', ' ')} {_field(shown[0], name)}"
         for name in FIELDS
         if name not in (*ALWAYS, "global_batch", "seq", "overlap")
-        and len({_field(one, name) for one in shown}) == 1
+        and len({_field(finalist, name) for finalist in shown}) == 1
         and (name in SAID or getattr(shown[0].plan, name) != getattr(DEFAULTS, name))
     ]
     return f"All of them: {', '.join(same)}. Shares are of the simulated step, mean over ranks."

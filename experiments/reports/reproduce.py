@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
     """An input without the digest of its file."""
     if isinstance(value, dict):
         return value.get("path")
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _words(item: Any, value: Any) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _words(item: Any, value: Any) -> Iterator[str]:
     elif not flags:
         yield from (map(str, value) if isinstance(value, list) else (str(value),))
     elif isinstance(value, list) and getattr(item, "multiple", False):
-        yield from (f"{flags[-1]}={one}" for one in value)
+        yield from (f"{flags[-1]}={item}" for item in value)
     elif isinstance(value, list):
         yield f"{flags[-1]}={','.join(map(str, value))}"
     else:

@@ -269,7 +269,7 @@ def check_writable(path: Path) -> None:
         _try_to_write(nearest, path)
 
 
-def _try_to_write(folder: Path, asked: Path) -> None:
+def _try_to_write(folder: Path, path: Path) -> None:
     """Make a directory and take it away again: permissions alone do not tell of every system."""
     probe = folder / f".{os.getpid()}.probe"
     try:
@@ -277,16 +277,16 @@ def _try_to_write(folder: Path, asked: Path) -> None:
         probe.rmdir()
     except OSError as fault:
         raise InputError(
-            f"--out {asked} cannot be written: nothing can be made in {folder} ({fault.strerror}). "
-            "Choose another directory."
+            f"--out {path} cannot be written: nothing can be made in {folder} "
+            f"({fault.strerror}). Choose another directory."
         ) from None
 
 
-def _make(folder: Path, asked: str | Path) -> None:
+def _make(folder: Path, written: str | Path) -> None:
     try:
         folder.mkdir()
     except OSError as fault:
-        raise InputError(f"--out {asked} cannot be written: {system_reason(fault)}") from None
+        raise InputError(f"--out {written} cannot be written: {system_reason(fault)}") from None
 
 
 @contextmanager

@@ -73,15 +73,15 @@ def digest(document: Any) -> str:
 def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
     """Return the record of a run before it starts, with the digests of the files that it reads."""
     recorded = {key: _input(value) for key, value in inputs.items()}
-    asked = {
+    arguments = {
         "command": command,
         "inputs": recorded,
         "seed": seed,
         "version": cluster_sim.__version__,
     }
     read = {key: _content(value) for key, value in recorded.items()}
-    inputs_digest = digest({**asked, "inputs": read})
-    return {"cluster_sim_run": FORMAT, **asked, "inputs_digest": inputs_digest, "contents": []}
+    inputs_digest = digest({**arguments, "inputs": read})
+    return {"cluster_sim_run": FORMAT, **arguments, "inputs_digest": inputs_digest, "contents": []}
 
 
 def _input(value: Any) -> Any:

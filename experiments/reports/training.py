@@ -240,7 +240,7 @@ def metrics(results: Mapping[str, Any]) -> pd.DataFrame:
     rows = []
     for key, value in results.items():
         if isinstance(value, Mapping):
-            rows += [(f"{key}.{inner}", one) for inner, one in value.items()]
+            rows += [(f"{key}.{inner}", item) for inner, item in value.items()]
         elif key not in ("build_s", "simulate_s", "peak_rss_bytes"):
             rows.append((key, value))
     return pd.DataFrame(rows, columns=["metric", "value"])

@@ -56,8 +56,8 @@ def expected(scenario: Scenario) -> Expectation:
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
     price = scenario.economics.usd_per_chip_s
     chip_s = demand.minutes * MINUTE_S * scenario.cluster.chips * (1 - share)
-    known = price > 0 and tokens > 0
-    return Expectation(share, price * chip_s / tokens * 1e6 if known else None)
+    has_price = price > 0 and tokens > 0
+    return Expectation(share, price * chip_s / tokens * 1e6 if has_price else None)
 
 
 def at(base: Scenario, cluster: Cluster, costs: ChangeCosts) -> Expectation:
@@ -154,5 +154,5 @@ def broken_share(failures: Failures | None) -> float:
     # A unit has `servers` servers and loses one at a time, every mean time between its failures.
     up = failures.unit_mtbf_s * failures.servers
     rates = [failures.repair_s / (up + failures.repair_s)]
-    rates += [one.repair_s / (one.mtbf_s + one.repair_s) for one in failures.domains]
+    rates += [domain.repair_s / (domain.mtbf_s + domain.repair_s) for domain in failures.domains]
     return 1 - math.prod(1 - rate for rate in rates)

@@ -43,33 +43,35 @@ NEVER = ("inf", "never")
 FAILURES = ("on", "off", "domains")
 
 
-def scenario_from(asked: Question, catalogue: Catalogue, seed: int) -> Scenario:
+def scenario_from(question: Question, catalogue: Catalogue, seed: int) -> Scenario:
     """Build everything that the options say about the fleet, but its policy.
 
     Raises
     ------
     InputError
     """
-    check_question(asked)
-    cluster = machine(asked.fleet.cluster, catalogue=catalogue)
-    return scenario_on(cluster, demand_of(asked.demand), models_of(asked.fleet.model), asked, seed)
+    check_question(question)
+    cluster = machine(question.fleet.cluster, catalogue=catalogue)
+    return scenario_on(
+        cluster, demand_of(question.demand), models_of(question.fleet.model), question, seed
+    )
 
 
-def check_question(asked: Question) -> None:
+def check_question(question: Question) -> None:
     """Refuse words that are wrong whatever the cluster and the demand are.
 
     Raises
     ------
     InputError
     """
-    if asked.fleet.failures not in FAILURES:
-        raise InputError(f"--failures {asked.fleet.failures!r}; write {', '.join(FAILURES)}.")
-    check_name(asked.policy.policy)
-    check_texts(asked.demand.what_if)
+    if question.fleet.failures not in FAILURES:
+        raise InputError(f"--failures {question.fleet.failures!r}; write {', '.join(FAILURES)}.")
+    check_name(question.policy.policy)
+    check_texts(question.demand.what_if)
 
 
 def scenario_on(
-    cluster: Cluster, demand: Demand, models: Sequence[Share], asked: Question, seed: int
+    cluster: Cluster, demand: Demand, models: Sequence[Share], question: Question, seed: int
 ) -> Scenario:
     """Build a scenario of a cluster, a demand and models that have been read.
 
@@ -77,29 +79,29 @@ def scenario_on(
     ------
     InputError
     """
-    fleet = asked.fleet
+    fleet = question.fleet
     return scenario(
         cluster,
         demand,
         model=models,
         serving=_serving(fleet),
         period=Period(
-            days=asked.demand.days,
-            start_day=asked.demand.start_day,
-            scale_to_peak=asked.demand.peak_share,
-            noise=_noise(asked.demand.noise),
+            days=question.demand.days,
+            start_day=question.demand.start_day,
+            scale_to_peak=question.demand.peak_share,
+            noise=_noise(question.demand.noise),
             seed=seed,
         ),
         training=fleet.training,
         operation=Operation(
-            costs=costs_of(cluster, asked.limits),
-            limits=_limits(asked.limits, asked.policy),
+            costs=costs_of(cluster, question.limits),
+            limits=_limits(question.limits, question.policy),
             failing=fleet.failures != "off",
             domains=fleet.failures == "domains",
             post_training=fleet.post_training or "",
-            economics=_economics(cluster, asked.money),
-            tariff=_tariff(asked.money),
-            batch=_batch(asked.demand),
+            economics=_economics(cluster, question.money),
+            tariff=_tariff(question.money),
+            batch=_batch(question.demand),
         ),
     )
 
@@ -126,18 +128,18 @@ def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
     return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
 
 
-def _batch(asked: DemandInputs) -> BatchTier | None:
+def _batch(inputs: DemandInputs) -> BatchTier | None:
     """Read the batch tier; a deadline alone gives none."""
-    if asked.batch_share is None and asked.batch_demand is None:
-        if asked.batch_deadline != DemandInputs.batch_deadline:
+    if inputs.batch_share is None and inputs.batch_demand is None:
+        if inputs.batch_deadline != DemandInputs.batch_deadline:
             raise InputError(
-                f"--batch-deadline {asked.batch_deadline} without a batch tier; add --batch-share "
+                f"--batch-deadline {inputs.batch_deadline} without a batch tier; add --batch-share "
                 "20% or --batch-demand FILE.csv."
             )
         return None
-    share = _share(asked.batch_share, "--batch-share")
-    demand = None if asked.batch_demand is None else demand_from([asked.batch_demand])
-    return BatchTier(share, demand, _seconds(asked.batch_deadline, "--batch-deadline"))
+    share = _share(inputs.batch_share, "--batch-share")
+    demand = None if inputs.batch_demand is None else demand_from([inputs.batch_demand])
+    return BatchTier(share, demand, _seconds(inputs.batch_deadline, "--batch-deadline"))
 
 
 def _share(text: str | None, option: str) -> float:
@@ -180,18 +182,18 @@ def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> 
     return run(built, chosen, seed=seed)
 
 
-def notes(built: Scenario, asked: Question) -> list[str]:
+def notes(built: Scenario, question: Question) -> list[str]:
     """Remarks on the inputs that a reader of the results should know."""
-    policy = asked.policy.policy
-    known = 0 if built.history is None else built.history.minutes
+    policy = question.policy.policy
+    history_minutes = 0 if built.history is None else built.history.minutes
     remarks = [*built.demand.notes, *serving_notes(built.cluster, built.services)]
-    if policy == "forecast" and known < MINUTES_PER_DAY:
+    if policy == "forecast" and history_minutes < MINUTES_PER_DAY:
         remarks.append(
             "the forecast knows no earlier day when the run begins, so its first hours are "
             "guesses; --start-day 1 gives it a day of history."
         )
     need, units = built.sizing.units_needed_peak, built.cluster.domains
-    if asked.fleet.training is None:
+    if question.fleet.training is None:
         remarks += [note for note in (host_memory_note(built.jobs, units),) if note]
     if need > units:
         remarks.append(
@@ -211,7 +213,7 @@ def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
     return None
 
 
-def read_demand(demand: Demand | str | Sequence[str], asked: Question) -> Demand:
+def read_demand(demand: Demand | str | Sequence[str], question: Question) -> Demand:
     """Return a demand as it is, or what names and the other words about the demand say.
 
     Raises
@@ -221,10 +223,10 @@ def read_demand(demand: Demand | str | Sequence[str], asked: Question) -> Demand
     """
     if not isinstance(demand, Demand):
         names = (demand,) if isinstance(demand, str) else tuple(demand)
-        return demand_of(replace(asked.demand, demand=names))
+        return demand_of(replace(question.demand, demand=names))
     usual = Question().demand
     for name in ("service", "weight", "average"):
-        if getattr(asked.demand, name) != getattr(usual, name):
+        if getattr(question.demand, name) != getattr(usual, name):
             raise InputError(
                 f"{name} is a word about demands by name, and this one has been read; give its "
                 "name or file, or change the Demand itself."
@@ -239,39 +241,39 @@ def read_models(model: Model | str | None) -> list[Share]:
     )
 
 
-def demand_of(asked: DemandInputs) -> Demand:
+def demand_of(inputs: DemandInputs) -> Demand:
     """Return the demand that names or files, a service, weights and averages describe."""
-    minutes = _seconds(asked.average, "--average") / 60.0
+    minutes = _seconds(inputs.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(
-            f"--average {asked.average} is not a whole number of minutes; write 1min or 1h."
+            f"--average {inputs.average} is not a whole number of minutes; write 1min or 1h."
         )
     return demand_from(
-        asked.demand or ["azure-code"],
-        service=asked.service,
-        weights=asked.weight,
+        inputs.demand or ["azure-code"],
+        service=inputs.service,
+        weights=inputs.weight,
         average_minutes=int(minutes),
     )
 
 
-def _limits(asked: LimitInputs, policy: PolicyInputs) -> Limits:
+def _limits(inputs: LimitInputs, policy: PolicyInputs) -> Limits:
     return Limits(
-        floor=asked.floor,
+        floor=inputs.floor,
         cap=policy.cap,
-        block=asked.block,
+        block=inputs.block,
         changes_per_minute=policy.changes_per_minute,
         min_lease_s=_seconds(policy.lease, "--lease"),
         notice_s=_seconds(policy.notice, "--notice"),
-        reserve=asked.reserve,
+        reserve=inputs.reserve,
     )
 
 
-def costs_of(cluster: Cluster, asked: LimitInputs) -> ChangeCosts:
+def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
     """Return what changes of role cost by the options."""
-    by_source = ChangeCosts.of(cluster, source=asked.weights)
-    if asked.change_time is None:
+    by_source = ChangeCosts.of(cluster, source=inputs.weights)
+    if inputs.change_time is None:
         return by_source
-    return ChangeCosts.fixed(_seconds(asked.change_time, "--change-time"))
+    return ChangeCosts.fixed(_seconds(inputs.change_time, "--change-time"))
 
 
 def _seconds(text: str, option: str) -> float:

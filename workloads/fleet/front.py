@@ -147,14 +147,14 @@ def run_fleet(
     >>> fleet.summary["chips"]
     1280
     """
-    known = list(FleetWords.__annotations__)
+    options = list(FleetWords.__annotations__)
     named = policy if isinstance(policy, str) else None
-    asked = question_of(words, known, policy=named, days=days, scale_to_peak=scale_to_peak)
-    check_question(asked)
-    requests, models = read_demand(demand, asked), read_models(model)
-    built = scenario_on(as_cluster(cluster), requests, models, asked, seed)
-    built = _one_what_if(built, asked.demand.what_if)
-    return FleetResult(built, _run_under(built, policy, asked.policy, seed), asked.policy, seed)
+    question = question_of(words, options, policy=named, days=days, scale_to_peak=scale_to_peak)
+    check_question(question)
+    requests, models = read_demand(demand, question), read_models(model)
+    usual = scenario_on(as_cluster(cluster), requests, models, question, seed)
+    built, settings = _one_what_if(usual, question.demand.what_if), question.policy
+    return FleetResult(built, _run_under(built, policy, settings, seed), settings, seed)
 
 
 def _run_under(

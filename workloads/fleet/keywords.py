@@ -91,14 +91,14 @@ class FleetWords(LendWords, total=False):
     carbon: float
 
 
-def question_of(words: Mapping[str, Any], known: Sequence[str], **stated: Any) -> Question:
+def question_of(words: Mapping[str, Any], options: Sequence[str], **stated: Any) -> Question:
     """Return what keywords ask of a fleet.
 
     Parameters
     ----------
     words : mapping of str to object
         Options as keywords; None leaves one at its default.
-    known : sequence of str
+    options : sequence of str
         Words that the function takes, for its error message.
     **stated
         Options that are parameters of the function.
@@ -114,8 +114,8 @@ def question_of(words: Mapping[str, Any], known: Sequence[str], **stated: Any) -
     '600s'
     """
     for name in words:
-        if name not in known:
-            near = suggestion(name, known)
+        if name not in options:
+            near = suggestion(name, options)
             raise InputError(
                 f"a fleet has no word {shown(name)!r}.{near} Words are those of --help."
             )

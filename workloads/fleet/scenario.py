@@ -207,9 +207,10 @@ def scenario(
     """
     period, operation = period or Period(), operation or Operation()
     serving, (demand, models) = serving or Serving(), _divided(demand, model)
-    asked = _window(interactive(demand, operation.batch), period)
-    services = services_from(asked.demand, cluster, models, serving)
-    horizon, sized = _scaled(asked, services, cluster.domains, period)
+    window = _window(interactive(demand, operation.batch), period)
+    services = services_from(window.demand, cluster, models, serving)
+    jobs = night_work(cluster, models, training, services, window.demand, operation.post_training)
+    horizon, sized = _scaled(window, services, cluster.domains, period)
     quiet = Scenario(
         cluster,
         horizon,
@@ -218,7 +219,7 @@ def scenario(
         sizing=sized,
         demand=horizon.demand,
         services=services,
-        jobs=night_work(cluster, models, training, services, asked.demand, operation.post_training),
+        jobs=jobs,
         fleet=_fleet(cluster, services, operation),
         economics=operation.economics or Economics.of(cluster),
         tariff=operation.tariff,
@@ -315,12 +316,12 @@ def _prices_ahead(scenario: Scenario) -> FloatArray:
 
 
 def _scaled(
-    asked: Horizon, services: Sequence[Service], units: int, period: Period
+    horizon: Horizon, services: Sequence[Service], units: int, period: Period
 ) -> tuple[Horizon, Sizing]:
     """Scale the demand of a run and of the time before it, and compare it with the fleet."""
-    factor = scale_factor(asked.demand, services, units, scale_to_peak=period.scale_to_peak)
-    before = None if asked.history is None else asked.history.times(factor)
-    demand = asked.demand.times(factor)
+    factor = scale_factor(horizon.demand, services, units, scale_to_peak=period.scale_to_peak)
+    before = None if horizon.history is None else horizon.history.times(factor)
+    demand = horizon.demand.times(factor)
     return Horizon(demand, before), sizing(demand, services, units, scale=factor)
 
 

@@ -40,13 +40,13 @@ def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: 
     InputError
         For a word that there is not, and a value that the option refuses.
     """
-    known = [*(field.name for field in fields(JobPlan)), *WORDS]
+    names = [*(field.name for field in fields(JobPlan)), *WORDS]
     changes: dict[str, Any] = {}
     for name, value in words.items():
-        if name not in known:
+        if name not in names:
             raise InputError(
-                f"a job has no word {shown(name)!r}.{suggestion(name, known)} Words are "
-                f"{', '.join(known)}."
+                f"a job has no word {shown(name)!r}.{suggestion(name, names)} Words are "
+                f"{', '.join(names)}."
             )
         if name not in WORDS and name != "spares":
             changes[name] = value
@@ -61,8 +61,8 @@ def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]
     if name == "spares":
         return {"spares": None if text == AUTO else _spares(text)}
     if name == "checkpoint_interval":
-        known = None if text == AUTO else _seconds(text, "--checkpoint-interval", least=0.001)
-        return {"interval_s": known}
+        seconds = None if text == AUTO else _seconds(text, "--checkpoint-interval", least=0.001)
+        return {"interval_s": seconds}
     if name == "checkpoint":
         check_choice("--checkpoint", text, CHECKPOINTS)
         return {"blocking": text == "blocking", "peers": text == "peer"}

@@ -55,7 +55,7 @@ class Stage:
     talk: Talk
 
     @cached_property
-    def known(self) -> dict[tuple[Layer, int], FloatArray]:
+    def times_of_chunks(self) -> dict[tuple[Layer, int], FloatArray]:
         """Times of chunks that were asked for, by the kind of their layers."""
         return {}
 
@@ -82,9 +82,9 @@ def ends_s(stage: Stage) -> FloatArray:
 
 def _through(stage: Stage, number: int, kind: Layer) -> FloatArray:
     """Time of a chunk by phase: forward, backward, and weights if split [s]."""
-    if (kind, number) not in stage.known:
-        stage.known[kind, number] = _timed(stage, number, kind)
-    return stage.known[kind, number]
+    if (kind, number) not in stage.times_of_chunks:
+        stage.times_of_chunks[kind, number] = _timed(stage, number, kind)
+    return stage.times_of_chunks[kind, number]
 
 
 def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:

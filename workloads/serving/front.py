@@ -203,8 +203,8 @@ def _options(words: ServeWords, cluster: Cluster) -> ServingOptions:
     for name in words:
         if name not in ServeWords.__annotations__:
             near = suggestion(name, ServeWords.__annotations__)
-            known = ", ".join(ServeWords.__annotations__)
-            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {known}.")
+            names = ", ".join(ServeWords.__annotations__)
+            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {names}.")
     stated = dict(words)
     batching = {name: stated[name] for name in BATCHING if name in stated}
     if batching and stated.get("batching") is not None:

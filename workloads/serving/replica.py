@@ -85,7 +85,7 @@ class _State:
     pieces: list[list[int]] = field(default_factory=list)
     owed: float = 0.0
     closed: bool = False
-    asked: int = 0
+    sent: int = 0
     gaps: list[tuple[float, float]] = field(default_factory=list)
     busy: float = 0.0
     peak: int = 0
@@ -164,7 +164,7 @@ def closed_loop(
     arrival[:concurrency] = 0.0
     timed = replace(requests, arrival_s=arrival)
     state = _state(profile, timed, batching, speculation, seed)
-    state.closed, state.asked = True, min(concurrency, len(requests))
+    state.closed, state.sent = True, min(concurrency, len(requests))
     return _serve(state)
 
 
@@ -380,6 +380,6 @@ def _ended(state: _State, request: int, end: FloatArray) -> None:
     """Free the room of a request; in a closed loop its user sends the next one."""
     end[request] = state.now
     state.reserved -= int(state.requests.prompt[request] + state.requests.output[request])
-    if state.closed and state.asked < len(state.requests):
-        state.requests.arrival_s[state.asked] = state.now
-        state.asked += 1
+    if state.closed and state.sent < len(state.requests):
+        state.requests.arrival_s[state.sent] = state.now
+        state.sent += 1

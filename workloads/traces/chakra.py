@@ -177,9 +177,9 @@ def _read(
         _add(columns, rank, path, node, groups)
         itself = {node.id} if nested else set()
         waits[node.id] = [
-            one
-            for one in (*node.data_deps, *(() if nested else node.ctrl_deps))
-            if one not in itself
+            dependency
+            for dependency in (*node.data_deps, *(() if nested else node.ctrl_deps))
+            if dependency not in itself
         ]
     _link(columns, first, path, waits)
     return version
@@ -189,13 +189,13 @@ def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence
     """Let the nodes from row ``first`` on wait for those that they name, earlier ones first."""
     place = {number: row for row, number in enumerate(waits)}
     for number, dependencies in waits.items():
-        unknown = next((one for one in dependencies if one not in place), None)
+        unknown = next((dependency for dependency in dependencies if dependency not in place), None)
         if unknown is not None:
             raise InputError(
                 f"{path}: node {number} waits for node {unknown}, which is unknown. "
                 "Give the whole trace."
             )
-    if any(place[one] >= place[number] for number in waits for one in waits[number]):
+    if any(place[waited] >= place[number] for number in waits for waited in waits[number]):
         order = in_order(waits)
         if len(order) == len(waits):  # else there is a cycle, which is refused by its nodes
             columns.reorder(first, [place[number] for number in order])
@@ -215,7 +215,7 @@ def _version(content: bytes, path: Path) -> str:
         ) from None
     if metadata.version:
         return str(metadata.version)
-    stated = {one.name: _value(one) for one in metadata.attr}
+    stated = {attribute.name: _value(attribute) for attribute in metadata.attr}
     return f"before 0.0.4 (schema {stated['schema']})" if "schema" in stated else "before 0.0.4"
 
 
@@ -232,7 +232,7 @@ def _add(
     columns: Columns, rank: int, path: Path, node: Any, groups: Mapping[str, tuple[int, ...]]
 ) -> int:
     """Add one node."""
-    stated = {one.name: _value(one) for one in node.attr}
+    stated = {attribute.name: _value(attribute) for attribute in node.attr}
     where = f"{path}: node {node.id} ({node.name[:60]})"
     kind = KIND.get(node.type)
     if kind is None:
@@ -243,7 +243,7 @@ def _add(
             f"{LONGEST_US} µs. Trace it again."
         )
     duration_ps = int(node.duration_micros) * PS_PER_US
-    known: dict[str, Any] = {"duration_ps": duration_ps}
+    attributes: dict[str, Any] = {"duration_ps": duration_ps}
     host = bool(stated.get("is_cpu_op"))
     lane = HOST_LANE if host else DEVICE
     if kind == COLLECTIVE and "comm_type" not in stated:
@@ -252,19 +252,19 @@ def _add(
         kind = HOST
     if kind in (SEND, RECEIVE, COLLECTIVE):
         lane = NETWORK
-        known["size_bytes"] = _whole(stated, "comm_size", where)
+        attributes["size_bytes"] = _whole(stated, "comm_size", where)
     if kind in (SEND, RECEIVE, COLLECTIVE) and _lacks(stated, kind, duration_ps, where):
         # The recorded time is kept, and nobody is met: a group of this rank alone.
-        kind, known["group"] = COLLECTIVE, Group(f"rank {rank} alone", (rank,))
+        kind, attributes["group"] = COLLECTIVE, Group(f"rank {rank} alone", (rank,))
     elif kind == COLLECTIVE:
-        known |= _collective(stated, where, groups)
+        attributes |= _collective(stated, where, groups)
     elif kind in (SEND, RECEIVE):
-        known["peer"] = _whole(stated, _peer(kind), where)
-        known["tag"] = _whole(stated, "comm_tag", where)
+        attributes["peer"] = _whole(stated, _peer(kind), where)
+        attributes["tag"] = _whole(stated, "comm_tag", where)
     else:
-        known["size_bytes"] = _whole(stated, "tensor_size", where)
-        known["flops"] = _whole(stated, "num_ops", where)
-    return columns.add(rank, lane, Node(kind, node.name or "unnamed", int(node.id), **known))
+        attributes["size_bytes"] = _whole(stated, "tensor_size", where)
+        attributes["flops"] = _whole(stated, "num_ops", where)
+    return columns.add(rank, lane, Node(kind, node.name or "unnamed", int(node.id), **attributes))
 
 
 def _peer(kind: int) -> str:
@@ -311,6 +311,6 @@ def _collective(
         )
     name = schema.COLLECTIVES[number]
     timed = STANDS_FOR.get(name, name)
-    known = OPERATIONS.index(timed) if timed in OPERATIONS else UNKNOWN
+    operation = OPERATIONS.index(timed) if timed in OPERATIONS else UNKNOWN
     group = str(stated.get("pg_name", "") or "")
-    return {"operation": known, "group": Group(group, groups.get(group, ()))}
+    return {"operation": operation, "group": Group(group, groups.get(group, ()))}

@@ -61,7 +61,9 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
     for src, dst, lag in rows:
         before[dst].append((src, lag))
     names = _group_names(recording)
-    members = {names[k]: list(one.ranks) for k, one in enumerate(recording.groups) if one.ranks}
+    members = {
+        names[k]: list(group.ranks) for k, group in enumerate(recording.groups) if group.ranks
+    }
     files = [f"{name}.{rank}.et" for rank in recording.ranks.tolist()]
     with whole_files(folder) as part:
         for file, rank in zip(files, recording.ranks.tolist(), strict=True):

@@ -26,8 +26,8 @@ def groups_beside(paths: Sequence[Path]) -> Groups:
     InputError
         For a file that is named after groups and cannot be read; others need not be of groups.
     """
-    known: Groups = {}
-    for folder in sorted({one.parent for one in paths}):
+    groups: Groups = {}
+    for folder in sorted({path.parent for path in paths}):
         for file in sorted(folder.glob("*.json"))[:8]:
             try:
                 document = json.loads(read_bounded(file, 2**24))
@@ -40,8 +40,8 @@ def groups_beside(paths: Sequence[Path]) -> Groups:
                     ) from None
                 continue
             if isinstance(document, dict):
-                known |= _members(document.items())
-    return known
+                groups |= _members(document.items())
+    return groups
 
 
 def groups_made(node: Any) -> Groups:
@@ -54,8 +54,10 @@ def groups_made(node: Any) -> Groups:
         listed = json.loads(stated[0] if isinstance(stated, list | tuple) else stated)
     except (ValueError, SyntaxError, TypeError, IndexError, MemoryError, RecursionError):
         return {}
-    whole = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    return _members((one.get("pg_name", ""), _ranks(one)) for one in whole)
+    whole = (
+        [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    )
+    return _members((entry.get("pg_name", ""), _ranks(entry)) for entry in whole)
 
 
 def _ranks(group: Mapping[str, Any]) -> Any:
@@ -71,5 +73,6 @@ def _members(named: Any) -> Groups:
     return {
         str(name): tuple(ranks)
         for name, ranks in named
-        if isinstance(ranks, list) and all(type(one) is int and 0 <= one < 2**31 for one in ranks)
+        if isinstance(ranks, list)
+        and all(type(rank) is int and 0 <= rank < 2**31 for rank in ranks)
     }

@@ -79,7 +79,7 @@ def _rank(columns: Columns, program: Program, row: int, talks: Talks) -> None:
             rows.append(columns.add(row, 0, work))
             continue
         exchange, group = talk
-        members = [int(one) for one in program.exchanges[exchange].members[group]]
+        members = [int(rank) for rank in program.exchanges[exchange].members[group]]
         if step.collective == "send":
             kind = SEND if step.name.endswith(".send") else RECEIVE
             peer = next(member for member in members if member != row)
@@ -87,8 +87,8 @@ def _rank(columns: Columns, program: Program, row: int, talks: Talks) -> None:
             rows.append(columns.add(row, 0, message))
             continue
         name = f"{step.axis}.{exchange}.{group}"
-        known = step.collective if step.collective in OPERATIONS else "unknown"
-        operation = OPERATIONS.index(known)
+        called = step.collective if step.collective in OPERATIONS else "unknown"
+        operation = OPERATIONS.index(called)
         group_of_ranks = Group(name, tuple(sorted(members)))
         collective = Node(
             COLLECTIVE, step.name, op, size_bytes=step.size_bytes, operation=operation,

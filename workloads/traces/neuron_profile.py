@@ -55,9 +55,9 @@ def _summaries(document: Any) -> dict[str, Mapping[str, Any]]:
     if "total_time" in document:
         return {"summary": document}
     return {
-        str(key): one
-        for key, one in document.items()
-        if isinstance(one, dict) and "total_time" in one
+        str(key): value
+        for key, value in document.items()
+        if isinstance(value, dict) and "total_time" in value
     }
 
 

@@ -105,8 +105,8 @@ class Replay:
         )
         each = attribute_ps(spans, part.astype(np.int8), len(PARTS))[:, : len(PARTS)]
         mean_s = each.mean(axis=0) / PS_PER_S / self.iterations
-        known = {name: float(value) for name, value in zip(PARTS, mean_s, strict=True)}
-        return {**known, "waiting": max(0.0, self.iteration_s - sum(known.values()))}
+        parts = {name: float(value) for name, value in zip(PARTS, mean_s, strict=True)}
+        return {**parts, "waiting": max(0.0, self.iteration_s - sum(parts.values()))}
 
 
 def read_traces(paths: Sequence[str | Path]) -> Recording:
@@ -141,7 +141,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
                 raise InputError(f"{path} cannot be read: {no_such_file(path)}")
             files.append(path)
             continue
-        inside = [one for one in sorted(path.iterdir()) if one.is_file()][: MOST_FILES + 1]
+        inside = [file for file in sorted(path.iterdir()) if file.is_file()][: MOST_FILES + 1]
         patterns = ((".et", ".et.gz"), (".json", ".json.gz"), (".goal", ".goal.gz"))
         chosen = next(
             (some for ends in patterns if (some := [f for f in inside if f.name.endswith(ends)])),

@@ -130,9 +130,9 @@ def _named(device: str) -> str:
 
 def _source(chip: str, catalogue: Catalogue) -> str:
     if chip and not (catalogue.has(chip, "hbm_bandwidth") and catalogue.has(chip, "bf16_peak")):
-        known = [part for part in catalogue.parts() if catalogue.has(part, "bf16_peak")]
+        chips = [part for part in catalogue.parts() if catalogue.has(part, "bf16_peak")]
         raise InputError(
-            f"--recorded-on {chip!r} is no chip of the catalogue.{suggestion(chip, known)} "
-            f"There are {', '.join(sorted(known))}."
+            f"--recorded-on {chip!r} is no chip of the catalogue.{suggestion(chip, chips)} "
+            f"There are {', '.join(sorted(chips))}."
         )
     return chip

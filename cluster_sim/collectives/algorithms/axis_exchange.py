@@ -190,5 +190,5 @@ class _Plan:
             chunks = Chunks.table(sizes, pair // self.ranks, pair % self.ranks)
             chunks = replace(chunks, content=np.concatenate(self.content))
         else:
-            chunks = replace(Chunks.table(np.concatenate(self.bytes), 0, 0), known=False)
+            chunks = replace(Chunks.table(np.concatenate(self.bytes), 0, 0), is_tracked=False)
         return gathered(self.table, channels, chunks, self.ranks)

@@ -138,7 +138,7 @@ def staged_by_few(
         up = [replace(stage, reduces=False) for stage in down[::-1]]
         _add_part(table, channels, down * call.reduces + up * call.gathers, ranks, slices)
     chunks = Chunks.table(np.repeat(np.concatenate(blocks), ranks), EVERY, EVERY)
-    return gathered(table, channels.table(), replace(chunks, known=False), ranks)
+    return gathered(table, channels.table(), replace(chunks, is_tracked=False), ranks)
 
 
 def staged_count(call: CollectiveCall, parts: Sequence[Sequence[int]], slices: int) -> int:

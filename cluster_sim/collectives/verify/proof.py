@@ -70,7 +70,7 @@ def prove(collective: Collective) -> str:
         does not have, when a route has a gap, or when the edges form a cycle.
     """
     schedule, chunks = collective.schedule, collective.chunks
-    if not chunks.known:
+    if not chunks.is_tracked:
         raise ProofError(
             f"{collective.algorithm} on {len(collective.group_of_rank):,} ranks does not list what "
             "its messages carry; use fewer ranks to prove it"

@@ -50,7 +50,7 @@ def test_the_note_names_the_quarter_and_a_headroom_that_keeps_the_slo() -> None:
     assert (first.needed_units, first.rise) == (15.0, 1.5)
     assert first.time_utc.endswith("02:00")
     assert first.share > 0.5
-    note = missed_note(run, LEAD_S, attained=_attained(run), asked=0.999)
+    note = missed_note(run, LEAD_S, attained=_attained(run), wanted=0.999)
     assert "from 2024-01-01T02:00, which needed 15 units" in note
     assert "1.50 times the need of 10 minutes before" in note
     assert "steps at every full hour" in note
@@ -58,13 +58,13 @@ def test_the_note_names_the_quarter_and_a_headroom_that_keeps_the_slo() -> None:
     assert advised == pytest.approx(0.5)
     better = _run(_step(900.0), advised)
     assert _attained(run) < 0.99 < 0.999 < _attained(better)
-    assert missed_note(better, LEAD_S, attained=_attained(better), asked=0.999) == ""
+    assert missed_note(better, LEAD_S, attained=_attained(better), wanted=0.999) == ""
 
 
 def test_a_need_beyond_the_fleet_and_a_rise_beyond_any_headroom_say_so() -> None:
     large = _run(_step(6000.0, 125), 0.1)
-    assert "more than the fleet has" in missed_note(large, LEAD_S, attained=0.5, asked=0.99)
+    assert "more than the fleet has" in missed_note(large, LEAD_S, attained=0.5, wanted=0.99)
     steep = _run(_step(2100.0, 125), 0.1)
-    note = missed_note(steep, LEAD_S, attained=_attained(steep), asked=0.999)
+    note = missed_note(steep, LEAD_S, attained=_attained(steep), wanted=0.999)
     assert "No headroom up to 1 meets such rises" in note
     assert "full hour" not in note

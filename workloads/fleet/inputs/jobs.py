@@ -94,14 +94,14 @@ class TrainingJob:
                 f"job {self.name}: unknown reclaim {self.reclaim!r}; choose from "
                 f"{', '.join(RECLAIMS)}." + suggestion(self.reclaim, RECLAIMS)
             )
-        for what, value, known in (
+        for what, value, choices in (
             ("checkpoint", self.checkpoint, CHECKPOINTS),
             ("standby", self.standby, STANDBYS),
         ):
-            if value not in known:
+            if value not in choices:
                 raise InputError(
-                    f"job {self.name}: {what} is {value!r}; it is one of {', '.join(known)}."
-                    + suggestion(value, known)
+                    f"job {self.name}: {what} is {value!r}; it is one of {', '.join(choices)}."
+                    + suggestion(value, choices)
                 )
         if (self.reclaim == "drain") != self.evaluation:
             raise InputError(

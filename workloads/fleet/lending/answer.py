@@ -127,7 +127,7 @@ class Loan:
     question: Night
     terms: Terms
     begin: pd.Timestamp
-    known: NightErrors
+    errors: NightErrors
     tested: Backtest
     windows: tuple[Window, ...]
     runs: tuple[Window, ...]
@@ -136,12 +136,12 @@ class Loan:
     @property
     def nights(self) -> Nights:
         """The nights of the history."""
-        return self.known.nights
+        return self.errors.nights
 
     @property
     def history_nights(self) -> int:
         """Nights of the history from whose errors the margin is learned."""
-        return len(self.known.known(len(self.nights)))
+        return len(self.errors.before(len(self.nights)))
 
     @property
     def note(self) -> str:
@@ -200,8 +200,12 @@ class Loan:
         early = int(-(-self.terms.reclaim_s // 60))
         return {
             "windows": [
-                {"from": self.moment(one.first), "to": self.moment(one.last), "units": one.units}
-                for one in self.windows
+                {
+                    "from": self.moment(window.first),
+                    "to": self.moment(window.last),
+                    "units": window.units,
+                }
+                for window in self.windows
             ],
             "loans": [
                 {
@@ -288,14 +292,14 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
         minutes=minutes,
         window=question.window_minutes,
     )
-    known = night_errors(nights, question.share)
-    tested = backtest(known, confidence=question.confidence, limit=terms.most_units)
+    errors = night_errors(nights, question.share)
+    tested = backtest(errors, confidence=question.confidence, limit=terms.most_units)
     free = free_units(terms, tested.coming)
     return Loan(
         question=question,
         terms=terms,
         begin=end + pd.Timedelta(minutes=lead),
-        known=known,
+        errors=errors,
         tested=tested,
         windows=tuple(merged(nights.edges.tolist(), free.tolist())),
         runs=tuple(whole_loans(nights.edges.tolist(), free.tolist())),
@@ -309,7 +313,7 @@ def at_capacity(loan: Loan, factor: float) -> npt.NDArray[np.int64]:
 
 def at_confidence(loan: Loan, confidence: float) -> npt.NDArray[np.int64]:
     """Units that are free in each window of the same night at another confidence."""
-    tested = backtest(loan.known, confidence=confidence, limit=loan.terms.most_units)
+    tested = backtest(loan.errors, confidence=confidence, limit=loan.terms.most_units)
     return free_units(loan.terms, tested.coming)
 
 
@@ -362,7 +366,7 @@ Window(first=60, last=120, units=2)]
         if count > level:
             open_loans.append((moment, count - level))
             level = count
-    return sorted(result, key=lambda one: (one.first, -one.last))
+    return sorted(result, key=lambda window: (window.first, -window.last))
 
 
 def minute_of_day(text: str) -> int:

@@ -75,9 +75,9 @@ class NightErrors:
     expected: list[FloatArray]
     errors: FloatArray
 
-    def known(self, number: int) -> FloatArray:
-        """Errors of the nights that had ended when this one was decided on; (known, forms)."""
-        return self.errors[: max(int(self.nights.known[number]) - self.first, 2)]
+    def before(self, number: int) -> FloatArray:
+        """Errors of the nights that had ended when this one was decided on; (nights, forms)."""
+        return self.errors[: max(int(self.nights.ended[number]) - self.first, 2)]
 
 
 def night_errors(nights: Nights, share: float) -> NightErrors:
@@ -88,8 +88,8 @@ def night_errors(nights: Nights, share: float) -> NightErrors:
     InputError
         For a history with too few nights to learn a margin from.
     """
-    first = int(np.argmax(nights.known >= 1))
-    if len(nights) < first + FEWEST + 1 or not nights.known[first]:
+    first = int(np.argmax(nights.ended >= 1))
+    if len(nights) < first + FEWEST + 1 or not nights.ended[first]:
         raise InputError(
             f"the history has {len(nights)} whole nights; at least {first + FEWEST + 1} are needed "
             "to state a confidence. Give a longer history."
@@ -104,7 +104,7 @@ def night_errors(nights: Nights, share: float) -> NightErrors:
     return NightErrors(nights, share, first, expected, errors)
 
 
-def backtest(known: NightErrors, *, confidence: float, limit: float) -> Backtest:
+def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> Backtest:
     """Answer every night from those before it, and the coming night from all.
 
     Of several forms of the expectation, each night uses the one whose answers would have cost least
@@ -115,31 +115,31 @@ def backtest(known: NightErrors, *, confidence: float, limit: float) -> Backtest
 
     Parameters
     ----------
-    known : NightErrors
+    nights_errors : NightErrors
     confidence : float
         Share of nights in which demand has to stay within the capacity.
     limit : float
         Units that there are; nothing more can be kept.
     """
-    nights, asked = known.nights, 1 - confidence
-    risk, loss, excess = AIM * asked, np.zeros(len(FORMS)), np.zeros(len(FORMS))
+    nights, wanted_risk = nights_errors.nights, 1 - confidence
+    risk, loss, excess = AIM * wanted_risk, np.zeros(len(FORMS)), np.zeros(len(FORMS))
     answers: list[_Answer] = []
     judged = 0
-    for number in range(known.first + FEWEST, len(nights) + 1):
+    for number in range(nights_errors.first + FEWEST, len(nights) + 1):
         # Only nights that had ended by then correct the answer.
-        while judged < len(answers) and answers[judged].number < nights.known[number]:
+        while judged < len(answers) and answers[judged].number < nights.ended[number]:
             answer = answers[judged]
-            over = known.errors[answer.number - known.first] - answer.margins
-            risk = corrected(risk, asked, violated=bool(over[answer.form] > 0))
-            cost = np.log(answer.kept.mean(axis=1)) + np.maximum(over, 0.0) / asked
+            over = nights_errors.errors[answer.number - nights_errors.first] - answer.margins
+            risk = corrected(risk, wanted_risk, violated=bool(over[answer.form] > 0))
+            cost = np.log(answer.kept.mean(axis=1)) + np.maximum(over, 0.0) / wanted_risk
             loss = MEMORY * loss + cost
             excess = np.maximum(FADING * excess, over)
             judged += 1
-        past, aimed = known.known(number), bounded(risk, asked)
+        past, aimed = nights_errors.before(number), bounded(risk, wanted_risk)
         margins = excess + [margin_log(errors, aimed) for errors in past.T]
-        kept = np.exp(margins)[:, None] * known.expected[number - known.first]
+        kept = np.exp(margins)[:, None] * nights_errors.expected[number - nights_errors.first]
         answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))
-    return _judged(known, answers, limit)
+    return _judged(nights_errors, answers, limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,9 +175,9 @@ def _exceeded(ratio: FloatArray, share: float) -> FloatArray:
     return result
 
 
-def _judged(known: NightErrors, answers: list[_Answer], limit: float) -> Backtest:
+def _judged(errors: NightErrors, answers: list[_Answer], limit: float) -> Backtest:
     """Compare every answer with the demand of its night; the last night is still to come."""
-    nights, past = known.nights, answers[:-1]
+    nights, past = errors.nights, answers[:-1]
     number = np.array([answer.number for answer in past], np.int64)
     capacity = np.stack([answer.capacity(limit) for answer in past])
     need = nights.need[number]
@@ -188,7 +188,7 @@ def _judged(known: NightErrors, answers: list[_Answer], limit: float) -> Backtes
     return Backtest(
         number=number,
         capacity=capacity,
-        violated=within < known.share,
+        violated=within < errors.share,
         missed=np.maximum(over, 0.0).sum(axis=1) / np.maximum(need.sum(axis=1), 1e-12),
         coming=answers[-1].kept[answers[-1].form],
         form=FORMS[answers[-1].form],

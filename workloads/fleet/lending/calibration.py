@@ -58,7 +58,7 @@ def margin_log(errors: FloatArray, risk: float) -> float:
     return max(float(ordered[-1]), tail)
 
 
-def corrected(risk: float, asked: float, *, violated: bool) -> float:
+def corrected(risk: float, wanted_risk: float, *, violated: bool) -> float:
     """Risk for the next night after one that was, or was not, violated.
 
     Examples
@@ -66,12 +66,12 @@ def corrected(risk: float, asked: float, *, violated: bool) -> float:
     >>> [round(corrected(0.05, 0.05, violated=broken), 5) for broken in (False, True)]
     [0.05255, -0.00745]
     """
-    return risk + FEEDBACK * (AIM * asked - violated)
+    return risk + FEEDBACK * (AIM * wanted_risk - violated)
 
 
-def bounded(risk: float, asked: float) -> float:
+def bounded(risk: float, wanted_risk: float) -> float:
     """Corrected risk within its bounds."""
-    return min(max(risk, min(LEAST_RISK, asked)), max(MOST_RISK, asked))
+    return min(max(risk, min(LEAST_RISK, wanted_risk)), max(MOST_RISK, wanted_risk))
 
 
 def surest(nights: int) -> float:

@@ -25,15 +25,15 @@ def expectations(nights: Nights, number: int) -> FloatArray:
     how busy the hour before the decision was, against the same hour of those nights, to the power
     of 0.5 and 0.8.
     """
-    known = np.arange(nights.known[number])
+    earlier = np.arange(nights.ended[number])
     weekday = nights.weekday
     weekend = weekday >= 5
-    alike = known[weekend[known] == weekend[number]]
-    alike = alike if len(alike) else known
-    same_day = known[weekday[known] == weekday[number]]
+    alike = earlier[weekend[earlier] == weekend[number]]
+    alike = alike if len(alike) else earlier
+    same_day = earlier[weekday[earlier] == weekday[number]]
     both = np.concatenate([same_day[-WEEKS:], alike[-RECENT:]])
     last = same_day[-1] if len(same_day) else alike[-1]
-    least = SMALLEST * float(nights.need[known].mean())
+    least = SMALLEST * float(nights.need[earlier].mean())
     level = nights.level + max(least, 1e-12)
     busier = float(np.exp(np.mean(np.log(level[number] / level[both]))))
     mean = nights.busiest[both].mean(axis=0)

@@ -141,20 +141,20 @@ def lend(
     stated = {name: value for name, value in words.items() if name in NIGHT}
     if night is not None and stated:
         raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
-    known, slo = list(NightWords.__annotations__), str(words.get("slo", FleetInputs.slo))
-    asked = _limits_only(question_of(words, known, days=days, scale_to_peak=scale_to_peak), slo)
+    options, slo = list(NightWords.__annotations__), str(words.get("slo", FleetInputs.slo))
+    limited = _limits_only(question_of(words, options, days=days, scale_to_peak=scale_to_peak), slo)
     question = night or night_from(read_options(NightInputs, stated), slo)
-    check_question(asked)
-    demand = read_demand(history, asked)
-    built = scenario_on(as_cluster(cluster), demand, read_models(model), asked, 0)
+    check_question(limited)
+    demand = read_demand(history, limited)
+    built = scenario_on(as_cluster(cluster), demand, read_models(model), limited, 0)
     return LendResult(built, lend_on(built, question))
 
 
-def _limits_only(asked: Question, slo: str) -> Question:
+def _limits_only(question: Question, slo: str) -> Question:
     """Return the question with all of its history, and the limits of an SLO without its share."""
-    days = math.inf if asked.demand.days is None else asked.demand.days
+    days = math.inf if question.demand.days is None else question.demand.days
     return replace(
-        asked,
-        fleet=replace(asked.fleet, slo=limits_only(slo)),
-        demand=replace(asked.demand, days=days),
+        question,
+        fleet=replace(question.fleet, slo=limits_only(slo)),
+        demand=replace(question.demand, days=days),
     )

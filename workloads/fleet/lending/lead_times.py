@@ -65,11 +65,11 @@ def lead_times(
                 minutes=length,
                 window=question.window_minutes,
             )
-            known = night_errors(nights, question.share)
+            errors = night_errors(nights, question.share)
         except InputError:
             continue
         for level in levels:
-            tests.append((lead, level, backtest(known, confidence=level, limit=terms.most_units)))
+            tests.append((lead, level, backtest(errors, confidence=level, limit=terms.most_units)))
     fewest = min((len(tested) for _, _, tested in tests), default=0)
     rows = []
     for lead, level, tested in tests:

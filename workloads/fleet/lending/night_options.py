@@ -13,12 +13,12 @@ USUAL_SHARE = 0.999
 LIMIT_NAMES = ("ttft", "tpot")
 
 
-def night_from(asked: NightInputs, slo: str) -> Night:
+def night_from(inputs: NightInputs, slo: str) -> Night:
     """Return the question that the options of a night ask.
 
     Parameters
     ----------
-    asked : NightInputs
+    inputs : NightInputs
     slo : str
         Its share counts minutes of the night here.
 
@@ -26,16 +26,16 @@ def night_from(asked: NightInputs, slo: str) -> Night:
     ------
     InputError
     """
-    window_s = parse_seconds(asked.window, "--window")
+    window_s = parse_seconds(inputs.window, "--window")
     if window_s % 60 or window_s < 60:
         raise InputError(
-            f"--window {asked.window} is not a whole number of minutes; write 30min or 1h."
+            f"--window {inputs.window} is not a whole number of minutes; write 30min or 1h."
         )
     return Night(
-        until=asked.until,
-        begin=asked.begin or "",
+        until=inputs.until,
+        begin=inputs.begin or "",
         share=parse_slo(slo, share=USUAL_SHARE).share,
-        confidence=parse_share(asked.confidence, "--confidence"),
+        confidence=parse_share(inputs.confidence, "--confidence"),
         window_minutes=int(window_s // 60),
     )
 

@@ -32,7 +32,7 @@ class Nights:
         Mean need of the hour before the decision; the coming night comes last.
     weekday : int array (nights + 1,)
         Day of the week in the middle of the night, 0 for Monday.
-    known : int array (nights + 1,)
+    ended : int array (nights + 1,)
         Earlier nights that had ended when this one was decided on.
     """
 
@@ -41,7 +41,7 @@ class Nights:
     busiest: FloatArray
     level: FloatArray
     weekday: IntArray
-    known: IntArray
+    ended: IntArray
 
     def __len__(self) -> int:
         return len(self.need)
@@ -95,7 +95,7 @@ def cut_nights(
         level=(sums[decided] - sums[np.maximum(decided - BEFORE, 0)])
         / np.minimum(BEFORE, np.maximum(decided, 1)),
         weekday=middle % 7,
-        known=np.searchsorted(past + minutes, decided, side="right"),
+        ended=np.searchsorted(past + minutes, decided, side="right"),
     )
 
 

@@ -31,9 +31,11 @@ def recent(smooth: FloatArray, at: IntArray) -> FloatArray:
 def same_time(smooth: FloatArray, at: IntArray, lag: IntArray, every: int) -> FloatArray:
     """Largest smoothed load of ``every`` minutes from ``at - lag``; NaN where not yet known."""
     first = at - lag
-    known = first >= 0
-    values = _largest_between(smooth, np.where(known, first, 0), np.where(known, first, 0) + every)
-    return np.where(known, values, np.nan)
+    has_day = first >= 0
+    values = _largest_between(
+        smooth, np.where(has_day, first, 0), np.where(has_day, first, 0) + every
+    )
+    return np.where(has_day, values, np.nan)
 
 
 def days_back(at: IntArray, first_weekday: int) -> IntArray:
@@ -108,8 +110,8 @@ def largest_ahead(
     lag = days_back(begin, first_weekday) * MINUTES_PER_DAY
     earlier = same_time(smooth, begin, np.where(lag > 0, lag, begin + 1), every)
     then = same_time(smooth, np.array([last]), np.array([max(int(lag[0]), 1)]), 1)
-    known = lag[0] > 0 and np.isfinite(then[0]) and then[0] > 0
-    ratio = float(np.clip(now / then[0], 0.5, 2.0)) if known else 1.0
+    has_ratio = lag[0] > 0 and np.isfinite(then[0]) and then[0] > 0
+    ratio = float(np.clip(now / then[0], 0.5, 2.0)) if has_ratio else 1.0
     fading = ratio ** (1 - np.arange(steps) / steps)
     expected = np.where(np.isfinite(earlier), earlier * fading, now)
     expected[0] = np.fmax(now, earlier[0])

@@ -66,10 +66,10 @@ def with_margin(
 ) -> float:
     """Expected load of the next interval times the quantile of past errors, at least 1."""
     expected, came = predict(load, every=every, lead=lead, first_weekday=first_weekday)
-    known = np.isfinite(came) & (expected > 0)
+    comparable = np.isfinite(came) & (expected > 0)
     margin = 1.0
-    if known.any():
-        margin = float(np.quantile(came[known] / expected[known], quantile))
+    if comparable.any():
+        margin = float(np.quantile(came[comparable] / expected[comparable], quantile))
     return float(expected[-1] * np.clip(margin, 1.0, most))
 
 

@@ -214,8 +214,8 @@ def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray
     if not len(usd_per_mwh):
         return np.zeros(steps)
     length = int(minutes.sum())
-    known = usd_per_mwh[:length]
-    by_minute = np.concatenate([known, np.full(length - len(known), known.mean())])
+    published = usd_per_mwh[:length]
+    by_minute = np.concatenate([published, np.full(length - len(published), published.mean())])
     first = np.concatenate([[0], np.cumsum(minutes)[:-1]]).astype(np.int64)
     means = np.add.reduceat(by_minute, first) / minutes
     span = float(np.ptp(means))

@@ -51,8 +51,8 @@ def balance(world: World, view: View, wanted: int | None) -> None:
     rate = float(batch.rate_per_s[view.minute]) * 60.0
     coming = batch.queue.came(view.minute, EVERY)
     enough = math.ceil((waiting + coming) / (rate * EVERY))
-    asked = urgent_units(batch, view) if wanted is None else wanted
-    batch.urgent = min(asked, enough)
+    urgent = urgent_units(batch, view) if wanted is None else wanted
+    batch.urgent = min(urgent, enough)
     if units > enough:
         surplus = world.in_batch()[enough - units :]
         release(world, surplus, [Phase(Role.DRAINING, world.costs.drain_s)])

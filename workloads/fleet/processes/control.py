@@ -136,8 +136,8 @@ def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: Flo
         rates = inputs.rate_max_per_s[services, minute]
         waiting = np.array(
             [
-                world.queues[one].waiting + int(world.queues[one].arrivals[minute])
-                for one in services
+                world.queues[service].waiting + int(world.queues[service].arrivals[minute])
+                for service in services
             ]
         )
         work_s = waiting / rates
@@ -155,7 +155,7 @@ def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: Flo
 def view_at(world: World, inputs: Inputs, minute: int) -> View:
     """Everything that an operator knows at the start of this minute."""
     clock = (inputs.first_minute_of_week + minute) % MINUTES_PER_WEEK
-    known = inputs.history + max(minute, 1)
+    past = inputs.history + max(minute, 1)
     rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
     waiting = np.array([queue.waiting for queue in world.queues], float)
     backlog = by_pool(waiting / (rates * 60.0), world.pools)
@@ -163,7 +163,7 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         minute=minute,
         weekday=clock // MINUTES_PER_DAY,
         hour=(clock % MINUTES_PER_DAY) / 60.0,
-        load=inputs.load[:, :known],
+        load=inputs.load[:, :past],
         history=inputs.history,
         serving=world.serving(),
         coming=world.coming(),
@@ -211,8 +211,8 @@ def _power_w(world: World, signals: Signals, minute: int) -> float:
     counts = world.ledger.counts
     busy = float(counts[Role.TRAINING] + counts[Role.EVALUATION] + counts[Role.BATCH])
     for number, pool in enumerate(world.pools):
-        served = sum(int(world.queues[one].served[minute - 1]) for one in pool.services)
-        possible = sum(int(world.queues[one].capacity[minute - 1]) for one in pool.services)
+        served = sum(int(world.queues[name].served[minute - 1]) for name in pool.services)
+        possible = sum(int(world.queues[name].capacity[minute - 1]) for name in pool.services)
         busy += world.ledger.serving(number) * served / max(possible, 1)
     alive = len(world.ledger) - world.ledger.broken_units()
     return alive * signals.unit_idle_w + busy * rise_w

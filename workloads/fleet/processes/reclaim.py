@@ -58,7 +58,7 @@ def limit_training(world: World) -> None:
         released = units[: max(0, excess)]
         release(world, released, [Phase(Role.DRAINING, world.costs.drain_s)])
         excess -= len(released)
-    for gang in sorted(world.gangs, key=lambda one: (-one.job.priority, one.unsaved_unit_ms())):
+    for gang in sorted(world.gangs, key=lambda each: (-each.job.priority, each.unsaved_unit_ms())):
         if excess > 0 and gang.size:
             before = gang.size
             if world.training_limit and gang.job.reclaim == "shrink":

@@ -56,7 +56,7 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
         Time from an order until units serve [s].
     """
     each = [service_minutes(run, number) for number in range(len(run.services))]
-    late = np.sum([one.offered_requests * (1 - one.attainment) for one in each], axis=0)
+    late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
     load, serving = run.load.sum(axis=0), role_units(run)[:, Role.SERVING]
     rise = _rise(load, max(1, math.ceil(lead_s / 60.0)) if math.isfinite(lead_s) else len(load))
     first = np.arange(0, run.minutes, QUARTER)
@@ -82,7 +82,7 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
     return result
 
 
-def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) -> str:
+def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
     """Sentence on the worst quarter of an hour and on what keeps the SLO; empty where it is kept.
 
     Parameters
@@ -93,12 +93,12 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) 
     attained, asked : float
         Share of the requests within the SLO, and the share that is asked for.
     """
-    if attained >= asked:
+    if attained >= wanted:
         return ""
     quarters = missed_quarters(run, lead_s)
     worst = quarters[0]
     sentence = (
-        f"{attained:.2%} of the requests keep the SLO, and {asked:.4g} is asked for; "
+        f"{attained:.2%} of the requests keep the SLO, and {wanted:.4g} is asked for; "
         f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
         f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
     )
@@ -107,7 +107,7 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) 
     if not worst.rise > 1 or math.isinf(worst.rise):
         return f"{sentence}."
     steps = " Demand is known by the hour and steps at every full hour." if _hourly(run) else ""
-    headroom = _headroom(quarters, allowed=(1 - asked) / (1 - attained))
+    headroom = _headroom(quarters, allowed=(1 - wanted) / (1 - attained))
     remedy = f"--headroom {headroom:.2f} on what is needed now meets such rises."
     if headroom > MOST_HEADROOM:
         remedy = (
@@ -123,10 +123,10 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, asked: float) 
 def _headroom(quarters: list[Missed], *, allowed: float) -> float:
     """Headroom on a load now that covers all rises but those of an allowed part of the misses."""
     covered, largest = 0.0, 0.0
-    for one in sorted(quarters, key=lambda quarter: quarter.rise):
-        if math.isfinite(one.rise):
-            largest = max(largest, one.rise - 1)
-        covered += one.share
+    for missed in sorted(quarters, key=lambda quarter: quarter.rise):
+        if math.isfinite(missed.rise):
+            largest = max(largest, missed.rise - 1)
+        covered += missed.share
         if covered >= 1 - allowed:
             break
     return math.ceil(largest / ROUNDED - 1e-9) * ROUNDED
@@ -138,9 +138,9 @@ def _rise(load: FloatArray, lead: int) -> FloatArray:
     before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
     result = np.full(len(load), np.inf)
     if lead < len(load):
-        known = before[: len(load) - lead]
+        visible = before[: len(load) - lead]
         with np.errstate(divide="ignore", invalid="ignore"):
-            result[lead:] = np.where(known > 0, load[lead:] / known, np.inf)
+            result[lead:] = np.where(visible > 0, load[lead:] / visible, np.inf)
     return result
 
 

@@ -275,20 +275,20 @@ def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
     served, trained = results["inference_chip_hours"], results["training_chip_hours"]
     share = served / (served + trained) if served + trained else 0.0
     tokens, steps = results["served_tokens"], results["training_steps"]
-    known = cost > 0
+    has_cost = cost > 0
     trained_tokens, electricity = results["training_tokens"], results["electricity_usd"] or 0.0
     revenue = tokens / 1e6 * economics.usd_per_million_tokens
     if "batch" in results:
         tokens += results["batch"]["served_tokens"]
         revenue += results["batch"]["revenue_usd"] or 0.0
     return {
-        "cost_usd": cost if known else None,
-        "cost_with_electricity_usd": cost + electricity if known or electricity else None,
+        "cost_usd": cost if has_cost else None,
+        "cost_with_electricity_usd": cost + electricity if has_cost or electricity else None,
         "revenue_usd": revenue or None,
-        "margin_usd": revenue - cost - electricity if revenue and known else None,
+        "margin_usd": revenue - cost - electricity if revenue and has_cost else None,
         "usd_per_million_trained_tokens": (
-            cost * (1 - share) / trained_tokens * 1e6 if known and trained_tokens else None
+            cost * (1 - share) / trained_tokens * 1e6 if has_cost and trained_tokens else None
         ),
-        "usd_per_million_tokens": cost * share / tokens * 1e6 if known and tokens else None,
-        "usd_per_training_step": cost * (1 - share) / steps if known and steps else None,
+        "usd_per_million_tokens": cost * share / tokens * 1e6 if has_cost and tokens else None,
+        "usd_per_training_step": cost * (1 - share) / steps if has_cost and steps else None,
     }

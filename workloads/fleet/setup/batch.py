@@ -48,13 +48,13 @@ def batch_work(
             f"a batch tier on a fleet that serves {len(pools_from(services))} models; its requests "
             "need one model. Give one --model."
         )
-    asked = demand.times(tier.share / (1 - tier.share)) if stated is None else stated
-    if asked.minutes < demand.minutes:
+    tier_demand = demand.times(tier.share / (1 - tier.share)) if stated is None else stated
+    if tier_demand.minutes < demand.minutes:
         raise InputError(
-            f"a batch demand of {asked.minutes / MINUTES_PER_DAY:.3g} days for a run of "
+            f"a batch demand of {tier_demand.minutes / MINUTES_PER_DAY:.3g} days for a run of "
             f"{demand.minutes / MINUTES_PER_DAY:.3g}; give one that is as long."
         )
-    joined = _one_service(asked.between(0, demand.minutes))
+    joined = _one_service(tier_demand.between(0, demand.minutes))
     capacity = services[0].capacity
     work = capacity.work(joined.prompt_tokens[0], joined.output_tokens[0])
     return BatchWork(joined, capacity.rate_max_per_s / work, tier.deadline_minutes)

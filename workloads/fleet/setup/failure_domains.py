@@ -45,8 +45,8 @@ def failures_from(
     plain = Failures.from_catalogue(chips, servers=one_by_one, catalogue=catalogue)
     if not domains:
         return plain
-    one = replace(cluster, domains=1)
-    rates = {cause.name: cause for cause in failure_rates(one, chips, catalogue).causes}
+    single = replace(cluster, domains=1)
+    rates = {cause.name: cause for cause in failure_rates(single, chips, catalogue).causes}
     of_servers = sum(
         cause.per_s for name, cause in rates.items() if cause.replaces and name != CABLES
     )

@@ -75,12 +75,12 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
 
 def _shares(shares: Sequence[float | None]) -> list[float]:
     """Shares that sum to 1: all given, or none."""
-    known = [share for share in shares if share is not None]
-    if not known:
+    stated = [share for share in shares if share is not None]
+    if not stated:
         return [1.0 / len(shares)] * len(shares)
-    if len(known) != len(shares) or abs(sum(known) - 1) > 1e-6:
+    if len(stated) != len(shares) or abs(sum(stated) - 1) > 1e-6:
         raise InputError(
-            f"shares of models {', '.join(f'{share:g}' for share in known)}; give every model one, "
-            "such as llama-3.1-405b=20%,llama-3.1-8b=80%, that add up to 1."
+            f"shares of models {', '.join(f'{share:g}' for share in stated)}; give every model "
+            "one, such as llama-3.1-405b=20%,llama-3.1-8b=80%, that add up to 1."
         )
-    return known
+    return stated

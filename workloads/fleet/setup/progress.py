@@ -75,8 +75,8 @@ def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") ->
     """
     slice_, slices = _priced_slice(cluster)
     if slices > 1:
-        known = training_rate(model, slice_, precision=precision)
-        return replace(known, tokens_per_s=known.tokens_per_s * slices)
+        priced = training_rate(model, slice_, precision=precision)
+        return replace(priced, tokens_per_s=priced.tokens_per_s * slices)
     for units in UNITS:
         if units > cluster.domains:
             break

@@ -73,9 +73,11 @@ def fitting_replicas(
         When no size fits; the first reason is told.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
-    asked = IN_TURN if precision == AUTO else (precision,)
+    precisions = IN_TURN if precision == AUTO else (precision,)
     offered = [
-        one for one in asked if precision != AUTO or catalogue.has(cluster.chip, f"{one}_peak")
+        name
+        for name in precisions
+        if precision != AUTO or catalogue.has(cluster.chip, f"{name}_peak")
     ]
     least = 0.0 if tp is not None else LEAST_CACHE
     fault: InputError | None = None
@@ -114,7 +116,7 @@ def _with_divided_experts(
             continue
         if _room(served) >= LEAST_CACHE:
             candidates.append(served)
-    return min(candidates, key=lambda one: one.prefill_s(LONG_PROMPT), default=None)
+    return min(candidates, key=lambda candidate: candidate.prefill_s(LONG_PROMPT), default=None)
 
 
 def _room(served: Profile) -> float:

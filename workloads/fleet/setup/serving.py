@@ -149,13 +149,16 @@ def services_from(
             for name, weights in zip(demand.services, names, strict=True)
         )
     services: dict[str, Service] = {}
-    for model in {one.name: one for one in models}.values():
+    for model in {each.name: each for each in models}.values():
         same = [
             demand.only(name)
-            for name, one in zip(demand.services, models, strict=True)
-            if one.name == model.name
+            for name, each in zip(demand.services, models, strict=True)
+            if each.name == model.name
         ]
-        services |= {one.name: one for one in _services_of(model, same, cluster, serving, requests)}
+        services |= {
+            service.name: service
+            for service in _services_of(model, same, cluster, serving, requests)
+        }
     return tuple(services[name] for name in demand.services)
 
 
@@ -170,9 +173,7 @@ def _services_of(
             # A split means the smallest replica; one that it does not suit is the user's mistake.
             groups_in_units(serving.disaggregate, cluster, replica.served)
         try:
-            return [
-                _service(asked, model, replica, cluster, serving, requests) for asked in demands
-            ]
+            return [_service(each, model, replica, cluster, serving, requests) for each in demands]
         except SloMissed as miss:
             missed.append(miss)
         except InputError as refusal:
@@ -199,16 +200,16 @@ def _none_keeps(
 
 
 def _service(
-    asked: Demand,
+    demand: Demand,
     model: Model,
     replica: Replica,
     cluster: Cluster,
     serving: Serving,
     requests: int,
 ) -> Service:
-    if not asked.requests[0].any():
+    if not demand.requests[0].any():
         raise InputError(
-            f"service {asked.services[0]} has no requests in this run; choose other days of the "
+            f"service {demand.services[0]} has no requests in this run; choose other days of the "
             "demand, or leave the service out."
         )
     served = replica.served
@@ -218,8 +219,8 @@ def _service(
         apart = groups_in_units(serving.disaggregate, cluster, served)
     groups = replicas / (apart.prefill + apart.decode) if apart else replicas
     prompt, output = (
-        float(np.average(column[0], weights=asked.requests[0]))
-        for column in (asked.prompt_tokens, asked.output_tokens)
+        float(np.average(column[0], weights=demand.requests[0]))
+        for column in (demand.prompt_tokens, demand.output_tokens)
     )
     alike = azure_lengths("conv" if output >= LONG_ANSWER else "code")
     lengths = alike.with_means(prompt, output)
@@ -228,15 +229,15 @@ def _service(
     runs = TableRuns(
         batching=batching,
         requests=max(requests, FILLS * decoding),
-        prompt_means=_grid(asked.prompt_tokens[0], prompt),
-        output_means=_grid(asked.output_tokens[0], output),
+        prompt_means=_grid(demand.prompt_tokens[0], prompt),
+        output_means=_grid(demand.output_tokens[0], output),
         prefix_share=serving.prefix_share,
         speculation=_speculation(serving, cluster, served.chips),
         pools=apart,
     )
     table = capacity_table(served, lengths, serving.slo, runs, replicas=groups, cache=serving.cache)
     return Service(
-        asked.services[0],
+        demand.services[0],
         table,
         weights_bytes=replicas * served.weights_bytes,
         replicas=replicas,

@@ -48,8 +48,8 @@ class BatchQueue:
 
     def came(self, minute: int, minutes: int) -> float:
         """Requests expected within so many minutes, by the mean of the last ones."""
-        known = min(minute, minutes)
-        return float(self._sums[minute] - self._sums[minute - known]) * minutes / max(known, 1)
+        passed = min(minute, minutes)
+        return float(self._sums[minute] - self._sums[minute - passed]) * minutes / max(passed, 1)
 
     def due(self, minute: int) -> IntArray:
         """Waiting requests that have to be served within 1, 2 … minutes; (deadline_minutes,).
