@@ -20,7 +20,7 @@ from workloads.models.model import Model
 from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
 from workloads.search.refusals import check_alone, no_batch, no_degrees
 from workloads.search.rules import Frame, sieve
-from workloads.training.plan.checks import check_model
+from workloads.training.plan.checks import check_model, check_runtime
 from workloads.training.plan.fields import ORDER, Overlap, Recompute
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
@@ -37,6 +37,7 @@ OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
 SHARED = (
     "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",
     "routing_skew", "capacity_factor", "bucket_bytes", "recompute_every", "reshard",
+    "lora_rank", "lora_on", "train_only", "runtime",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
 EXCHANGES = ("routed_nodes", "fp8_exchange")
@@ -121,6 +122,7 @@ def candidates(
         fixed["order"] = tuple(fixed["order"].split("-"))
     base = _base(model, cluster, global_batch, fixed, lnc)
     check_alone(model, cluster, base, fixed)
+    check_runtime(base, cluster)
     grid = _overlaps(_grid(model, cluster, base, fixed), base, compared="overlap" in spared)
     left, pruned = sieve(grid, Frame(model, cluster, base), {*fixed, *spared})
     plans = _routable(_plans(model, base, left, fixed), cluster)

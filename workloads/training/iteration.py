@@ -33,7 +33,7 @@ from workloads.training.execution.size import check_size, estimated_size
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory, check_memory, worst
-from workloads.training.plan.checks import check_model, check_ranks
+from workloads.training.plan.checks import check_model, check_ranks, check_runtime
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import (
@@ -310,6 +310,7 @@ def _checked(shapes: RankShapes, cluster: Cluster, how: Detail) -> Memory:
     model, plan = shapes.model, shapes.plan
     _peak(shapes.catalogue, shapes.chip, plan.precision)
     check_model(plan, model)
+    check_runtime(plan, cluster)
     if not how.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
         check_ranks(plan, cluster.chips)
     if plan.routed_nodes:

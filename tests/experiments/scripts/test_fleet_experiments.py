@@ -182,8 +182,9 @@ def test_a_forecast_without_history_says_so() -> None:
     assert "--start-day 1 gives it a day of history" in note
     # What else the notes say: these 72 minutes need 22 of 20 units at times.
     for more in (("--start-day", "1"), ("--policy", "threshold")):
-        (late,) = _command("fleet", *base, *more)["notes"]  # type: ignore[misc]
-        assert "more than the fleet has" in late
+        notes = str(_command("fleet", *base, *more)["notes"])
+        assert "more than the fleet has" in notes
+        assert "--start-day" not in notes
 
 
 def test_serve_command(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,9 @@ def test_all_that_divide_are_left_out_for_a_reason_or_stay() -> None:
         ({"sequence_parallel": False, "tp": 4}, {"sequence_parallel": False}),
         ({"zero": 3, "pp": 1}, {"zero": 3}),
         ({"bucket_bytes": 10**8}, {"bucket_bytes": 10**8}),
+        ({"lora_rank": 16, "lora_on": "attention"}, {"lora_rank": 16}),
+        ({"train_only": "attention"}, {"train_only": "attention"}),
+        ({"runtime": "eager"}, {"runtime": "eager"}),
     ],
 )
 def test_a_stated_field_restricts_the_search(stated: Any, fields: dict[str, Any]) -> None:
@@ -110,6 +113,33 @@ def test_a_stated_field_restricts_the_search(stated: Any, fields: dict[str, Any]
     assert plans
     for name, value in {**stated, **fields}.items():
         assert {getattr(one, name) for one in plans} == {value}
+
+
+def test_no_field_that_can_be_stated_is_left_out() -> None:
+    """A field that the search did not hand on would be read and change nothing."""
+    values = {
+        "tp": 2, "pp": 2, "dp": 2, "cp": 2, "ep": 2, "etp": 2, "microbatch": 2, "vpp": 2, "zero": 1,
+        "seq": 2048, "precision": "fp8", "fp8_recipe": "rowwise", "recompute": "full",
+        "overlap": "all", "sequence_parallel": False, "schedule": "interleaved",
+        "order": ("tp", "cp", "pp", "dp"), "attention": "unfused", "ranks_per_chip": 2,
+        "cp_exchange": "all-gather", "routing_skew": 1.5, "capacity_factor": 1.25,
+        "bucket_bytes": 10**8, "reshard": True, "routed_nodes": 2, "fp8_exchange": True,
+        "lora_rank": 16, "lora_on": "attention", "train_only": "mlp", "runtime": "eager",
+    }  # fmt: skip
+    servers, kept = cluster("trn2.48xlarge:4"), {"global_batch", "recompute_every", "stage_layers"}
+    assert {field.name for field in fields(ParallelPlan)} == {*values, *kept}
+    needed = {
+        "etp": {"ep": 8}, "vpp": {"pp": 2, "schedule": "interleaved"},
+        "schedule": {"pp": 2, "vpp": 2}, "fp8_recipe": {"precision": "fp8"},
+        "sequence_parallel": {"tp": 2}, "lora_on": {"lora_rank": 16},
+        "routed_nodes": {"ep": 8, "tp": 4}, "fp8_exchange": {"ep": 8}, "cp_exchange": {"cp": 2},
+        "reshard": {"zero": 3, "pp": 1},
+    }  # fmt: skip
+    for name, value in values.items():
+        stated = {"seq": 1024, **needed.get(name, {}), name: value}
+        plans = candidates(named("mixtral-8x7b"), servers, 64, stated=stated).plans
+        assert plans, name
+        assert {getattr(each, name) for each in plans} == {value}, name
 
 
 def test_experts_can_be_stated_alone() -> None:

@@ -170,3 +170,10 @@ def test_parallel_stages_finish_when_the_last_does() -> None:
     run = iteration(TOY, sixteen(), plan(tp=2, pp=8))
     assert run.iteration_s == run.trace.total_ps / PS_PER_S
     assert run.breakdown_s["bubble"] > 0
+
+
+@pytest.mark.parametrize("runtime", ["eager", "xla"])
+def test_a_runtime_of_trainium_is_refused_where_it_would_change_nothing(runtime: str) -> None:
+    how = replace(plan(tp=8), runtime=runtime)
+    with pytest.raises(InputError, match=f"runtime '{runtime}' .* dgx-h100 has h100. Leave"):
+        iteration(TOY, cluster("dgx-h100"), how)

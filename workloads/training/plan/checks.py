@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.kernels.runtime import NEURON
 from workloads.models.model import Model
 from workloads.training.plan.fields import nearest
 from workloads.training.plan.plan import ParallelPlan
 
+RUNTIME = ParallelPlan().runtime
+"""Runtime of a plan that states none."""
 ENDS = 2
 """Chunks that need no layer: the first, with the embedding, and the last, with the output layer."""
 
@@ -89,6 +93,28 @@ def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None
         raise InputError(
             f"{size:,} {what} of {model.name} are not divisible by {name} {degree}. "
             f"Use {name} {nearest(degree, size)}."
+        )
+
+
+def check_runtime(plan: ParallelPlan, cluster: Cluster) -> None:
+    """Refuse a runtime that the plan states on a machine whose steps it would not change.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> check_runtime(ParallelPlan(runtime="xla"), cluster("dgx-h100"))
+    Traceback (most recent call last):
+    topologies.errors.InputError: runtime 'xla' is a way to issue work to Trainium, and dgx-h100 \
+has h100. Leave --runtime out.
+    """
+    if plan.runtime != RUNTIME and not cluster.chip.startswith(NEURON):
+        raise InputError(
+            f"runtime {plan.runtime!r} is a way to issue work to Trainium, and {cluster.name} has "
+            f"{cluster.chip}. Leave --runtime out."
         )
 
 
