@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 FIELDS = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers", "microbatch", "zero",
     "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
-    "fp8_recipe", "attention", "cp_exchange", "routing_skew", "capacity_factor",
-    "ranks_per_chip", "global_batch", "seq",
+    "fp8_recipe", "attention", "cp_exchange", "routing_skew", "capacity_factor", "routed_nodes",
+    "fp8_exchange", "reshard", "lora_rank", "lora_on", "train_only", "runtime", "ranks_per_chip",
+    "global_batch", "seq",
 )  # fmt: skip
 """Fields of a plan that a row tells."""
 
@@ -246,7 +247,7 @@ def _field(finalist: Finalist, name: str) -> str:
     value = fields_of(finalist.plan)[name]
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value) or "even"
+    return str(value) or ("even" if name == "stage_layers" else "all")
 
 
 SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "attention")
@@ -308,7 +309,7 @@ OPTIONS = {"bucket_bytes": "bucket"}
 """Options that are not called like their field."""
 SPELT = (
     "tp", "pp", "dp", "microbatch", "zero", "schedule", "recompute", "order", "precision",
-    "overlap", "attention", "ranks_per_chip", "global_batch", "seq",
+    "overlap", "attention", "sequence_parallel", "ranks_per_chip", "global_batch", "seq",
 )  # fmt: skip
 """Fields that a command states even where they are the default."""
 
@@ -319,9 +320,11 @@ def train_command(search: Search, model: str = "") -> str:
     words = ["cluster-sim", "train", "--model", named, "--cluster", search.cluster.name]
     for name, value in fields_of(plan).items():
         option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
+        if name not in SPELT and getattr(plan, name) == getattr(DEFAULTS, name):
+            continue
         if isinstance(value, bool):
             words.append(option if value else option.replace("--", "--no-", 1))
-        elif name in SPELT or getattr(plan, name) != getattr(DEFAULTS, name):
+        else:
             words += [option, str(value)]
     return shlex.join(words)
 

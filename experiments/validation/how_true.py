@@ -27,7 +27,19 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "serving": ("serving", "kernels and collectives; overheads of an engine from its runs"),
 }
 """Beginning of a kind of residual, its name on the page, and what its answers rest on."""
-CHIPS = ("a100-40gb", "a100-80gb", "h100", "h200", "b200", "gb200", "trn1", "inf2", "trn2", "trn3")
+CHIPS = (
+    "a100-40gb",
+    "a100-80gb",
+    "h100",
+    "h200",
+    "b200",
+    "gb200",
+    "gb300",
+    "trn1",
+    "inf2",
+    "trn2",
+    "trn3",
+)
 FEWEST = 3
 """Rows below which a 90th percentile says nothing."""
 HEAD = """# How true

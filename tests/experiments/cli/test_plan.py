@@ -63,10 +63,13 @@ def test_json_has_every_key(asked: list[str], capsys: pytest.CaptureFixture[str]
     assert document["next_estimate_s"] >= document["rows"][0]["estimate_s"]
 
 
+@pytest.mark.parametrize(
+    "stated", [["--pp", "2"], ["--lora-rank", "8", "--lora-on", "attention"], ["--train-only=mlp"]]
+)
 def test_the_train_command_that_it_tells_gives_the_same_time(
-    asked: list[str], capsys: pytest.CaptureFixture[str]
+    stated: list[str], asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*asked, "--top", "1", "--pp", "2", "--json") == 0
+    assert run(*asked, "--top", "1", *stated, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     words = shlex.split(document["train"])
     assert words[:2] == ["cluster-sim", "train"]
