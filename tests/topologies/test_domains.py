@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.domains import check_peaks, check_row, domain
+from topologies.catalogue.domains import check_peaks, check_row, domain, is_reference
 from topologies.catalogue.reader import NAME
 from topologies.clusters.yaml_file import cluster_from_file
 from topologies.errors import InputError
@@ -29,6 +30,25 @@ def test_every_shipped_row_lies_in_its_domain() -> None:
 def test_every_unit_has_a_domain() -> None:
     for unit in {row.unit for row in shipped_catalogue().rows} - {NAME}:
         assert domain("a quantity of nobody", unit).least >= 0
+
+
+def test_a_quantity_of_trainium_that_no_module_names_is_kept_for_reference() -> None:
+    """What no command reads is marked, so that an alternative of it is refused."""
+    root = Path(__file__).parents[2]
+    folders = ("cluster_sim", "topologies", "workloads", "experiments")
+    modules = [path for folder in folders for path in (root / folder).rglob("*.py")]
+    named = {word for path in modules for word in re.findall(r"\w+", path.read_text())}
+    put_together = re.compile(r"\w+_(peak|matmul)|copy_\w+")
+    rows = [row for row in shipped_catalogue().rows if re.match(r"trn|inf2|rainier", row.part)]
+    unread = [
+        f"{row.part}.{row.quantity}"
+        for row in rows
+        if row.quantity not in named
+        and not put_together.fullmatch(row.quantity)
+        and not is_reference(row.part, row.quantity, row.unit)
+    ]
+    assert len(rows) > 200
+    assert unread == []
 
 
 WRONG = [
