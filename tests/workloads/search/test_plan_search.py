@@ -136,7 +136,8 @@ def test_no_field_that_can_be_stated_is_left_out() -> None:
         "reshard": {"zero": 3, "pp": 1},
     }  # fmt: skip
     for name, value in values.items():
-        stated = {"seq": 1024, **needed.get(name, {}), name: value}
+        few = {"seq": 1024, "microbatch": 1, "recompute": "selective", "order": "tp-cp-dp-pp"}
+        stated = {**few, **needed.get(name, {}), name: value}
         plans = candidates(named("mixtral-8x7b"), servers, 64, stated=stated).plans
         assert plans, name
         assert {getattr(each, name) for each in plans} == {value}, name
