@@ -142,7 +142,7 @@ def main(names: Sequence[str], docs: Path = DOCS) -> int:
     InputError
         For an experiment that is not there.
     """
-    by_name = {row.name: row for row in EXPERIMENTS}
+    by_name = {each.name: each for each in EXPERIMENTS}
     for name in names:
         if name not in by_name:
             raise InputError(f"no experiment is called {name}.{suggestion(name, by_name)}")

@@ -50,7 +50,7 @@ class ExperimentGroup(LazyGroup):
     @property
     def entries(self) -> Mapping[str, Entry]:
         """All experiments by name."""
-        return {row.name: Entry(row.question, partial(_command, row)) for row in EXPERIMENTS}
+        return {each.name: Entry(each.question, partial(_command, each)) for each in EXPERIMENTS}
 
     def spelled(self, name: str) -> str:
         """Name of an experiment as it is registered."""

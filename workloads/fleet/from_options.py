@@ -193,8 +193,8 @@ def notes(built: Scenario, question: Question) -> list[str]:
             "guesses; --start-day 1 gives it a day of history."
         )
     need, units = built.sizing.units_needed_peak, built.cluster.domains
-    if question.fleet.training is None:
-        remarks += [note for note in (host_memory_note(built.jobs, units),) if note]
+    if question.fleet.training is None and (note := host_memory_note(built.jobs, units)):
+        remarks.append(note)
     if need > units:
         remarks.append(
             f"the busiest hour needs {need:,.0f} units and the fleet has {units:,}, so requests "

@@ -34,9 +34,6 @@ from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.models.model import Model
 
-DEFAULT_MODEL = "llama-3.1-405b"
-"""Model that is served where Python names none."""
-
 
 @dataclass(frozen=True)
 class Period:

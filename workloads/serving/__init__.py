@@ -5,7 +5,7 @@ from workloads.serving.capacity import Capacity, Slo, SloMissed, fixed_rate
 from workloads.serving.deployment import Deployed, Deployment, parse_pools
 from workloads.serving.disaggregated import Pools, pools, serve_apart
 from workloads.serving.metrics import attained, parse_share, parse_slo, serving_summary
-from workloads.serving.options import ServingOptions, usual_batching
+from workloads.serving.options import ServingOptions
 from workloads.serving.predict import Steady, steady
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
@@ -63,6 +63,5 @@ __all__ = [
     "serve_apart",
     "serving_summary",
     "steady",
-    "usual_batching",
     "with_prefix_cache",
 ]

@@ -6,32 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching
+from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
 from workloads.serving.requests import Requests
 from workloads.serving.speculation import Speculation, parse_speculation
+from workloads.serving.words import batching_from
 
 
-class ServingFields(TypedDict, total=False):
-    """Fields of :class:`ServingOptions` as keywords."""
+class ServeWords(TypedDict, total=False):
+    """Options of ``cluster-sim serve`` as keywords, and the fields of :class:`ServingOptions`."""
 
     batching: Batching | None
     ep: int
     prefix_cache: str | None
     speculate: str | Speculation | None
     disaggregate: str | tuple[int, int] | None
-
-
-class ServeWords(ServingFields, total=False):
-    """Options of ``cluster-sim serve`` as keywords, and the fields of :class:`ServingOptions`."""
-
     count: int
     rate: float
     prompt: int
@@ -49,7 +44,7 @@ class ServingOptions:
     Attributes
     ----------
     batching : Batching, optional
-        By default that of the chip's serving library, :func:`usual_batching`.
+        By default that of the chip's serving library, :func:`batching_from`.
     ep : int, default 1
         Groups of ranks that divide the experts while prompts run, see
         :func:`workloads.serving.profile.profile`.
@@ -92,7 +87,7 @@ class ServingOptions:
             apart = parse_pools(apart)
         return Deployment(
             replica,
-            self.batching or usual_batching(cluster),
+            self.batching or batching_from(cluster),
             speculation,
             pools(cluster, replica, *apart) if apart else None,
         )
@@ -111,10 +106,3 @@ class ServingOptions:
             return requests
         kv_tokens = replica.kv_tokens
         return with_prefix_cache(requests, self.prefix_cache, kv_tokens=kv_tokens, path=path)
-
-
-def usual_batching(cluster: Cluster, slots: int = 64) -> Batching:
-    """Return the batching of the chip's serving library: whole prompts on Trainium, else pieces."""
-    if chip_family(cluster.chip, cluster.catalogue).is_neuron:
-        return Batching(slots, 0, BUCKETS)
-    return Batching(slots, CHUNK_TOKENS)

@@ -80,7 +80,7 @@ def chosen(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm
         algorithm = algorithm.name
     if algorithm == AUTO:
         return automatic(call, sensible)
-    names = [row.name for row in sensible]
+    names = [each.name for each in sensible]
     choices = (AUTO, BEST, *ALGORITHMS)
     if algorithm not in choices:
         raise InputError(

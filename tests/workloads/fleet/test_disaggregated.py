@@ -34,6 +34,7 @@ from workloads.serving import (
     TableRuns,
     attained,
     azure_lengths,
+    batching_from,
     fixed_lengths,
     fixed_rate,
     poisson,
@@ -41,7 +42,6 @@ from workloads.serving import (
     profile,
     saturated_rate,
     serve_apart,
-    usual_batching,
 )
 
 MODEL, UNIT = named("llama-3.1-70b"), cluster("trn2-ultraserver:8")
@@ -75,7 +75,7 @@ def test_a_unit_keeps_the_slo_at_its_rate_and_saturates_at_its_most_as_its_repli
     service: Service, served: Profile
 ) -> None:
     """The table of a unit against runs of the pools of ``serve --disaggregate`` on other draws."""
-    group, batching = pools(UNIT, served, 1, 3), usual_batching(UNIT)
+    group, batching = pools(UNIT, served, 1, 3), batching_from(UNIT)
     lengths = LENGTHS.with_means(*_mean_lengths())
 
     def at(rate_per_s: float) -> float:
@@ -99,7 +99,7 @@ def test_first_tokens_of_a_unit_come_when_those_of_its_pools_do(
         LENGTHS.with_means(*_mean_lengths()),
         np.random.default_rng(3),
     )
-    alone = serve_apart(served, asked, pools(UNIT, served, 1, 3), usual_batching(UNIT)).served
+    alone = serve_apart(served, asked, pools(UNIT, served, 1, 3), batching_from(UNIT)).served
     for level, within in ((0.5, 0.05), (0.99, 0.2)):
         fluid = float(table.ttft_quantile_s(load, level))
         assert fluid == pytest.approx(np.quantile(alone.ttft_s, level), rel=within)

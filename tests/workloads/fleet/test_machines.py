@@ -10,7 +10,7 @@ from workloads.demand import constant
 from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.progress import training_rate
-from workloads.fleet.setup.replica import fitting_replicas, shortest_replica
+from workloads.fleet.setup.replica import fitting_replicas
 from workloads.fleet.setup.serving import Serving, services_from
 from workloads.models.huggingface import named
 
@@ -30,13 +30,13 @@ from workloads.models.huggingface import named
 def test_the_shortest_replica_that_fits(
     machine: str, model: str, chips: int, precision: str
 ) -> None:
-    replica = shortest_replica(named(model), cluster(machine))
+    replica = next(fitting_replicas(named(model), cluster(machine)))
     assert (replica.served.chips, replica.precision) == (chips, precision)
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
     with pytest.raises(InputError, match="1,342 GB of weights, 8 chips hold 576 GB"):
-        shortest_replica(named("deepseek-v3"), cluster("dgx-h100"))
+        next(fitting_replicas(named("deepseek-v3"), cluster("dgx-h100")))
 
 
 def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice() -> None:

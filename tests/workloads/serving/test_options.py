@@ -17,13 +17,13 @@ from workloads.serving import (
     Batching,
     Requests,
     Speculation,
+    batching_from,
     fixed_lengths,
     poisson,
     pools,
     profile,
     serve,
     serve_apart,
-    usual_batching,
     with_prefix_cache,
 )
 
@@ -39,7 +39,7 @@ def requests() -> Requests:
 def test_a_share_of_prompts_is_cached(requests: Requests) -> None:
     result = cs.serve(MODEL, CLUSTER, requests, prefix_cache="50%")
     held = with_prefix_cache(requests, "50%", kv_tokens=result.replica.kv_tokens)
-    alone = serve(profile(MODEL, CLUSTER), held, usual_batching(CLUSTER))
+    alone = serve(profile(MODEL, CLUSTER), held, batching_from(CLUSTER))
     assert result.served.end_s.tolist() == alone.end_s.tolist()
     assert result.summary["prefix_hit_share"] == 0.5
 
@@ -55,7 +55,7 @@ def test_proposals_come_from_a_draft_on_the_same_chips(requests: Requests) -> No
 def test_pools_are_those_of_the_cluster(requests: Requests) -> None:
     result = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate="1:2")
     replica = profile(MODEL, CLUSTER, tp=8)
-    apart = serve_apart(replica, requests, pools(CLUSTER, replica, 1, 2), usual_batching(CLUSTER))
+    apart = serve_apart(replica, requests, pools(CLUSTER, replica, 1, 2), batching_from(CLUSTER))
     assert result.served.end_s.tolist() == apart.served.end_s.tolist()
     assert result.deployed.deployment.chips == 24
     same = cs.serve(MODEL, CLUSTER, requests, tp=8, disaggregate=(1, 2))

@@ -235,8 +235,8 @@ def test_coalesced_collectives_are_one_of_their_sum(tmp_path: Path) -> None:
     assert recording.size_bytes[recording.kind == COLLECTIVE].tolist() == [3 * 2 * 10**6]
 
 
-def test_calls_of_no_group_meet_by_their_operation(tmp_path: Path) -> None:
-    """Two process groups on two streams, in another order on each rank, as no title tells them."""
+def _in_contrary_orders(folder: Path, lasts: int, streams: int) -> list[Path]:
+    """Two ranks that call an all-reduce and an all-to-all, each rank another of them first."""
     paths = []
     for rank, names in enumerate((("all_reduce", "all_to_all"), ("all_to_all", "all_reduce"))):
         profile = Profile(rank)
@@ -244,23 +244,21 @@ def test_calls_of_no_group_meet_by_their_operation(tmp_path: Path) -> None:
             at = 1000 + 40 * place
             dims = {"Input Dims": [[1000]], "Input type": ["float"]}
             profile.add("user_annotation", f"nccl:{name}", at, 20, **dims)
-            stream = STREAM + (name == "all_to_all")
-            profile.kernel(SENDRECV, at + 5, at + 10, 500, stream)
-        paths.append(profile.write(tmp_path))
+            stream = STREAM + (streams > 1 and name == "all_to_all")
+            profile.kernel(SENDRECV, at + 5, at + 10, lasts, stream)
+        paths.append(profile.write(folder))
+    return paths
+
+
+def test_calls_of_no_group_meet_by_their_operation(tmp_path: Path) -> None:
+    """Two process groups on two streams, in another order on each rank, as no title tells them."""
+    paths = _in_contrary_orders(tmp_path, 500, streams=2)
     assert len(replay(paths, DGX).recording.groups) == 2
 
 
 def test_contradicting_orders_say_what_to_give(tmp_path: Path) -> None:
     """The same on one stream could not have run; files of sampled events look like this."""
-    paths = []
-    for rank, names in enumerate((("all_reduce", "all_to_all"), ("all_to_all", "all_reduce"))):
-        profile = Profile(rank)
-        for place, name in enumerate(names):
-            at = 1000 + 40 * place
-            dims = {"Input Dims": [[1000]], "Input type": ["float"]}
-            profile.add("user_annotation", f"nccl:{name}", at, 20, **dims)
-            profile.kernel(SENDRECV, at + 5, at + 10, 30, STREAM)
-        paths.append(profile.write(tmp_path))
+    paths = _in_contrary_orders(tmp_path, 30, streams=1)
     with pytest.raises(InputError, match="in orders that contradict each other: give whole traces"):
         replay(paths, DGX)
 

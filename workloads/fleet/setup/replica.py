@@ -40,13 +40,6 @@ class Replica:
     precision: str
 
 
-def shortest_replica(
-    model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
-) -> Replica:
-    """Return the replica on the fewest chips of a unit; parameters as for fitting_replicas."""
-    return next(fitting_replicas(model, cluster, tp=tp, precision=precision))
-
-
 def fitting_replicas(
     model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
 ) -> Iterator[Replica]:

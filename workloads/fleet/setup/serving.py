@@ -28,12 +28,12 @@ from workloads.serving import (
     Speculation,
     TableRuns,
     azure_lengths,
+    batching_from,
     capacity_table,
     fixed_rate,
     parse_speculation,
     profile,
     saturated_rate,
-    usual_batching,
 )
 
 DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
@@ -257,7 +257,7 @@ def _batching(serving: Serving, model: Model, cluster: Cluster) -> Batching:
     chunk = pieces if serving.chunk_tokens is None else serving.chunk_tokens
     if chunk and not serving.disaggregate:
         return Batching(chunk_tokens=chunk)
-    return replace(usual_batching(cluster), chunk_tokens=0)
+    return batching_from(cluster, "separate")
 
 
 def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation | None:
