@@ -22,6 +22,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
+from topologies.catalogue.memory import usable_hbm_bytes
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES, SERVING, check_precision
@@ -226,7 +227,7 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     """Memory that the weights leave to the cache [B]."""
     chip, book = rank.cluster.chip, rank.catalogue
     share = book.value(chip_family(chip, book).serving, "memory_share")
-    budget = rank.ranks / rank.per_chip * book.value(chip, "hbm_bytes") * share
+    budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, book) * share
     if weights >= budget:
         raise InputError(
             f"{model.name} has {weights / 1e9:,.0f} GB of weights, {rank.chips} chips hold "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.memory import usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_share
@@ -110,7 +111,6 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
     buffers = (
         copies * kept[1] + _gathered(model, plan, stage) + _work(model, plan, stage, catalogue)
     )
-    usable = "hbm_usable_bytes" if catalogue.has(chip, "hbm_usable_bytes") else "hbm_bytes"
     return Memory(
         weights=WEIGHT_BYTES * kept[0] + adapters,
         gradients=GRADIENT_BYTES * kept[1],
@@ -119,7 +119,7 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
         buffers=buffers,
         fragments=int(catalogue.value("training", "fragmentation") * (activations + buffers)),
         runtime=catalogue.integer("training", "runtime_bytes") // plan.ranks_per_chip,
-        capacity=catalogue.integer(chip, usable) // plan.ranks_per_chip,
+        capacity=usable_hbm_bytes(chip, catalogue) // plan.ranks_per_chip,
     )
 
 
