@@ -13,7 +13,7 @@ from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
 from workloads.fleet_options import SPECULATION
-from workloads.kernels.precision import SERVING
+from workloads.kernels.precision import SERVING, SERVING_CACHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,9 +107,17 @@ class ReplicaInputs:
     ep: int = field(
         default=1,
         metadata=option(
-            "Groups of cores that divide the experts of a mixture while prompts run, on Trainium; "
-            "their weights are then held twice",
+            "Groups of ranks that divide the experts of a mixture; on Trainium only while prompts "
+            "run, and their weights are then held twice",
             least=1,
+        ),
+    )
+    cache_precision: str | None = field(
+        default=None,
+        metadata=option(
+            "Precision of cached keys and values",
+            choices=SERVING_CACHES,
+            default="FP8 where the weights have 8 bits or fewer",
         ),
     )
 
@@ -199,6 +207,7 @@ def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster)
     return ServingOptions(
         batching=batching_from(cluster, replica.prefill, replica.chunk, replica.slots),
         ep=replica.ep,
+        cache_precision=replica.cache_precision,
         prefix_cache=faster.prefix_cache,
         speculate=faster.speculate,
         disaggregate=faster.disaggregate,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from experiments.validation.conditions import engine
@@ -14,6 +16,7 @@ from topologies.errors import InputError
 from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
+from workloads.serving.speculation import Speculation, parse_speculation
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -22,10 +25,12 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     Raises
     ------
     InputError
-        For pipeline stages, unknown models, and what does not fit into the replica's memory.
+        For pipeline stages, groups of ranks that divide the requests of attention, unknown models,
+        and what does not fit into the replica's memory.
     """
-    if values["pp"] and values["pp"] > 1:
-        raise InputError(f"pp {values['pp']} of a served model is not supported. Use pp 1.")
+    for name in ("pp", "attention_dp"):
+        if (values.get(name) or 1) > 1:
+            raise InputError(f"{name} {values[name]} of a served model is not supported. Use 1.")
     tp, chips = values["tp"] or values["chips"], values["chips"]
     whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, catalogue))
     replica = profile(
@@ -35,6 +40,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         precision=(values["precision"] or "bf16").lower(),
         chips=chips if chips and tp > chips else None,
         ep=values.get("ep") or 1,
+        cache_precision=values.get("cache_precision"),
     )
     answer = _answered(replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
     predicted = {
@@ -48,24 +54,46 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
 def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> Catalogue:
     """Catalogue with the variants of the software that a row was measured with."""
     catalogue = catalogue or shipped_catalogue()
-    return catalogue.with_variants(
-        engine(values, machines_for(values["cluster"], 1, catalogue).chip, catalogue)
-    )
+    chip = machines_for(values["cluster"], 1, catalogue).chip
+    share = values.get("memory_share")
+    if share is not None:
+        part = chip_family(chip, catalogue).serving
+        entry = catalogue.entry(part, "memory_share")
+        catalogue = catalogue.with_rows(
+            [replace(entry, value=share, exact=Fraction(share), source="the row")]
+        )
+    return catalogue.with_variants(engine(values, chip, catalogue))
 
 
 def _answered(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
     """Times with the row's batching, or else with that of the chip's usual engine."""
     prompt, output = values["prompt_tokens"], values["output_tokens"]
     users = values["concurrency"] or 1
+    speculation = _speculation(values)
     static = neuron if values.get("batching") is None else values["batching"] == "static"
     buckets = BUCKETS if neuron else ()
+    if static and speculation is not None:
+        raise InputError(f"speculate {values['speculate']}: a static batch has no proposals.")
     if static:
         return static_batch(replica, prompt, output, users, buckets)
     batching = Batching(users, 0 if neuron else max(GPU_CHUNK, users + 1), buckets)
     if values.get("rounds") is not None:
         shortest = values.get("shortest_lengths") or 1.0
-        return benchmark(replica, (prompt, output), shortest, values["rounds"], batching)
-    return continuous(replica, prompt, output, users, batching)
+        longest, rounds = (prompt, output), values["rounds"]
+        return benchmark(replica, longest, shortest, rounds, batching, speculation)
+    return continuous(replica, prompt, output, users, batching, speculation)
+
+
+def _speculation(values: Mapping[str, Any]) -> Speculation | None:
+    """Proposals of a row, as ``--speculate`` writes them with a share of the model's time."""
+    text = values.get("speculate")
+    return parse_speculation(text, _no_draft) if text else None
+
+
+def _no_draft(name: str) -> Profile:
+    raise InputError(
+        f"speculate: the draft {name[:80]!r} is no share of the model's time. Write 3:0.7:0.03."
+    )
 
 
 def _provenance(values: Mapping[str, Any]) -> dict[str, str]:

@@ -38,6 +38,8 @@ Counted from torchao's recipes (``torchao.float8``) and the blocks of 128 of Dee
 """
 SERVING = ("bf16", "fp16", "fp8", "mxfp8", "fp4", "mxfp4")
 """Precisions of served weights and products."""
+SERVING_CACHES = ("bf16", "fp8")
+"""Precisions of cached keys and values that can be asked for."""
 
 
 def element_width(precision: str) -> str:

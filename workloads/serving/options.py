@@ -24,6 +24,7 @@ class ServeWords(TypedDict, total=False):
 
     batching: Batching | None
     ep: int
+    cache_precision: str | None
     prefix_cache: str | None
     speculate: str | Speculation | None
     disaggregate: str | tuple[int, int] | None
@@ -46,8 +47,9 @@ class ServingOptions:
     batching : Batching, optional
         By default that of the chip's serving library, :func:`batching_from`.
     ep : int, default 1
-        Groups of ranks that divide the experts while prompts run, see
-        :func:`workloads.serving.profile.profile`.
+        Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
+    cache_precision : str, optional
+        Precision of cached keys and values, ``bf16`` or ``fp8``.
     prefix_cache : str, optional
         Part of the prompts that a cache holds: a share such as ``"50%"``, ``"50%:cold"`` for a
         cache that is empty at first, or ``"trace"`` for the blocks that a log names.
@@ -61,6 +63,7 @@ class ServingOptions:
 
     batching: Batching | None = None
     ep: int = 1
+    cache_precision: str | None = None
     prefix_cache: str | None = None
     speculate: str | Speculation | None = None
     disaggregate: str | tuple[int, int] | None = None
@@ -75,7 +78,10 @@ class ServingOptions:
         InputError
             For a model or draft that does not fit, and replicas that the cluster has no chips for.
         """
-        replica = profile(model, cluster, tp=tp, precision=precision, ep=self.ep)
+        replica = profile(
+            model, cluster, tp=tp, precision=precision, ep=self.ep,
+            cache_precision=self.cache_precision,
+        )  # fmt: skip
 
         def draft(name: str) -> Profile:
             return profile(as_model(name), cluster, tp=tp)

@@ -19,6 +19,7 @@ from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.profile import Profile, profile
 from workloads.serving.replica import closed_loop
 from workloads.serving.requests import Requests, fixed_lengths, poisson
+from workloads.serving.speculation import Speculation
 
 ROUNDS = 4
 """Requests of each user; the first round fills the batch and is left out."""
@@ -67,12 +68,17 @@ def steady(
 
 
 def continuous(
-    replica: Profile, prompt_tokens: int, output_tokens: int, concurrency: int, batching: Batching
+    replica: Profile,
+    prompt_tokens: int,
+    output_tokens: int,
+    concurrency: int,
+    batching: Batching,
+    speculation: Speculation | None = None,
 ) -> Steady:
     """Return medians of a closed loop: each request that ends makes room for the next one."""
     lengths = fixed_lengths(prompt_tokens, output_tokens)
     requests = poisson(1.0, ROUNDS * concurrency, lengths, np.random.default_rng(0))
-    served = closed_loop(replica, requests, concurrency, batching)
+    served = closed_loop(replica, requests, concurrency, batching, speculation=speculation)
     late = slice(concurrency, None)
     begun, done = served.end_s[:concurrency].max(), np.sort(served.end_s)
     after = done[done > begun]
@@ -87,7 +93,12 @@ def continuous(
 
 
 def benchmark(
-    replica: Profile, longest: tuple[int, int], shortest: float, rounds: int, batching: Batching
+    replica: Profile,
+    longest: tuple[int, int],
+    shortest: float,
+    rounds: int,
+    batching: Batching,
+    speculation: Speculation | None = None,
 ) -> Steady:
     """Return means of a benchmark that draws lengths and counts its first burst.
 
@@ -102,6 +113,7 @@ def benchmark(
         Requests of each user, which all count.
     batching : Batching
         Its slots are the users.
+    speculation : Speculation, optional
     """
     users, rng = batching.slots, np.random.default_rng(0)
     count = rounds * users
@@ -110,7 +122,7 @@ def benchmark(
         for most in longest
     )
     requests = Requests(np.zeros(count), prompt, output)
-    served = closed_loop(replica, requests, users, batching)
+    served = closed_loop(replica, requests, users, batching, speculation=speculation)
     later = served.tpot_s[np.isfinite(served.tpot_s)]
     return Steady(
         ttft_s=float(served.ttft_s.mean()),

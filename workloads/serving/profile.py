@@ -36,7 +36,7 @@ from workloads.serving.rank.attention import (
 from workloads.serving.rank.experts import EXPERT_BLOCK
 from workloads.serving.rank.layers import products_s, small_kernels_s
 from workloads.serving.rank.reduces import reduces_s
-from workloads.serving.rank.share import RankShare
+from workloads.serving.rank.share import RankShare, check_cache
 
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
@@ -139,6 +139,7 @@ def profile(
     chips: int | None = None,
     catalogue: Catalogue | None = None,
     ep: int = 1,
+    cache_precision: str | None = None,
 ) -> Profile:
     """Return the times of a replica of a model on the first chips of a cluster.
 
@@ -157,7 +158,11 @@ def profile(
     catalogue : Catalogue, optional
         By default the cluster's.
     ep : int
-        Groups of ranks that divide the experts of prompts, on Trainium; decode holds them again.
+        Groups of ranks that divide the experts. On Trainium, only those of prompts; decode holds
+        them again.
+    cache_precision : str, optional
+        Precision of cached keys and values: ``bf16`` or ``fp8``. By default FP8 where the weights
+        have 8 bits or fewer, since such checkpoints come with scales for it.
 
     Raises
     ------
@@ -168,10 +173,11 @@ def profile(
     _check_mixers(model)
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
-    rank = replace(replica_share(model, cluster, tp, precision, catalogue, chips=chips), ep=ep)
+    share = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
+    rank = replace(share, ep=ep, cache_precision=check_cache(cache_precision))
     _check_groups(rank)
     check_precision(precision, cluster.chip, rank.catalogue, SERVING, "serve")
-    weights = (model.parameters + _experts_held_again(model, ep)) * ELEMENT_BYTES[precision]
+    weights = (model.parameters + _experts_held_again(rank)) * ELEMENT_BYTES[precision]
     tokens = _token_counts(model)
     beside_s = _beside_products_s(rank, tokens)
     return Profile(
@@ -307,9 +313,10 @@ def _check_mixers(model: Model) -> None:
         )
 
 
-def _experts_held_again(model: Model, ep: int) -> int:
+def _experts_held_again(rank: RankShare) -> int:
     """Parameters of experts that lie in memory a second time, divided for prompts."""
-    if ep == 1 or model.experts is None:
+    model = rank.model
+    if rank.ep == 1 or model.experts is None or not rank.overhead("expert_block"):
         return 0
     return model.moe_layers * model.experts.count * expert_parameters(model)
 

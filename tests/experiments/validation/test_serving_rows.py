@@ -9,6 +9,7 @@ import pytest
 from experiments.validation.rows import read_text
 from experiments.validation.serving import predict
 from experiments.validation.tables import table
+from topologies.errors import InputError
 
 ROW: dict[str, Any] = {
     "model": "llama-3.1-70b", "cluster": "dgx-h200", "chips": 8, "tp": 8, "pp": None,
@@ -37,6 +38,30 @@ def test_long_prompts_of_inferencemax_begin_when_measured() -> None:
         for values in rows
     )
     assert errors[len(errors) // 2] < 0.1
+
+
+def test_a_row_states_its_proposals_cache_and_memory() -> None:
+    plain = predict(ROW).predicted
+    proposed = predict({**ROW, "speculate": "3:0.7:0.03"}).predicted
+    assert 1.4 < plain["tpot_s"] / proposed["tpot_s"] < 2.5
+    assert predict({**ROW, "cache_precision": "bf16"}).predicted["tpot_s"] > plain["tpot_s"]
+    deepseek = {**ROW, "model": "deepseek-v3", "cluster": "dgx-b200", "chips": 4, "tp": 4}
+    waiting = predict(deepseek | {"concurrency": 32}).predicted["ttft_s"]
+    begun = predict(deepseek | {"concurrency": 32, "memory_share": 0.95}).predicted["ttft_s"]
+    assert begun < 0.5 * waiting
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"attention_dp": 2}, "attention_dp 2"),
+        ({"speculate": "3:0.7:llama-3.2-1b"}, "no share of the model's time"),
+        ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
+    ],
+)
+def test_what_a_row_cannot_state_is_refused(column: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        predict(ROW | column)
 
 
 def test_columns_are_read_and_checked() -> None:

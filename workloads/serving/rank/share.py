@@ -11,6 +11,8 @@ from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from workloads.kernels.precision import SERVING_CACHES
 from workloads.kernels.times import elementwise_s, gemm_s
 from workloads.models.model import Model
 
@@ -21,6 +23,21 @@ SHORTEST = 128
 """Side of a product whose time is that of its launches."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 """Precisions whose measured products include a launch that quantises the activations."""
+
+
+def check_cache(precision: str | None) -> str | None:
+    """Return a precision of cached keys and values, if it is one.
+
+    Raises
+    ------
+    InputError
+    """
+    if precision is not None and precision not in SERVING_CACHES:
+        raise InputError(
+            f"a cache in {precision[:80]!r} is not known.{suggestion(precision, SERVING_CACHES)} "
+            f"Use {' or '.join(SERVING_CACHES)}."
+        )
+    return precision
 
 
 @dataclass(frozen=True)
@@ -39,8 +56,10 @@ class RankShare:
     cores : int
         Logical cores of the replica, each of which runs a rank; 0 for all of its chips.
     ep : int
-        Groups of ranks that divide the experts while prompts run; the ranks of a group divide each
-        expert's width.
+        Groups of ranks that divide the experts, on Trainium while prompts run; the ranks of a group
+        divide each expert's width.
+    cache_precision : str, optional
+        Precision of cached keys and values; by default that which comes with the weights'.
     """
 
     model: Model
@@ -50,6 +69,7 @@ class RankShare:
     catalogue: Catalogue
     cores: int = 0
     ep: int = 1
+    cache_precision: str | None = None
 
     @property
     def per_chip(self) -> int:
@@ -120,7 +140,8 @@ class RankShare:
 
         A latent cache is one for all heads, so every rank holds and reads the whole of it.
         """
-        model, element = self.model, KV_BYTES.get(self.precision, 2.0)
+        model = self.model
+        element = KV_BYTES.get(self.cache_precision or self.precision, 2.0)
         layers = self.attention_layers
         if model.latent:
             return layers * (model.latent.kv_rank + model.latent.rope_dim) * element
