@@ -328,8 +328,6 @@ def _check_groups(rank: RankShare) -> None:
         return
     if some is None:
         raise InputError(f"ep {ep}: {rank.model.name} has no experts to divide. Use 1.")
-    if not rank.overhead("expert_block"):
-        raise InputError(f"ep {ep}: how {rank.cluster.chip} divides experts is not known. Use 1.")
     most = math.gcd(rank.ranks, some.count)
     if ep < 1 or most % ep:
         raise InputError(

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -98,7 +99,12 @@ def fitting_replicas(
 def _with_divided_experts(
     model: Model, cluster: Cluster, tp: int | None, precision: str
 ) -> Profile | None:
-    """Return the profile whose groups of experts make a long prompt shortest, if any fits."""
+    """Return the profile whose groups of experts make a long prompt shortest, if any fits.
+
+    Only Neuron's programs hold the experts twice, and have a choice for prompts alone.
+    """
+    if not chip_family(cluster.chip, cluster.catalogue).is_neuron:
+        return None
     most = model.experts.count if model.experts else 1
     groups = 2 ** np.arange(1, most.bit_length())
     candidates = []

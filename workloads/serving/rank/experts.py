@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import numpy as np
 
 from topologies.arrays import FloatArray
@@ -36,20 +39,58 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
     """Time of grouped products of the experts that balanced routing touches [s].
 
     A grouped kernel streams the weights of every touched expert once, or computes all rows as
-    fast as one product of that many rows, whichever takes longer. Neuron's programs of decode
+    fast as one product of that many rows, whichever takes longer. Where groups of ranks divide
+    the experts, all wait for the one with the most to do. Neuron's programs of decode
     loop over the tokens and fetch the experts of each, until all experts are fetched: a start, and
     some time for each row of their matrices, however few columns of it a rank holds.
     """
-    touched = some.count * (1 - (1 - some.per_token / some.count) ** tokens)
+    groups = 1 if rank.overhead("expert_block") else rank.ep
+    touched, rows_of_experts = busiest_group(some, tokens, groups)
     element = ELEMENT_BYTES[rank.precision]
-    weights = touched * expert_parameters(rank.model) / rank.ranks * element
+    weights = touched * expert_parameters(rank.model) * groups / rank.ranks * element
     streamed = rank.pass_s(weights)
-    computed = mlp_s(rank, tokens * some.per_token, some.ffn)
+    computed = mlp_s(rank, rows_of_experts, some.ffn * groups)
     routed = np.maximum(streamed, computed) + rank.overhead("expert_layer")
     looped = np.minimum(tokens, some.count / some.per_token)
     rows = some.per_token * rank.model.hidden
     fetched_s = rank.overhead("expert_token") + rank.overhead("expert_row") * rows
     return np.asarray(routed + fetched_s * np.maximum(0.0, looped - 1))
+
+
+def busiest_group(some: Experts, tokens: FloatArray, groups: int) -> tuple[FloatArray, FloatArray]:
+    """Touched experts and routed rows of the busiest of the groups that divide the experts.
+
+    Routing is balanced and random, so both numbers scatter about their means as sums of
+    independent choices do; the busiest of G groups is as far above as the largest of G normal
+    variates is expected to be. With one group the numbers are the means.
+
+    Returns
+    -------
+    (float array, float array)
+        Each of the shape of ``tokens``.
+    """
+    held = some.count / groups
+    chance = 1 - (1 - some.per_token / some.count) ** tokens
+    above = expected_largest(groups)
+    touched = held * chance + above * np.sqrt(held * chance * (1 - chance))
+    mean = tokens * some.per_token / groups
+    rows = mean + above * np.sqrt(mean * (1 - 1 / groups))
+    return np.minimum(touched, held), np.minimum(rows, tokens * min(some.per_token, held))
+
+
+@functools.cache
+def expected_largest(count: int) -> float:
+    """Expected largest of so many independent standard normal variates.
+
+    Examples
+    --------
+    >>> [round(expected_largest(count), 3) for count in (1, 2, 4, 8)]
+    [0.0, 0.564, 1.029, 1.424]
+    """
+    at = np.linspace(-8.0, 8.0, 16_001)
+    density = np.exp(-at * at / 2) / math.sqrt(2 * math.pi)
+    below = np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in at])
+    return float(np.trapezoid(count * at * density * below ** (count - 1), at))
 
 
 def expert_blocks(rank: RankShare, tokens: FloatArray) -> FloatArray:

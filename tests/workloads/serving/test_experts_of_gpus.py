@@ -1,0 +1,45 @@
+"""Groups of ranks that divide the experts of a mixture on GPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cluster_sim as cs
+from workloads.serving import profile
+from workloads.serving.rank.experts import busiest_group
+
+DGX = cs.cluster("dgx-h100")
+SPARSE = cs.model("qwen3-235b-a22b")
+
+
+def test_one_group_touches_what_balanced_routing_does() -> None:
+    some = SPARSE.experts
+    assert some is not None
+    tokens = np.array([1.0, 4.0, 64.0])
+    touched, rows = busiest_group(some, tokens, 1)
+    chance = 1 - (1 - some.per_token / some.count) ** tokens
+    assert touched == pytest.approx(some.count * chance)
+    assert rows == pytest.approx(tokens * some.per_token)
+
+
+@pytest.mark.parametrize("tokens", [4, 16, 64])
+def test_the_busiest_group_is_as_busy_as_drawn_routing_makes_it(tokens: int) -> None:
+    some, groups, rng = SPARSE.experts, 8, np.random.default_rng(1)
+    assert some is not None
+    each = some.count // groups
+    drawn = np.zeros((400, 2))
+    for trial in drawn:
+        chosen = np.argsort(rng.random((tokens, some.count)), axis=1)[:, : some.per_token]
+        touched = np.unique(chosen) // each
+        trial[:] = np.bincount(touched).max(), np.bincount(chosen.ravel() // each).max()
+    of_touched, of_rows = busiest_group(some, np.array([float(tokens)]), groups)
+    assert of_touched[0] == pytest.approx(drawn[:, 0].mean(), rel=0.1)
+    assert of_rows[0] == pytest.approx(drawn[:, 1].mean(), rel=0.1)
+
+
+def test_divided_experts_wait_for_the_busiest_rank_when_tokens_are_few() -> None:
+    whole, divided = (profile(SPARSE, DGX, precision="fp8", ep=ep) for ep in (1, 8))
+    assert 1.1 < divided.decode_s(4, 4000) / whole.decode_s(4, 4000) < 1.4
+    assert divided.weights_bytes == whole.weights_bytes
+    assert divided.kv_budget_bytes == whole.kv_budget_bytes
