@@ -158,11 +158,9 @@ def profile(
     catalogue : Catalogue, optional
         By default the cluster's.
     ep : int
-        Groups of ranks that divide the experts. On Trainium, only those of prompts; decode holds
-        them again.
+        Groups of ranks that divide the experts; on Trainium for prompts, decode holds them again.
     cache_precision : str, optional
-        Precision of cached keys and values: ``bf16`` or ``fp8``. By default FP8 where the weights
-        have 8 bits or fewer, since such checkpoints come with scales for it.
+        ``bf16`` or ``fp8``; by default that which comes with the weights'.
 
     Raises
     ------
@@ -173,16 +171,22 @@ def profile(
     _check_mixers(model)
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
-    share = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
-    rank = replace(share, ep=ep, cache_precision=check_cache(cache_precision))
+    rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
+    rank = replace(rank, ep=ep, cache_precision=check_cache(cache_precision))
     _check_groups(rank)
     check_precision(precision, cluster.chip, rank.catalogue, SERVING, "serve")
-    weights = (model.parameters + _experts_held_again(rank)) * ELEMENT_BYTES[precision]
+    return _profile_of(rank)
+
+
+def _profile_of(rank: RankShare) -> Profile:
+    """Return the times and sizes of a replica of which every rank has such a share."""
+    model = rank.model
+    weights = (model.parameters + _experts_held_again(rank)) * ELEMENT_BYTES[rank.precision]
     tokens = _token_counts(model)
     beside_s = _beside_products_s(rank, tokens)
     return Profile(
-        name=f"{model.name} on {rank.chips} x {cluster.chip}",
-        expert_groups=ep,
+        name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
+        expert_groups=rank.ep,
         chips=rank.chips,
         tokens=tokens,
         linear_s=beside_s + products_s(rank, tokens),
