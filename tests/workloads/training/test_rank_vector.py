@@ -24,9 +24,11 @@ from workloads.training.execution.jitter import (
 )
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate, layout, machine
-from workloads.training.execution.rank_vector.cover import ALL, Cover, new_cover
+from workloads.training.execution.rank_vector.chain import ASIDE, CLOSE, wait_part
+from workloads.training.execution.rank_vector.cover import Cover, new_cover
 from workloads.training.execution.rank_vector.nodes import nodes
-from workloads.training.execution.rank_vector.unions import SUMMED, unions
+from workloads.training.execution.rank_vector.tape import timed_tape
+from workloads.training.execution.rank_vector.unions import ALL, SUMMED, unions
 from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program
@@ -141,7 +143,7 @@ def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(machine, "ROOM", room)
     rooms: list[int] = []
 
-    def counted(*sizes: int) -> Cover:
+    def counted(*sizes: Any) -> Cover:
         rooms.append(sizes[-1])
         return new_cover(*sizes)
 
@@ -175,6 +177,44 @@ def test_categories_in_a_row_are_summed() -> None:
         assert groups.first[compute] == SUMMED
         assert (groups.first[tp] != SUMMED) == followed
         assert groups.first[dp] == ALL
+
+
+@pytest.mark.parametrize("overlap", ["none", "dp", "all"])
+def test_parts_of_a_chain_follow_each_other(overlap: str) -> None:
+    """A part of a chain never starts before the one before it ends, on any rank."""
+    program = toy_program(plan(tp=4, pp=2, dp=2, overlap=overlap), sixteen())
+    graph = nodes(program)
+    times = run(disturb(lower(program), program, WILD)).times
+    place = unions(graph).place
+    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
+    first_op = np.cumsum(length) - length
+    begin, end = graph.run_ptr[:-1], graph.run_ptr[1:] - 1
+    for row, stage in enumerate(program.stage.tolist()):
+        on = np.flatnonzero((graph.stage == stage) & (place != ASIDE))
+        starts = times.start_ps[first_op[row] + graph.run_op[begin[on]]]
+        ends = times.end_ps[first_op[row] + graph.run_op[end[on]]]
+        assert (starts[1:] >= ends[:-1]).all()
+        close = place[on[1:]] == CLOSE
+        assert (starts[1:] == ends[:-1])[close].all()
+    part_node = np.repeat(np.arange(len(graph)), np.diff(graph.part_ptr))
+    assert (place[graph.exchange[part_node] < 0] != ASIDE).all()
+
+
+def test_no_instruction_comes_before_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of the last stage are in blocks that the order of start does not look at."""
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
+    program = toy_program(plan(tp=4, pp=2, dp=2, overlap="dp", zero=1), sixteen())
+    graph = nodes(program)
+    vector = machine.Machine(program, graph, WILD, 1)
+    machine.meet(vector)
+    tape = timed_tape(
+        graph, machine.first_starts(vector), vector.unions.place, vector.layout.widest
+    )
+    turn = np.argsort(tape.node)
+    part_turn = np.repeat(turn, np.diff(graph.part_ptr))
+    waiting = np.repeat(np.arange(len(graph.stage)), np.diff(graph.wait_ptr))
+    assert (part_turn[wait_part(graph)] < part_turn[waiting]).all()
 
 
 def test_folded_is_unfolded() -> None:

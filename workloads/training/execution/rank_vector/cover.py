@@ -1,9 +1,12 @@
 """Coverage of a rank's time by unions of categories, as intervals come in roughly by start.
 
-A union remembers until when it covers, since when without a gap, and its latest gaps. Ranks of a
-stage do the same in the same order, so an interval is put on all of them by array loops; only one
-that begins before the latest gap on its rank is looked at alone. An interval that reaches behind
-the gaps that are remembered is noticed, and the run repeated with more room, so sums are exact.
+The chain of a stage covers time by itself, see
+:mod:`workloads.training.execution.rank_vector.chain`, so only its gaps are looked at. The latest
+gaps are remembered, and the intervals beside the chain for as long as one may lie on them. A gap
+that leaves is settled: what intervals beside the chain fill of it counts for their unions, the rest
+is idle time. Ranks of a stage do the same in the same order, so that is done by array loops; only
+where several intervals meet in a gap, its ranks are looked at one by one. An interval that comes
+too late for its gaps is noticed, and the run repeated with more room, so sums are exact.
 """
 
 from __future__ import annotations
@@ -13,15 +16,17 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.jit import internal
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import IntArray
 
-ROOM = 8
-"""Gaps that a union remembers at first."""
-ALL = 0
-"""The union of all categories: its gaps are idle time."""
+ROOM = 2
+"""Gaps of a chain that are remembered at first."""
+SIDES = 8
+"""Intervals beside the chain that are remembered for each gap."""
 NOTHING, STARTS, IGNORE, RECORD, COMPARE = range(5)
 """Ways to take notes: nothing; when each node starts first; or what unions cover, and of the idle
 time before an op nothing, its length, or what exceeds the length recorded."""
+NONE = -1
+"""Op of a place where nothing is remembered."""
 
 
 class Cover(NamedTuple):
@@ -29,37 +34,50 @@ class Cover(NamedTuple):
 
     Attributes
     ----------
-    until, since : int64 array (unions, rows)
-        End of what is covered [ps], and of the latest gap.
-    idle, settled : int64 array (unions, rows)
-        Length of all gaps that are no longer remembered, and end of the last of them [ps].
-    gap_start, gap_end : int64 array (unions, room, rows)
-        Gaps in the order in which they came; empty where the two are equal.
-    gap_op : int32 array (unions, room, rows)
-        Op that ended a gap: the smallest if several did.
-    turn : int64 array (unions, stages)
-        Place of the next gap.
-    cut_off : bool array (unions, room, stages)
-        Whether a gap came out of an older one, so that it is not in its order.
-    spent : int64 array (categories, rows)
-        Sum of the intervals of a category [ps].
+    until, settled : int64 array (rows,)
+        Ends of the chain so far and of its latest gap that is settled [ps].
     late : int64 array (rows,)
         Idle time beyond what was noted before the same op [ps].
+    spent : int64 array (categories, rows)
+        Sum of the intervals of a category [ps].
+    aside : int64 array (rows,)
+        Sum of the intervals beside the chain [ps].
+    filled : int64 array (unions of several categories, rows)
+        Time in gaps of the chain that a union covers [ps].
+    lapped : int64 array (categories, rows)
+        Time in which an interval beside the chain lies on an earlier one of its category [ps].
+    gap_start, gap_end : int64 array (room, rows)
+        Gaps of the chain in the order in which they came; empty where the two are equal.
+    gap_op : int64 array (room, stages)
+        Op before which a gap was.
+    turn : int64 array (stages,)
+        Place of the oldest gap, which the next one takes.
+    side_start, side_end : int64 array (SIDES · room, rows)
+        Intervals beside the chain.
+    side_op, side_code : int64 array (SIDES · room, stages)
+        Their ops and categories.
+    sides : int64 array (stages,)
+        How many of them are remembered.
     lost : int64 array (1,)
-        Intervals that came too late.
+        Intervals that came too late or found no place.
     """
 
     until: IntArray
-    since: IntArray
-    idle: IntArray
     settled: IntArray
+    late: IntArray
+    spent: IntArray
+    aside: IntArray
+    filled: IntArray
+    lapped: IntArray
     gap_start: IntArray
     gap_end: IntArray
     gap_op: IntArray
     turn: IntArray
-    cut_off: BoolArray
-    spent: IntArray
-    late: IntArray
+    side_start: IntArray
+    side_end: IntArray
+    side_op: IntArray
+    side_code: IntArray
+    sides: IntArray
     lost: IntArray
 
 
@@ -68,14 +86,33 @@ class Usual(NamedTuple):
 
     Attributes
     ----------
-    idle : int64 array (classes, ops + 1)
+    idle : int64 array (ops + 1, classes)
         The last is what follows the last op [ps].
     like : int64 array (ranks,)
         Class of each rank, by its place in the layout.
+    same : int64 array (ranks,)
+        Changes of class from the first rank to each, by its place in the layout.
     """
 
     idle: IntArray
     like: IntArray
+    same: IntArray
+
+
+class Question(NamedTuple):
+    """Answers that are wanted of a cover.
+
+    Attributes
+    ----------
+    top : int64 array (unions of several categories,)
+        Last category of each.
+    usual : Usual
+    mode : int
+    """
+
+    top: IntArray
+    usual: Usual
+    mode: int
 
 
 class Stretch(NamedTuple):
@@ -97,27 +134,38 @@ class Stretch(NamedTuple):
     place: int
 
 
-def new_cover(unions: int, categories: int, stages: int, rows: int, room: int) -> Cover:
-    """Return rows with nothing on them yet."""
+def usual_of(idle: IntArray, like: IntArray) -> Usual:
+    """Return idle times with the places where the class of ranks changes."""
+    return Usual(idle, like, np.cumsum(np.diff(like, prepend=like[:1]) != 0))
 
-    def flat() -> IntArray:
-        return np.zeros((unions, rows), np.int64)
 
-    def gaps(kind: type) -> IntArray:
-        return np.zeros((unions, room, rows), kind)
+def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -> Cover:
+    """Return a cover with nothing on it yet; ``sizes`` are stages and rows."""
+    stages, rows = sizes
+
+    def flat(*shape: int) -> IntArray:
+        return np.zeros((*shape, rows), np.int64)
+
+    def free(places: int) -> IntArray:
+        return np.full((places, stages), NONE, np.int64)
 
     return Cover(
         until=flat(),
-        since=flat(),
-        idle=flat(),
         settled=flat(),
-        gap_start=gaps(np.int64),
-        gap_end=gaps(np.int64),
-        gap_op=gaps(np.int32),
-        turn=np.zeros((unions, stages), np.int64),
-        cut_off=np.zeros((unions, room, stages), np.bool_),
-        spent=np.zeros((categories, rows), np.int64),
-        late=np.zeros(rows, np.int64),
+        late=flat(),
+        spent=flat(categories),
+        aside=flat(),
+        filled=flat(unions),
+        lapped=flat(categories),
+        gap_start=flat(room),
+        gap_end=flat(room),
+        gap_op=free(room),
+        turn=np.zeros(stages, np.int64),
+        side_start=flat(SIDES * room),
+        side_end=flat(SIDES * room),
+        side_op=free(SIDES * room),
+        side_code=free(SIDES * room),
+        sides=np.zeros(stages, np.int64),
         lost=np.zeros(1, np.int64),
     )
 
@@ -126,156 +174,12 @@ def new_cover(unions: int, categories: int, stages: int, rows: int, room: int) -
 def clear(cover: Cover) -> None:
     """Take everything off again."""
     cover.until[:] = 0
-    cover.since[:] = 0
-    cover.idle[:] = 0
     cover.settled[:] = 0
-    cover.gap_start[:] = 0
-    cover.gap_end[:] = 0
-    cover.turn[:] = 0
-    cover.spent[:] = 0
     cover.late[:] = 0
-
-
-@internal
-def put(
-    cover: Cover,
-    union: int,
-    on: Stretch,
-    start: IntArray,
-    end: IntArray,
-    op: int,
-    usual: Usual,
-    mode: int,
-) -> None:
-    """Add an interval of an op on each rank of a stretch to a union."""
-    since = cover.since[union, on.row : on.row + on.ranks]
-    until = cover.until[union, on.row : on.row + on.ranks]
-    early = gaps = 0
-    for c in range(on.ranks):
-        early += start[c] <= since[c]
-        gaps += start[c] > until[c]
-    if early:
-        for c in range(on.ranks):
-            if start[c] <= since[c]:
-                _fill(cover, union, on, c, (start[c], end[c]), op, usual, mode)
-    if gaps:
-        _open(cover, union, on, start, op, usual, mode)
-    for c in range(on.ranks):
-        until[c] = max(until[c], end[c])
-
-
-@internal
-def _open(
-    cover: Cover, union: int, on: Stretch, start: IntArray, op: int, usual: Usual, mode: int
-) -> None:
-    """Remember the gaps before an interval."""
-    gap = _next(cover, union, on, usual, mode)
-    since = cover.since[union, on.row : on.row + on.ranks]
-    until = cover.until[union, on.row : on.row + on.ranks]
-    gap_start = cover.gap_start[union, gap, on.row : on.row + on.ranks]
-    gap_end = cover.gap_end[union, gap, on.row : on.row + on.ranks]
-    gap_op = cover.gap_op[union, gap, on.row : on.row + on.ranks]
-    for c in range(on.ranks):
-        gap_start[c] = until[c]
-        gap_end[c] = max(until[c], start[c])
-        since[c] = start[c] if start[c] > until[c] else since[c]
-    for c in range(on.ranks):
-        gap_op[c] = op
-
-
-@internal
-def _next(cover: Cover, union: int, on: Stretch, usual: Usual, mode: int) -> int:
-    """Settle the oldest gaps, whose place is then free."""
-    gap: int = cover.turn[union, on.stage]
-    cover.turn[union, on.stage] = (gap + 1) % cover.gap_start.shape[1]
-    cover.cut_off[union, gap, on.stage] = False
-    _settle(cover, union, gap, on, usual, mode)
-    return gap
-
-
-@internal
-def _settle(cover: Cover, union: int, gap: int, on: Stretch, usual: Usual, mode: int) -> None:
-    """Count the gaps of one place, where others may then be put."""
-    start = cover.gap_start[union, gap, on.row : on.row + on.ranks]
-    end = cover.gap_end[union, gap, on.row : on.row + on.ranks]
-    idle = cover.idle[union, on.row : on.row + on.ranks]
-    settled = cover.settled[union, on.row : on.row + on.ranks]
-    for c in range(on.ranks):
-        idle[c] += end[c] - start[c]
-        settled[c] = max(settled[c], end[c] if end[c] > start[c] else 0)
-    if union == ALL and mode != IGNORE:
-        _judge(cover, gap, on, usual, mode)
-
-
-@internal
-def _judge(cover: Cover, gap: int, on: Stretch, usual: Usual, mode: int) -> None:
-    """Note idle times, or count by how much they exceed those noted."""
-    start = cover.gap_start[ALL, gap, on.row : on.row + on.ranks]
-    end = cover.gap_end[ALL, gap, on.row : on.row + on.ranks]
-    op = cover.gap_op[ALL, gap, on.row : on.row + on.ranks]
-    like = usual.like[on.place : on.place + on.ranks]
-    if mode == RECORD:
-        for c in range(on.ranks):
-            if start[c] < end[c]:
-                usual.idle[like[c], op[c]] = end[c] - start[c]
-        return
-    late = cover.late[on.row : on.row + on.ranks]
-    for c in range(on.ranks):
-        late[c] += max(0, end[c] - start[c] - usual.idle[like[c], op[c]])
-
-
-@internal
-def _fill(
-    cover: Cover,
-    union: int,
-    on: Stretch,
-    c: int,
-    interval: tuple[int, int],
-    op: int,
-    usual: Usual,
-    mode: int,
-) -> None:
-    """Take what an interval covers out of the gaps of one rank."""
-    start, end = interval
-    row = on.row + c
-    if cover.settled[union, row] > 0 and start <= cover.settled[union, row]:
-        cover.lost[0] += 1
-    room, turn = cover.gap_start.shape[1], cover.turn[union, on.stage]
-    cut, cut_end, cut_op = False, 0, 0
-    since = cover.settled[union, row]
-    for back in range(1, room + 1):
-        gap = (turn - back) % room
-        begins, ends = cover.gap_start[union, gap, row], cover.gap_end[union, gap, row]
-        if begins == ends:
-            continue
-        low, high = max(begins, start), min(ends, end)
-        if start == ends:
-            cover.gap_op[union, gap, row] = min(cover.gap_op[union, gap, row], op)
-        if low < high and low == begins:
-            cover.gap_start[union, gap, row] = high
-        elif low < high:
-            cut, cut_end, cut_op = high < ends, ends, cover.gap_op[union, gap, row]
-            cover.gap_end[union, gap, row] = low
-            cover.gap_op[union, gap, row] = op
-        if cover.gap_start[union, gap, row] < cover.gap_end[union, gap, row]:
-            since = max(since, cover.gap_end[union, gap, row])
-        if ends < start and not cover.cut_off[union, gap, on.stage]:
-            break
-    if cut:
-        gap = _next(cover, union, on, usual, mode)
-        cover.cut_off[union, gap, on.stage] = True
-        cover.gap_start[union, gap, on.row : on.row + on.ranks] = 0
-        cover.gap_end[union, gap, on.row : on.row + on.ranks] = 0
-        cover.gap_start[union, gap, row] = end
-        cover.gap_end[union, gap, row] = cut_end
-        cover.gap_op[union, gap, row] = cut_op
-        since = max(since, cut_end)
-    cover.since[union, row] = since
-
-
-@internal
-def settle_all(cover: Cover, on: Stretch, usual: Usual, mode: int) -> None:
-    """Count all gaps that are still remembered."""
-    for union in range(cover.gap_start.shape[0]):
-        for gap in range(cover.gap_start.shape[1]):
-            _settle(cover, union, gap, on, usual, mode)
+    cover.spent[:] = 0
+    cover.aside[:] = 0
+    cover.filled[:] = 0
+    cover.lapped[:] = 0
+    cover.gap_op[:] = NONE
+    cover.side_op[:] = NONE
+    cover.sides[:] = 0

@@ -16,7 +16,7 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.arrays import IntArray
 from workloads.training.execution.jitter import Disturbance
-from workloads.training.execution.rank_vector.cover import COMPARE, IGNORE, RECORD, Usual
+from workloads.training.execution.rank_vector.cover import COMPARE, IGNORE, RECORD, Usual, usual_of
 from workloads.training.execution.rank_vector.machine import Followed, Machine, follow, meet
 from workloads.training.execution.rank_vector.nodes import Nodes, nodes
 from workloads.training.execution.rank_vector.over_blocks import Progress
@@ -94,17 +94,17 @@ def evaluate(
     classes = equal_ranks(program)
     undisturbed = Machine(keep(program, classes), graph, Disturbance(), 1)
     meet(undisturbed)
-    idle = np.zeros((len(undisturbed.program), int(np.diff(graph.base).max()) + 1), np.int64)
-    noted = Usual(idle, undisturbed.layout.order)
+    idle = np.zeros((int(np.diff(graph.base).max()) + 1, len(undisturbed.program)), np.int64)
+    noted = usual_of(idle, undisturbed.layout.order)
     until = follow(undisturbed, RECORD, noted).until
-    idle[noted.like, -1] = until.max() - until
-    usual = Usual(idle, classes[machine.layout.order])
+    idle[-1, noted.like] = until.max() - until
+    usual = usual_of(idle, classes[machine.layout.order])
     vector = _summed(machine, follow(machine, COMPARE, usual, progress), usual)
     return replace(vector, undisturbed_ps=int(until.max()))
 
 
 def _nothing_usual(program: Program) -> Usual:
-    return Usual(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
+    return usual_of(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
 
 
 def _check_horizon(nodes: Nodes, how: Disturbance) -> None:
@@ -139,5 +139,5 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
 
 
 def _late(followed: Followed, usual: Usual, tail: IntArray) -> IntArray:
-    late: IntArray = followed.late + np.maximum(0, tail - usual.idle[usual.like, -1])
+    late: IntArray = followed.late + np.maximum(0, tail - usual.idle[-1, usual.like])
     return late

@@ -14,7 +14,7 @@ import numpy as np
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.program.program import Exchange, Program
 
-BLOCK_RANKS = 2048
+BLOCK_RANKS = 4096
 """Ranks of a block at least, if there are as many: long enough for vectors, short for caches."""
 LARGEST_COMPONENT = 4096
 """Ranks that may be joined to one component; exchanges that would join more are wide."""
@@ -39,6 +39,8 @@ class Layout(NamedTuple):
     wide : bool array (exchanges,)
     group_low : int64 array (exchanges, blocks + 1)
         First group of each block; of wide exchanges, 0.
+    packed : bool array (exchanges,)
+        Whether the members of every role of every group are neighbours in the block.
     width, role_ptr : int64 arrays (exchanges,), (exchanges, roles + 1)
         Members of a group, and the first of each role.
     member_at, group_at, time_at, calls, groups : int64 array (exchanges,)
@@ -59,6 +61,7 @@ class Layout(NamedTuple):
     row_at: IntArray
     wide: BoolArray
     group_low: IntArray
+    packed: BoolArray
     width: IntArray
     role_ptr: IntArray
     member_at: IntArray
@@ -179,7 +182,7 @@ def _first_components(component: IntArray) -> IntArray:
 def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, Any]:
     """Groups of all exchanges; of narrow ones, in order of block."""
     exchanges = program.exchanges
-    member, kind, group_low = [], [], []
+    member, kind, group_low, packed = [], [], [], []
     roles = max((len(exchange.ops) for exchange in exchanges), default=1)
     role_ptr = np.zeros((len(exchanges), roles + 1), np.int64)
     for number, exchange in enumerate(exchanges):
@@ -189,10 +192,13 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
         kind.append(exchange.kind[by_block])
         group_low.append(np.searchsorted(of[by_block], blocks.first) * (not wide[number]))
         local = _local(program, exchange, of[by_block], by_block, blocks)
+        same_role = np.diff(np.sort(exchange.role)) == 0
+        packed.append(bool((np.diff(local)[:, same_role] == 1).all()))
         member.append(local[: 0 if wide[number] else None].reshape(-1))
     duration = [exchange.duration_ps.reshape(-1) for exchange in exchanges]
     return {
         "group_low": np.array(group_low, np.int64).reshape(len(exchanges), len(blocks.first)),
+        "packed": np.array(packed, np.bool_),
         "width": np.array([exchange.members.shape[1] for exchange in exchanges], np.int64),
         "role_ptr": role_ptr,
         "member_at": _begins(member),

@@ -14,9 +14,11 @@ from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
 from workloads.training.execution.rank_vector.cover import (
     NOTHING,
+    RECORD,
     ROOM,
     STARTS,
     Cover,
+    Question,
     Usual,
     new_cover,
 )
@@ -73,14 +75,14 @@ class Machine:
     def cover(self, room: int) -> Cover:
         """Room for what the unions of a block cover."""
         rows, stages = int(self.layout.row_at[-1]), len(self.layout.widest)
-        return new_cover(self.unions.followed, IDLE, stages, rows, room)
+        return new_cover(len(self.unions.top), IDLE, (stages, rows), room)
 
     def quiet(self) -> Notes:
         """Return notes that take nothing down."""
         flat, none = np.zeros((0, 0), np.int64), np.zeros(0, np.int64)
         return Notes(
-            NOTHING, new_cover(0, 0, 0, 0, 0), self.unions.ptr, self.unions.union,
-            Usual(flat, none), none, flat, flat, none, none,
+            new_cover(0, 0, (0, 0), 0), Question(none, Usual(flat, none, none), NOTHING),
+            none, none, none, flat, flat, none, none,
         )  # fmt: skip
 
     def carry_out(
@@ -132,7 +134,8 @@ def first_starts(machine: Machine) -> IntArray:
     What starts in another order on other ranks comes a little late for them.
     """
     when = np.full(len(machine.nodes), HORIZON_PS, np.int64)
-    notes = machine.quiet()._replace(mode=STARTS, first_start=when)
+    notes = machine.quiet()
+    notes = notes._replace(question=notes.question._replace(mode=STARTS), first_start=when)
     blocks = int(np.argmax((machine.layout.low > 0).all(axis=1)))
     end = np.zeros(machine.tape.size * blocks, np.int64)
     state = State(machine.clocks(end, machine.tape.size), notes)
@@ -149,13 +152,16 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
         np.zeros((IDLE, ranks), np.int64),
         *np.zeros((2, ranks), np.int64),
     )
-    tape = timed_tape(machine.nodes, first_starts(machine), machine.layout.widest)
-    none, unions = np.zeros(0, np.int64), (machine.unions.ptr, machine.unions.union, usual)
+    tape = timed_tape(
+        machine.nodes, first_starts(machine), machine.unions.place, machine.layout.widest
+    )
+    its, none = machine.unions, np.zeros(0, np.int64)
+    question = Question(its.top, usual, mode)
     results = (followed.covered, followed.spent, followed.late, followed.until)
     states = [
         State(
             machine.clocks(np.zeros(tape.size, np.int64), 0),
-            Notes(mode, machine.cover(ROOM), *unions, none, *results),
+            Notes(machine.cover(ROOM), question, its.alone, its.place, none, *results),
         )
         for _ in range(machine.threads)
     ]
@@ -170,8 +176,17 @@ def _follow(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int])
         machine.carry_out(tape, (0, len(tape.node)), state, blocks)
         if not state.notes.cover.lost[0]:
             return
-        room = state.notes.cover.gap_start.shape[1]
+        room = state.notes.cover.gap_start.shape[0]
+        if state.notes.question.mode == RECORD:
+            _unrecord(machine.layout, state.notes.question.usual, blocks)
         state.notes = state.notes._replace(cover=machine.cover(4 * room))
+
+
+def _unrecord(where: Layout, usual: Usual, blocks: tuple[int, int]) -> None:
+    """Forget the idle times that blocks recorded while some of their gaps were lost."""
+    for stage, at in enumerate(where.stage_at[:-1]):
+        low, high = at + where.low[list(blocks), stage]
+        usual.idle[:, usual.like[low:high]] = 0
 
 
 Telling = Callable[[int, int], None]

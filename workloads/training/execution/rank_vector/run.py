@@ -6,20 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled, internal
+from cluster_sim.engine.jit import compiled, inlined, internal
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import KeyArray, draw, scale
+from workloads.training.execution.rank_vector.beside import put_aside
+from workloads.training.execution.rank_vector.chain import ASIDE, CLOSE
 from workloads.training.execution.rank_vector.cover import (
     IGNORE,
     NOTHING,
     STARTS,
     Cover,
+    Question,
     Stretch,
-    Usual,
     clear,
-    put,
-    settle_all,
 )
+from workloads.training.execution.rank_vector.gaps import begin, go_on, settle_all
 from workloads.training.execution.rank_vector.layout import Layout
 from workloads.training.execution.rank_vector.tape import Tape
 
@@ -104,11 +105,11 @@ class Notes(NamedTuple):
 
     Attributes
     ----------
-    mode : int
     cover : Cover
-    union_ptr, union : int64 arrays
-        Unions that each category belongs to.
-    usual : Usual
+    question : Question
+        Its ``mode`` says which notes are taken.
+    alone, place : int64 arrays
+        See :class:`workloads.training.execution.rank_vector.unions.Unions`.
     first_start : int64 array (nodes,)
         Earliest start of a node on any rank [ps].
     covered : int64 array (unions, ranks)
@@ -119,11 +120,10 @@ class Notes(NamedTuple):
         Waiting beyond the usual, and end of the last op [ps].
     """
 
-    mode: int
     cover: Cover
-    union_ptr: IntArray
-    union: IntArray
-    usual: Usual
+    question: Question
+    alone: IntArray
+    place: IntArray
     first_start: IntArray
     covered: IntArray
     spent: IntArray
@@ -144,7 +144,7 @@ def carry_out(
 ) -> None:
     """Carry out a range of instructions for a range of blocks, and note what is asked for."""
     for block in range(blocks[0], blocks[1]):
-        if notes.mode >= IGNORE:
+        if notes.question.mode >= IGNORE:
             clear(notes.cover)
         base = block * clocks.stride
         for i in range(instructions[0], instructions[1]):
@@ -157,20 +157,20 @@ def carry_out(
                 _ready(work, tape, layout, clocks, block, base, node)
             else:
                 _go_on(work, tape, layout, clocks, block, base, node)
-            if notes.mode != NOTHING and not tape.only_meets[i]:
+            if notes.question.mode != NOTHING and not tape.only_meets[i]:
                 _note(work, tape, layout, clocks, notes, block, base, node)
-        if notes.mode >= IGNORE:
+        if notes.question.mode >= IGNORE:
             _gather(layout, notes, block)
 
 
-@internal
+@inlined
 def _stretch(layout: Layout, block: int, stage: int) -> Stretch:
     low = layout.low[block, stage]
     ranks = layout.low[block + 1, stage] - low
     return Stretch(stage, ranks, layout.row_at[stage], layout.stage_at[stage] + low)
 
 
-@internal
+@inlined
 def _run(
     work: Work,
     tape: Tape,
@@ -185,30 +185,40 @@ def _run(
     part = work.part_ptr[node]
     on = _stretch(layout, block, work.stage[part])
     at = base + tape.out[part]
-    end, begin = clocks.end[at : at + on.ranks], clocks.start[0, : on.ranks]
-    for c in range(on.ranks):
-        begin[c] = 0
-    for k in range(work.wait_ptr[part], work.wait_ptr[part + 1]):
-        at = base + tape.wait_at[k]
-        waits = clocks.end[at : at + on.ranks]
-        for c in range(on.ranks):
-            begin[c] = max(begin[c], waits[c])
+    end = clocks.end[at : at + on.ranks]
+    begin = clocks.start[0, : on.ranks]
+    if work.wait_ptr[part + 1] == work.wait_ptr[part] + 1:
+        at = base + tape.wait_at[work.wait_ptr[part]]
+        begin = clocks.end[at : at + on.ranks]
+    else:
+        _begin(work, tape, clocks, base, part, on.ranks)
     if not kernels.disturbed:
         for c in range(on.ranks):
             end[c] = begin[c] + work.run_sum_ps[part]
         return
-    for c in range(on.ranks):
-        end[c] = begin[c]
     slowed = kernels.slowed[block, on.stage]
     for k in range(work.run_ptr[part], work.run_ptr[part + 1]):
         _draw(kernels, kernels.op_key[work.run_op[k]], clocks, on)
         if slowed:
-            _add_slowed(end, work.run_ps[k], kernels, clocks, on)
+            _add_slowed(begin, end, work.run_ps[k], kernels, clocks, on)
         else:
-            _add(end, kernels.scaled[kernels.duration[k]], clocks, on)
+            _add(begin, end, kernels.scaled[kernels.duration[k]], clocks, on)
+        begin = end
 
 
-@internal
+@inlined
+def _begin(work: Work, tape: Tape, clocks: Clocks, base: int, part: int, ranks: int) -> None:
+    """Find the start of a run that waits for none or several ops: the latest end of these."""
+    begin = clocks.start[0, :ranks]
+    for c in range(ranks):
+        begin[c] = 0
+    for k in range(work.wait_ptr[part], work.wait_ptr[part + 1]):
+        waits = clocks.end[base + tape.wait_at[k] : base + tape.wait_at[k] + ranks]
+        for c in range(ranks):
+            begin[c] = max(begin[c], waits[c])
+
+
+@inlined
 def _draw(kernels: Kernels, op_key: np.uint64, clocks: Clocks, on: Stretch) -> None:
     """Draw a place in the table of jitter for one kernel on each rank; a loop for vectors."""
     key, place = kernels.key[on.place : on.place + on.ranks], clocks.place[: on.ranks]
@@ -216,17 +226,17 @@ def _draw(kernels: Kernels, op_key: np.uint64, clocks: Clocks, on: Stretch) -> N
         place[c] = draw(key[c], op_key)
 
 
-@internal
-def _add(end: IntArray, scaled: IntArray, clocks: Clocks, on: Stretch) -> None:
+@inlined
+def _add(begin: IntArray, end: IntArray, scaled: IntArray, clocks: Clocks, on: Stretch) -> None:
     """Add the jittered time of one kernel on each rank, from the table of its duration."""
     place = clocks.place[: on.ranks]
     for c in range(on.ranks):
-        end[c] += scaled[place[c]]
+        end[c] = begin[c] + scaled[place[c]]
 
 
-@internal
+@inlined
 def _add_slowed(
-    end: IntArray, duration: int, kernels: Kernels, clocks: Clocks, on: Stretch
+    begin: IntArray, end: IntArray, duration: int, kernels: Kernels, clocks: Clocks, on: Stretch
 ) -> None:
     """Add the disturbed time of one kernel on each rank, some of which are slow."""
     slow = kernels.slow[on.place : on.place + on.ranks]
@@ -234,16 +244,17 @@ def _add_slowed(
     for c in range(on.ranks):
         drawn[c] = kernels.table[place[c]]
     for c in range(on.ranks):
-        end[c] += max(1, scale(scale(duration, slow[c]), drawn[c]))
+        end[c] = begin[c] + max(1, scale(scale(duration, slow[c]), drawn[c]))
 
 
-@internal
+@inlined
 def _meet(
     work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
     """Carry out a call of every group that is inside a block."""
     exchange, call, parts = work.exchange[node], work.call[node], work.part_ptr[node]
     width, roles = layout.width[exchange], work.part_ptr[node + 1] - work.part_ptr[node]
+    packed = layout.packed[exchange]
     for g in range(layout.group_low[exchange, block], layout.group_low[exchange, block + 1]):
         at = layout.member_at[exchange] + g * width
         start = 0
@@ -251,19 +262,31 @@ def _meet(
             low, high = layout.role_ptr[exchange, role], layout.role_ptr[exchange, role + 1]
             for k in range(work.wait_ptr[parts + role], work.wait_ptr[parts + role + 1]):
                 waits = base + tape.wait_at[k]
-                for m in range(at + low, at + high):
-                    start = max(start, clocks.end[waits + layout.member[m]])
+                if packed:
+                    waits += layout.member[at + low]
+                    for end in clocks.end[waits : waits + high - low]:
+                        start = max(start, end)
+                else:
+                    for m in range(at + low, at + high):
+                        start = max(start, clocks.end[waits + layout.member[m]])
         kind = layout.kind[layout.group_at[exchange] + g]
         took = layout.duration_ps[layout.time_at[exchange] + kind * layout.calls[exchange] + call]
         for role in range(roles):
             low, high = layout.role_ptr[exchange, role], layout.role_ptr[exchange, role + 1]
             out = base + tape.out[parts + role]
-            for m in range(at + low, at + high):
-                clocks.start[role, layout.member[m]] = start
-                clocks.end[out + layout.member[m]] = start + took
+            if packed:
+                first = layout.member[at + low]
+                starts = clocks.start[role, first : first + high - low]
+                ends = clocks.end[out + first : out + first + high - low]
+                for m in range(high - low):
+                    starts[m], ends[m] = start, start + took
+            else:
+                for m in range(at + low, at + high):
+                    clocks.start[role, layout.member[m]] = start
+                    clocks.end[out + layout.member[m]] = start + took
 
 
-@internal
+@inlined
 def _ready(
     work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
@@ -280,7 +303,7 @@ def _ready(
                 clocks.ready[g] = max(clocks.ready[g], clocks.end[base + tape.wait_at[k] + c])
 
 
-@internal
+@inlined
 def _go_on(
     work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
@@ -300,7 +323,7 @@ def _go_on(
             clocks.end[base + tape.out[part] + c] = start + took
 
 
-@internal
+@inlined
 def _note(
     work: Work,
     tape: Tape,
@@ -315,19 +338,20 @@ def _note(
     for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
         on, code = _stretch(layout, block, work.stage[part]), work.category[part]
         start = clocks.start[part - work.part_ptr[node], : on.ranks]
+        if work.exchange[node] < 0 and work.wait_ptr[part + 1] == work.wait_ptr[part] + 1:
+            at = base + tape.wait_at[work.wait_ptr[part]]
+            start = clocks.end[at : at + on.ranks]
         end = clocks.end[base + tape.out[part] : base + tape.out[part] + on.ranks]
-        if notes.mode == STARTS:
+        if notes.question.mode == STARTS:
             for c in range(on.ranks):
                 notes.first_start[node] = min(notes.first_start[node], start[c])
             continue
-        spent = notes.cover.spent[code, on.row : on.row + on.ranks]
-        for c in range(on.ranks):
-            spent[c] += end[c] - start[c]
-        for k in range(notes.union_ptr[code], notes.union_ptr[code + 1]):
-            put(
-                notes.cover, notes.union[k], on, start, end, work.first[part], notes.usual,
-                notes.mode,
-            )  # fmt: skip
+        if notes.place[part] == CLOSE:
+            go_on(notes.cover, on, code, start, end)
+        elif notes.place[part] == ASIDE:
+            put_aside(notes.cover, on, code, start, end, work.first[part])
+        else:
+            begin(notes.cover, on, code, start, end, work.first[part], notes.question)
 
 
 @internal
@@ -336,12 +360,18 @@ def _gather(layout: Layout, notes: Notes, block: int) -> None:
     cover = notes.cover
     for stage in range(layout.low.shape[1]):
         on = _stretch(layout, block, stage)
-        settle_all(cover, on, notes.usual, notes.mode)
+        settle_all(cover, on, notes.question)
         for c in range(on.ranks):
             row, place = on.row + c, on.place + c
-            for union in range(cover.until.shape[0]):
-                notes.covered[union, place] = cover.until[union, row] - cover.idle[union, row]
+            chained = -cover.aside[row]
             for code in range(cover.spent.shape[0]):
                 notes.spent[code, place] = cover.spent[code, row]
+                chained += cover.spent[code, row]
+                if notes.alone[code] >= 0:
+                    notes.covered[notes.alone[code], place] = (
+                        cover.spent[code, row] - cover.lapped[code, row]
+                    )
+            for union in range(len(notes.question.top)):
+                notes.covered[union, place] = chained + cover.filled[union, row]
             notes.late[place] = cover.late[row]
-            notes.until[place] = cover.until[0, row]
+            notes.until[place] = cover.until[row]

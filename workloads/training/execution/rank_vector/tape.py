@@ -12,7 +12,11 @@ import numpy as np
 
 from cluster_sim.engine.jit import compiled, internal
 from topologies.arrays import BoolArray, IntArray
+from workloads.training.execution.rank_vector.chain import ASIDE, wait_part
 from workloads.training.execution.rank_vector.nodes import Nodes
+
+AHEAD = 1000
+"""Instructions by which what is beside the chain may come before its turn."""
 
 
 class Tape(NamedTuple):
@@ -67,12 +71,31 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
     return _tape(nodes, node[order], only[order], rows, bounds)
 
 
-def timed_tape(nodes: Nodes, start_ps: IntArray, rows: IntArray) -> Tape:
+def timed_tape(nodes: Nodes, start_ps: IntArray, place: IntArray, rows: IntArray) -> Tape:
     """Tape in order of start, one phase.
 
-    Of nodes that start together runs come first, since some ranks wait for others in a call.
+    What is beside the chain comes earlier, as soon as all that it waits for has come: on some
+    ranks it may start before what is on the chain, and gaps of the chain should not wait for it.
+
+    Parameters
+    ----------
+    nodes : Nodes
+    start_ps : int64 array (nodes,)
+        Start of each node on some ranks [ps]; none comes before what it waits for.
+    place : int64 array (parts,)
+        See :class:`workloads.training.execution.rank_vector.unions.Unions`.
+    rows : int64 array (stages,)
     """
-    order = np.lexsort((nodes.exchange >= 0, start_ps))
+    part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
+    waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
+    not_before = start_ps.copy()
+    _put_off(*waits, not_before)
+    order = np.argsort(not_before, kind="stable")
+    turn = np.empty(len(order), np.int64)
+    turn[order] = np.arange(len(order))
+    aside = np.maximum.reduceat(place, nodes.part_ptr[:-1]) == ASIDE
+    _bring_forward(*waits, aside, turn)
+    order = np.argsort(turn, kind="stable")
     bounds = np.array([0, len(order)])
     return _tape(nodes, order, np.zeros(len(order), np.bool_), rows, bounds)
 
@@ -100,6 +123,28 @@ def _count_phases(
     for n in range(len(meets)):
         for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
             phase[n] = max(phase[n], phase[wait_node[k]] + meets[wait_node[k]])
+
+
+@compiled
+def _put_off(
+    part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, start_ps: IntArray
+) -> None:
+    """Let no node start before what it waits for: on other ranks, that may be later."""
+    for n in range(len(start_ps)):
+        for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
+            start_ps[n] = max(start_ps[n], start_ps[wait_node[k]])
+
+
+@compiled
+def _bring_forward(
+    part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, aside: BoolArray, turn: IntArray
+) -> None:
+    """Let what is aside come with the last that it waits for, if that is not far away."""
+    for n in range(len(aside)):
+        if aside[n]:
+            turn[n] = max(0, turn[n] - AHEAD)
+            for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
+                turn[n] = max(turn[n], turn[wait_node[k]])
 
 
 class _Work(NamedTuple):

@@ -13,15 +13,20 @@ import numpy as np
 
 from cluster_sim.engine.jit import compiled
 from topologies.arrays import BoolArray, IntArray
-from workloads.training.execution.rank_vector.cover import ALL
+from workloads.training.execution.rank_vector.chain import chain, wait_part
 from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
 
 SUMMED = -1
 """Code that asks for the sum of the intervals in place of a union."""
+ALL = 0
+"""The union of all categories: its gaps are idle time."""
 
 
 class Unions(NamedTuple):
     """Unions to follow; the first is that of all categories.
+
+    Every union of a category and all before it has the whole chain, and no category of which the
+    union by itself is followed is on it.
 
     Attributes
     ----------
@@ -29,16 +34,18 @@ class Unions(NamedTuple):
         Union of a category and all before it, or ``SUMMED``.
     alone : int64 array (categories,)
         Union of a category by itself, or ``SUMMED``.
-    ptr, union : int64 arrays
-        Unions that each category belongs to.
+    top : int64 array (unions,)
+        Last category of a union of several.
+    place : int64 array (parts,)
+        Place of each part on the chain of its stage or beside it.
     followed : int
-        Number of them.
+        Number of unions: those of several categories, then those of one.
     """
 
     first: IntArray
     alone: IntArray
-    ptr: IntArray
-    union: IntArray
+    top: IntArray
+    place: IntArray
     followed: int
 
     def spent(self, covered: IntArray, summed: IntArray) -> IntArray:
@@ -63,33 +70,28 @@ def unions(nodes: Nodes) -> Unions:
     """Return the unions to follow for a program's nodes."""
     present = np.unique(nodes.category).tolist()
     first, alone = np.full((2, IDLE), SUMMED)
-    belongs: list[list[int]] = [[] for _ in range(IDLE)]
-    count = ALL + 1
+    top = [IDLE - 1]
     for code in range(IDLE):
         if code >= present[-1]:
             first[code] = ALL
         elif code not in present:
             first[code] = first[code - 1] if code else SUMMED
         elif not in_a_row(nodes, nodes.category <= code):
-            first[code], count = count, count + 1
-        if code in present and not in_a_row(nodes, nodes.category == code):
-            alone[code], count = count, count + 1
-    for code in present:
-        cumulative = {int(union) for union in first[code:] if union != SUMMED}
-        part = {int(alone[code])} - {SUMMED}
-        belongs[code] = sorted(cumulative | part)
-    ptr = np.cumsum([0, *(len(codes) for codes in belongs)])
-    return Unions(first, alone, ptr, np.concatenate(belongs).astype(np.int64), count)
+            first[code] = len(top)
+            top.append(code)
+    overlaps = [code for code in present if not in_a_row(nodes, nodes.category == code)]
+    alone[overlaps] = len(top) + np.arange(len(overlaps))
+    lowest = int(np.argmax(first != SUMMED))
+    allowed = (nodes.category == lowest) & (alone[lowest] == SUMMED)
+    place = chain(nodes, nodes.category < lowest, allowed)
+    return Unions(first, alone, np.array(top), place, len(top) + len(overlaps))
 
 
 def in_a_row(nodes: Nodes, chosen: BoolArray) -> bool:
     """Return whether the chosen parts of every rank wait for each other, one after the other."""
-    part_of = np.zeros(nodes.base[-1], np.int64)
-    part_of[nodes.value] = np.arange(len(nodes.value))
     after = np.full(len(nodes.stage), -1, np.int64)
     latest = np.full(len(nodes.base) - 1, -1, np.int64)
-    wait_part = part_of[nodes.wait]
-    return bool(_in_a_row(nodes.stage, nodes.wait_ptr, wait_part, chosen, after, latest))
+    return bool(_in_a_row(nodes.stage, nodes.wait_ptr, wait_part(nodes), chosen, after, latest))
 
 
 @compiled
