@@ -57,7 +57,7 @@ class Cover(NamedTuple):
     side_op, side_code : int64 array (SIDES · room, stages)
         Their ops and categories.
     sides : int64 array (stages,)
-        How many of them are remembered.
+        Number of them that are remembered.
     lost : int64 array (1,)
         Intervals that came too late or found no place.
     """

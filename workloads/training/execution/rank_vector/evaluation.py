@@ -16,9 +16,10 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.arrays import IntArray
 from workloads.training.execution.jitter import Disturbance
-from workloads.training.execution.rank_vector.cover import COMPARE, IGNORE, RECORD, Usual, usual_of
+from workloads.training.execution.rank_vector.cover import IGNORE, RECORD, Usual, usual_of
 from workloads.training.execution.rank_vector.machine import Followed, Machine, follow, meet
 from workloads.training.execution.rank_vector.nodes import Nodes, nodes
+from workloads.training.execution.rank_vector.once import compared
 from workloads.training.execution.rank_vector.over_blocks import Progress
 from workloads.training.program.breakdown import ORDER, RankTimes
 from workloads.training.program.fold import equal_ranks, keep
@@ -88,8 +89,8 @@ def evaluate(
     graph = nodes(program)
     _check_horizon(graph, how)
     machine = Machine(program, graph, how, threads)
-    meet(machine, progress)
     if not how:
+        meet(machine, progress)
         return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
     classes = equal_ranks(program)
     undisturbed = Machine(keep(program, classes), graph, Disturbance(), 1)
@@ -99,7 +100,7 @@ def evaluate(
     until = follow(undisturbed, RECORD, noted).until
     idle[-1, noted.like] = until.max() - until
     usual = usual_of(idle, classes[machine.layout.order])
-    vector = _summed(machine, follow(machine, COMPARE, usual, progress), usual)
+    vector = _summed(machine, compared(machine, undisturbed.in_order(), usual, progress), usual)
     return replace(vector, undisturbed_ps=int(until.max()))
 
 

@@ -110,7 +110,7 @@ def _judge(
 
 @inlined
 def _one_class(usual: Usual, on: Stretch) -> bool:
-    """Whether all ranks of a stretch are of one class."""
+    """Return whether all ranks of a stretch are of one class."""
     return on.ranks > 0 and usual.same[on.place] == usual.same[on.place + on.ranks - 1]
 
 

@@ -26,7 +26,12 @@ from workloads.training.execution.rank_vector.layout import Layout, layout
 from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
 from workloads.training.execution.rank_vector.over_blocks import Progress, over_blocks
 from workloads.training.execution.rank_vector.run import Clocks, Kernels, Notes, Work, carry_out
-from workloads.training.execution.rank_vector.tape import Tape, phases_tape, timed_tape
+from workloads.training.execution.rank_vector.tape import (
+    Tape,
+    phases_tape,
+    starting_order,
+    timed_tape,
+)
 from workloads.training.execution.rank_vector.unions import unions
 from workloads.training.program.program import Program
 
@@ -85,6 +90,18 @@ class Machine:
             none, none, none, flat, flat, none, none,
         )  # fmt: skip
 
+    def notes(self, mode: int, usual: Usual, followed: Followed) -> Notes:
+        """Return notes of where time goes, added up in what is followed."""
+        question = Question(self.unions.top, usual, mode)
+        return Notes(
+            self.cover(ROOM), question, self.unions.alone, self.unions.place,
+            np.zeros(0, np.int64), *vars(followed).values(),
+        )  # fmt: skip
+
+    def in_order(self) -> IntArray:
+        """Return the nodes in order of start; the groups of wide exchanges have met."""
+        return starting_order(self.nodes, first_starts(self), self.unions.place)
+
     def carry_out(
         self, tape: Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
     ) -> None:
@@ -115,15 +132,31 @@ class Followed:
 
 def meet(machine: Machine, progress: Progress | None = None) -> None:
     """Find when the groups of wide exchanges meet: all phases but the last, one by one."""
-    size, blocks = machine.tape.size, machine.layout.blocks
     phases = list(pairwise(machine.tape.bounds.tolist()))[:-1]
-    end = np.zeros(size * blocks if phases else 0, np.int64)
+    end = np.zeros(machine.tape.size * machine.layout.blocks if phases else 0, np.int64)
+    counter = Counter(len(phases) * machine.layout.blocks, telling(progress, "clocks"))
+    go_through(machine, machine.tape, phases, end, counter)
+
+
+def go_through(
+    machine: Machine, tape: Tape, phases: list[tuple[int, int]], end: IntArray, counter: Counter
+) -> None:
+    """Carry out phases, one by one, on all blocks, and find when wide exchanges meet.
+
+    Parameters
+    ----------
+    machine : Machine
+    tape : Tape
+    phases : list of (int, int)
+        First instruction of each phase, and one past the last.
+    end : int64 array (blocks · clocks of the tape,)
+    counter : Counter
+    """
     notes = machine.quiet()
-    states = [State(machine.clocks(end, size), notes) for _ in range(machine.threads)]
-    done = _Counter(len(phases) * blocks, _telling(progress, "clocks"))
+    states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]
     for instructions in phases:
-        work = partial(machine.carry_out, machine.tape, instructions)
-        over_blocks(blocks, states, work, done.more)
+        work = partial(machine.carry_out, tape, instructions)
+        over_blocks(machine.layout.blocks, states, work, counter.more)
         for state in states:
             np.maximum(machine.meet_ps, state.clocks.ready, out=machine.meet_ps)
 
@@ -146,31 +179,31 @@ def first_starts(machine: Machine) -> IntArray:
 
 def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Followed:
     """Go through all blocks, each from beginning to end, and note where time goes."""
+    followed = nothing_followed(machine)
+    tape = timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
+    states = [
+        State(
+            machine.clocks(np.zeros(tape.size, np.int64), 0),
+            machine.notes(mode, usual, followed),
+        )
+        for _ in range(machine.threads)
+    ]
+    counter = Counter(machine.layout.blocks, telling(progress, "breakdown"))
+    over_blocks(machine.layout.blocks, states, partial(follow_blocks, machine, tape), counter.more)
+    return followed
+
+
+def nothing_followed(machine: Machine) -> Followed:
+    """Room for the breakdown of the time of all ranks."""
     ranks = len(machine.program)
-    followed = Followed(
+    return Followed(
         np.zeros((machine.unions.followed, ranks), np.int64),
         np.zeros((IDLE, ranks), np.int64),
         *np.zeros((2, ranks), np.int64),
     )
-    tape = timed_tape(
-        machine.nodes, first_starts(machine), machine.unions.place, machine.layout.widest
-    )
-    its, none = machine.unions, np.zeros(0, np.int64)
-    question = Question(its.top, usual, mode)
-    results = (followed.covered, followed.spent, followed.late, followed.until)
-    states = [
-        State(
-            machine.clocks(np.zeros(tape.size, np.int64), 0),
-            Notes(machine.cover(ROOM), question, its.alone, its.place, none, *results),
-        )
-        for _ in range(machine.threads)
-    ]
-    done = _Counter(machine.layout.blocks, _telling(progress, "breakdown"))
-    over_blocks(machine.layout.blocks, states, partial(_follow, machine, tape), done.more)
-    return followed
 
 
-def _follow(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
+def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
     """Follow blocks, with more room for what they remember when it was too little."""
     while True:
         machine.carry_out(tape, (0, len(tape.node)), state, blocks)
@@ -192,11 +225,12 @@ def _unrecord(where: Layout, usual: Usual, blocks: tuple[int, int]) -> None:
 Telling = Callable[[int, int], None]
 
 
-def _telling(progress: Progress | None, what: str) -> Telling | None:
+def telling(progress: Progress | None, what: str) -> Telling | None:
+    """Return what reports some progress, if somebody wants to hear of it."""
     return partial(progress, what) if progress else None
 
 
-class _Counter:
+class Counter:
     """Counter of the work done so far."""
 
     def __init__(self, whole: int, report: Telling | None):

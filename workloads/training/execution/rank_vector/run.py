@@ -142,9 +142,12 @@ def carry_out(
     blocks: tuple[int, int],
     instructions: tuple[int, int],
 ) -> None:
-    """Carry out a range of instructions for a range of blocks, and note what is asked for."""
+    """Carry out a range of instructions for a range of blocks, and note what is asked for.
+
+    A cover is cleared by the first instruction and summed up after the last.
+    """
     for block in range(blocks[0], blocks[1]):
-        if notes.question.mode >= IGNORE:
+        if notes.question.mode >= IGNORE and instructions[0] == 0:
             clear(notes.cover)
         base = block * clocks.stride
         for i in range(instructions[0], instructions[1]):
@@ -159,7 +162,7 @@ def carry_out(
                 _go_on(work, tape, layout, clocks, block, base, node)
             if notes.question.mode != NOTHING and not tape.only_meets[i]:
                 _note(work, tape, layout, clocks, notes, block, base, node)
-        if notes.question.mode >= IGNORE:
+        if notes.question.mode >= IGNORE and instructions[1] == len(tape.node):
             _gather(layout, notes, block)
 
 

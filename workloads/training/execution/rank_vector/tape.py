@@ -6,6 +6,7 @@ as soon as nothing waits for the op any more, so that clocks of a block of ranks
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.rank_vector.chain import ASIDE, wait_part
 from workloads.training.execution.rank_vector.nodes import Nodes
 
+WORTH = 0.05
+"""Part of all ops from which a cut is worth the memory in which the state of blocks is kept."""
 AHEAD = 1000
 """Instructions by which what is beside the chain may come before its turn."""
 
@@ -55,24 +58,100 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
     rows : int64 array (stages,)
         Ranks of each stage.
     """
+    node, only, phase = _in_phases(nodes, wide)
+    bounds = np.searchsorted(phase, np.arange(int(phase.max()) + 2))
+    return _tapes(nodes, [(node, only, bounds)], rows)[0]
+
+
+def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntArray]:
+    """Return instructions by phase: node, whether members only say when they are ready, phase."""
     meets = (nodes.exchange >= 0) & np.append(wide, False)[nodes.exchange]
     number = np.arange(len(nodes))
     part_node = np.repeat(number, np.diff(nodes.part_ptr))
-    value_node = np.zeros(nodes.base[-1], np.int64)
-    value_node[nodes.value] = part_node
     phase = np.zeros(len(nodes), np.int64)
-    _count_phases(nodes.part_ptr, nodes.wait_ptr, value_node[nodes.wait], meets, phase)
+    waits = part_node[wait_part(nodes)]
+    _count_phases(nodes.part_ptr, nodes.wait_ptr, waits, meets, phase)
     node = np.concatenate([number, np.flatnonzero(meets)])
     only = np.zeros(len(node), np.bool_)
     only[: len(nodes)] = meets
     when = np.concatenate([phase, phase[meets] + 1])
     order = np.lexsort((node, only | ~meets[node], when))
-    bounds = np.searchsorted(when[order], np.arange(int(when.max()) + 2))
-    return _tape(nodes, node[order], only[order], rows, bounds)
+    return node[order], only[order], when[order]
 
 
-def timed_tape(nodes: Nodes, start_ps: IntArray, place: IntArray, rows: IntArray) -> Tape:
-    """Tape in order of start, one phase.
+class Cut(NamedTuple):
+    """Two tapes that are the same up to a cut, before which nothing waits for a late meeting.
+
+    Attributes
+    ----------
+    timed : Tape
+        Tape in order of start, one phase.
+    rest : Tape
+        Tape that goes on in phases behind the cut; those before the cut are carried out already.
+    at : int
+        Instructions before the cut.
+    phases : int
+        Phases that must have ended before.
+    """
+
+    timed: Tape
+    rest: Tape
+    at: int
+    phases: int
+
+
+def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) -> Cut | None:
+    """Return tapes cut where most work comes before that needs no phase of its own.
+
+    Where ranks meet in wide exchanges is known only after all that comes before. So all of it is
+    carried out once for the meeting and once more, in order of start, for the notes. What starts
+    before anything waits for a meeting of the longest phase can serve for both.
+
+    Parameters
+    ----------
+    nodes : Nodes
+    wide : bool array (exchanges,)
+    order : int64 array (nodes,)
+        Nodes in order of start, see :func:`starting_order`.
+    rows : int64 array (stages,)
+    """
+    node, only, phase = _in_phases(nodes, wide)
+    level = np.zeros(len(nodes), np.int64)
+    level[node[~only]] = phase[~only]
+    parts = np.diff(nodes.run_ptr)
+    work = np.add.reduceat(parts, nodes.part_ptr[:-1])[order]
+    last = int(phase.max())
+    if last == 0:
+        return None
+    latest = np.maximum.accumulate(level[order])
+    ends = np.searchsorted(latest, np.arange(last), side="right")
+    saved = [int(work[:end][level[order[:end]] == p].sum()) for p, end in enumerate(ends.tolist())]
+    first = int(np.argmax(saved))
+    at = int(ends[first])
+    if saved[first] < WORTH * work.sum():
+        return None
+    before = np.zeros(len(nodes), np.bool_)
+    before[order[:at]] = True
+    later = np.where(only, phase >= first, ~before[node])
+    behind, silent = node[later], only[later]
+    when = np.maximum(phase[later], first)
+    by_phase = np.argsort(when, kind="stable")
+    rest = np.concatenate([order[:at], behind[by_phase]])
+    quiet = np.concatenate([np.zeros(at, np.bool_), silent[by_phase]])
+    bounds = at + np.searchsorted(when[by_phase], np.arange(first, last + 2))
+    whole = (order, np.zeros(len(order), np.bool_), np.array([0, len(order)]))
+    timed, phased = _tapes(nodes, [whole, (rest, quiet, bounds)], rows)
+    return Cut(timed, phased, at, first)
+
+
+def timed_tape(nodes: Nodes, order: IntArray, rows: IntArray) -> Tape:
+    """Tape in order of start, one phase; see :func:`starting_order`."""
+    bounds = np.array([0, len(order)])
+    return _tapes(nodes, [(order, np.zeros(len(order), np.bool_), bounds)], rows)[0]
+
+
+def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArray:
+    """Return the nodes in order of start, int64 (nodes,).
 
     What is beside the chain comes earlier, as soon as all that it waits for has come: on some
     ranks it may start before what is on the chain, and gaps of the chain should not wait for it.
@@ -84,7 +163,6 @@ def timed_tape(nodes: Nodes, start_ps: IntArray, place: IntArray, rows: IntArray
         Start of each node on some ranks [ps]; none comes before what it waits for.
     place : int64 array (parts,)
         See :class:`workloads.training.execution.rank_vector.unions.Unions`.
-    rows : int64 array (stages,)
     """
     part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
@@ -95,24 +173,27 @@ def timed_tape(nodes: Nodes, start_ps: IntArray, place: IntArray, rows: IntArray
     turn[order] = np.arange(len(order))
     aside = np.maximum.reduceat(place, nodes.part_ptr[:-1]) == ASIDE
     _bring_forward(*waits, aside, turn)
-    order = np.argsort(turn, kind="stable")
-    bounds = np.array([0, len(order)])
-    return _tape(nodes, order, np.zeros(len(order), np.bool_), rows, bounds)
+    return np.argsort(turn, kind="stable")
 
 
-def _tape(
-    nodes: Nodes, node: IntArray, only_meets: BoolArray, rows: IntArray, bounds: IntArray
-) -> Tape:
-    slots = _new_slots(nodes, len(rows))
-    work = _Work(nodes.part_ptr, nodes.stage, nodes.value, nodes.wait_ptr, nodes.wait)
-    _assign_slots(node, only_meets, work, slots)
-    slot, used = slots.slot, slots.used
+def _tapes(
+    nodes: Nodes, lists: Sequence[tuple[IntArray, BoolArray, IntArray]], rows: IntArray
+) -> list[Tape]:
+    """Tapes of lists of nodes; clocks are in the same places as far as lists are the same."""
+    columns = _Work(nodes.part_ptr, nodes.stage, nodes.value, nodes.wait_ptr, nodes.wait)
+    slots = [_new_slots(nodes, len(rows)) for _ in lists]
+    for (node, only_meets, _), its in zip(lists, slots, strict=True):
+        _assign_slots(node, only_meets, columns, its)
+    used = np.max([its.used for its in slots], axis=0)
     stage_at = np.cumsum(used * rows) - used * rows
-    out = stage_at[nodes.stage] + slot * rows[nodes.stage]
-    value_at = np.zeros(nodes.base[-1], np.int64)
-    value_at[nodes.value] = out
-    size = int((used * rows).sum())
-    return Tape(node, only_meets, out, value_at[nodes.wait], size, bounds)
+    tapes = []
+    for (node, only_meets, bounds), its in zip(lists, slots, strict=True):
+        out = stage_at[nodes.stage] + its.slot * rows[nodes.stage]
+        value_at = np.zeros(nodes.base[-1], np.int64)
+        value_at[nodes.value] = out
+        size = int((used * rows).sum())
+        tapes.append(Tape(node, only_meets, out, value_at[nodes.wait], size, bounds))
+    return tapes
 
 
 @compiled
