@@ -134,89 +134,137 @@ def _switch_routes(shape: Switch, src: IntArray, dst: IntArray) -> Routes:
     return Routes(_pointers(2 * apart), pairs.ravel())
 
 
+def _coordinates(shape: Torus | Tiered, chips: IntArray) -> list[IntArray]:
+    """Coordinates of chips along each axis or tier, int32 (chips,), slowest first."""
+    if len(chips) <= shape.chips:
+        return [at.astype(np.int32) for at in coordinates(shape, chips)]
+    # Chips repeat, and to look a coordinate up is faster than to divide.
+    every = coordinates(shape, np.arange(shape.chips))
+    return [at.astype(np.int32)[chips] for at in every]
+
+
 def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], tie: int) -> Routes:
-    at, to = coordinates(shape, src), coordinates(shape, dst)
-    steps = np.stack([_signed_steps(shape, a, at, to, tie) for a in range(len(shape.axes))])
-    hops = np.abs(steps)
-    routed = Routes(_pointers(hops.sum(axis=0)), np.empty(int(hops.sum()), np.int32))
-    table = axis_links(shape)
-    stride = strides(shape.sizes)
-    chip, begin = src.astype(np.int64), routed.ptr[:-1].copy()
+    at, to = _coordinates(shape, src), _coordinates(shape, dst)
+    ties_up = _ties_up(at, tie)
+    steps = [
+        _around(axis.size, at[a], to[a], ties_up) if axis.wrap else to[a] - at[a]
+        for a, axis in enumerate(shape.axes)
+    ]
+    hops = [np.abs(steps_along) for steps_along in steps]
+    ptr = _pointers(np.sum(hops, axis=0))
+    link = np.empty(int(ptr[-1]), np.int32)
+    table, stride = axis_links(shape), strides(shape.sizes)
+    chip, begin = src.astype(np.int64), ptr[:-1].copy()
     for a in order:
-        base = chip - at[a] * stride[a]
-        pair, done = _each_hop(hops[a])
-        way, along = _ring_places(at[a][pair], steps[a][pair], done, shape.sizes[a])
-        routed.link[begin[pair] + done] = table[base[pair] + along * stride[a], a, way]
+        moved = np.flatnonzero(hops[a])
+        way = np.where(steps[a][moved] > 0, UP, DOWN)
+        _walk(
+            link,
+            first=begin[moved],
+            place=2 * chip[moved] + way,
+            hops=hops[a][moved],
+            link_at=np.ascontiguousarray(table[:, a]).ravel(),
+            next_place=_next_places(shape, a),
+        )
         begin += hops[a]
-        chip = base + to[a] * stride[a]
-    return routed
+        chip += (to[a] - at[a]) * stride[a]
+    return Routes(ptr, link)
 
 
-def _each_hop(hops: IntArray) -> tuple[IntArray, IntArray]:
-    """Pair of each hop, and how many of the pair's hops came before it."""
-    pair = np.repeat(np.arange(len(hops), dtype=np.int32), hops)
-    return pair, np.arange(len(pair)) - np.repeat(np.cumsum(hops) - hops, hops)
+def _walk(
+    link: IntArray,
+    *,
+    first: IntArray,
+    place: IntArray,
+    hops: IntArray,
+    link_at: IntArray,
+    next_place: IntArray,
+) -> None:
+    """Write the links of pairs that walk along one axis, all pairs a hop at a time.
+
+    Parameters
+    ----------
+    link : int32 array
+        Links of all routes; those of a pair begin at ``first``.
+    first, place, hops : int array (pairs,)
+        Where each pair's links go, where it starts, and how many hops it walks, at least one.
+    link_at, next_place : int array (places,)
+        Link that leaves each place, and the place to which it leads; a place is a chip and a way.
+    """
+    left = hops
+    while len(left):
+        link[first] = link_at[place]
+        goes_on = np.flatnonzero(left > 1)
+        first, place = first[goes_on] + 1, next_place[place[goes_on]]
+        left = left[goes_on] - 1
 
 
-def _ring_places(
-    start: IntArray, steps: IntArray, done: IntArray, size: int
-) -> tuple[IntArray, IntArray]:
-    """Way of each hop of a ring or line, and the coordinate that it leaves."""
-    ahead = steps > 0
-    return np.where(ahead, UP, DOWN), (start + np.where(ahead, done, -done)) % size
+def _next_places(shape: Torus | Tiered, a: int) -> IntArray:
+    """Place behind each place on an axis; place ``2 * chip + way`` is a chip and a way to go."""
+    size, stride = shape.sizes[a], strides(shape.sizes)[a]
+    chip = np.arange(shape.chips)
+    at = chip // stride % size
+    places = np.empty((shape.chips, 2), np.int64)
+    for way, onward in ((UP, 1), (DOWN, -1)):
+        places[:, way] = 2 * (chip + ((at + onward) % size - at) * stride) + way
+    return places.ravel()
 
 
-def _signed_steps(
-    shape: Torus, a: int, at: tuple[IntArray, ...], to: tuple[IntArray, ...], tie: int
-) -> IntArray:
-    """Hops along an axis, positive upwards; the shorter way round where it wraps."""
-    axis = shape.axes[a]
-    return _around(axis.size, a, at, to, tie) if axis.wrap else to[a] - at[a]
+def _ties_up(at: list[IntArray], tie: int) -> BoolArray:
+    """Pairs that go up where both ways round are equally long."""
+    if tie == ALTERNATE:
+        return np.asarray((np.sum(at, axis=0) & 1) == 0)
+    return np.full(len(at[0]), tie > 0)
 
 
-def _around(
-    size: int, a: int, at: tuple[IntArray, ...], to: tuple[IntArray, ...], tie: int
-) -> IntArray:
+def _around(size: int, at: IntArray, to: IntArray, ties_up: BoolArray) -> IntArray:
     """Hops along a ring the shorter way round, positive upwards."""
-    up = (to[a] - at[a]) % size
+    ahead = to - at
+    up = np.where(ahead < 0, ahead + size, ahead)
     upward = 2 * up < size
     if size % 2 == 0:
-        even = np.bitwise_and(sum(at), 1) == 0 if tie == ALTERNATE else np.bool_(tie > 0)
-        upward |= (2 * up == size) & even
+        upward |= (2 * up == size) & ties_up
     return np.where(upward, up, up - size)
 
 
 def _tiered_routes(
     shape: Tiered, src: IntArray, dst: IntArray, order: list[int], tie: int
 ) -> Routes:
-    at, to = coordinates(shape, src), coordinates(shape, dst)
+    at, to = _coordinates(shape, src), _coordinates(shape, dst)
+    ties_up = _ties_up(at, tie)
     steps = [
-        _around(tier.size, t, at, to, tie)
+        _around(tier.size, at[t], to[t], ties_up)
         if tier.ring
-        else (at[t] != to[t]) * (2 if shape.planes[t] else 1)
+        else np.where(at[t] != to[t], np.int32(2 if shape.planes[t] else 1), np.int32(0))
         for t, tier in enumerate(shape.tiers)
     ]
-    hops = np.abs(np.stack(steps).astype(np.int64))
-    routed = Routes(_pointers(hops.sum(axis=0)), np.empty(int(hops.sum()), np.int32))
+    hops = [np.abs(steps_along) for steps_along in steps]
+    ptr = _pointers(np.sum(hops, axis=0))
+    link = np.empty(int(ptr[-1]), np.int32)
     first, stride = _first_link(shape), strides(shape.sizes)
-    chip, begin = src.astype(np.int64), routed.ptr[:-1].copy()
+    chip, begin = src.astype(np.int32), ptr[:-1].copy()
     for t in order:
         moved = np.flatnonzero(hops[t])
         here, there, row, leaves = at[t][moved], to[t][moved], begin[moved], chip[moved]
         arrives = leaves + (there - here) * stride[t]
         if shape.planes[t]:
-            routed.link[row] = first[t] + leaves
-            routed.link[row + 1] = first[t] + shape.chips + arrives
+            link[row] = first[t] + leaves
+            link[row + 1] = first[t] + shape.chips + arrives
         elif shape.tiers[t].ring:
-            pair, done = _each_hop(hops[t][moved])
-            way, along = _ring_places(here[pair], steps[t][moved][pair], done, shape.sizes[t])
-            node = (leaves - here * stride[t])[pair] + along * stride[t]
-            routed.link[row[pair] + done] = first[t] + 2 * node + way
+            way = np.where(steps[t][moved] > 0, UP, DOWN)
+            _walk(
+                link,
+                first=row,
+                place=2 * leaves + way,
+                hops=hops[t][moved],
+                link_at=first[t] + np.arange(2 * shape.chips),
+                next_place=_next_places(shape, t),
+            )
         else:
-            routed.link[row] = first[t] + leaves * shape.tiers[t].fan + there - (there > here)
+            link[row] = first[t] + leaves * shape.tiers[t].fan + there - (there > here)
         begin += hops[t]
         chip[moved] = arrives
-    return routed
+    return Routes(ptr, link)
 
 
 def _first_link(shape: Tiered) -> list[int]:

@@ -15,13 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives.lowering.contention import Shares, shares
+from cluster_sim.collectives.lowering.op_loop import (
+    COPY,
+    DONE,
+    JOINED,
+    REDUCE,
+    WHAT,
+    Routes,
+    Sends,
+    Written,
+    write_ops,
+)
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import Fabric, Paths
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import (
-    FIXED,
     FLOW,
     JOIN,
     NO_RESOURCE,
@@ -31,38 +41,14 @@ from cluster_sim.schedule.table import (
     Label,
     Schedule,
 )
-from topologies.arrays import BoolArray, IntArray, distinct
-
-WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
-"""Label of an op: a CC-Core's step; a hop to a chip on the way; the last hop, whose message
-replaces what the receiver holds, or is added to it; a rank that has what its next sends need; one
-that has received all."""
-ISSUE, PASS, COPY, REDUCE, JOINED, DONE = range(6)
+from topologies.arrays import IntArray, distinct
 
 NO_RATE = 10**12
 """Stands where an op crosses no wire; such an op takes no time [B/s]."""
 NARROW = 1024
-"""Span of sizes [B] up to which times are looked up instead of divided."""
+"""Span of sizes [B] up to which times are looked up by size instead of by stretch of one size."""
 
 Facts = Mapping[str, str | int | float | bool]
-
-
-@dataclass(frozen=True, eq=False)
-class _Ops:
-    """The op of each hop of each message; ``send`` and ``hop`` are None for one op a message.
-
-    A send of h hops is an issue (hop -1) if issuing costs time, then hops 0 … h - 1.
-    """
-
-    count: int
-    first: IntArray
-    last: IntArray
-    send: IntArray | None
-    hop: IntArray | None
-
-    def spread(self, column: IntArray) -> IntArray:
-        """Repeat a column of sends for their ops."""
-        return column if self.send is None else column[self.send]
 
 
 def lower(
@@ -94,93 +80,176 @@ def lower(
         (from, to), ``chunk`` and ``chunks`` (the range sent), ``step``, ``what``.
     """
     paths = _paths(sends, chip_of_rank, fabric)
-    hops = np.diff(paths.ptr)
     drawn = shares(sends, chip_of_rank, fabric, paths, contended=contended)
-    ops = _lay_out(hops, sends, issued=fabric.wire.issue_ps > 0)
-    resource, held = _column(ops, sends.ranks, np.int32, NO_RESOURCE)
-    lag = _set_resources(held, sends, chip_of_rank, fabric, paths, ops)
-    size, sent = _column(ops, sends.ranks, np.int64, 0)
-    _set_sizes(sent, sends, ops)
-    duration, lasts = _column(ops, sends.ranks, np.int64, 0)
-    _set_durations(lasts, sent, held, ops, fabric)
-    edges = _edges(sends, ops, _cut_through(ops, held, lasts, lag, fabric), lag)
-    flows = _flows(drawn, ops, sends, sent, held, fabric)
-    kind = np.full(len(duration), FIXED, np.uint8)
-    empty = duration == 0
-    kind[empty], resource[empty] = JOIN, NO_RESOURCE
-    kind[flows.op], duration[flows.op] = FLOW, 0
+    layout = _Layout.of(sends, paths, issued=fabric.wire.issue_ps > 0)
+    size = sends.size_bytes()
+    values, alike = _alike(size)
+    written = _room_for(sends, layout.ops)
+    cut_through = write_ops(
+        _columns(sends, layout, size, alike, _before_wire_ps(sends, chip_of_rank, fabric.wire)),
+        _routes(sends, paths, layout.ops, values, chip_of_rank, fabric),
+        written,
+    )
+    flows = _flows(drawn, layout.first[1:] - 1, sends, size, written.resource, fabric)
+    written.kind[flows.op], written.duration_ps[flows.op] = FLOW, 0
+    starts = written.from_start if cut_through else None
     return schedule(
         OpColumns(
-            kind=kind,
-            resource=resource,
-            duration_ps=duration,
-            size_bytes=size,
-            priority=_with_joins(ops.spread(sends.priority), 0, sends.ranks),
+            kind=written.kind,
+            resource=written.resource,
+            duration_ps=written.duration_ps,
+            size_bytes=written.size,
+            priority=written.priority,
         ),
-        edges=edges,
+        edges=Edges(written.edge, written.dst, written.lag_ps, starts),
         resources=fabric.resources,
         flows=flows,
-        labels=_labels(sends, ops),
+        labels=_labels(sends, layout, written.what),
         facts=facts,
     )
 
 
-def _set_resources(
-    held: IntArray,
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Places of the ops of each message; those of a send of h hops follow one another.
+
+    Attributes
+    ----------
+    first : int64 array (sends + 1,)
+        Op in which each message begins; the last value is the number of ops.
+    width : int64 array (sends,) or None
+        Ops of each message; None where every message is one op.
+    """
+
+    first: IntArray
+    width: IntArray | None
+
+    @classmethod
+    def of(cls, sends: Messages, paths: Paths, *, issued: bool) -> _Layout:
+        """Count the ops of each message: its hops, and one that issues it."""
+        ops_of_channel = np.diff(paths.ptr)
+        if issued:
+            ops_of_channel += ~sends.channels.joins
+        if ops_of_channel.max(initial=1) == 1:
+            return cls(np.arange(len(sends) + 1), None)
+        width = ops_of_channel[sends.channel]
+        first = np.zeros(len(sends) + 1, np.int64)
+        np.cumsum(width, out=first[1:])
+        return cls(first, width)
+
+    @property
+    def ops(self) -> int:
+        """Number of ops of all messages."""
+        return int(self.first[-1])
+
+    def spread(self, column: npt.NDArray[Any], joins: npt.ArrayLike, ranks: int) -> IntArray:
+        """Repeat a column of messages for their ops, followed by the values of the final joins."""
+        whole = np.empty(len(column) + ranks, column.dtype)
+        whole[: len(column)], whole[len(column) :] = column, joins
+        if self.width is None:
+            return whole
+        return np.repeat(whole, np.append(self.width, np.ones(ranks, np.int64)))
+
+
+def _room_for(sends: Messages, ops: int) -> Written:
+    """Columns for the ops of messages and the joins behind them, with the joins set."""
+    waiting = np.diff(sends.edges.ptr)
+    edges = ops - len(sends) + int(np.maximum(waiting, 1).sum())
+
+    def column(dtype: npt.DTypeLike, of_joins: int) -> npt.NDArray[Any]:
+        whole = np.empty(ops + sends.ranks, dtype)
+        whole[ops:] = of_joins
+        return whole
+
+    ptr = np.empty(ops + sends.ranks + 1, np.int64)
+    ptr[ops:] = edges
+    return Written(
+        kind=column(np.uint8, JOIN),
+        what=column(np.uint8, DONE),
+        resource=column(np.int32, NO_RESOURCE),
+        priority=column(np.int32, 0),
+        duration_ps=column(np.int64, 0),
+        size=column(np.int64, 0),
+        edge=ptr,
+        dst=np.empty(edges, np.int32),
+        lag_ps=np.empty(edges, np.int64),
+        from_start=np.zeros(edges, np.bool_),
+    )
+
+
+def _columns(
+    sends: Messages, layout: _Layout, size: IntArray, alike: IntArray, before_wire_ps: IntArray
+) -> Sends:
+    """Columns of the messages as the loop takes them."""
+    arrives = np.where(sends.reduce, np.uint8(REDUCE), np.uint8(COPY))
+    joins = sends.channels.joins
+    if joins.any():
+        arrives[joins[sends.channel]] = JOINED
+    return Sends(
+        first=layout.first,
+        channel=np.ascontiguousarray(sends.channel, np.int32),
+        priority=np.ascontiguousarray(sends.priority, np.int32),
+        size=size,
+        alike=alike,
+        before_wire_ps=before_wire_ps,
+        arrives=arrives,
+        edge=np.ascontiguousarray(sends.edges.ptr, np.int64),
+        waiting=np.ascontiguousarray(sends.edges.dst, np.int32),
+    )
+
+
+def _routes(
     sends: Messages,
+    paths: Paths,
+    ops: int,
+    sizes: IntArray,
     chip_of_rank: IntArray,
     fabric: Fabric,
-    paths: Paths,
-    ops: _Ops,
-) -> IntArray:
-    """Set the resource of each op, a link or an issuing CC-Core; returns the lag behind it [ps]."""
-    hop = _hops(sends, paths, ops)
-    np.take(paths.resource.astype(np.int32), hop, out=held, mode="clip")
-    lag: IntArray = paths.latency_ps[hop]
-    if fabric.wire.issue_ps > 0 and ops.hop is not None:
-        issue = ops.hop < 0
-        source = chip_of_rank[sends.channels.src][sends.channel]
-        held[issue] = fabric.cc(ops.spread(source)[issue])
-        lag[issue] = ops.spread(_before_wire_ps(sends, chip_of_rank, fabric.wire))[issue]
-    return lag
+) -> Routes:
+    """Hops of the channels, and the times of messages of each size on each kind of link."""
+    channels, issue_ps = sends.channels, fabric.wire.issue_ps
+    used = np.zeros(len(fabric.rate) + 1, np.bool_)
+    used[paths.resource] = True
+    rates = distinct(fabric.rate[used[:-1]])
+    rates = rates[rates > 0] if rates.any() else np.full(1, NO_RATE, np.int64)
+    core = fabric.cc(chip_of_rank[channels.src]) if issue_ps else np.empty(0, np.int64)
+    return Routes(
+        ptr=np.ascontiguousarray(paths.ptr, np.int64),
+        resource=np.ascontiguousarray(paths.resource, np.int64),
+        latency_ps=np.ascontiguousarray(paths.latency_ps, np.int64),
+        join=np.ascontiguousarray(channels.joins),
+        receiver=(ops + channels.dst).astype(np.int32),
+        core=core,
+        issue_ps=issue_ps,
+        speed=np.minimum(np.searchsorted(rates, fabric.rate), len(rates) - 1),
+        duration_ps=np.ascontiguousarray(transfer_ps(sizes, rates[:, None])),
+        forwards=np.ascontiguousarray(fabric.forwards),
+    )
 
 
-def _set_sizes(size: IntArray, sends: Messages, ops: _Ops) -> None:
-    """Set the bytes of each op to those of its message [B]."""
-    if ops.send is None:
-        sends.size_bytes(out=size)
-    else:
-        np.take(sends.size_bytes(), ops.send, out=size, mode="clip")
+def _alike(size: IntArray) -> tuple[IntArray, IntArray]:
+    """Sizes of which a time is needed [B], and which of them each message has, int32 (sends,)."""
+    least, most = (int(size.min()), int(size.max())) if len(size) else (0, 0)
+    if most - least < NARROW:
+        return np.arange(least, most + 1), (size - least).astype(np.int32)
+    begins = np.ones(len(size), np.bool_)
+    np.not_equal(size[1:], size[:-1], out=begins[1:])
+    return size[begins], np.cumsum(begins, dtype=np.int32) - np.int32(1)
 
 
 def _before_wire_ps(sends: Messages, chip_of_rank: IntArray, costs: CommunicationCosts) -> IntArray:
     """Time from the end of the issue of each message until it is on the wire [ps].
 
     The first ones also wait for the start of the collective, and between chips until these know
-    of one another.
+    of one another. Nothing where nothing is issued.
     """
+    if not costs.issue_ps:
+        return np.empty(0, np.int64)
     waits = np.zeros(len(sends), np.bool_)
     waits[sends.edges.dst] = True
     several = len(chip_of_rank) > 0 and bool((chip_of_rank != chip_of_rank[0]).any())
     start = costs.launch_ps + costs.handshake_ps * several
     return costs.step_ps - costs.issue_ps + np.where(waits, 0, start)
-
-
-def _column(
-    ops: _Ops, joins: int, dtype: npt.DTypeLike, value: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """An array for the ops and the final joins, with the joins set; and the ops' part of it."""
-    whole = np.empty(ops.count + joins, dtype)
-    whole[ops.count :] = value
-    return whole, whole[: ops.count]
-
-
-def _with_joins(column: IntArray, value: IntArray | int, joins: int) -> IntArray:
-    """A column of the ops, followed by the value of the final joins."""
-    whole = np.empty(len(column) + joins, column.dtype)
-    whole[: len(column)] = column
-    whole[len(column) :] = value
-    return whole
 
 
 def _paths(sends: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
@@ -196,23 +265,9 @@ def _paths(sends: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
     return along.or_else(has_route, fabric.route(src[~has_route], dst[~has_route]).never_empty())
 
 
-def _lay_out(hops: IntArray, sends: Messages, *, issued: bool) -> _Ops:
-    if not issued and hops.max(initial=1) == 1:
-        each = np.arange(len(sends), dtype=np.int32)
-        return _Ops(len(sends), each, each, None, None)
-    joins = sends.channels.joins[sends.channel]
-    width = hops[sends.channel] + (issued & ~joins)
-    end = np.cumsum(width)
-    count = int(end[-1]) if len(end) else 0
-    send = np.repeat(np.arange(len(sends), dtype=np.int32), width)
-    first = (end - width).astype(np.int32)
-    hop = np.arange(count, dtype=np.int32) - (first + (issued & ~joins))[send]
-    return _Ops(count, first, (end - 1).astype(np.int32), send, hop)
-
-
 def _flows(
     drawn: Shares | None,
-    ops: _Ops,
+    last: IntArray,
     sends: Messages,
     size: IntArray,
     resource: IntArray,
@@ -221,102 +276,19 @@ def _flows(
     """Flows of last hops that use something shared, no faster than the link that they hold."""
     if drawn is None:
         return Flows.none()
-    send = np.flatnonzero((np.diff(drawn.ptr) > 0)[sends.channel] & (size[ops.last] > 0))
-    op = ops.last[send]
+    send = np.flatnonzero((np.diff(drawn.ptr) > 0)[sends.channel] & (size > 0))
+    op = last[send]
     held = resource[op]
     cap = np.where(held >= 0, fabric.rate[held], fabric.wire.copy_bytes_per_s)
     return drawn.flows(op, sends.channel[send], sends.reduce[send], cap.astype(np.int64))
 
 
-def _hops(sends: Messages, paths: Paths, ops: _Ops) -> IntArray:
-    """Row of the path that each op stands for; an issue stands for the first."""
-    first = paths.ptr[:-1].astype(np.int32)[sends.channel]
-    if ops.hop is None:
-        return first
-    row: IntArray = ops.spread(first) + np.maximum(0, ops.hop)
-    return np.minimum(row, len(paths.resource) - 1, out=row)
-
-
-def _set_durations(
-    duration: IntArray, size: IntArray, resource: IntArray, ops: _Ops, fabric: Fabric
-) -> None:
-    """Set the time of each op [ps]: by size and rate on the wire; fixed for an issue."""
-    used = np.zeros(len(fabric.rate) + 1, np.bool_)
-    used[resource] = True
-    rates = distinct(fabric.rate[used[:-1]])
-    rates = rates[rates > 0] if rates.any() else np.full(1, NO_RATE, np.int64)
-    least, most = (int(size.min()), int(size.max())) if len(size) else (0, 0)
-    span = most - least + 1
-    if span <= NARROW:
-        code = np.minimum(np.searchsorted(rates, fabric.rate), len(rates) - 1)
-        table = transfer_ps(np.arange(least, most + 1), rates[:, None])
-        rows = np.append(code, 0)
-        if span == 1:
-            np.take(table[rows, 0], resource, out=duration, mode="wrap")
-        else:
-            first = (rows * span - least)[resource]
-            np.take(table.ravel(), np.add(first, size, out=first), out=duration, mode="clip")
-    else:
-        rate = np.append(np.where(fabric.rate > 0, fabric.rate, rates.max()), NO_RATE)
-        duration[:] = transfer_ps(size, rate[resource])
-    if least == 0:
-        duration[size == 0] = 0
-    if resource.min(initial=0) < 0:
-        duration[resource < 0] = 0
-    if ops.hop is not None and fabric.wire.issue_ps > 0:
-        duration[ops.hop < 0] = fabric.wire.issue_ps
-
-
-def _edges(sends: Messages, ops: _Ops, from_start: BoolArray | None, lag: IntArray) -> Edges:
-    """Edges from hop to hop of each message, and on to waiting messages or to ``done``."""
-    waiting = np.diff(sends.edges.ptr)
-    receiver = ops.count + sends.channels.dst
-    following = ops.first[sends.edges.dst]
-    if ops.send is None and not (waiting[:-1] < waiting[1:]).any() and waiting.max(initial=0) <= 1:
-        inner = len(following)
-        dst = np.append(following, receiver[sends.channel[inner:]]).astype(np.int32)
-        return Edges(_pointers(np.arange(ops.count + 1), ops.count, sends.ranks), dst, lag)
-    degree = np.ones(ops.count, np.int64)
-    degree[ops.last] = np.maximum(1, waiting)
-    ptr = np.zeros(ops.count + 1, np.int64)
-    np.cumsum(degree, out=ptr[1:])
-    dst = np.empty(int(ptr[-1]), np.int32)
-    dst[ptr[:-1]] = np.arange(1, ops.count + 1)
-    last = waiting == 0
-    dst[ptr[ops.last[last]]] = receiver[sends.channel[last]]
-    begin = ptr[ops.last] - sends.edges.ptr[:-1]
-    dst[np.arange(len(following)) + np.repeat(begin, waiting)] = following
-    starts = None if from_start is None else np.repeat(from_start, degree).astype(np.bool_)
-    return Edges(_pointers(ptr, len(dst), sends.ranks), dst, np.repeat(lag, degree), starts)
-
-
-def _pointers(ptr: IntArray, edges: int, joins: int) -> IntArray:
-    """Edge pointers of the ops, then of the joins, which have no edges."""
-    return np.append(ptr, np.full(joins, edges, np.int64)).astype(np.int64, copy=False)
-
-
-def _cut_through(
-    ops: _Ops, resource: IntArray, duration: IntArray, lag: IntArray, fabric: Fabric
-) -> BoolArray | None:
-    """Ops that are forwarded from their start on, with lags set so that nothing overtakes."""
-    if ops.hop is None or ops.send is None or not ops.count:
-        return None
-    passes = np.append(ops.send[1:] == ops.send[:-1], False) & (ops.hop >= 0)
-    passes &= np.append(fabric.forwards, False)[resource] & (duration > 0)
-    passes &= np.append(resource[1:] >= 0, False)
-    if not passes.any():
-        return None
-    at = np.flatnonzero(passes)
-    lag[at] = np.maximum(1, lag[at] + np.maximum(0, duration[at] - duration[at + 1]))
-    return passes
-
-
-def _labels(sends: Messages, ops: _Ops) -> dict[str, Label]:
+def _labels(sends: Messages, layout: _Layout, what: IntArray) -> dict[str, Label]:
     channels, done = sends.channels, np.arange(sends.ranks)
 
     def label(column: IntArray, joins: IntArray | int, limit: int) -> IntArray:
         narrow = np.int16 if limit < 2**15 else np.int32
-        return _with_joins(ops.spread(column.astype(narrow, copy=False)), joins, sends.ranks)
+        return layout.spread(column.astype(narrow, copy=False), joins, sends.ranks)
 
     def rank(column: IntArray) -> IntArray:
         narrow: IntArray = column.astype(np.int16 if sends.ranks < 2**15 else np.int32)
@@ -328,19 +300,5 @@ def _labels(sends: Messages, ops: _Ops) -> dict[str, Label]:
         "chunk": label(sends.first, 0, int(sends.first.max(initial=0))),
         "chunks": label(sends.count, 0, int(sends.count.max(initial=0))),
         "step": label(sends.step, 0, int(sends.step.max(initial=0))),
-        "what": Codes(_with_joins(_what(sends, ops), DONE, sends.ranks), WHAT),
+        "what": Codes(what, WHAT),
     }
-
-
-def _what(sends: Messages, ops: _Ops) -> IntArray:
-    """Kind of hop of each op, uint8 (ops,)."""
-    arrives = np.where(sends.reduce, np.uint8(REDUCE), np.uint8(COPY))
-    joins = sends.channels.joins
-    if joins.any():
-        arrives[joins[sends.channel]] = JOINED
-    if ops.hop is None:
-        return arrives
-    what = np.full(ops.count, PASS, np.uint8)
-    what[ops.last] = arrives
-    what[ops.hop < 0] = ISSUE
-    return what
