@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
 from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TREE
@@ -61,10 +61,14 @@ UNITS = {"ratio": 1.0, "us": 1e6, "GB/s": 1e-9}
 
 @dataclass(frozen=True)
 class Fitted:
-    """Constants of one part with their relative standard errors, by quantity."""
+    """Constants of one part with their relative standard errors, by quantity.
+
+    ``reasons`` says where those come from that no row shows.
+    """
 
     value: dict[str, float]
     spread: dict[str, float]
+    reasons: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,13 @@ def write(
 
 def _rows(name: str, fitted: Fitted, quantities: Sequence[str], inherited: str) -> list[FitRow]:
     return [
-        _row(name, quantity, fitted.value[quantity], fitted.spread[quantity], inherited)
+        _row(
+            name,
+            quantity,
+            fitted.value[quantity],
+            fitted.spread[quantity],
+            inherited or fitted.reasons.get(quantity, ""),
+        )
         for quantity in quantities
     ]
 
