@@ -138,6 +138,23 @@ def test_a_capacity_is_computed_whole_whatever_the_skew(ep: int) -> None:
     assert sent[1] == [1.25 * size for size in sent[0]]
 
 
+@pytest.mark.parametrize(
+    ("changes", "blocks"),
+    [
+        ({"dp": 8, "ep": 8}, True),  # copies of eight ranks, for two experts
+        ({"dp": 16, "ep": 16}, False),  # one expert: all copies are its own
+        ({"dp": 8}, False),  # no other rank: the first sorting puts them in order
+    ],
+)
+def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: bool) -> None:
+    shapes = counted(SPARSE, **changes)
+    steps = [*forward(shapes, moe=True), *backward(shapes, moe=True)]
+    moved = 2 * 2 * 1024 * 2 * SPARSE.hidden  # two bytes, read and written, two copies a token
+    names = ("experts.sort", "experts.unsort", "experts.unsort.data", "experts.sort.data")
+    sorts = {step.name: step.size_bytes for step in steps if "sort" in step.name}
+    assert sorts == (dict.fromkeys(names, moved) if blocks else {})
+
+
 def test_experts_of_one_rank_talk_to_nobody() -> None:
     assert not [s for s in forward(counted(SPARSE, dp=8), moe=True) if s.axis]
 
@@ -303,7 +320,8 @@ def test_shared_experts_work_while_copies_travel() -> None:
         for step in forward(RankShapes(SPARSE, how, "trn2", shipped_catalogue()), moe=True)
     }
     assert steps["shared.up"].after == NOTHING
-    assert steps["experts.up"].after == "experts.dispatch"
+    assert steps["experts.sort"].after == "experts.dispatch"
+    assert steps["experts.up"].after == PREVIOUS
     assert steps["shared.down"].after == NOTHING
     assert steps["experts.sum"].after == "experts.combine"
     times = {

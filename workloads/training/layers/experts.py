@@ -64,9 +64,16 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         _move(shapes, "experts.permute"),
         *there,
         *before,
-        kernel("experts.up", shapes.gemm(has.each, wide, h, has.local), after=_end(there)),
+        *_waiting(
+            [
+                *_regroup(shapes, "experts.sort"),
+                kernel("experts.up", shapes.gemm(has.each, wide, h, has.local)),
+            ],
+            there,
+        ),
         kernel("experts.activation", _activation(shapes, wide + has.inner)),
         kernel("experts.down", shapes.gemm(has.each, h, has.inner, has.local)),
+        *_regroup(shapes, "experts.unsort"),
         *home,
         *after,
         replace(_move(shapes, "experts.sum"), after=_end(home)),
@@ -89,15 +96,18 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
         _move(shapes, "experts.sum.data"),
         *there,
         *before,
-        kernel(
-            "experts.down.data",
-            shapes.gemm(has.each, has.inner, h, has.local),
-            after=_end(there),
+        *_waiting(
+            [
+                *_regroup(shapes, "experts.unsort.data"),
+                kernel("experts.down.data", shapes.gemm(has.each, has.inner, h, has.local)),
+            ],
+            there,
         ),
         kernel("experts.down.weight", shapes.gemm(has.inner, h, has.each, has.local)),
         kernel("experts.activation.data", _activation(shapes, 2 * wide + has.inner)),
         kernel("experts.up.data", shapes.gemm(has.each, h, wide, has.local)),
         kernel("experts.up.weight", shapes.gemm(h, wide, has.each, has.local)),
+        *_regroup(shapes, "experts.sort.data"),
         *home,
         *after,
         replace(_move(shapes, "experts.permute.data"), after=_end(home)),
@@ -120,6 +130,11 @@ def _apart(steps: Sequence[LayerOp]) -> list[LayerOp]:
     return [replace(step, after=NOTHING) for step in steps]
 
 
+def _waiting(kernels: Sequence[LayerOp], talks: Sequence[LayerOp]) -> list[LayerOp]:
+    """Kernels, the first of which waits for all of these communications."""
+    return [replace(kernels[0], after=_end(talks)), *kernels[1:]]
+
+
 def _end(talks: Sequence[LayerOp]) -> str:
     """Name of the op that waits for all of these communications."""
     return talks[-1].name if talks else PREVIOUS
@@ -137,6 +152,18 @@ def _move(shapes: RankShapes, name: str) -> LayerOp:
     has, per_token = load(shapes), _experts(shapes).per_token
     read = TWO * has.rows * shapes.model.hidden
     return kernel(name, shapes.gather(read * (1 + per_token)))
+
+
+def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
+    """Copy what arrived rank by rank into one block for each expert, or the other way round.
+
+    A rank with one expert needs none of it, nor does one whose tokens are its own. Tokens that
+    come once to each server get their copies where they arrive, sorted (DeepEP).
+    """
+    has, plan = load(shapes), shapes.plan
+    if has.local == 1 or plan.ep * plan.expert_tp == 1 or plan.routed_nodes:
+        return []
+    return [kernel(name, shapes.passes(2 * TWO * has.each * has.local * shapes.model.hidden))]
 
 
 def _activation(shapes: RankShapes, width: int) -> Timing:
