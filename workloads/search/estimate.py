@@ -24,6 +24,7 @@ from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, Talk, ends_s, layer_s
 from workloads.training.layers.shapes import TWO
+from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.stage_layers import chunk_numbers, first_layers, is_moe
@@ -61,14 +62,15 @@ def estimate(
     return seconds
 
 
-def group(plan: ParallelPlan, axis: str) -> IntArray:
+def group(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
     """Chips of the first group of an axis, in order of rank, int64 (degree,).
 
     The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`.
 
     Examples
     --------
-    >>> group(ParallelPlan(tp=4, dp=4, global_batch=4), "dp").tolist()
+    >>> from topologies.clusters.names import cluster
+    >>> group(ParallelPlan(tp=4, dp=4, global_batch=4), "dp", cluster("trn2.48xlarge")).tolist()
     [0, 4, 8, 12]
     """
     inner = plan.expert_tp * plan.ep
@@ -89,7 +91,7 @@ def group(plan: ParallelPlan, axis: str) -> IntArray:
     for name in walked:
         left, place = np.divmod(left, getattr(plan, name))
         ranks += place * _stride(plan, name)
-    return ranks // plan.ranks_per_chip
+    return usual_chips(plan, cluster, ranks // plan.ranks_per_chip)
 
 
 def _stride(plan: ParallelPlan, axis: str) -> int:
@@ -171,7 +173,7 @@ class _Shared:
         @cache
         def time(axis: str, op: str, size_bytes: int) -> float:
             if axis == "ep" and plan.routed_nodes and self.model.experts:
-                all_experts = group_of(self.cluster, group(plan, axis))
+                all_experts = group_of(self.cluster, group(plan, axis, self.cluster))
                 each = self.model.experts.per_token
                 return routed_ps(all_experts, plan.routed_nodes, each, size_bytes) / PS_PER_S
             return float(self._meeting(plan, axis).seconds(op, size_bytes))
@@ -185,10 +187,11 @@ class _Shared:
         if name == "norm":
             where = (*where, plan.norm_axes)
             if plan.norm_ranks == plan.ranks:  # all ranks, in their order
-                where = (plan.ranks, plan.ranks_per_chip)
+                last = np.array([-(-plan.ranks // plan.ranks_per_chip) - 1])
+                where = (plan.ranks, int(usual_chips(plan, self.cluster, last)[0]))
 
         def make() -> Meeting:
-            chips = group(plan, name)
+            chips = group(plan, name, self.cluster)
             return meeting(self.cluster, chips[[FIRST, LAST]] if axis == "tie" else chips)
 
         return self._once(make, "meeting", axis, *where)
@@ -196,7 +199,7 @@ class _Shared:
     def _where(self, plan: ParallelPlan, axes: tuple[str, ...]) -> tuple[bytes, ...]:
         """Chips that the ranks of a stage communicate with."""
         return self._once(
-            lambda: tuple(group(plan, axis).tobytes() for axis in axes),
+            lambda: tuple(group(plan, axis, self.cluster).tobytes() for axis in axes),
             "where",
             axes,
             *_fields(plan, PLACE_FIELDS),
@@ -204,7 +207,7 @@ class _Shared:
 
     def hops(self, plan: ParallelPlan) -> FloatArray:
         """Transfer time from each stage to the next, last to first [s], float64 (stages,)."""
-        chips = group(plan, "pp")
+        chips = group(plan, "pp", self.cluster)
         wide = TWO * plan.microbatch * plan.local_seq * self.model.hidden // plan.tp
         domain = chips // self.cluster.chips_per_domain
         far = np.roll(domain, -1) != domain

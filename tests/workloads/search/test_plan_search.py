@@ -248,9 +248,17 @@ def test_groups_are_those_of_the_placement(axis: str, order: tuple[str, ...]) ->
     for per_chip in (1, 2):
         degrees = {"tp": 2, "cp": 2, "pp": 2, "dp": 2 * per_chip, "ep": 4, "etp": 1}
         one = plan(**degrees, order=order, ranks_per_chip=per_chip)
-        placed = place(one, sixteen())
-        chips = placed.chip[placed.groups(axis)]
-        assert group(one, axis).tolist() in chips.tolist()
+        for machine in (sixteen(), cluster("gb200-nvl72:2")):
+            placed = place(one, machine)
+            chips = placed.chip[placed.groups(axis)]
+            assert group(one, axis, machine).tolist() in chips.tolist()
+
+
+@pytest.mark.parametrize("axis", ["dp", "pp", "ep", "edp", "norm"])
+def test_groups_of_racks_in_part_are_those_of_the_placement(axis: str) -> None:
+    racks, one = cluster("gb200-nvl72:2"), plan(pp=2, dp=64, ep=32)
+    placed = place(one, racks)
+    assert group(one, axis, racks).tolist() in placed.chip[placed.groups(axis)].tolist()
 
 
 @pytest.mark.parametrize("op", ["all-gather", "reduce-scatter"])

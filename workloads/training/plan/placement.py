@@ -7,6 +7,7 @@ numbers, and with consecutive chips 32 of them fill a 4×4×2 block of a Trn2 Ul
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,9 @@ from topologies.errors import InputError
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
 from workloads.training.plan.plan import ParallelPlan
+
+SERVER = 8
+"""Chips of the largest domain that is one server, and not a rack of several."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +96,8 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
         Its ``order`` says which axis changes fastest with the rank number.
     cluster : Cluster
     chips : int array, optional
-        Chip of rank 0, ``ranks_per_chip``, 2 · ``ranks_per_chip`` …; ascending by default.
+        Chip of rank 0, ``ranks_per_chip``, 2 · ``ranks_per_chip`` …; ascending by default. A plan
+        that leaves chips of racks free may use equally many of each, see :func:`usual_chips`.
 
     Raises
     ------
@@ -107,7 +112,8 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
     [4, 5, 6, 7]
     """
     needed = -(-plan.ranks // plan.ranks_per_chip)
-    order = np.arange(needed) if chips is None else np.asarray(chips, np.int64)
+    usual = chips is None
+    order = usual_chips(plan, cluster, np.arange(needed)) if usual else np.asarray(chips, np.int64)
     if len(order) != needed:
         raise InputError(f"the rank order names {len(order)} chips, the plan has {needed}.")
     if len(order) and (order.min() < 0 or order.max() >= cluster.chips):
@@ -115,11 +121,37 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
             f"the rank order names chip {order.max()}; {cluster.name} has chips 0 to "
             f"{cluster.chips - 1}."
         )
-    if chips is not None and len(distinct(order)) < len(order):
+    if not usual and len(distinct(order)) < len(order):
         raise InputError("the rank order names a chip twice; name each once.")
     sizes = [getattr(plan, axis) for axis in reversed(plan.order)]
     grid = np.arange(plan.ranks).reshape(sizes)
     return Placement(cluster, plan, np.repeat(order, plan.ranks_per_chip)[: plan.ranks], grid)
+
+
+def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntArray:
+    """Chips of these places of a plan, from 0 to the number of its chips, in ascending order.
+
+    Of racks that a plan does not fill it takes equally many chips of each, where that cuts no group
+    of tp, cp or experts: a job of 256 has 64 of the 72 chips of four racks, so that no such group
+    reaches from one rack to the next. Servers are filled, and so are tori, whose rings need whole
+    sides.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> plan = ParallelPlan(dp=128, ep=64, global_batch=128)
+    >>> usual_chips(plan, cluster("gb200-nvl72:2"), np.arange(128))[62:66].tolist()
+    [62, 63, 72, 73]
+    """
+    needed, rack = -(-plan.ranks // plan.ranks_per_chip), cluster.chips_per_domain
+    domains = -(-needed // rack)
+    each = needed // domains
+    group = math.lcm(plan.tp * plan.cp, plan.expert_tp * plan.ep)
+    cuts = needed % domains or each * plan.ranks_per_chip % group
+    if cuts or rack <= SERVER or isinstance(cluster.shape, Torus):
+        return places
+    domain, place = np.divmod(places, each)
+    return np.asarray(domain * rack + place)
 
 
 def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
