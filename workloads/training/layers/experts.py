@@ -67,12 +67,12 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         *_waiting(
             [
                 *_regroup(shapes, "experts.sort"),
-                kernel("experts.up", shapes.gemm(has.each, wide, h, has.local)),
+                _product("experts.up", shapes, has.each, wide, h),
             ],
             there,
         ),
         kernel("experts.activation", _activation(shapes, wide + has.inner)),
-        kernel("experts.down", shapes.gemm(has.each, h, has.inner, has.local)),
+        _product("experts.down", shapes, has.each, h, has.inner),
         *_regroup(shapes, "experts.unsort"),
         *home,
         *after,
@@ -99,14 +99,14 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
         *_waiting(
             [
                 *_regroup(shapes, "experts.unsort.data"),
-                kernel("experts.down.data", shapes.gemm(has.each, has.inner, h, has.local)),
+                _product("experts.down.data", shapes, has.each, has.inner, h),
             ],
             there,
         ),
-        kernel("experts.down.weight", shapes.gemm(has.inner, h, has.each, has.local)),
+        _product("experts.down.weight", shapes, has.inner, h, has.each),
         kernel("experts.activation.data", _activation(shapes, 2 * wide + has.inner)),
-        kernel("experts.up.data", shapes.gemm(has.each, h, wide, has.local)),
-        kernel("experts.up.weight", shapes.gemm(h, wide, has.each, has.local)),
+        _product("experts.up.data", shapes, has.each, h, wide),
+        _product("experts.up.weight", shapes, h, wide, has.each),
         *_regroup(shapes, "experts.sort.data"),
         *home,
         *after,
@@ -142,6 +142,13 @@ def _end(talks: Sequence[LayerOp]) -> str:
 
 def _experts(shapes: RankShapes) -> Experts:
     return cast("Experts", shapes.model.experts)
+
+
+def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
+    """Product of every expert of the rank, which the host issues one after the other."""
+    local = load(shapes).local
+    issued = 1 + (local - 1) * shapes.catalogue.value("training", "expert_issue")
+    return replace(kernel(name, shapes.gemm(m, n, k, local)), issued=issued)
 
 
 def _move(shapes: RankShapes, name: str) -> LayerOp:

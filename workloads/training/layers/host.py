@@ -10,11 +10,15 @@ for the runtime ``xla``. Elsewhere a program is taken to be built once.
 
 from __future__ import annotations
 
+from topologies.catalogue.families import chip_family
 from workloads.kernels.chip_share import rank_of
 from workloads.kernels.runtime import NEURON, PART
 from workloads.kernels.times import host_dispatch_s
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.plan import ParallelPlan
+
+COMPILED = "xla"
+"""Runtime of chips whose step is one compiled program, which no host issues kernel by kernel."""
 
 
 def traces_lazily(plan: ParallelPlan) -> bool:
@@ -23,7 +27,9 @@ def traces_lazily(plan: ParallelPlan) -> bool:
     return plan.runtime == "xla" or one_chip or plan.lora_rank > 0
 
 
-def host_s(shapes: RankShapes, job: ParallelPlan, kernels: int, layers: int, passes: int) -> float:
+def host_s(
+    shapes: RankShapes, job: ParallelPlan, kernels: float, layers: int, passes: int
+) -> float:
     """Time in which the host issues passes over some layers [s].
 
     Parameters
@@ -31,12 +37,14 @@ def host_s(shapes: RankShapes, job: ParallelPlan, kernels: int, layers: int, pas
     shapes : RankShapes
     job : ParallelPlan
         Plan of the whole job, of which the shapes may show a part.
-    kernels : int
-        Kernels and communications of all passes.
+    kernels : float
+        Steps of the host for the kernels and communications of all passes.
     layers, passes : int
         Layers, and how often each is traced: recomputation is a pass of its own.
     """
     plan, chip = shapes.plan, shapes.chip
+    if chip_family(chip, shapes.catalogue).runtime == COMPILED:
+        return 0.0
     if not chip.startswith(NEURON):
         return kernels * host_dispatch_s(chip, catalogue=shapes.catalogue)
     if job.runtime == "eager":

@@ -59,8 +59,9 @@ class LayerOp:
         ``PREVIOUS``, ``NOTHING``, or the name of an earlier step of the same block.
     provenance : str
         Worst input of the time of a kernel.
-    issued : bool
-        Whether the host issues it by itself, not together with an earlier step.
+    issued : float
+        Steps of the host that issuing it takes: 1, 0 where it is issued with an earlier step, more
+        where there is a product for each expert.
     """
 
     name: str
@@ -72,7 +73,7 @@ class LayerOp:
     collective: str = ""
     after: str = PREVIOUS
     provenance: str = ""
-    issued: bool = True
+    issued: float = 1.0
 
 
 def stream_kinds(steps: Sequence[LayerOp]) -> tuple[tuple[str, int], ...]:

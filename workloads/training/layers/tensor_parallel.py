@@ -89,7 +89,7 @@ def pieces(shapes: RankShapes) -> int:
 
 def _with_first(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Pieces of one step, which the host issues together."""
-    return [steps[0], *(replace(step, issued=False) for step in steps[1:])]
+    return [steps[0], *(replace(step, issued=0.0) for step in steps[1:])]
 
 
 def _suffixes(parts: int) -> list[str]:

@@ -204,8 +204,9 @@ class Builder:
 
     def _host_s(self, layers: Ops, traced: int, ends: Ops) -> float:
         """Time in which the host issues a pass over the layers, each traced so often [s]."""
-        stream, issued = (self.catalog.column(name) for name in ("stream", "issued"))
-        counted = ((stream == ENGINE) | (stream == CC)) & (issued > 0)
-        kernels = int(counted[layers.step].sum() + counted[ends.step].sum())
+        stream = self.catalog.column("stream")
+        steps = np.array([step.issued for step in self.catalog.steps])
+        counted = np.where((stream == ENGINE) | (stream == CC), steps, 0.0)
+        kernels = float(counted[layers.step].sum() + counted[ends.step].sum())
         numbers = distinct(layers.layer)
         return host_s(self.shapes, self.job, kernels, int((numbers >= 0).sum()), traced)
