@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.engine import simulate
@@ -44,6 +44,7 @@ def written(pattern: Schedule, kind: IntArray, rate: IntArray, latency_ps: IntAr
 
 
 @given(st.data())
+@settings(max_examples=40)
 def test_every_copy_is_the_schedule_that_it_stands_for(data: st.DataObject) -> None:
     numbers = st.integers(1, 10**9)
     ranks, kinds = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))

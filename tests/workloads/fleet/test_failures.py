@@ -79,8 +79,13 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
     [
         (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2), 1600, 0.5),
         (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4), 200, 4.0),
-        (Domain("scale-up domain", 400 * 3600.0, 3 * 3600.0), 800, 1.0),
-        (Domain("power feed", 100 * 3600.0, 3 * 3600.0, units=40), 20, 40.0),
+        pytest.param(
+            *(Domain("scale-up domain", 400 * 3600.0, 3 * 3600.0), 800, 1.0), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *(Domain("power feed", 100 * 3600.0, 3 * 3600.0, units=40), 20, 40.0),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["half a unit", "four units", "a unit", "forty units"],
 )

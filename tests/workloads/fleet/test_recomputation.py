@@ -225,7 +225,7 @@ POLICIES = st.sampled_from(["static", "threshold", "forecast", "oracle"])
 
 
 @given(_demands(), POLICIES)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_doubling_demand_doubles_units_and_more_never_lends_more(demand: Demand, name: str) -> None:
     _check_laws(demand, name)
 

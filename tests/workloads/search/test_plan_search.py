@@ -459,7 +459,8 @@ def test_ranks_that_share_chips_and_domains_are_estimated_too() -> None:
 
 
 def test_the_search_finds_the_best_of_all_plans() -> None:
-    stated = {"seq": 1024, "recompute": "selective", "order": "tp-cp-dp-pp", "zero": 1}
+    stated = {"seq": 1024, "recompute": "selective", "order": "tp-cp-dp-pp"}
+    stated |= {"microbatch": 1, "zero": 1}
     every = candidates(TOY, sixteen(), 16, stated=stated).plans
     simulated = {one: iteration(TOY, sixteen(), one).iteration_s for one in every}
     result = search(TOY, sixteen(), 16, stated=stated, finalists=4)
