@@ -164,9 +164,9 @@ def serve(
 
     With --disaggregate, prompts and decoding run on separate replicas.
     """
-    from workloads.confidence.answers import serving_interval
     from workloads.economics import Economics
     from workloads.serving import parse_slo, requests_from
+    from workloads.serving.sureness import with_intervals
 
     limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read()
     requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
@@ -183,16 +183,15 @@ def serve(
     deployed = simulate(catalogue)
     ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), catalogue, call)
     deployment, cluster = deployed.deployment, inputs.read_cluster(catalogue)
-    document = {
+    plain = {
         "model": inputs.model,
         "cluster": inputs.cluster,
         "chips": deployment.chips,
         **deployed.summary(limits),
         **deployed.cost(Economics.of(cluster)),
     }
-    model, first_s = inputs.read_model(), document["ttft_s"]["p50"]
-    ends = serving_interval(model, cluster.chip, deployment.profile.chips, first_s)
-    document["interval"] = ends.document()
+    model, chips = inputs.read_model(), deployment.profile.chips
+    document = with_intervals(plain, model, cluster.chip, chips, deployed.served.requests)
     call.answer(
         lambda: {**document, **(ranking.document() if ranking else {})},
         lambda: _print(document, ranking),
@@ -261,7 +260,7 @@ def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
     print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
     facts = [
         ["requests", f"{document['requests']:,}"],
-        ["output tokens/s", f"{document['tokens_per_s']:,.1f}"],
+        ["output tokens/s", _between(document, "tokens_per_s", ",.1f")],
         ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
         ["requests within the SLO", f"{document['slo_attainment']:.2%}"],
         ["mean decode batch", f"{document['batch_mean']:.2f}"],
@@ -270,11 +269,29 @@ def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
         *_faster(document),
     ]
     print_table("", ["", ""], facts)
-    ends = document["interval"]
-    low, high = format_seconds(ends["low"]), format_seconds(ends["high"])
-    click.echo(f"80 % of measured median TTFTs would lie between {low} and {high}.")
+    click.echo(_sure(document))
     if ranking:
         ranking.show()
+
+
+def _between(document: Mapping[str, Any], name: str, style: str) -> str:
+    """A number and the ends of its interval, which may be the number itself."""
+    ends = document[f"{name}_interval"]
+    low, value, high = (format(n, style) for n in (ends["low"], document[name], ends["high"]))
+    return value if low == high == value else f"{value} (80 %: {low} – {high})"
+
+
+def _sure(document: Mapping[str, Any]) -> str:
+    """A sentence with the intervals of the medians."""
+    from topologies.units import format_seconds
+
+    named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
+    spans = [
+        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
+        for name, key in named
+        if (ends := document.get(key))
+    ]
+    return f"80 % of measured medians would lie within these: {'; '.join(spans)}."
 
 
 def _faster(document: Mapping[str, Any]) -> list[list[str]]:
@@ -295,8 +312,8 @@ def _faster(document: Mapping[str, Any]) -> list[list[str]]:
         ]  # fmt: skip
         facts.append(["KV transfer, median", f"{format_seconds(moved)} at {format_rate(rate)}"])
     if document["usd_per_million_tokens"] is not None:
-        each = document["usd_per_million_tokens"]
-        facts.append(["price", f"{each:,.3g} USD a million output tokens"])
+        price = _between(document, "usd_per_million_tokens", ",.3g")
+        facts.append(["price, USD a million output tokens", price])
     return facts
 
 

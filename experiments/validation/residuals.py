@@ -18,6 +18,8 @@ from workloads.confidence import Interval, Prediction, Residual, Residuals, inte
 from workloads.confidence.features import kernels_assumed
 from workloads.confidence.kinds import (
     EXCHANGE,
+    FIRST_TOKEN,
+    FIRST_TOKEN_EXPERTS,
     RESEARCH,
     SERVING,
     SERVING_EXPERTS,
@@ -37,6 +39,9 @@ SEPARATE_KERNELS = "unfused"
 MIXED_ABOVE_CHIPS = 128
 """Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
 
+FIRST = (FIRST_TOKEN, FIRST_TOKEN_EXPERTS)
+"""Kinds of first tokens, of dense models and of mixtures."""
+
 Row = Mapping[str, Any]
 
 
@@ -55,8 +60,10 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
         error = row.get("error")
         if error is None or error <= -1 or _mixed(name, row):
             continue
-        prediction = prediction_of(row, name)
-        if prediction is not None:
+        for each, off in ((row, error), *_first_tokens(row)):
+            prediction = prediction_of(each, name)
+            if prediction is None:
+                continue
             yield Residual(
                 table=name,
                 kind=prediction.kind,
@@ -66,8 +73,15 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
                 cp=prediction.cp,
                 ranks=prediction.ranks,
                 assumed=prediction.assumed,
-                log_residual=-math.log1p(error),
+                log_residual=-math.log1p(off),
             )
+
+
+def _first_tokens(row: Row) -> Iterator[tuple[Row, float]]:
+    """First token of a serving row whose headline is a later one, and its error."""
+    error = row.get("error_ttft_s")
+    if error is not None and error > -1 and row["quantity"] != "ttft_s":
+        yield {**row, "quantity": "ttft_s"}, float(error)
 
 
 def _mixed(name: str, row: Row) -> bool:
@@ -96,7 +110,9 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
         links = grades.get("efficiency", grades.get("collective_efficiency", ""))
         return Prediction(kind, chip, ranks=ranks, assumed=links.startswith("assumed"))
     if "concurrency" in row or quantity in ("ttft_s", "tpot_s", "tokens_per_s"):
-        kind = SERVING_EXPERTS if _has_experts(str(row.get("model"))) else SERVING
+        first = quantity == "ttft_s"
+        dense, sparse = FIRST if first else (SERVING, SERVING_EXPERTS)
+        kind = sparse if _has_experts(str(row.get("model"))) else dense
         return Prediction(kind, chip, ranks=ranks, assumed=kernels_assumed(chip))
     if quantity in ("kernel_s", "forward_s", "backward_s"):
         kind = kernel_kind(str(row.get("kernel") or ""))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from workloads.confidence.features import (
     Degrees,
     collective_features,
+    first_token_features,
     serving_features,
     training_features,
 )
@@ -46,5 +47,18 @@ def collective_interval(
 
 
 def serving_interval(model: Model, chip: str, chips: int, seconds: float) -> Interval:
-    """Interval of a predicted latency of a replica [s]."""
+    """Interval of a replica's predicted time per token [s]; its rate has the same factor."""
     return interval(seconds, serving_features(model, chip, chips))
+
+
+def first_token_interval(model: Model, chip: str, chips: int, seconds: float) -> Interval:
+    """Interval of a replica's predicted time to first token [s].
+
+    Examples
+    --------
+    >>> from workloads.models.huggingface import named
+    >>> ends = first_token_interval(named("llama-3.1-8b"), "h100", 1, 0.1)
+    >>> ends.low < 0.1 < ends.high
+    True
+    """
+    return interval(seconds, first_token_features(model, chip, chips))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.confidence.kinds import (
+    FIRST_TOKEN,
+    FIRST_TOKEN_EXPERTS,
     SERVING,
     SERVING_EXPERTS,
     Prediction,
@@ -70,8 +72,14 @@ def collective_features(cluster: Cluster, ranks: int, size_bytes: int) -> Predic
     )
 
 
+def first_token_features(model: Model, chip: str, chips: int) -> Prediction:
+    """Features of the time to first token of a replica."""
+    kind = FIRST_TOKEN if model.experts is None else FIRST_TOKEN_EXPERTS
+    return Prediction(kind, chip, ranks=chips, assumed=kernels_assumed(chip))
+
+
 def serving_features(model: Model, chip: str, chips: int) -> Prediction:
-    """Features of a replica that serves."""
+    """Features of a replica's time per token, and of its rate."""
     kind = SERVING if model.experts is None else SERVING_EXPERTS
     return Prediction(kind, chip, ranks=chips, assumed=kernels_assumed(chip))
 

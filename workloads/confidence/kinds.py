@@ -3,7 +3,8 @@
 The interval of a prediction is made from the residuals of its kind. Kinds follow what dominates the
 error: kernels and pipelines in tensor-parallel training, the host and separate kernels before fused
 attention, the framework in sharded training, small products and exchanges with experts, start-up in
-small collectives, links in large ones.
+small collectives, links in large ones. First tokens of a loaded replica wait for other requests and
+for the engine's scheduler, later tokens hardly, so their errors are of another size.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ COLLECTIVES = ("collective.small", "collective.medium", "collective.large")
 EXCHANGE = "collective.exchange"
 SERVING = "serving.dense"
 SERVING_EXPERTS = "serving.experts"
+FIRST_TOKEN = "first_token.dense"
+FIRST_TOKEN_EXPERTS = "first_token.experts"
 KERNELS = ("kernel.product", "kernel.attention", "kernel.memory")
 
 PRODUCTS = ("gemm", "layer", "")
@@ -38,6 +41,8 @@ FAMILY = {
     EXCHANGE: "collective",
     SERVING: "serving",
     SERVING_EXPERTS: "serving",
+    FIRST_TOKEN: "first_token",
+    FIRST_TOKEN_EXPERTS: "first_token",
     **dict.fromkeys(KERNELS, "kernel"),
 }
 """Family of each kind: a kind with few tables borrows from the others of its family."""
@@ -54,6 +59,8 @@ NAMES = {
     EXCHANGE: "exchanges of experts",
     SERVING: "serving",
     SERVING_EXPERTS: "serving with experts",
+    FIRST_TOKEN: "first tokens",
+    FIRST_TOKEN_EXPERTS: "first tokens with experts",
     KERNELS[0]: "matrix products and layers",
     KERNELS[1]: "attention kernels",
     KERNELS[2]: "kernels that wait for memory",

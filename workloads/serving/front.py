@@ -13,7 +13,7 @@ from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
 from topologies.errors import InputError, suggestion
-from workloads.confidence.answers import serving_interval
+from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
@@ -24,6 +24,7 @@ from workloads.serving.options import ServeWords, ServingOptions
 from workloads.serving.profile import Profile
 from workloads.serving.replica import Served
 from workloads.serving.requests import Requests, drawn_rate
+from workloads.serving.sureness import with_intervals
 from workloads.serving.words import batching_from, requests_from
 
 USUAL_SLO = "ttft=6s,tpot=175ms"
@@ -71,7 +72,22 @@ class ServingResult:
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured median times to first token [s]."""
         median_s = self.summary["ttft_s"]["p50"]
+        return first_token_interval(self.model, self.cluster.chip, self.replica.chips, median_s)
+
+    @property
+    def tpot_interval(self) -> Interval | None:
+        """Interval of the median time per token [s]; None where every answer is one token."""
+        median_s = self.summary["tpot_s"]["p50"]
+        if median_s is None:
+            return None
         return serving_interval(self.model, self.cluster.chip, self.replica.chips, median_s)
+
+    @property
+    def tokens_per_s_interval(self) -> dict[str, float]:
+        """Ends ``low`` and ``high`` of the rate of output tokens [1/s]."""
+        chip, chips = self.cluster.chip, self.replica.chips
+        complete = with_intervals(self.summary, self.model, chip, chips, self.served.requests)
+        return dict(complete["tokens_per_s_interval"])
 
     @property
     def ttft_s(self) -> dict[str, float | None]:
@@ -159,7 +175,8 @@ def serve(
     -------
     ServingResult
         Percentiles of ``ttft_s`` and ``tpot_s`` [s], ``tokens_per_s`` [1/s], ``interval`` of the
-        median first token, and ``frame()``, request by request.
+        median first token, ``tpot_interval``, ``tokens_per_s_interval``, and ``frame()`` of the
+        requests.
 
     Raises
     ------

@@ -1,0 +1,95 @@
+"""How sure the numbers of a served replica are: its latencies, its rate, and what a token costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workloads.confidence.answers import first_token_interval, serving_interval
+from workloads.confidence.interval import Interval
+from workloads.models.model import Model
+from workloads.serving.requests import Requests
+
+
+def with_intervals(
+    document: Mapping[str, Any], model: Model, chip: str, chips: int, requests: Requests
+) -> dict[str, Any]:
+    """Return the headline numbers of a run with the 80 % intervals of those that are predictions.
+
+    Parameters
+    ----------
+    document : mapping
+        Numbers of :meth:`workloads.serving.deployment.Deployed.summary` and of its cost.
+    model : Model
+    chip : str
+    chips : int
+        Chips of one replica.
+    requests : Requests
+
+    Returns
+    -------
+    dict
+        The document, with ``interval`` of the median time to first token, ``tpot_interval`` of the
+        median time per token where there is one, ``tokens_per_s_interval`` and, where there is a
+        price, ``usd_per_million_tokens_interval``.
+    """
+    first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
+    complete = {**document}
+    complete["interval"] = first_token_interval(model, chip, chips, first_s).document()
+    per_token = serving_interval(model, chip, chips, later_s or 1.0)
+    if later_s is not None:
+        complete["tpot_interval"] = per_token.document()
+    rate = rate_ends(
+        document["tokens_per_s"], _busiest(document), offered_per_s(requests), per_token
+    )
+    complete["tokens_per_s_interval"] = rate
+    usd = document.get("usd_per_million_tokens")
+    if usd is not None:
+        at = usd * document["tokens_per_s"]
+        ends = {"low": at / rate["high"], "high": at / rate["low"]}
+        complete["usd_per_million_tokens_interval"] = ends
+    return complete
+
+
+def rate_ends(
+    tokens_per_s: float, busy: float, offered_per_s: float, ends: Interval
+) -> dict[str, float]:
+    """Ends of the rate of a replica that may be slower or faster than predicted by a factor [1/s].
+
+    A replica that idles between requests serves what comes: if slower, it first has less idle
+    time, and if faster, more of it. One that is always busy follows the factor.
+
+    Parameters
+    ----------
+    tokens_per_s : float
+        Predicted rate.
+    busy : float
+        Share of the time in which it works.
+    offered_per_s : float
+        Output tokens of the requests that arrive, which no replica exceeds [1/s].
+    ends : Interval
+        Of a time, whose factor counts.
+
+    Examples
+    --------
+    >>> ends = Interval(8.0, 12.5)
+    >>> rate_ends(100.0, 0.5, 100.0, ends), rate_ends(100.0, 1.0, 500.0, ends)
+    ({'low': 100.0, 'high': 100.0}, {'low': 80.0, 'high': 125.0})
+    """
+    most = max(tokens_per_s, offered_per_s)
+    return {
+        "low": tokens_per_s / max(1.0, busy * ends.factor),
+        "high": min(tokens_per_s * ends.factor, most),
+    }
+
+
+def offered_per_s(requests: Requests) -> float:
+    """Output tokens that the requests ask for over the time in which they come [1/s]."""
+    span = float(requests.arrival_s[-1] - requests.arrival_s[0])
+    return float(requests.output.sum()) / span if span > 0 else float("inf")
+
+
+def _busiest(document: Mapping[str, Any]) -> float:
+    """Share of the time in which a replica works, of pools the busier one's."""
+    names = ("prefill_utilisation", "decode_utilisation")
+    return float(max(document.get(name, document["utilisation"]) for name in names))
