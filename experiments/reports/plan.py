@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.reports.formatting import format_interval
 from topologies.units import format_bytes, format_seconds
-from workloads.confidence import Interval, ratio_half_width, training_features
+from workloads.confidence import Interval, Prediction, margin, training_features
 from workloads.confidence.answers import training_interval
 from workloads.search import Finalist, Search
 from workloads.training.plan.plan import ParallelPlan
@@ -92,16 +92,18 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     """The best plans as rows, each with its interval and whether it ties with the first.
 
     Plans of one search share the errors of machine, model and kernels, so their ratio is surer than
-    either time: ``tied`` says that the ratio to the first plan is within what pairs of measured
-    plans of one job differed by.
+    either time: ``tied`` says that the ratio to the first plan is within the error of a ratio.
     """
     best = search.finalists[0]
-    kind = training_features(search.model, best.plan, search.cluster.chip).kind
-    margin = ratio_half_width(kind)
+
+    def features(finalist: Finalist) -> Prediction:
+        return training_features(search.model, finalist.plan, search.cluster.chip)
+
     rows = []
     for place, finalist in enumerate(search.finalists[:top], start=1):
         ends = plan_interval(search, finalist)
-        tied = math.log(finalist.iteration_s / best.iteration_s) <= margin
+        apart = math.log(finalist.iteration_s / best.iteration_s)
+        tied = apart <= margin(features(best), features(finalist))
         rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": tied})
     return rows
 

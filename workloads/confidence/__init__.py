@@ -7,7 +7,7 @@ from workloads.confidence.features import (
 )
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import Prediction
-from workloads.confidence.ratio import ratio_half_width
+from workloads.confidence.ratio import margin, ratio_half_width
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import half_width, interval
 
@@ -20,6 +20,7 @@ __all__ = [
     "collective_features",
     "half_width",
     "interval",
+    "margin",
     "ratio_half_width",
     "serving_features",
     "shipped_residuals",

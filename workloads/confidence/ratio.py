@@ -8,17 +8,40 @@ from functools import lru_cache
 import numpy as np
 
 from workloads.confidence.interval import LEVEL
-from workloads.confidence.kinds import FAMILY
+from workloads.confidence.kinds import FAMILY, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
-from workloads.confidence.split_conformal import score_quantile, weighted_quantile
+from workloads.confidence.split_conformal import (
+    half_width,
+    score_quantile,
+    weighted_quantile,
+    widening,
+)
 
 MOST_PAIRS = 2_000
 """Pairs of rows of a group that are looked at; neighbours first."""
 
 
+def margin(
+    one: Prediction, other: Prediction, residuals: Residuals | None = None, level: float = LEVEL
+) -> float:
+    """Difference of the logarithms of two predicted times within which they tie.
+
+    Of one kind, it is as much wider than measured pairs as the interval of either time is wider
+    than measured rows: for a job that nothing was fitted to, a chip without rows, larger degrees.
+    Times of different kinds, such as with and without sharded parameters, have not shown how much
+    of their errors they share; they tie within the less certain one's own interval.
+    """
+    shipped = shipped_residuals() if residuals is None else residuals
+    alone = max(half_width(each, shipped, level) for each in (one, other))
+    if one.kind != other.kind:
+        return alone
+    wider = max(widening(each, shipped) for each in (one, other))
+    return min(alone, wider * ratio_half_width(one.kind, shipped, level))
+
+
 @lru_cache(maxsize=64)
 def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float = LEVEL) -> float:
-    """Half-width of ln(time of one plan / time of another) for the same job and machine.
+    """Half-width of ln(time of one plan / time of another) among measured pairs of a kind.
 
     Two rows of a table with the same model and machine share the error of machine, framework and
     kernels; the difference of their residuals is what is left. Every table has the same weight.
@@ -35,8 +58,7 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
     Returns
     -------
     float
-        Predicted times whose logarithms differ by less are a tie. Never wider than the interval
-        of a single prediction of the kind.
+        Never wider than the quantile of single rows of the kind.
     """
     shipped = shipped_residuals() if residuals is None else residuals
     of_family = [row for row in shipped.rows if FAMILY.get(row.kind) == FAMILY[kind]]

@@ -17,6 +17,7 @@ from workloads.confidence import (
     Residual,
     Residuals,
     interval,
+    margin,
     ratio_half_width,
     shipped_residuals,
 )
@@ -124,6 +125,23 @@ def test_a_ratio_is_surer_than_a_value() -> None:
 @pytest.mark.parametrize("kind", [kind for kind in NAMES if FAMILY[kind] == "training"])
 def test_shipped_ratios_are_surer_than_shipped_values(kind: str) -> None:
     assert 0 < ratio_half_width(kind) <= score_quantile(kind, shipped_residuals())
+
+
+def test_a_ratio_widens_as_a_value_does() -> None:
+    rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
+    known, seen = Residuals(rows), Prediction(TENSOR, "h100", 8, 1, 64)
+    assert margin(seen, seen, known) == pytest.approx(NOT_FITTED["training"] * 0.05)
+    unseen = Prediction(TENSOR, "trn9", 8, 1, 64)
+    wider = NEW_CHIP * NOT_FITTED["training"] * 0.05
+    assert margin(seen, unseen, known) == margin(unseen, seen, known) == pytest.approx(wider)
+
+
+def test_times_of_different_kinds_share_nothing_that_was_measured() -> None:
+    known = shipped_residuals()
+    tensor = Prediction(TENSOR, "h100", 8, 1, 64)
+    sharded = Prediction("training.sharded", "h100", 1, 1, 64)
+    alone = max(half_width(each, known) for each in (tensor, sharded))
+    assert margin(tensor, sharded) == margin(sharded, tensor) == alone
 
 
 def _left_out() -> dict[str, tuple[float, float]]:
