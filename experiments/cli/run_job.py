@@ -210,13 +210,14 @@ def _print(result: JobResult, document: Mapping[str, Any], ranking: Ranking | No
 
 
 def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from experiments.reports.formatting import format_interval
     from topologies.units import format_bytes, format_seconds
 
     def time(name: str) -> str:
         value = document[name]
         return "none" if value is None else format_seconds(value)
 
-    tokens = result.tokens_interval
+    tokens, step = result.tokens_interval, result.step.interval
     state = format_bytes(int(document["checkpoint_bytes"]))
     rows = [
         ("goodput", f"{result.goodput:.1%} of the time"),
@@ -234,12 +235,15 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
         ("detection, restart", f"{time('detection_s')}, {time(_restart(document))}"),
         ("repair", time("repair_s")),
         ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
-        ("step", format_seconds(document["iteration_s"])),
+        ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
         ("tokens", f"{result.tokens:.4g} (80 %: {tokens.low:.3g} – {tokens.high:.3g})"),
     ]
     if document["cost_usd"] is not None:
-        each = document["usd_per_million_tokens"]
+        each, ends = (
+            part.get("usd_per_million_tokens") for part in (document, document["interval"])
+        )
         per = f", {each:,.3g} USD a million tokens" if each is not None else ""
+        per += f" (80 %: {ends['low']:,.3g} – {ends['high']:,.3g})" if ends else ""
         rows.append(("price", f"{document['cost_usd']:,.4g} USD{per}"))
     if document["energy_joules"] is not None:
         rows.append(("energy", f"{document['energy_joules'] / 3.6e9:,.4g} MWh"))
@@ -275,7 +279,8 @@ def _write(
 
     ends = dict(document["interval"])
     cells = {name: value for name, value in document.items() if name not in ("curve", "plan")}
-    flat = {**cells, "tokens_interval": ends.pop("tokens"), "interval": ends}
+    of_others = {f"{name}_interval": ends.pop(name) for name in list(ends) if name in cells}
+    flat = {**cells, **of_others, "interval": ends}
     run.table("metrics", metrics(flat), title="Results")
     headline = (
         f"{document['model']} on {document['chips']:,} chips of {document['cluster']}: "

@@ -74,10 +74,18 @@ def _disturbed(run: Iteration) -> dict[str, float]:
 
 
 def interval_document(run: Iteration) -> dict[str, Any]:
-    """Interval of the time of a step, and of what follows from it."""
-    ends = run.interval
-    rates = {"tokens_per_s": run.tokens_per_s, "mfu": run.mfu, "hfu": run.hfu}
-    return {**ends.document(), **{name: ends.scaled(value) for name, value in rates.items()}}
+    """Interval of the time of a step, and of what follows from it: rates, price and energy."""
+    ends, cost = run.interval, run.cost
+    follows = {
+        "tokens_per_s": run.tokens_per_s,
+        "mfu": run.mfu,
+        "hfu": run.hfu,
+        "cost_usd": cost.cost_usd,
+        "usd_per_million_tokens": cost.usd_per_million_tokens,
+        "energy_joules": cost.energy_joules,
+    }
+    scaled = {name: ends.scaled(value) for name, value in follows.items() if value is not None}
+    return {**ends.document(), **scaled}
 
 
 def stated(plan: ParallelPlan) -> dict[str, Any]:
@@ -108,12 +116,13 @@ def results(run: Iteration) -> list[tuple[str, str]]:
     kept = f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)} a rank"
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     ends = run.interval
-    mfu = ends.scaled(run.mfu)
+    mfu, rate = ends.scaled(run.mfu), ends.scaled(run.tokens_per_s)
     rows = [
         ("iteration", f"{format_seconds(run.iteration_s)} {format_interval(ends)}"),
         (
             "tokens a second",
-            f"{run.tokens_per_s:,.0f}, a chip {run.tokens_per_s / run.chips:,.1f}",
+            f"{run.tokens_per_s:,.0f} (80 %: {rate['low']:,.0f} – {rate['high']:,.0f}), "
+            f"a chip {run.tokens_per_s / run.chips:,.1f}",
         ),
         ("model FLOP/s a chip", f"{run.model_flops_per_s_per_chip / 1e12:,.1f} T"),
         ("MFU, HFU", f"{run.mfu:.1%} (80 %: {mfu['low']:.1%} – {mfu['high']:.1%}), {run.hfu:.1%}"),
@@ -145,7 +154,11 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
     cost = run.cost
     rows = []
     if cost.cost_usd is not None:
-        each = f"{cost.usd_per_million_tokens:,.3g} USD a million tokens"
+        usd = run.interval.scaled(cost.usd_per_million_tokens or 0.0)
+        each = (
+            f"{cost.usd_per_million_tokens:,.3g} USD a million tokens "
+            f"(80 %: {usd['low']:,.3g} – {usd['high']:,.3g})"
+        )
         rows.append(("price", f"{cost.cost_usd:,.4g} USD a step, {each}; {cost.price_basis}"))
     if cost.energy_joules is not None:
         drawn = f"{cost.energy_joules / 3.6e6:,.4g} kWh a step"

@@ -141,7 +141,6 @@ class JobResult:
         job, usd = self.job, self.cost_usd
         mtbf_s, curve = job.rates.mtbf_s, self.curve
         failed = self.failures_by_cause
-        tokens = self.tokens_interval
         return {
             "model": self.step.model.name,
             "cluster": self.step.cluster.name,
@@ -173,12 +172,25 @@ class JobResult:
             "usd_per_million_tokens": usd * 1e6 / self.tokens if usd and self.tokens else None,
             "energy_joules": self.energy_joules,
             "runs": len(self.outcomes) + len(self.varied),
-            "interval": {
-                **self.interval.document(),
-                "tokens": {"low": tokens.low, "high": tokens.high, "basis": tokens.basis},
-            },
+            "interval": self._interval_document(),
             "curve": self.curve_rows(),
         }
+
+    def _interval_document(self) -> dict[str, Any]:
+        """Interval of goodput, and those of the step, the tokens and the price of a token.
+
+        The run's length and its price are fixed, so a token costs what the tokens leave it.
+        """
+        tokens, step, usd = self.tokens_interval, self.step.interval, self.cost_usd
+        document = {
+            **self.interval.document(),
+            "tokens": {"low": tokens.low, "high": tokens.high, "basis": tokens.basis},
+            "iteration_s": {"low": step.low, "high": step.high, "basis": step.basis},
+        }
+        if usd and tokens.low > 0:
+            ends = {"low": usd * 1e6 / tokens.high, "high": usd * 1e6 / tokens.low}
+            document["usd_per_million_tokens"] = ends
+        return document
 
     def _peer_document(self) -> dict[str, Any]:
         """Copies in host memory, and the restart with warm spares, where there are any."""

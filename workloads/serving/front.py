@@ -175,8 +175,7 @@ def serve(
     -------
     ServingResult
         Percentiles of ``ttft_s`` and ``tpot_s`` [s], ``tokens_per_s`` [1/s], ``interval`` of the
-        median first token, ``tpot_interval``, ``tokens_per_s_interval``, and ``frame()`` of the
-        requests.
+        median first token, ``tpot_interval``, ``tokens_per_s_interval``, ``frame()`` of requests.
 
     Raises
     ------

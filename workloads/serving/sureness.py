@@ -1,4 +1,4 @@
-"""How sure the numbers of a served replica are: its latencies, its rate, and what a token costs."""
+"""Intervals of a served replica: its latencies, its rate, and the price of a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def with_intervals(
     Parameters
     ----------
     document : mapping
-        Numbers of :meth:`workloads.serving.deployment.Deployed.summary` and of its cost.
+        Summary and cost of a :class:`workloads.serving.deployment.Deployed`.
     model : Model
     chip : str
     chips : int
@@ -68,7 +68,7 @@ def rate_ends(
     offered_per_s : float
         Output tokens of the requests that arrive, which no replica exceeds [1/s].
     ends : Interval
-        Of a time, whose factor counts.
+        Ends of a time, whose factor counts.
 
     Examples
     --------

@@ -46,6 +46,8 @@ def test_the_document_has_its_keys(answered: dict[str, Any]) -> None:
     assert sum(answered["breakdown"].values()) == pytest.approx(1, abs=1e-12)
     assert answered["breakdown"]["useful"] == answered["goodput"]
     ends = answered["interval"]
+    for name in ("iteration_s", "usd_per_million_tokens"):
+        assert ends[name]["low"] < answered[name] < ends[name]["high"]
     assert ends["low"] <= answered["goodput"] <= ends["high"]
     assert ends["tokens"]["low"] < answered["tokens"] < ends["tokens"]["high"]
 

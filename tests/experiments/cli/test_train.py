@@ -111,3 +111,18 @@ def test_mistakes_write_nothing(config: str, tmp_path: Path, more: list[str], me
     with pytest.raises(InputError, match=message):
         run(*asked(config, "--out", str(out), *more))
     assert not out.exists()
+
+
+def test_what_follows_from_the_time_has_its_factor(capsys: pytest.CaptureFixture[str]) -> None:
+    """Price and energy rise with the time, rates fall; all have the factor of the interval."""
+    line = ["--model=gpt2", "--cluster=trn2.48xlarge", "--tp=4", "--quiet"]
+    assert run(*line, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    ends = document["interval"]
+    factor = (ends["high"] / ends["low"]) ** 0.5
+    for name in ("cost_usd", "usd_per_million_tokens", "energy_joules", "tokens_per_s", "mfu"):
+        assert ends[name]["low"] == pytest.approx(document[name] / factor)
+        assert ends[name]["high"] == pytest.approx(document[name] * factor)
+    assert run(*line) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("80 %:") == 4
