@@ -71,6 +71,7 @@ def _lap_again(
         ends = cover.side_end[place, on.row : on.row + on.ranks]
         for c in range(on.ranks):
             lapped[c] -= max(0, min(end[c], ends[c]) - max(start[c], others[c]))
+    list_all(cover, on)
     for c in range(on.ranks):
         at = start[c]
         while at < end[c]:
@@ -83,15 +84,14 @@ def _lap_again(
 def covered_until(
     cover: Cover, on: Stretch, c: int, within: tuple[int, int], codes: tuple[int, int]
 ) -> int:
-    """Time until which remembered intervals of some categories cover a rank without a break."""
+    """Time until which listed intervals of some categories cover a rank without a break."""
     at, limit = within
     row = on.row + c
     further = True
     while further and at < limit:
         further = False
-        for place in range(cover.side_op.shape[0]):
-            if cover.side_op[place, on.stage] == NONE:
-                continue
+        for index in range(cover.near[0]):
+            place = cover.near[1 + index]
             code = cover.side_code[place, on.stage]
             if (
                 codes[0] <= code <= codes[1]
@@ -109,9 +109,8 @@ def idle_until(
     """Time at which the next of them begins and its op; the range ends with ``op``."""
     at, until = within
     row = on.row + c
-    for place in range(cover.side_op.shape[0]):
-        if cover.side_op[place, on.stage] == NONE:
-            continue
+    for index in range(cover.near[0]):
+        place = cover.near[1 + index]
         code, begins = cover.side_code[place, on.stage], cover.side_start[place, row]
         if codes[0] <= code <= codes[1] and at < begins <= until:
             first = cover.side_op[place, on.stage]
@@ -121,9 +120,9 @@ def idle_until(
 
 
 @internal
-def touching(cover: Cover, on: Stretch, start: IntArray, end: IntArray) -> tuple[int, int]:
-    """Count the remembered intervals that touch a gap on any rank; also the place of the last."""
-    within, touches = 0, NONE
+def list_touching(cover: Cover, on: Stretch, start: IntArray, end: IntArray) -> None:
+    """List the remembered intervals that touch a gap on any rank."""
+    cover.near[0] = 0
     for place in range(cover.side_op.shape[0]):
         if cover.side_op[place, on.stage] == NONE:
             continue
@@ -133,8 +132,18 @@ def touching(cover: Cover, on: Stretch, start: IntArray, end: IntArray) -> tuple
         for c in range(on.ranks):
             some |= (begins[c] <= end[c]) & (ends[c] > start[c]) & (start[c] < end[c])
         if some:
-            within, touches = within + 1, place
-    return within, touches
+            cover.near[0] += 1
+            cover.near[cover.near[0]] = place
+
+
+@internal
+def list_all(cover: Cover, on: Stretch) -> None:
+    """List all remembered intervals of a stage."""
+    cover.near[0] = 0
+    for place in range(cover.side_op.shape[0]):
+        if cover.side_op[place, on.stage] != NONE:
+            cover.near[0] += 1
+            cover.near[cover.near[0]] = place
 
 
 @internal

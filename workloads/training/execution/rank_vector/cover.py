@@ -58,6 +58,8 @@ class Cover(NamedTuple):
         Their ops and categories.
     sides : int64 array (stages,)
         Number of them that are remembered.
+    near : int64 array (1 + SIDES · room,)
+        Number of them that may lie in the interval that is looked at, then their places.
     lost : int64 array (1,)
         Intervals that came too late or found no place.
     """
@@ -78,6 +80,7 @@ class Cover(NamedTuple):
     side_op: IntArray
     side_code: IntArray
     sides: IntArray
+    near: IntArray
     lost: IntArray
 
 
@@ -166,6 +169,7 @@ def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -
         side_op=free(SIDES * room),
         side_code=free(SIDES * room),
         sides=np.zeros(stages, np.int64),
+        near=np.zeros(1 + SIDES * room, np.int64),
         lost=np.zeros(1, np.int64),
     )
 

@@ -8,7 +8,8 @@ from workloads.training.execution.rank_vector.beside import (
     covered_until,
     forget,
     idle_until,
-    touching,
+    list_all,
+    list_touching,
 )
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,
@@ -67,13 +68,13 @@ def settle(cover: Cover, gap: int, on: Stretch, question: Question) -> None:
     start = cover.gap_start[gap, on.row : on.row + on.ranks]
     end = cover.gap_end[gap, on.row : on.row + on.ranks]
     settled = cover.settled[on.row : on.row + on.ranks]
-    within, place = 0, NONE
+    cover.near[0] = 0
     if cover.sides[on.stage] > 0:
-        within, place = touching(cover, on, start, end)
-    if within == 0:
+        list_touching(cover, on, start, end)
+    if cover.near[0] == 0:
         _judge(cover, op, on, start, end, question)
-    elif within == 1 and question.mode != RECORD:
-        _fill_by_one(cover, op, place, on, start, end, question)
+    elif cover.near[0] == 1 and question.mode != RECORD:
+        _fill_by_one(cover, op, cover.near[1], on, start, end, question)
     else:
         for c in range(on.ranks):
             fill(cover, op, on, c, (start[c], end[c]), question)
@@ -181,6 +182,7 @@ def settle_all(cover: Cover, on: Stretch, question: Question) -> None:
         cover.gap_op[gap, on.stage] = NONE
     if cover.sides[on.stage] == 0:
         return
+    list_all(cover, on)
     for c in range(on.ranks):
         until = cover.until[on.row + c]
         last = until

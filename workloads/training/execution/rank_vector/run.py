@@ -267,8 +267,9 @@ def _meet(
                 waits = base + tape.wait_at[k]
                 if packed:
                     waits += layout.member[at + low]
-                    for end in clocks.end[waits : waits + high - low]:
-                        start = max(start, end)
+                    ends = clocks.end[waits : waits + high - low]
+                    for m in range(high - low):
+                        start = max(start, ends[m])
                 else:
                     for m in range(at + low, at + high):
                         start = max(start, clocks.end[waits + layout.member[m]])
