@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -33,6 +33,7 @@ TURNS = 3
 """Ops over which shares are averaged where they cannot."""
 PIXELS = 1_400
 """Across the window, about as many as a printed figure has."""
+WHITE = (1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,8 +281,9 @@ def _draw_shares(
     filled = np.cumsum(share / np.maximum(share.sum(0), 1), axis=0)
     level = (np.arange(rows) + 0.5) / rows
     which = (filled[:, :, None] <= level[None, None, :, None]).sum(0)
-    tint = np.array([*(to_rgb(shade[name]) for name in bars.categories), (1.0, 1.0, 1.0)])
-    image = np.round(255 * tint).astype(np.uint8)[which.reshape(lanes * rows, PIXELS)]
+    # Opaque single-precision colours are what a picture is scaled in: any other is converted first.
+    tint = np.array([*(to_rgba(shade[name]) for name in bars.categories), WHITE], np.float32)
+    image = tint[which.reshape(lanes * rows, PIXELS)]
     extent = (*window_s, len(bars.lanes) - 0.5, -0.5)
     axes.imshow(image, aspect="auto", extent=extent)
     axes.set_xlabel("height of a colour in a lane: its share of the time · white: idle")

@@ -6,7 +6,6 @@ column by column, so a million ops take seconds.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cluster_sim.files import whole_file
+from cluster_sim.files import write_gzip
 from cluster_sim.plot.byte_columns import Column, constant, decimals, picked, rows_of
 from cluster_sim.schedule.table import FIXED, Codes
 from cluster_sim.trace.trace import Picks, Trace
@@ -79,18 +78,11 @@ def write_timeline(
     blocks = [_names(trace, rows), *_slices(trace, rows), _lost(trace, rows)]
     if arrows:
         blocks += _arrows(trace, rows)
-    events = b"".join(blocks)
     facts = {**trace.schedule.facts, "ops": len(trace), "shown": shown}
     end = json.dumps({"displayTimeUnit": "ns", "otherData": {k: str(v) for k, v in facts.items()}})
-    # No name and no time in the header: the same trace gives the same bytes.
-    with (
-        whole_file(Path(path)) as part,
-        part.open("wb") as raw,
-        gzip.GzipFile("", "wb", 3, raw, mtime=0) as file,
-    ):
-        file.write(b'{"traceEvents":[\n')
-        file.write(memoryview(events)[: -len(SEPARATOR)])
-        file.write(b"\n],\n" + end[1:].encode() + b"\n")
+    *events, last = [memoryview(block) for block in blocks if len(block)] or [memoryview(b"")]
+    head, rest = b'{"traceEvents":[\n', b"\n],\n" + end[1:].encode() + b"\n"
+    write_gzip(Path(path), [head, *events, last[: -len(SEPARATOR)], rest])
 
 
 def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]:

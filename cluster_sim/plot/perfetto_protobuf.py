@@ -9,14 +9,13 @@ read, and whatever the caller adds.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cluster_sim.files import whole_file
+from cluster_sim.files import write_gzip
 from cluster_sim.plot.byte_columns import Column, constant, rows_of
 from cluster_sim.plot.perfetto import fitting
 from cluster_sim.plot.perfetto_counters import Counter, counters, drawn_on
@@ -94,19 +93,14 @@ def write_perfetto(
     rows, _ = fitting(trace, trace.rows(ranks, resources), most_slices)
     drawn = slices(trace, rows)
     counted = [*counters(trace, rows), *more]
-    content = b"".join(
+    write_gzip(
+        Path(path),
         [
             _head(trace, drawn, [counter.chip for counter in counted if counter.chip >= 0]),
             _packets(trace, drawn, arrows=arrows),
-            *(_counter(*counter) for counter in enumerate(counted)),
-        ]
+            *(part for counter in enumerate(counted) for part in _counter(*counter)),
+        ],
     )
-    with (
-        whole_file(Path(path)) as part,
-        part.open("wb") as raw,
-        gzip.GzipFile("", "wb", 3, raw, mtime=0) as file,
-    ):
-        file.write(content)
 
 
 def slices(trace: Trace, rows: IntArray) -> Slices:
@@ -314,8 +308,8 @@ def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[Int
     return whole[has_source], target[has_source].astype(np.int64)
 
 
-def _counter(place: int, counter: Counter) -> bytes:
-    """A counter's track and values."""
+def _counter(place: int, counter: Counter) -> tuple[bytes, bytes | memoryview]:
+    """A counter's track, and its values."""
     track, points = COUNTERS + place, len(counter.value)
     bits = np.ascontiguousarray(counter.value, np.float64).view(np.int64)
     event = [
@@ -325,4 +319,4 @@ def _counter(place: int, counter: Counter) -> bytes:
     ]
     rows = rows_of(_timed(event, counter.at_ps // PS_PER_NS)) if points else b""
     parent = CHIPS + counter.chip if counter.chip >= 0 else 0
-    return _track(track, counter.name, parent, order=place, unit=counter.unit) + rows
+    return _track(track, counter.name, parent, order=place, unit=counter.unit), rows

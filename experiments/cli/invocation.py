@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output import print_json
+from experiments.cli.process import load_matplotlib
 from experiments.reports.result_checks import check_results
 from topologies.errors import InputError, printable, suggestion
 from topologies.options import option
@@ -123,6 +124,7 @@ class Invocation:
         results = document()
         check_results(results)
         if self.out is not None:
+            load_matplotlib()
             from experiments.reports.run_directory import run_directory
 
             with run_directory(

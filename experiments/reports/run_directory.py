@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cluster_sim.files import OLD, named_in_faults, remove_orphans, unfinished
-from experiments.figures.layout import settle
+from experiments.figures.layout import save, settle
 from experiments.reports.hover import description, headline, hover
 from experiments.reports.html import REPORT, write_report
 from experiments.reports.run_record import (
@@ -92,12 +92,8 @@ class Run:
         Beside them go the values at its points (``<name>_hover.json``) and, of a timeline, its
         slices (``<name>_slices.json``, from :func:`experiments.reports.slices.slices`).
         """
-        import matplotlib as mpl
-
         box = settle(figure)
-        with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
-            figure.savefig(self._new(f"{name}.svg"), metadata={"Date": None}, bbox_inches=box)
-        figure.savefig(self._new(f"{name}.png"), dpi=160, bbox_inches=box)
+        save(figure, box, self._new(f"{name}.svg"), self._new(f"{name}.png"))
         entry = {"alt": description(figure), "finding": headline(figure)}
         values = hover(figure, box)
         for kind, data in (("hover", values if any(values.values()) else None), ("slices", slices)):
