@@ -18,13 +18,15 @@ from cluster_sim.plot.palette import colors
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import FloatArray, IntArray, present
 from topologies.errors import InputError
 
 MOST_BARS = 3_000
 """Ops that are drawn as bars; more are shown as the share of each pixel's time."""
 MOST_NAMED_LANES = 48
 MOST_LANES = 480
+MOST_HEIGHTS = 64
+"""Heights of a share in its lane, more than the pixels of a lane of a printed figure."""
 RESIDUE = 1e-7
 """Share of a pixel's time that is nothing but rounding of sums over a lane."""
 RESOLVED = 8
@@ -210,16 +212,16 @@ def _resource(trace: Trace) -> IntArray:
 
 def _lanes(trace: Trace, by: str, op: IntArray) -> tuple[IntArray, list[str]]:
     if by == "resource":
-        numbers, lane = np.unique(_resource(trace)[op], return_inverse=True)
+        numbers, lane = present(_resource(trace)[op])
         return lane, trace.schedule.resources.names(numbers)
     code, values = groups_of(trace, by)
-    present, lane = np.unique(code[op], return_inverse=True)
-    named = [f"{by} {values[k]}" for k in present.tolist()]
+    shown, lane = present(code[op])
+    named = [f"{by} {values[k]}" for k in shown.tolist()]
     kind, kinds = _resource_kinds(trace, op)
     if len(kinds) == 1 or len(named) > MOST_NAMED_LANES // len(kinds):
         return lane, named
     # Few lanes: one each for what overlaps on one rank, such as its engine and its links.
-    pairs, lane = np.unique(lane * len(kinds) + kind, return_inverse=True)
+    pairs, lane = present(lane * len(kinds) + kind)
     return lane, [f"{named[k // len(kinds)]} {kinds[k % len(kinds)]}" for k in pairs.tolist()]
 
 
@@ -243,8 +245,8 @@ def _resource_kinds(trace: Trace, op: IntArray) -> tuple[IntArray, list[str]]:
 
 def _present(code: IntArray, names: list[str]) -> tuple[IntArray, list[str]]:
     """Codes renumbered so that only names that occur are left."""
-    present, dense = np.unique(code, return_inverse=True)
-    return dense, [names[k] for k in present.tolist()]
+    occurring, dense = present(code)
+    return dense, [names[k] for k in occurring.tolist()]
 
 
 def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str]) -> None:
@@ -277,7 +279,7 @@ def _draw_shares(
     )
     share = smoothed(share / members[None, :, None], bars, window_s)
     # A lane is filled from above by each category's share: no colour is a blend of two.
-    rows = 1 + 2 * MOST_LANES // lanes
+    rows = min(1 + 2 * MOST_LANES // lanes, MOST_HEIGHTS)
     filled = np.cumsum(share / np.maximum(share.sum(0), 1), axis=0)
     level = (np.arange(rows) + 0.5) / rows
     which = (filled[:, :, None] <= level[None, None, :, None]).sum(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,7 @@ STATISTICS = re.compile(r"p\d+|mean|median|min|max|n|count")
 """Parts of an object that describe one set of values, and so are no parts of a whole."""
 
 
+@cache
 def unit_of(name: str) -> str:
     """The end of a name that is its unit, nothing for none; a dotted part has its object's unit.
 
@@ -195,7 +197,11 @@ def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """
     if len(frame) < 2:
         return "", frame
-    texts = {name: {value_text(name, value) for value in frame[name]} for name in frame.columns}
-    same = {name: distinct.pop() for name, distinct in texts.items() if len(distinct) == 1}
+    same = {}
+    for name in frame.columns:
+        texts = (value_text(name, value) for value in frame[name])
+        first = next(texts)
+        if all(text == first for text in texts):  # ends at the first that differs
+            same[name] = first
     words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
     return " · ".join(words), frame.drop(columns=list(same))

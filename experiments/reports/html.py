@@ -11,12 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
@@ -35,6 +33,7 @@ from experiments.reports.findings import FAULTS, answers, finding
 from experiments.reports.formatting import value_text
 from experiments.reports.reproduce import changed_inputs, command_line
 from experiments.reports.run_record import read_record, sha256_of
+from experiments.reports.templates import packaged, render
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     command, contents = str(record.get("command", "run")), record["contents"]
     results, rows = _results(folder, contents), _first_table(folder, contents)
     title = finding(command, results, rows) or _drawn_finding(contents) or command
-    script = _part("report.js")
+    script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),
         _section("How to reproduce it", list(_reproduce(record, program))),
@@ -102,23 +101,11 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
         "lead": _lead(record, program),
         "answers": answers(command, results, rows),
         "sections": [part for part in sections if part["blocks"]],
-        "style": Markup(_part("report.css")),
+        "style": Markup(packaged("report.css")),
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    templates = Environment(
-        loader=FunctionLoader(_part),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("report.html.j2").render(page)
-
-
-def _part(name: str) -> str:
-    """A file of the page that this package carries; the sources are those of the package alone."""
-    return (files("experiments.reports") / "page" / name).read_text(encoding="utf-8")
+    return render("report.html.j2", page)
 
 
 def _results(folder: Path, contents: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""Templates of pages: compiled once, then read from kept files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+import pytest
+
+from experiments.reports import templates
+from topologies import kept_files
+
+
+def test_a_template_is_compiled_once_for_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+    compile_template = jinja2.Environment.compile
+
+    def count(environment: jinja2.Environment, *given: object, **named: object) -> object:
+        compiled.append(given)
+        return compile_template(environment, *given, **named)
+
+    monkeypatch.setattr(jinja2.Environment, "compile", count)
+    monkeypatch.setattr(kept_files, "folders", lambda: (tmp_path,))
+    monkeypatch.setattr(templates, "packaged", lambda name: "<{{ name }}>")
+    pages = [templates.render("page", {"name": "a & b"}) for _ in range(3)]
+    assert pages == ["<a &amp; b>"] * 3
+    assert len(compiled) == 1
+    monkeypatch.setattr(templates, "packaged", lambda name: "({{ name }})")
+    assert templates.render("page", {"name": 1}) == "(1)", "an edit is seen"
+    assert len(list(tmp_path.iterdir())) == 1, "what is of no more use is gone"
+
+
+def test_a_name_without_a_value_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "packaged", lambda name: "{{ nobody }}")
+    with pytest.raises(jinja2.UndefinedError, match="nobody"):
+        templates.render("page", {})
