@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -30,9 +31,9 @@ def folders() -> tuple[Path, ...]:
     return Path(__file__).parent / "__pycache__" / "kept", Path(user) / "cluster-sim"
 
 
-def read(name: str) -> bytes | None:
-    """Content of a kept file; None where there is none, or it is damaged."""
-    for folder in folders():
+def read(name: str, within: Sequence[Path] = ()) -> bytes | None:
+    """Content of a kept file, of these folders if given; None where there is none, or damaged."""
+    for folder in within or folders():
         with suppress(OSError):
             head, _, content = (folder / name).read_bytes().partition(b"\n")
             if head == _head(content):
@@ -40,7 +41,14 @@ def read(name: str) -> bytes | None:
     return None
 
 
-def keep(name: str, content: bytes, replaces: str = "") -> None:
+def keep(
+    name: str,
+    content: bytes,
+    replaces: str = "",
+    *,
+    most: int = 0,
+    within: Sequence[Path] = (),
+) -> None:
     """Keep a file where that is possible.
 
     Parameters
@@ -50,8 +58,12 @@ def keep(name: str, content: bytes, replaces: str = "") -> None:
     content : bytes
     replaces : str, optional
         Pattern of names that are of no more use once this file is there.
+    most : int
+        Files of that pattern that are left all the same, the last written first.
+    within : sequence of path
+        Folders of which the first that can be written is used; by default the usual ones.
     """
-    for folder in folders():
+    for folder in within or folders():
         temporary = folder / f"{name}.{os.getpid()}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,10 +73,10 @@ def keep(name: str, content: bytes, replaces: str = "") -> None:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             continue
-        for path in folder.glob(replaces) if replaces else ():
-            if path.name != name:
-                with suppress(OSError):
-                    path.unlink()
+        others = (path for path in folder.glob(replaces) if path.name != name) if replaces else ()
+        with suppress(OSError):  # another process may take them away at the same time
+            for path in sorted(others, key=_written, reverse=True)[most:]:
+                path.unlink(missing_ok=True)
         return
 
 
@@ -75,6 +87,10 @@ def digest(*parts: str | bytes) -> str:
         content = part.encode() if isinstance(part, str) else part
         whole.update(len(content).to_bytes(8, "big") + content)
     return whole.hexdigest()[:16]
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def _head(content: bytes) -> bytes:

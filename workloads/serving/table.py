@@ -1,20 +1,19 @@
-"""The capacity table: replica runs over load and token mix, cached by what they depend on."""
+"""The capacity table: replica runs over load and token mix, kept by what they depend on."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 
+from topologies import kept_files
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.serving.batching import Batching
 from workloads.serving.capacity import Capacity, Slo, SloMissed
+from workloads.serving.capacity_file import keep_table, load_table
 from workloads.serving.disaggregated import Pools, serve_apart
 from workloads.serving.metrics import attained
 from workloads.serving.prefix_cache import share_hits
@@ -26,8 +25,6 @@ from workloads.serving.speculation import Speculation
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Rates of the runs over the saturated rate."""
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
-VERSION = 2
-"""Version of a run's arithmetic: raise it when the same inputs give other tables."""
 
 
 class RunFields(TypedDict, total=False):
@@ -137,7 +134,8 @@ def capacity_table(
     replicas : float
         Replicas of one unit; with pools, groups of them, below 1 where a group spans several units.
     cache : Path, optional
-        Folder in which tables are kept, by a digest of everything that they depend on.
+        Folder in which tables are kept, by a digest of everything that they depend on; by default
+        the one of all kept files.
     **changes
         Fields of the runs, such as ``requests=500``.
 
@@ -163,12 +161,11 @@ def _means(lengths: IntArray, lengths_at: FloatArray | None) -> tuple[float, ...
 
 def _kept_or_run(profile: Profile, question: _Asked, cache: Path | None) -> Capacity:
     digest = _digest(profile, question)
-    kept = _load(cache, digest, question.slo)
+    kept = load_table(digest, question.slo, cache)
     if kept is not None:
         return kept
     table = _run(profile, question)
-    if cache is not None:
-        _save(cache, digest, table)
+    keep_table(digest, table, cache)
     return table
 
 
@@ -230,46 +227,11 @@ def _costs(
 
 
 def _digest(profile: Profile, question: _Asked) -> str:
-    state = hashlib.sha256(profile.digest().encode())
-    state.update(np.ascontiguousarray(question.lengths.prompt).tobytes())
-    state.update(np.ascontiguousarray(question.lengths.output).tobytes())
-    settings = f"{question.slo} {question.runs.digest()} {LOADS} {LEVELS} {VERSION}"
-    state.update(settings.encode())
-    return state.hexdigest()
-
-
-_ARRAYS = (
-    "utilisation",
-    "quantiles",
-    "ttft_s",
-    "tpot_s",
-    "attainment",
-    "prompt_tokens",
-    "output_tokens",
-    "cost",
-)
-
-
-def _load(cache: Path | None, digest: str, slo: Slo) -> Capacity | None:
-    if cache is None or not (cache / f"{digest}.json").is_file():
-        return None
-    try:
-        held = json.loads((cache / f"{digest}.json").read_text())
-        arrays = {name: np.array(held[name], float) for name in _ARRAYS}
-        return Capacity(
-            rate_slo_per_s=float(held["rate_slo_per_s"]),
-            rate_max_per_s=float(held["rate_max_per_s"]),
-            slo=slo,
-            **arrays,
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _save(cache: Path, digest: str, table: Capacity) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
-    held: dict[str, Any] = {name: getattr(table, name).tolist() for name in _ARRAYS}
-    held |= {"rate_slo_per_s": table.rate_slo_per_s, "rate_max_per_s": table.rate_max_per_s}
-    half = cache / f".{digest}.{os.getpid()}"
-    half.write_text(json.dumps(held))
-    half.replace(cache / f"{digest}.json")
+    """Digest of all that a table follows from, the code of its runs and of numpy included."""
+    return kept_files.digest(
+        profile.digest(),
+        np.ascontiguousarray(question.lengths.prompt).tobytes(),
+        np.ascontiguousarray(question.lengths.output).tobytes(),
+        f"{question.slo} {question.runs.digest()} {LOADS} {LEVELS} {np.__version__}",
+        *(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))),
+    )
