@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,7 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import largest_ahead
 
 
-@dataclass(frozen=True)
-class JobView:
+class JobView(NamedTuple):
     """A training job as a policy sees it, from its arrival until it is done.
 
     Attributes

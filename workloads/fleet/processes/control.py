@@ -17,7 +17,7 @@ from workloads.fleet.processes.reclaim import limit_training, reclaim
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import MS, milliseconds
 from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import by_pool, lead_s
+from workloads.fleet.state.services import by_pool
 from workloads.fleet.state.world import World
 
 MINUTE_MS = 60 * MS
@@ -170,7 +170,7 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
         backlog=backlog,
         units=len(world.ledger),
         broken=world.ledger.broken_units(),
-        lead_s=lead_s(world.costs, world.services),
+        lead_s=world.lead_s,
         prices_usd_per_mwh=inputs.signals.prices_usd_per_mwh[minute:],
         power_w=_power_w(world, inputs.signals, minute),
         unit_busy_w=inputs.signals.unit_busy_w,

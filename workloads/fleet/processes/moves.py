@@ -127,8 +127,12 @@ def dispatch(world: World) -> None:
     """Lend spare units: start or grow gangs in the order of priority, evaluate with the rest."""
     if not world.room_to_train():
         return
+    snooze_ms = milliseconds(world.costs.snooze_s, world.horizon_ms)
+    latest_change_ms, room = world.now - snooze_ms, _room(world)
     for gang in world.gangs:
-        _offer(world, gang)
+        if gang.changed_ms <= latest_change_ms and _may_grow(gang, room):
+            _offer(world, gang)
+            room = _room(world)
     if world.evaluation is not None:
         free = _lendable(world)
         room = world.evaluation.units - world.ledger.count(Role.EVALUATION)
@@ -140,16 +144,23 @@ def _lendable(world: World) -> IntArray:
     return free[: max(0, min(len(free) - world.limits.reserve, world.room_to_train()))]
 
 
-def _offer(world: World, gang: Gang) -> None:
-    job = gang.job
-    snoozing = world.now - gang.changed_ms < milliseconds(world.costs.snooze_s, world.horizon_ms)
-    if not gang.waits or gang.joining or snoozing or gang.size >= job.units:
-        return
-    have = gang.size + len(gang.paused)
+def _room(world: World) -> int:
+    """Units that are spare, or do work that yields to gangs."""
     yielding = world.ledger.count(Role.EVALUATION) + len(world.beyond_deadlines())
-    room = world.ledger.count(Role.SPARE) + yielding
-    if have + room < job.min_units or (gang.size > 0 and room < job.step_units):
-        return
+    return world.ledger.count(Role.SPARE) + yielding
+
+
+def _may_grow(gang: Gang, room: int) -> bool:
+    """Return whether so much room could let a gang that wants units start or grow."""
+    job, size = gang.job, gang.size
+    if gang.joining or size >= job.units or (size and room < job.step_units):
+        return False
+    return size + len(gang.paused) + room >= job.min_units and gang.waits
+
+
+def _offer(world: World, gang: Gang) -> None:
+    """Give a gang as many whole units as it can take."""
+    job, have = gang.job, gang.size + len(gang.paused)
     free = world.whole(_lendable(world))
     others = world.whole(np.concatenate([world.evaluating(), world.beyond_deadlines()]))
     more = world.fits(gang, have + len(free) + len(others)) - have

@@ -68,8 +68,8 @@ class Ledger:
         account = len(Role) + owner if role is Role.SERVING else int(role)
         self.counts -= np.bincount(self._account[units], minlength=self.accounts)
         self.counts[account] += len(units)
-        if self.down.any():
-            lost = self.lost[units]
+        lost = self.lost[units]
+        if lost.any():
             np.subtract.at(self.down, self._account[units], lost)
             self.down[account] += int(lost.sum())
         self._account[units] = account

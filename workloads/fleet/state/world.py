@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from workloads.fleet.state.gangs import NONE, Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import Pool, Service
+from workloads.fleet.state.services import Pool, Service, lead_s
 from workloads.fleet.state.store import Store
 
 
@@ -72,6 +73,11 @@ class World:
     def now(self) -> int:
         """Milliseconds since the start."""
         return int(self.env.now)
+
+    @cached_property
+    def lead_s(self) -> float:
+        """Expected time until a unit that trained serves [s]."""
+        return lead_s(self.costs, self.services)
 
     def lent(self) -> int:
         """Units that train, evaluate or do batch work, or are on their way there."""
