@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError, system_reason
 from topologies.files import check_regular
 from topologies.missing_files import no_such_file
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def read_table(
@@ -34,6 +35,8 @@ def read_table(
     InputError
         For a file that is missing, too large, unreadable or no CSV, or that has no rows.
     """
+    import pandas as pd
+
     file = Path(path)
     named = f"{what} file {file}"
     try:

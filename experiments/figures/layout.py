@@ -16,7 +16,7 @@ DOTS_PER_INCH = 160
 """Resolution of a PNG, at which the parts are laid out as well, so that texts are measured once."""
 PNG: Mapping[str, Any] = {"compress_level": 3}
 """Options of the PNG writer: the usual level takes twice the time for a tenth of the bytes."""
-LETTERS = {"text.hinting": "no_hinting", "svg.fonttype": "path"}
+LETTERS: dict[Any, str] = {"text.hinting": "no_hinting", "svg.fonttype": "path"}
 """Letters as they are drawn by their designer, not bent to the grid of small screens.
 
 Their widths are then the same at every resolution, and are found in a third of the time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -13,8 +14,6 @@ from jinja2.bccache import Bucket, BytecodeCache
 from topologies import kept_files
 
 FOLDER = "page"
-OPTIONS = ("autoescape", "trim_blocks", "lstrip_blocks")
-"""Options of jinja that are set, and enter the code of a template."""
 
 
 def packaged(name: str) -> str:
@@ -36,7 +35,9 @@ def render(name: str, values: Mapping[str, Any]) -> str:
         loader=jinja2.FunctionLoader(packaged),
         undefined=jinja2.StrictUndefined,
         bytecode_cache=_Kept(),
-        **dict.fromkeys(OPTIONS, True),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return templates.get_template(name).render(values)
 
@@ -57,5 +58,6 @@ class _Kept(BytecodeCache):
 
 def _file(bucket: Bucket) -> str:
     """Name by all that the code of a template follows from, the options of this module included."""
-    ingredients = (bucket.key, bucket.checksum, *OPTIONS, jinja2.__version__, sys.version)
+    options = Path(__file__).read_bytes()
+    ingredients = (bucket.key, bucket.checksum, options, jinja2.__version__, sys.version)
     return f"template-{kept_files.digest(*ingredients)}.code"

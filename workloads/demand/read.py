@@ -32,10 +32,9 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown
@@ -45,6 +44,9 @@ from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.demand.token_columns import check_plausible, mean_tokens
 from workloads.demand.trace import MINUTES_PER_WEEK, Demand
 from workloads.table_file import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_BYTES = 512 * 10**6
 """Largest file that is read [B]; aggregate a longer log to minutes first."""
@@ -129,6 +131,8 @@ def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
 
 def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
     """One row a service and period or request: service, time (ns), numbers."""
+    import pandas as pd
+
     result = pd.DataFrame({"time": _times(table, file)})
     names = [name for name in table.columns if name in LOAD]
     for name in names:
@@ -153,6 +157,8 @@ def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
 
 
 def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = False) -> FloatArray:
+    import pandas as pd
+
     values = pd.to_numeric(column, errors="coerce").to_numpy(float)
     empty = column.isna().to_numpy()
     bad = ~np.isfinite(values) & ~(empty & blank) | (values < 0)
@@ -167,6 +173,8 @@ def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = Fal
 
 def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
     """Times of the rows; relative ones count from Monday, 1 January 2024."""
+    import pandas as pd
+
     clock = next((name for name in CLOCK if name in table), None)
     unit = next((name for name in TIME_S if name in table), None)
     if clock is not None and pd.to_numeric(table[clock], errors="coerce").isna().any():
@@ -249,6 +257,8 @@ def _grid(
     times: pd.Series[Any], file: Path, service: str, *, is_log: bool
 ) -> tuple[pd.Timestamp, np.ndarray[Any, np.dtype[np.int64]], int, int]:
     """Start, period number of each row, minutes in a period, number of periods."""
+    import pandas as pd
+
     first = times.min().floor("min")
     since = (times - first) / pd.Timedelta(minutes=1)
     if is_log:

@@ -21,13 +21,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from topologies.errors import InputError, shown
 from topologies.files import read_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENDINGS = (".json", ".jsonl", ".ndjson")
 """Names of files that hold JSON."""
@@ -81,6 +83,8 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
     InputError
         For a file that cannot be read, is no JSON or no log, with the entry's number.
     """
+    import pandas as pd
+
     file = Path(path)
     remedy = "Give a CSV file, JSON lines, or poisson:RATE."
     text = read_text(file, limit_bytes=LARGEST_BYTES, remedy=remedy)
@@ -191,6 +195,8 @@ def _number(entry: Mapping[str, Any], names: tuple[str, ...], where: str) -> flo
 
 def _benchmark(entry: Mapping[str, Any], named: str) -> pd.DataFrame:
     """Requests of one result of vLLM's benchmark, which keeps a list for each quantity."""
+    import pandas as pd
+
     columns = dict(zip(("prompt_tokens", "output_tokens"), LISTS, strict=True))
     if entry.get("start_times") is not None:
         columns["time_s"] = "start_times"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEAST_MEAN, MOST_MEAN = 1.0, 2e6
 """Prompt tokens of a request between which a reading is believed."""

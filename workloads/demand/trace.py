@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MINUTES_PER_DAY = 1440
 MINUTES_PER_WEEK = 7 * MINUTES_PER_DAY
@@ -65,10 +68,14 @@ class Demand:
     @property
     def index(self) -> pd.DatetimeIndex:
         """Start of every minute, UTC."""
+        import pandas as pd
+
         return pd.date_range(self.start, periods=self.minutes, freq="min")
 
     def between(self, first: int, last: int) -> Demand:
         """Minutes ``first`` up to, not with, ``last``."""
+        import pandas as pd
+
         if not 0 <= first < last <= self.minutes:
             raise InputError(
                 f"minutes {first} to {last} are not inside the demand, which has {self.minutes}; "
@@ -234,6 +241,8 @@ def _rolled_to(demand: Demand, start: str) -> Demand:
 
 
 def _minute_of_week(start: str) -> int:
+    import pandas as pd
+
     moment = pd.Timestamp(start)
     return int(moment.weekday() * MINUTES_PER_DAY + moment.hour * 60 + moment.minute)
 

@@ -42,7 +42,8 @@ def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | 
         return None
     values = json.loads(content)
     arrays = {name: np.array(values[name], float) for name in ARRAYS}
-    return Capacity(slo=slo, **{name: values[name] for name in RATES}, **arrays)
+    rates = {name: float(values[name]) for name in RATES}
+    return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
 
 
 def keep_table(digest: str, table: Capacity, folder: Path | None = None) -> None:

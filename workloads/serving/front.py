@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Unpack
 
 from topologies import display
 from topologies.clusters.cluster import Cluster
@@ -26,6 +24,9 @@ from workloads.serving.replica import Served
 from workloads.serving.requests import Requests, drawn_rate
 from workloads.serving.sureness import with_intervals
 from workloads.serving.words import batching_from, requests_from
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 USUAL_SLO = "ttft=6s,tpot=175ms"
 DRAWING = ("count", "rate", "prompt", "output", "service")
@@ -106,6 +107,8 @@ class ServingResult:
 
     def frame(self) -> pd.DataFrame:
         """Requests as a table: arrival, lengths, latencies, end."""
+        import pandas as pd
+
         requests = self.served.requests
         return pd.DataFrame(
             {

@@ -13,11 +13,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from topologies.arrays import IntArray
 from topologies.errors import InputError
@@ -26,6 +25,9 @@ from workloads.demand.request_logs import BLOCKS as JSON_BLOCKS
 from workloads.demand.request_logs import HASHES, is_json_log, read_json_log
 from workloads.serving.requests import Requests
 from workloads.table_file import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BLOCK_TOKENS = 512
 """Tokens of one block of Mooncake's traces (FAST 2025)."""
@@ -170,6 +172,8 @@ def _block_tokens(table: pd.DataFrame) -> int:
 
 def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:
     """Times and hits as a CSV log counts them."""
+    import pandas as pd
+
     table = read_table(
         path, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
     )
@@ -190,6 +194,8 @@ def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:
 
 def _moments(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
     """Times of a column as numbers in the same order."""
+    import pandas as pd
+
     numbers = pd.to_numeric(column, errors="coerce")
     if numbers.isna().any():
         numbers = pd.to_datetime(column, utc=True, format="ISO8601").astype("int64")

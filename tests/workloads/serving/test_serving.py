@@ -16,6 +16,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand
+from workloads.demand.bundled import data_file
 from workloads.fleet import Fleet, Service, simulate, static
 from workloads.fleet.results.timeline import service_minutes
 from workloads.models.huggingface import named
@@ -253,6 +254,14 @@ def test_summary_has_the_keys_of_the_command_line() -> None:
     assert document["slo_attainment"] == 0.5
     assert document["kv_peak_bytes"] == served.kv_peak_tokens * 2.0
     assert attained(served, Slo()).all()
+
+
+@pytest.mark.parametrize("service", ["conv", "code"])
+def test_shipped_lengths_are_those_of_the_shipped_log(service: str) -> None:
+    logged = read_requests(data_file("azure_llm_2023_requests.csv"), service=service)
+    lengths = azure_lengths(service)
+    assert np.array_equal(lengths.prompt, logged.prompt)
+    assert np.array_equal(lengths.output, logged.output)
 
 
 @pytest.fixture(scope="module")
