@@ -230,7 +230,8 @@ class FleetInputs:
         ),
     )
     cache: Path | None = field(
-        default=None, metadata=option("Keep capacity tables in this folder", metavar="DIR")
+        default=None,
+        metadata=option("Keep capacity tables in this folder, not among kept files", metavar="DIR"),
     )
 
 
