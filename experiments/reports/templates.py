@@ -17,7 +17,7 @@ FOLDER = "page"
 
 
 def packaged(name: str) -> str:
-    """A file of the page that this package carries; the sources are those of the package alone."""
+    """Return a file of the page; the sources are those of the package alone."""
     return (files("experiments.reports") / FOLDER / name).read_text(encoding="utf-8")
 
 
