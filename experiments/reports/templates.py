@@ -29,7 +29,7 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     name : str
         File of the template.
     values : mapping of str to value
-        What is filled in; text is escaped.
+        Values that are filled in; text is escaped.
     """
     templates = jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),
