@@ -17,14 +17,15 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.candidates import RECOMPUTE, Candidates
+from workloads.training.layers.adapters import whole
 from workloads.training.layers.data_parallel import sharded
 from workloads.training.memory.memory import worst
 from workloads.training.plan.parameters import (
     GRADIENT_BYTES,
     OPTIMIZER_BYTES,
-    WEIGHT_BYTES,
     Share,
     kind_shares,
+    layer_weight_bytes,
 )
 from workloads.training.plan.plan import ParallelPlan
 
@@ -119,17 +120,22 @@ def fit(
 
 
 def least_bytes(model: Model, plan: ParallelPlan) -> int:
-    """Weights, gradients and optimizer's state of a mean stage, without its ends [B]."""
+    """Weights, gradients and optimizer's state of a mean stage, without its ends [B].
+
+    Of a plan that trains adapters or a part of the model, the weights alone.
+    """
     counts = [model.each_layer.count(kind) for kind in model.kinds]
     pairs = list(zip(counts, kind_shares(model, plan), strict=True))
     held = Share(
         sum(count * parameters.dense for count, parameters in pairs) // plan.pp,
         sum(count * parameters.experts for count, parameters in pairs) // plan.pp,
     )
-    sizes = ((3, WEIGHT_BYTES), (2, GRADIENT_BYTES), (1, OPTIMIZER_BYTES))
-    return sum(
-        size * sharded(plan.sharding >= level, held, plan.replicas, plan.expert_replicas)
-        for level, size in sizes
+    sizes = ((3, layer_weight_bytes(plan)), (2, GRADIENT_BYTES), (1, OPTIMIZER_BYTES))
+    return int(
+        sum(
+            size * sharded(plan.sharding >= level, held, plan.replicas, plan.expert_replicas)
+            for level, size in (sizes if whole(plan) else sizes[:1])
+        )
     )
 
 

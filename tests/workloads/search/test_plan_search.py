@@ -221,7 +221,9 @@ def test_nothing_is_saved_that_need_not_be() -> None:
 def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: int) -> None:
     one = ParallelPlan(tp=4, pp=pp, dp=2, zero=zero, schedule=schedule, global_batch=64)
     model = named("llama-3.1-8b")
-    assert least_bytes(model, one) <= worst(model, one, shipped_catalogue(), "trn2").total
+    for frozen in ({}, {"lora_rank": 16}, {"train_only": "mlp"}):
+        some = replace(one, **frozen)
+        assert least_bytes(model, some) <= worst(model, some, shipped_catalogue(), "trn2").total
 
 
 def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:

@@ -32,6 +32,24 @@ def test_adapters_are_counted_as_published() -> None:
     assert trained_share(EIGHT, one, 0).total == EIGHT.layers * layer_adapters(EIGHT, one)
 
 
+def test_frozen_weights_are_kept_in_the_precision_of_their_products() -> None:
+    model, catalogue = named("llama-2-70b"), shipped_catalogue()
+    one = ParallelPlan(global_batch=1, seq=2048, lora_rank=16, zero=0, recompute="full")
+    held = {
+        precision: memory(model, replace(one, precision=precision), 0, catalogue, "b200").weights
+        for precision in ("bf16", "fp8", "mxfp8")
+    }
+    ends = model.embedding_parameters + model.vocab * model.hidden + model.norm_parameters
+    layers = model.parameters - ends
+    assert held["bf16"] - held["fp8"] == layers
+    assert held["mxfp8"] - held["fp8"] == layers // 32
+    whole = memory(model, replace(one, lora_rank=0, precision="fp8"), 0, catalogue, "b200")
+    assert whole.weights == 2 * model.parameters
+    # It fits one B200, as MLPerf ran it.
+    run = memory(model, replace(one, precision="fp8", seq=8192), 0, catalogue, "b200")
+    assert run.total < run.capacity
+
+
 def test_frozen_weights_have_neither_gradients_nor_optimizer_state() -> None:
     whole, adapted = (
         memory(EIGHT, replace(LORA, lora_rank=rank), 0, shipped_catalogue(), "trn2")

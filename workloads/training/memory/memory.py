@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from topologies.catalogue.catalogue import Catalogue
@@ -20,8 +21,10 @@ from workloads.training.plan.parameters import (
     GRADIENT_BYTES,
     OPTIMIZER_BYTES,
     WEIGHT_BYTES,
+    Share,
     edge_share,
     kind_shares,
+    layer_weight_bytes,
     part,
     stage_share,
 )
@@ -104,6 +107,9 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
         sharded(plan.sharding >= level, share, plan.replicas, plan.expert_replicas)
         for level, share in ((3, owned), (2, trained), (1, trained))
     ]
+    ends = Share(edge_share(model, plan, stage), 0)
+    kept_ends = sharded(plan.sharding >= 3, ends, plan.replicas, plan.expert_replicas)
+    weights = layer_weight_bytes(plan) * (kept[0] - kept_ends) + WEIGHT_BYTES * kept_ends
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
     gated = catalogue.integer("training", "gated_kept")
     activations = held_activations(model, plan, stage, gated=gated)
@@ -112,7 +118,7 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
         copies * kept[1] + _gathered(model, plan, stage) + _work(model, plan, stage, catalogue)
     )
     return Memory(
-        weights=WEIGHT_BYTES * kept[0] + adapters,
+        weights=math.ceil(weights) + adapters,
         gradients=GRADIENT_BYTES * kept[1],
         optimizer=OPTIMIZER_BYTES * kept[2],
         activations=activations,

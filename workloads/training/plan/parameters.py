@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from workloads.kernels.precision import ELEMENT_BYTES
 from workloads.models.model import Model, expert_parameters, layer_norms, layer_parameters
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import end_stages, stage_kinds
@@ -16,6 +17,20 @@ GRADIENT_BYTES = 4
 """Bytes of a gradient, accumulated in fp32."""
 OPTIMIZER_BYTES = 12
 """Bytes of Adam's master copy, mean and variance in fp32 (arXiv 1910.02054, section 3.1)."""
+
+
+def layer_weight_bytes(plan: ParallelPlan) -> float:
+    """Bytes of a parameter of a layer.
+
+    Those that adapters leave frozen are never updated, so they are kept in the precision of their
+    products alone, as NeMo keeps them; embedding and output layer stay in bf16.
+
+    Examples
+    --------
+    >>> layer_weight_bytes(ParallelPlan(precision="fp8", lora_rank=16))
+    1.0
+    """
+    return ELEMENT_BYTES[plan.precision] if plan.lora_rank else WEIGHT_BYTES
 
 
 class Share(NamedTuple):
