@@ -29,18 +29,26 @@ class SensitivityInputs:
     )
 
     def rank(
-        self, answer: Callable[[Catalogue], float], catalogue: Catalogue, call: Invocation
+        self,
+        answer: Callable[[Catalogue], float],
+        catalogue: Catalogue,
+        call: Invocation,
+        *,
+        jumps: bool = False,
     ) -> Ranking | None:
-        """Vary every number that the answer reads; None where that was not asked for."""
+        """Vary every number that the answer reads; None where that was not asked for.
+
+        ``jumps`` says that the answer of a simulation jumps, and needs wider steps.
+        """
         if not self.sensitivity:
             return None
         from cluster_sim.progress import progress
-        from workloads.confidence.sensitivity import sensitivity
+        from workloads.confidence.sensitivity import STEP, WIDE_STEP, sensitivity
 
         def watch(entries: Sequence[Any]) -> Any:
             return progress(entries, "sensitivity", quiet=call.quiet)
 
-        return Ranking(tuple(sensitivity(answer, catalogue, watch)))
+        return Ranking(tuple(sensitivity(answer, catalogue, watch, WIDE_STEP if jumps else STEP)))
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,9 @@ def serve(
         return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
 
     deployed = simulate(catalogue)
-    ranking = sure.rank(lambda moved: _first_token_s(simulate(moved).served), catalogue, call)
+    ranking = sure.rank(
+        lambda moved: _first_token_s(simulate(moved).served), catalogue, call, jumps=True
+    )
     deployment, cluster = deployed.deployment, inputs.read_cluster(catalogue)
     plain = {
         "model": inputs.model,

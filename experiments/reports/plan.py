@@ -68,7 +68,7 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
             "median_abs_error": search.agreement.median_abs_error,
             "worst_abs_error": search.agreement.worst_abs_error,
         },
-        "interval": plan_interval(search, search.finalists[0]).document(),
+        "interval": _first_interval(search),
         "objective": search.objective,
         "cost_usd": search.finalists[0].cost.cost_usd,
         "energy_joules": search.finalists[0].cost.energy_joules,
@@ -81,6 +81,20 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "build_s": search.estimated_in_s,
         "simulate_s": search.simulated_in_s,
     }
+
+
+def _first_interval(search: Search) -> dict[str, Any]:
+    """Interval of the time of the first plan, and of what follows from it."""
+    first = search.finalists[0]
+    ends, cost = plan_interval(search, first), first.cost
+    follows = {
+        "mfu": first.mfu,
+        "cost_usd": cost.cost_usd,
+        "usd_per_million_tokens": cost.usd_per_million_tokens,
+        "energy_joules": cost.energy_joules,
+    }
+    scaled = {name: ends.scaled(value) for name, value in follows.items() if value is not None}
+    return {**ends.document(), **scaled}
 
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:

@@ -19,6 +19,9 @@ from topologies.errors import InputError
 
 STEP = Fraction(1, 100)
 """Relative step of the elasticity."""
+WIDE_STEP = Fraction(1, 10)
+"""Relative step for answers that jump: whether a request comes just before or after the end of an
+iteration moves its first token by a whole iteration, more than one per cent of a number does."""
 LEAST = 1e-6
 """Relative change of the answer below which a number does not matter."""
 COUNTS = ("count",)
@@ -71,7 +74,8 @@ class Sensitivity:
     change_low, change_high : float or None
         Relative change of the answer with the number at either end.
     elasticity : float
-        Relative change of the answer over that of the number, for a rise of one per cent.
+        Relative change of the answer over that of the number, for a rise of one per cent (ten for
+        answers that jump).
     """
 
     input: str
@@ -91,7 +95,10 @@ class Sensitivity:
 
 
 def sensitivity(
-    answer: Answer, catalogue: Catalogue, watch: Watch = lambda entries: entries
+    answer: Answer,
+    catalogue: Catalogue,
+    watch: Watch = lambda entries: entries,
+    step: Fraction = STEP,
 ) -> list[Sensitivity]:
     """Rank the numbers of the catalogue by their effect on an answer.
 
@@ -103,6 +110,8 @@ def sensitivity(
         Numbers around which they are moved.
     watch : function of a list
         Returns its items one by one; for progress on a terminal.
+    step : Fraction
+        Relative rise of a number from which its elasticity is taken.
 
     Returns
     -------
@@ -112,19 +121,19 @@ def sensitivity(
     noted = noting(catalogue)
     base = answer(noted)
     entries = [catalogue.entry(*key) for key in noted.read if catalogue.has(*key)]
-    rows = [_of_entry(answer, catalogue, base, entry) for entry in watch(entries)]
+    rows = [_of_entry(answer, catalogue, base, entry, step) for entry in watch(entries)]
     moving = [row for row in rows if row is not None]
     return sorted(moving, key=lambda row: (-row.swing, row.input))
 
 
 def _of_entry(
-    answer: Answer, catalogue: Catalogue, base: float, entry: Entry
+    answer: Answer, catalogue: Catalogue, base: float, entry: Entry, step: Fraction
 ) -> Sensitivity | None:
     """Return the effect of one number; None where the answer does not depend on it."""
     elasticity = 0.0
     if entry.unit not in COUNTS:
-        change = _change(answer, catalogue, base, entry, entry.exact * (1 + STEP))
-        elasticity = (change or 0.0) / float(STEP)
+        change = _change(answer, catalogue, base, entry, entry.exact * (1 + step))
+        elasticity = (change or 0.0) / float(step)
     low = high = None
     if entry.unit in COUNTS or abs(elasticity) > LEAST:
         low, high = (

@@ -7,7 +7,13 @@ import pytest
 from experiments.figures.sensitivity import tornado
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
-from workloads.confidence.sensitivity import noting, sensitivity, sensitivity_frame
+from workloads.confidence.sensitivity import (
+    STEP,
+    WIDE_STEP,
+    noting,
+    sensitivity,
+    sensitivity_frame,
+)
 
 
 def _transfer_s(catalogue: Catalogue) -> float:
@@ -24,6 +30,19 @@ def test_elasticities_are_those_of_the_formula() -> None:
     assert rows["trn2.link_latency"].elasticity == pytest.approx(latency / total)
     moved = (1 / 1.01 - 1) * (total - latency) / total
     assert rows["trn2.link_bandwidth"].elasticity == pytest.approx(moved / 0.01)
+
+
+def test_an_answer_that_jumps_takes_wider_steps() -> None:
+    """An answer in proportion to a number, less one step of five per cent on the way."""
+
+    def jumping_s(catalogue: Catalogue) -> float:
+        latency = catalogue.value("trn2", "link_latency") / shipped.value("trn2", "link_latency")
+        return 100 * latency - 5 * (latency > 1.005)
+
+    shipped = shipped_catalogue()
+    narrow, wide = (sensitivity(jumping_s, shipped, step=step)[0] for step in (STEP, WIDE_STEP))
+    assert narrow.elasticity == pytest.approx(-4)
+    assert wide.elasticity == pytest.approx(0.5)
 
 
 def test_a_range_is_walked_to_both_ends() -> None:
