@@ -120,17 +120,21 @@ def idle_until(
 
 
 @internal
-def list_touching(cover: Cover, on: Stretch, start: IntArray, end: IntArray) -> None:
-    """List the remembered intervals that touch a gap on any rank."""
+def list_touching(cover: Cover, on: Stretch, start: IntArray, end: IntArray, op: int) -> None:
+    """List the remembered intervals that lie in a gap on any rank.
+
+    One that begins as the gap ends counts where its op comes before ``op``: the first of the ops
+    that begin then is the one that the gap is before.
+    """
     cover.near[0] = 0
     for place in range(cover.side_op.shape[0]):
         if cover.side_op[place, on.stage] == NONE:
             continue
         begins = cover.side_start[place, on.row : on.row + on.ranks]
         ends = cover.side_end[place, on.row : on.row + on.ranks]
-        some = 0
+        some, before = 0, int(cover.side_op[place, on.stage] < op)
         for c in range(on.ranks):
-            some |= (begins[c] <= end[c]) & (ends[c] > start[c]) & (start[c] < end[c])
+            some |= (begins[c] < end[c] + before) & (ends[c] > start[c]) & (start[c] < end[c])
         if some:
             cover.near[0] += 1
             cover.near[cover.near[0]] = place

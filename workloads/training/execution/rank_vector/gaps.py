@@ -70,7 +70,7 @@ def settle(cover: Cover, gap: int, on: Stretch, question: Question) -> None:
     settled = cover.settled[on.row : on.row + on.ranks]
     cover.near[0] = 0
     if cover.sides[on.stage] > 0:
-        list_touching(cover, on, start, end)
+        list_touching(cover, on, start, end, NONE if question.mode == IGNORE else op)
     if cover.near[0] == 0:
         _judge(cover, op, on, start, end, question)
     elif cover.near[0] == 1 and question.mode != RECORD:
