@@ -10,10 +10,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 
 from benchmarks._measure import COMMAND, PLAIN, least, show
 
 SMALLEST = ("collective", "all-reduce", "ring:8", *PLAIN)
+LLAMA = ("--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--tp", "8")
+FIRST = (
+    ("train", *LLAMA, "--global-batch", "64"),
+    ("serve", *LLAMA, "--requests", "poisson:2"),
+    ("run-job", "--model", "llama-3.1-405b", "--cluster", "trn2-ultraserver:16", "--tp", "32",
+     "--pp", "2", "--days", "90"),
+    ("lend", "--cluster", "trn2-ultraserver:20", "--demand", "azure-code"),
+    ("fleet", "--cluster", "trn2-ultraserver:64", "--demand", "azure-code", "--days", "2"),
+)  # fmt: skip
+"""Small commands of every kind, as the README and the tutorial have them."""
 RINGS = (22, 71, 224, 512, 1024, 2237)
 """Ranks of rings of about 10³, 10⁴, 10⁵, 5·10⁵, 2·10⁶ and 10⁷ ops."""
 SIDES = (16, 32, 64)
@@ -26,7 +37,7 @@ BY_HAND = (22, 71, 224)
 
 
 def main() -> None:
-    """Print the four tables."""
+    """Print the five tables."""
     start_up()
     by_hand = {ranks: least(*_simpy_ring(ranks)) for ranks in BY_HAND}
     print("ring all-reduce, process to process")
@@ -62,6 +73,17 @@ def start_up() -> None:
         ("smallest collective", (*COMMAND, *SMALLEST)),
     ):
         show(what, 0, least(*command))
+    first_commands()
+
+
+def first_commands() -> None:
+    """Print the time of the commands that a user types first, the demo with its report."""
+    print("first commands, process to process")
+    with tempfile.TemporaryDirectory() as folder:
+        for words in FIRST:
+            show(words[0], 0, least(*COMMAND, *words, "--quiet"))
+        demo = (sys.executable, "-m", "experiments", "demo", "--out", f"{folder}/demo")
+        show("demo", 0, least(*demo, "--quiet"))
 
 
 def _simpy_ring(ranks: int) -> tuple[str, ...]:
