@@ -9,7 +9,7 @@ and far outside the grid it stays at the edge's value, which is the asymptotic e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 
 import numpy as np
@@ -35,6 +35,11 @@ class GemmTable:
     n: FloatArray
     k: FloatArray
     seconds: FloatArray
+
+    @cached_property
+    def logs(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Logarithms of the grid to base 2 along m, n and k."""
+        return np.log2(self.m), np.log2(self.n), np.log2(self.k)
 
 
 @cache
@@ -89,30 +94,36 @@ def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> Flo
     *shape : three float arrays of one shape
         m, n and k.
     """
+    axes = zip((table.m, table.n, table.k), table.logs, shape, strict=True)
+    (low_m, m), (low_n, n), (low_k, k) = (_cell(*axis) for axis in axes)
+    _, columns, depth = values.shape
+    lowest = (low_m * columns + low_n) * depth + low_k
+    flat = values.reshape(-1)
     interpolated = np.zeros(shape[0].shape)
-    cells = [
-        _cell(axis, along) for axis, along in zip((table.m, table.n, table.k), shape, strict=True)
-    ]
-    for corner in np.ndindex(2, 2, 2):
-        index = tuple(low + up for (low, _), up in zip(cells, corner, strict=True))
-        weight = np.ones(shape[0].shape)
-        for (_, part), up in zip(cells, corner, strict=True):
-            weight = weight * (part if up else 1 - part)
-        interpolated += weight * values[index]
+    for up_m, part_m in enumerate(m):
+        for up_n, part_n in enumerate(n):
+            weight = part_m * part_n
+            corner = lowest + (up_m * columns + up_n) * depth
+            for up_k, part_k in enumerate(k):
+                interpolated += weight * part_k * flat[corner + up_k]
     return interpolated
 
 
-def _cell(axis: FloatArray, along: FloatArray) -> tuple[npt.NDArray[np.intp], FloatArray]:
-    """Lower grid point and the part of the way to the next, in log2."""
-    logs, at = np.log2(axis), np.log2(np.clip(along, axis[0], axis[-1]))
+def _cell(
+    axis: FloatArray, logs: FloatArray, along: FloatArray
+) -> tuple[npt.NDArray[np.intp], tuple[FloatArray, FloatArray]]:
+    """Lower grid point, and the weights of it and of the next, in log2."""
+    at = np.log2(np.clip(along, axis[0], axis[-1]))
     low = np.clip(np.searchsorted(logs, at, side="right") - 1, 0, len(axis) - 2)
-    return low, (at - logs[low]) / (logs[low + 1] - logs[low])
+    further = (at - logs[low]) / (logs[low + 1] - logs[low])
+    return low, (1 - further, further)
 
 
 def place(table: GemmTable, *shape: FloatArray) -> str:
     """Provenance of shapes: ``measured``, ``interpolated`` within the grid, ``extrapolated``."""
     on, inside = True, True
     for axis, along in zip((table.m, table.n, table.k), shape, strict=True):
-        on &= bool(np.isin(along, axis).all())
+        next_up = np.minimum(np.searchsorted(axis, along), len(axis) - 1)
+        on &= bool((axis[next_up] == along).all())
         inside &= bool((along >= axis[0]).all() and (along <= axis[-1]).all())
     return "measured" if on else "interpolated" if inside else "extrapolated"

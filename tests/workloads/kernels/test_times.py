@@ -268,3 +268,40 @@ def test_a_runtime_may_do_more_for_one_collective_than_for_the_others() -> None:
     assert short["eager", "all-gather"] == short["eager", "all-reduce"] == pytest.approx(108e-6)
     assert short["xla", "all-gather"] == pytest.approx(1074e-6)
     assert short["xla", "all-reduce"] == pytest.approx(650e-6)
+
+
+def test_a_shape_lies_between_its_eight_neighbours_on_the_grid() -> None:
+    grid = gemm_table("h100", "bf16")
+    assert grid is not None
+    values = fill(np.log(grid.seconds))
+    rng = np.random.default_rng(3)
+    axes = (grid.m, grid.n, grid.k)
+    shape = [2 ** rng.uniform(np.log2(axis[0]) - 1, np.log2(axis[-1]) + 1, 40) for axis in axes]
+    cells = []
+    for axis, along in zip(axes, shape, strict=True):
+        logs, at = np.log2(axis), np.log2(np.clip(along, axis[0], axis[-1]))
+        low = np.clip(np.searchsorted(logs, at, side="right") - 1, 0, len(axis) - 2)
+        cells.append((low, (at - logs[low]) / (logs[low + 1] - logs[low])))
+    expected = np.zeros(40)
+    for corner in np.ndindex(2, 2, 2):
+        weight = np.ones(40)
+        for (_, part), up in zip(cells, corner, strict=True):
+            weight = weight * (part if up else 1 - part)
+        places = tuple(low + up for (low, _), up in zip(cells, corner, strict=True))
+        expected += weight * values[places]
+    assert interpolate(grid, values, *shape).tolist() == expected.tolist()
+    alone = [
+        interpolate(grid, values, *(np.asarray(at) for at in each))
+        for each in zip(*shape, strict=True)
+    ]
+    assert [float(value) for value in alone] == expected.tolist()
+
+
+def test_a_shape_is_measured_where_it_is_on_the_grid() -> None:
+    grid = gemm_table("h100", "bf16")
+    assert grid is not None
+    m, n, k = grid.m[2:4], grid.n[1:3], grid.k[3:5]
+    assert place(grid, m, n, k) == "measured"
+    assert place(grid, m, n + 0.5, k) == "interpolated"
+    assert place(grid, m, n, k * 10**6) == "extrapolated"
+    assert place(grid, m / 10**6, n, k) == "extrapolated"
