@@ -19,7 +19,13 @@ from workloads.training.iteration import iteration
 from workloads.training.memory.activations import in_flight, layer_activations
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.schedules import all_schedules, schedule_names
+from workloads.training.plan.schedules import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    all_schedules,
+    schedule_names,
+)
 from workloads.training.plan.schedules.held import most_held, passes
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
@@ -51,6 +57,29 @@ def test_microbatches_in_flight_are_counted_from_the_passes(
         for stage in range(pp):
             counted = most_held(schedule, pp, stage, m, chunks).sum(axis=1).max()
             assert counted == held_now(schedule, pp, stage, m, chunks)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), EVERY)
+def test_worst_moments_are_those_that_no_other_exceeds(
+    schedule: PipelineSchedule, chunks: int
+) -> None:
+    for pp, m in product((2, 4), (1, 4, 19)):
+        for stage in range(pp):
+            order = passes(schedule, pp, stage, m, chunks)
+            dropped = WEIGHT if schedule.splits_weights else BACKWARD
+            held, moments = [0] * chunks, set()
+            for phase, chunk in zip(order.phase.tolist(), order.chunk.tolist(), strict=True):
+                held[chunk] += (phase == FORWARD) - (phase == dropped)
+                moments.add(tuple(held))
+            worst = {
+                moment
+                for moment in moments
+                if not any(
+                    other != moment and all(a >= b for a, b in zip(other, moment, strict=True))
+                    for other in moments
+                )
+            }
+            assert set(map(tuple, most_held(schedule, pp, stage, m, chunks).tolist())) == worst
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), EVERY)

@@ -9,7 +9,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.memory import usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.training.layers.adapters import trained_share
+from workloads.training.layers.adapters import trained_share, whole
 from workloads.training.layers.data_parallel import sharded
 from workloads.training.memory.activations import (
     ELEMENT_BYTES,
@@ -71,7 +71,8 @@ class Memory:
     @property
     def total(self) -> int:
         """Sum of the parts, which must fit in the capacity [B]."""
-        return sum(self.parts().values())
+        kept = self.weights + self.gradients + self.optimizer + self.activations
+        return kept + self.buffers + self.fragments + self.runtime
 
     @property
     def reserved(self) -> int:
@@ -102,7 +103,8 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
     chip : str
         Catalogue part.
     """
-    owned, trained = stage_share(model, plan, stage), trained_share(model, plan, stage)
+    owned = stage_share(model, plan, stage)
+    trained = owned if whole(plan) else trained_share(model, plan, stage)
     kept = [
         sharded(plan.sharding >= level, share, plan.replicas, plan.expert_replicas)
         for level, share in ((3, owned), (2, trained), (1, trained))

@@ -132,8 +132,9 @@ def check_field(name: str, value: object) -> None:
     ------
     InputError
     """
-    if name in CHECKS:
-        CHECKS[name](name, value)
+    check = CHECKS.get(name)
+    if check:
+        check(name, value)
 
 
 def nearest(degree: int, size: int, heads: int = 1) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from topologies import display
 from topologies.errors import InputError
@@ -253,8 +253,8 @@ class ParallelPlan:
         return display.table("Plan", {"ranks": f"{self.ranks:,}", **display.stated_fields(self)})
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            check_field(entry.name, getattr(self, entry.name))
+        for name, value in vars(self).items():
+            check_field(name, value)
         self._check_pipeline()
         self._check_recipe()
         self._check_experts()

@@ -75,7 +75,10 @@ def most_held(
     if chunks == 1:
         return np.full((1, 1), np.cumsum(change).max())
     of_chunk = order.chunk[:, None] == np.arange(chunks)
-    return _undominated(np.unique(np.cumsum(change[:, None] * of_chunk, axis=0), axis=0))
+    in_flight = np.cumsum(change[:, None] * of_chunk, axis=0)
+    # Before a forward pass no moment is among the worst: the next one exceeds it.
+    full = np.append(change[1:] <= 0, True) & (change > 0)
+    return _undominated(np.unique(in_flight[full], axis=0))
 
 
 def _undominated(moments: IntArray) -> IntArray:
