@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from experiments.reports.formatting import format_interval
 from topologies.units import format_bytes, format_seconds
 from workloads.confidence import Interval, Prediction, margin, training_features
@@ -19,6 +17,8 @@ from workloads.training.plan.plan_file import plan_yaml
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from experiments.reports.run_directory import Run
 
 FIELDS = (
@@ -170,6 +170,8 @@ def fields_of(plan: ParallelPlan) -> dict[str, Any]:
 
 def estimates(search: Search) -> pd.DataFrame:
     """Every plan that was estimated, the fastest first: fields, time and memory."""
+    import pandas as pd
+
     rows = pd.DataFrame([fields_of(plan) for plan in search.plans])
     rows["estimate_s"], rows["memory_total_bytes"] = search.estimate_s, search.total_bytes
     return rows.sort_values(["estimate_s", "memory_total_bytes"], kind="stable")
@@ -177,6 +179,8 @@ def estimates(search: Search) -> pd.DataFrame:
 
 def frame(search: Search, top: int) -> pd.DataFrame:
     """The ranked plans as a table, breakdown and memory in columns of their own."""
+    import pandas as pd
+
     rows = []
     for row in ranked(search, top):
         memory, parts = row.pop("memory_bytes"), row.pop("breakdown_s")
@@ -347,6 +351,8 @@ def train_command(search: Search, model: str = "") -> str:
 
 def write(run: Run, search: Search, top: int, model: str) -> None:
     """Put pictures, tables and the first plan into a run directory."""
+    import pandas as pd
+
     from experiments.figures.plan import bars, pareto, worth
 
     rows, every = frame(search, top), estimates(search)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-import pandas as pd
 
 from topologies import display
 from topologies.arrays import FloatArray, IntArray
@@ -23,6 +22,9 @@ from workloads.search.finalists import Finalist, Runner, Watch, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def unwatched(items: Sequence[Any], _what: str) -> Iterable[Any]:
@@ -101,6 +103,8 @@ class Search:
 
     def frame(self) -> pd.DataFrame:
         """Return the simulated plans as a table, the fastest first."""
+        import pandas as pd  # half a second that no command spends
+
         return pd.DataFrame(
             {
                 **display.stated_fields(finalist.plan),
