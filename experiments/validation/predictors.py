@@ -13,7 +13,10 @@ Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
 
 
 def predictor(kind: Kind) -> Predictor:
-    """Return the predictor of a kind of rows; its imports are delayed until then."""
+    """Return the predictor of a kind of rows; its imports are delayed until then.
+
+    It remembers the steps of training rows, so each table takes one of its own.
+    """
     if kind.name == "kernel":
         from experiments.validation.kernels import predict as predict_kernel
 
@@ -38,6 +41,6 @@ def predictor(kind: Kind) -> Predictor:
         from experiments.validation.jobs import predict as predict_job
 
         return predict_job
-    from experiments.validation.training import predict as predict_training
+    from experiments.validation.training import Steps
 
-    return predict_training
+    return Steps().predict

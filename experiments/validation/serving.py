@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from experiments.validation.conditions import engine
@@ -17,6 +18,9 @@ from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
 from workloads.serving.speculation import Speculation, parse_speculation
+
+CATALOGUES = 16
+"""Catalogues kept by what a row changes; rows of one software and chip share theirs."""
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -57,12 +61,21 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
     chip = machines_for(values["cluster"], 1, catalogue).chip
     share = values.get("memory_share")
     if share is not None:
-        part = chip_family(chip, catalogue).serving
-        entry = catalogue.entry(part, "memory_share")
-        catalogue = catalogue.with_rows(
-            [replace(entry, value=share, exact=Fraction(share), source="the row")]
-        )
-    return catalogue.with_variants(engine(values, chip, catalogue))
+        catalogue = _with_share(catalogue, chip_family(chip, catalogue).serving, share)
+    return _with_variants(catalogue, tuple(sorted(engine(values, chip, catalogue).items())))
+
+
+@lru_cache(CATALOGUES)
+def _with_share(catalogue: Catalogue, part: str, share: float) -> Catalogue:
+    entry = catalogue.entry(part, "memory_share")
+    return catalogue.with_rows(
+        [replace(entry, value=share, exact=Fraction(share), source="the row")]
+    )
+
+
+@lru_cache(CATALOGUES)
+def _with_variants(catalogue: Catalogue, variants: tuple[tuple[str, str], ...]) -> Catalogue:
+    return catalogue.with_variants(dict(variants))
 
 
 def _answered(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:

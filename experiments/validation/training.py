@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.validation.machines import machines_for
 from experiments.validation.outcome import Outcome, infeasible
@@ -18,9 +18,9 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.models.model import Experts, Model
 from workloads.training.iteration import Iteration, iteration
-from workloads.training.memory.memory import worst
+from workloads.training.memory.memory import Memory, worst
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program.shared_parts import SharedParts
 
 SAVINGS: Mapping[str, tuple[Any, ...]] = {
     "zero": (3,),
@@ -30,6 +30,42 @@ SAVINGS: Mapping[str, tuple[Any, ...]] = {
 """Columns of what saves memory, and their values that save more than the usual one."""
 FEWEST = 4
 """Least microbatches of the period from which two runs stand for a longer one."""
+
+
+class SteadyStep(NamedTuple):
+    """What is kept of a simulated step.
+
+    Attributes
+    ----------
+    seconds : float
+        Time of the step [s].
+    memory : Memory
+        Memory of the rank that needs most.
+    provenance : mapping of str to str
+        Provenance of each kind of input.
+    """
+
+    seconds: float
+    memory: Memory
+    provenance: Mapping[str, str]
+
+
+class Steps:
+    """Steps of the rows of one table; rows with the same model, machine and plan share theirs."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[Model, Cluster, ParallelPlan], SteadyStep] = {}
+
+    def predict(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
+        """Predict a row, see :func:`predict`."""
+        return _predicted(values, catalogue, self._step)
+
+    def _step(self, model: Model, machine: Cluster, plan: ParallelPlan) -> SteadyStep:
+        key = model, machine, plan
+        if key not in self._steps:
+            step, seconds = steady(model, machine, plan)
+            self._steps[key] = SteadyStep(seconds, step.memory, step.provenance)
+        return self._steps[key]
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -42,14 +78,23 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     run, so it is run here too when the memory model finds it too large; one that does not is
     infeasible then.
     """
+    return Steps().predict(values, catalogue)
+
+
+def _predicted(
+    values: Mapping[str, Any],
+    catalogue: Catalogue | None,
+    step_of: Callable[[Model, Cluster, ParallelPlan], SteadyStep],
+) -> Outcome:
+    """Predict a row from its step, which ``step_of`` simulates or remembers."""
     ran = any(values.get(name) is not None for name in TRAINING.published)
     row = fitting(filled(values)) if ran else filled(values)
     model, plan = model_of(row.values), plan_of(row.values)
     used = recipe(row.values)
     machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers(catalogue))
-    step, seconds = steady(model, machine, plan)
+    step = step_of(model, machine, plan)
     predicted = {
-        "iteration_s": seconds,
+        "iteration_s": step.seconds,
         "memory_bytes": float(step.memory.allocated),
         "reserved_bytes": float(step.memory.reserved),
     }
@@ -102,13 +147,13 @@ def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteratio
     if plan.microbatches <= base + 2 * period:
         step = iteration(model, machine, plan, allow_oversized=True, partial=True)
         return step, step.iteration_s
-    once, costs = plan.dp * plan.microbatch, GroupCosts(machine)
+    once, shared = plan.dp * plan.microbatch, SharedParts(machine)
     short, long = (
         iteration(
             model,
             machine,
             replace(plan, global_batch=count * once),
-            costs=costs,
+            shared=shared,
             allow_oversized=True,
             partial=True,
         )
@@ -213,12 +258,12 @@ def recomputation(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"recompute": row["recompute"]}
 
 
-def _too_large(step: Iteration) -> str:
+def _too_large(step: SteadyStep) -> str:
     needed, capacity = step.memory.total / 1e9, step.memory.capacity / 1e9
     return f"it needs {needed:.1f} GB a rank and a rank has {capacity:.1f} GB."
 
 
-def _provenance(step: Iteration, row: Stated, framework: str) -> dict[str, str]:
+def _provenance(step: SteadyStep, row: Stated, framework: str) -> dict[str, str]:
     grades = dict(step.provenance)
     if row.assumed:
         grades["columns"] = f"assumed: {', '.join(row.assumed)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.processes import process_pool
 from experiments.validation.baseline import baseline
 from experiments.validation.compare import compare_row, summary
-from experiments.validation.predictors import predictor
+from experiments.validation.predictors import Predictor, predictor
 from experiments.validation.residuals import coverage, with_intervals
 from experiments.validation.rows import Row, Rows
 from experiments.validation.schema import Kind
@@ -116,7 +116,7 @@ def validate(
 
 def _compared(rows: Rows, workers: int, catalogue: Catalogue | None) -> Iterator[dict[str, Any]]:
     """Return each row beside its prediction, in their order."""
-    compare = partial(_compare, rows.kind, catalogue)
+    compare = partial(_compare, rows.kind, predictor(rows.kind), catalogue)
     if workers < 2:
         yield from map(compare, rows.rows)
         return
@@ -125,6 +125,7 @@ def _compared(rows: Rows, workers: int, catalogue: Catalogue | None) -> Iterator
         yield from pool.map(compare, rows.rows, chunksize=AT_ONCE)
 
 
-def _compare(kind: Kind, catalogue: Catalogue | None, row: Row) -> dict[str, Any]:
-    predict = predictor(kind)
+def _compare(
+    kind: Kind, predict: Predictor, catalogue: Catalogue | None, row: Row
+) -> dict[str, Any]:
     return compare_row(kind, row, lambda values: predict(values, catalogue))

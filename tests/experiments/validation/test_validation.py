@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.figures.validation import scatter
+from experiments.validation import training
 from experiments.validation.baseline import baseline, training_work, wire_bytes
 from experiments.validation.collectives import predict as predict_collective
 from experiments.validation.compare import compare, condensed, error, summary
@@ -414,6 +415,21 @@ def test_two_short_runs_give_the_time_of_a_long_one():
     whole = iteration(model, machine, plan, allow_oversized=True, partial=True)
     _, seconds = steady(model, machine, plan)
     assert seconds == pytest.approx(whole.iteration_s, rel=1e-3)
+
+
+def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
+    simulated = []
+
+    def counted(model, machine, plan, **changes):
+        simulated.append(plan)
+        return iteration(model, machine, plan, **changes)
+
+    monkeypatch.setattr(training, "iteration", counted)
+    rows = [row(chips=8, tp=2, dp=4, global_batch=batch, gated_mlp=0) for batch in (8, 16, 8)]
+    predict = predictor(rows_of(TRAINING).kind)
+    outcomes = [predict(values, None) for values in rows]
+    assert [plan.global_batch for plan in simulated] == [8, 16]
+    assert outcomes == [training.predict(values) for values in rows]
 
 
 def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
