@@ -17,7 +17,7 @@ from workloads.models.huggingface import named
 from workloads.search import candidates, estimate, fit
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program.shared_parts import SharedParts
 
 Answer = TypeVar("Answer")
 
@@ -57,14 +57,14 @@ def searched(model: str, machines: str, batch: int) -> None:
 
 
 def stepped(model: str, machines: str) -> None:
-    """Simulate steps of half a million ranks that know costs of groups from one before, or none."""
+    """Simulate steps of half a million ranks that share parts with one before, or none."""
     shape, where = named(model), cluster(machines)
     plan = ParallelPlan(
         tp=64, cp=2, dp=126, pp=31, vpp=3, schedule="interleaved", global_batch=2016, seq=8192
     )
-    shared = GroupCosts(where)
-    before = iteration(shape, where, plan, costs=shared)
-    known, known_s = measured(lambda: iteration(shape, where, plan, costs=shared))
+    shared = SharedParts(where)
+    before = iteration(shape, where, plan, shared=shared)
+    known, known_s = measured(lambda: iteration(shape, where, plan, shared=shared))
     alone, alone_s = measured(lambda: iteration(shape, where, plan))
     same = known.iteration_s == alone.iteration_s == before.iteration_s
     print(f"{model} on {machines}, {plan.ranks:,} ranks, same times: {same}")

@@ -18,7 +18,7 @@ from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program.shared_parts import SharedParts
 
 Watch = Callable[[Sequence[Any], str], Iterable[Any]]
 """Function that wraps a slow sequence to show progress; it is given a word for the work."""
@@ -86,13 +86,13 @@ class Runner:
     engine: str
 
     @cached_property
-    def costs(self) -> GroupCosts:
-        """Costs of collectives that the plans have in common."""
-        return GroupCosts(self.cluster)
+    def shared(self) -> SharedParts:
+        """Parts of programs that the plans have in common."""
+        return SharedParts(self.cluster)
 
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""
-        step = iteration(self.model, self.cluster, plan, engine=self.engine, costs=self.costs)
+        step = iteration(self.model, self.cluster, plan, engine=self.engine, shared=self.shared)
         return Finalist(
             plan=plan,
             estimate_rank=place,

@@ -59,6 +59,11 @@ class Stage:
         """Times of chunks that were asked for, by the kind of their layers."""
         return {}
 
+    @cached_property
+    def shapes_of_kinds(self) -> dict[Layer, RankShapes]:
+        """Shapes of the model that is timed, for each kind of layers that was asked for."""
+        return {}
+
 
 def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
     """Time of one layer, dense or with experts, by phase, float64 (3,) [s].
@@ -87,8 +92,9 @@ def _through(stage: Stage, number: int, kind: Layer) -> FloatArray:
     return stage.times_of_chunks[kind, number]
 
 
-def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
-    plan, splits = stage.plan, stage.plan.pipeline.splits_weights
+def _shapes(stage: Stage, kind: Layer) -> RankShapes:
+    """Shapes of a model of a few layers of one kind, in stages of one layer and one of two."""
+    plan = stage.plan
     vpp = plan.pipeline.chunks_allowed[0]
     counts = tuple(2 if chunk == DOUBLE else 1 for chunk in range(STAGES * vpp))
     alone = replace(
@@ -100,9 +106,17 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
         stage_layers=counts,
     )
     few = replace(stage.model.of_kind(kind), layers=sum(counts))
-    number %= len(counts)
+    return RankShapes(few, alone, stage.chip, stage.catalogue)
+
+
+def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
+    plan, splits = stage.plan, stage.plan.pipeline.splits_weights
+    if kind not in stage.shapes_of_kinds:
+        stage.shapes_of_kinds[kind] = _shapes(stage, kind)
+    shapes = stage.shapes_of_kinds[kind]
+    number %= len(shapes.plan.stage_layers)
     at, chunk = plan.pipeline.stage(STAGES, number), number // STAGES
-    make = Builder(RankShapes(few, alone, stage.chip, stage.catalogue), at, Catalog(), plan)
+    make = Builder(shapes, at, Catalog(), plan)
     times = np.zeros(3)
     for phase in (FORWARD, BACKWARD, WEIGHT)[: 3 if splits else 2]:
         times[phase] = span(make.pass_ops(phase, chunk, last=False), make.catalog.steps, stage.talk)
@@ -113,11 +127,19 @@ def span(ops: Ops, steps: list[LayerOp], talk: Talk) -> float:
     """Follow a block: an op starts when its stream is free and what it waits for has ended [s]."""
     free: dict[int, float] = {}
     ends: list[float] = []
-    for number, back in zip(ops.step.tolist(), ops.back.tolist(), strict=True):
-        step = steps[number]
+    numbers = ops.step.tolist()
+    lengths = {number: _length_s(steps[number], talk) for number in dict.fromkeys(numbers)}
+    for number, back in zip(numbers, ops.back.tolist(), strict=True):
+        stream = steps[number].stream
         ready = ends[-back] if 0 < back <= len(ends) else 0.0
-        length = step.seconds if not step.axis else talk(step) if step.axis in INSIDE else 0.0
-        end = max(ready, free.get(step.stream, 0.0)) + length
-        free[step.stream] = end
+        end = max(ready, free.get(stream, 0.0)) + lengths[number]
+        free[stream] = end
         ends.append(end)
     return float(np.max(ends, initial=0.0))
+
+
+def _length_s(step: LayerOp, talk: Talk) -> float:
+    """Time of a kernel, or of a communication within a pass [s]."""
+    if not step.axis:
+        return step.seconds
+    return talk(step) if step.axis in INSIDE else 0.0

@@ -44,9 +44,9 @@ from workloads.training.program.breakdown import (
 )
 from workloads.training.program.expert_exchange import routing_mistake
 from workloads.training.program.fold import affected_ranks, fold
-from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
+from workloads.training.program.shared_parts import SharedParts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,7 +224,7 @@ def iteration(
     detail: Detail | None = None,
     *,
     progress: Progress | None = None,
-    costs: GroupCosts | None = None,
+    shared: SharedParts | None = None,
     **changes: Unpack[DetailFields],
 ) -> Iteration:
     """Simulate one optimizer step.
@@ -238,8 +238,8 @@ def iteration(
         Level of detail of the step, and what disturbs it.
     progress : function of (str, int, int), optional
         Told how far a rank-vector run is.
-    costs : GroupCosts, optional
-        Costs of collectives that several steps on this cluster share.
+    shared : SharedParts, optional
+        Parts of programs that several steps on this cluster have in common.
     **changes
         Fields of the detail, such as ``level="chunk"`` or ``folded=False``.
 
@@ -262,7 +262,7 @@ def iteration(
     shapes = RankShapes(model, plan, cluster.chip, _numbers(cluster))
     needed = _checked(shapes, cluster, how)
     begun = time.perf_counter()
-    level, built_program, run = _built(shapes, cluster, how, costs)
+    level, built_program, run = _built(shapes, cluster, how, shared)
     built = time.perf_counter()
     trace, undisturbed = run.run(how.engine, progress)
     step = Iteration(
@@ -280,10 +280,10 @@ def iteration(
 
 
 def _built(
-    shapes: RankShapes, cluster: Cluster, how: Detail, costs: GroupCosts | None
+    shapes: RankShapes, cluster: Cluster, how: Detail, shared: SharedParts | None
 ) -> tuple[str, Program, Ready]:
     """Return the chosen level, the program (folded where possible), and its part that is run."""
-    whole = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations, costs)
+    whole = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations, shared)
     if how.folded and not how.disturbed and how.level not in WRITTEN_OUT:
         whole = fold(whole, affected_ranks(whole, how.faults))
     level = automatic(whole, how.faults) if how.level == "auto" else how.level

@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from workloads.training.plan.placement import distinct_rows
+from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import equal_ranks, fold
-from workloads.training.program.program import Exchange, Program
+from workloads.training.program.program import Program
 
 PLANS: tuple[dict[str, Any], ...] = (
     {"tp": 4, "pp": 2, "dp": 2, "overlap": "dp"},

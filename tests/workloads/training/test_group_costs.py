@@ -15,8 +15,8 @@ from topologies.clusters.names import cluster
 from topologies.shapes.basic import Torus
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import geometries, place
-from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.program import program
+from workloads.training.program.shared_parts import SharedParts
 
 PLANS: tuple[dict[str, Any], ...] = (
     {"tp": 4, "pp": 2, "dp": 2, "overlap": "dp"},
@@ -27,13 +27,14 @@ PLANS: tuple[dict[str, Any], ...] = (
 
 
 def test_programs_that_share_costs_are_the_same() -> None:
-    shared = GroupCosts(sixteen())
+    where = sixteen()
+    shared = SharedParts(where)
     for asked in (*PLANS, *PLANS):
         model, how = SPARSE if "ep" in asked else TOY, plan(**asked)
-        shapes = RankShapes(model, how, shared.cluster.chip, shipped_catalogue())
-        placed = place(how, shared.cluster)
+        shapes = RankShapes(model, how, where.chip, shipped_catalogue())
+        placed = place(how, where)
         for one, other in zip(
-            program(shapes, placed, costs=shared).exchanges,
+            program(shapes, placed, shared=shared).exchanges,
             program(shapes, placed).exchanges,
             strict=True,
         ):

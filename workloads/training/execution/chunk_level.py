@@ -26,8 +26,9 @@ from topologies.errors import InputError
 from workloads.training.execution.flow_level import as_flow
 from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.layers.steps import LayerOp
+from workloads.training.program.exchanges import Exchange
 from workloads.training.program.group_times import group_of
-from workloads.training.program.program import Exchange, Program
+from workloads.training.program.program import Program
 
 MOST_OPS = 10_000_000
 """Ops that stand in a schedule; more would not fit in a few gigabytes."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,7 +29,8 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray
 from workloads.training.layers.steps import stream_kinds
-from workloads.training.program.program import Program, Stream
+from workloads.training.program.program import Program
+from workloads.training.program.streams import Stream
 
 OWN = 0
 """Column of ``Layout.offset`` that holds a rank's first op; exchange e has column e + 1."""
@@ -82,9 +84,16 @@ class Template:
     value: IntArray
 
     @cached_property
-    def left(self) -> IntArray:
-        """Exchange that each edge leaves, -1 for none, int64 (edges,)."""
-        return self.exchange[self.src]
+    def leaving(self) -> dict[int, IntArray]:
+        """Edges that leave the ops of each exchange, and under -1 those that leave no call."""
+        left = self.exchange[self.src].astype(np.int32)
+        order = np.argsort(left, kind="stable")
+        first = np.flatnonzero(np.diff(left[order], prepend=-2))
+        numbers, ends = left[order[first]].tolist(), [*first.tolist(), len(order)]
+        return {
+            number: order[low:high]
+            for number, (low, high) in zip(numbers, pairwise(ends), strict=True)
+        }
 
 
 def lower(program: Program, *, memory: bool = False) -> Schedule:
@@ -224,29 +233,26 @@ def _rank_edges(template: Template) -> Leads:
 def _join_edges(program: Program, templates: list[Template], number: int) -> Leads:
     """Return the edges of the joins of a group of an exchange.
 
-    The first join of a call leads to its ops, the second to all that waits for them.
+    The first join of a call leads to its ops, the second to all that waits for them. A stage has
+    one role at most.
     """
     exchange = program.exchanges[number]
-    join, member, column, value = (list[IntArray]() for _ in range(4))
+    join, member, value = (list[IntArray]() for _ in range(3))
     for stage, op, places in program.roles(exchange):
         template = templates[stage]
-        after = np.flatnonzero(template.left == number)
-        is_exchange = np.zeros(len(template.exchange), np.bool_)
-        is_exchange[op] = True
-        after = after[is_exchange[template.src[after]]]
+        after = template.leaving.get(number, op[:0])
         joins = [2 * np.arange(exchange.calls), 2 * template.call[template.src[after]] + 1]
         leads = [np.full(len(op), OWN), template.column[after]], [op, template.value[after]]
         alike = [np.concatenate(some) for some in (joins, *leads)]
-        member.append(np.repeat(places, len(alike[0])))
-        for gathered, some in zip((join, column, value), alike, strict=True):
-            gathered.append(np.tile(some, len(places)))
-    order = np.argsort(np.concatenate(join), kind="stable")
-    joins_of = np.concatenate(join)[order]
-    whose, to = np.concatenate(member)[order], np.concatenate(column)[order]
-    place = whose * (1 + len(program.exchanges)) + to
+        for place in places.tolist():
+            member.append(alike[1] + place * (1 + len(program.exchanges)))
+            join.append(alike[0])
+            value.append(alike[2])
+    joins_of = np.concatenate(join)
+    order = np.argsort(joins_of, kind="stable")
     return Leads(
         np.bincount(joins_of, minlength=2 * exchange.calls),
-        place,
+        np.concatenate(member)[order],
         np.concatenate(value)[order].astype(np.int32),
     )
 

@@ -15,7 +15,10 @@ def _in_bf16(shapes: RankShapes) -> RankShapes:
 
     Megatron-LM's is none of Transformer Engine's layers; torchtitan leaves it out by name.
     """
-    plan = replace(shapes.plan, precision="bf16", fp8_recipe="tensorwise")
+    usual = "bf16", "tensorwise"
+    if (shapes.plan.precision, shapes.plan.fp8_recipe) == usual:
+        return shapes
+    plan = replace(shapes.plan, precision=usual[0], fp8_recipe=usual[1])
     return replace(shapes, plan=plan)
 
 

@@ -24,17 +24,54 @@ from workloads.training.plan.parameters import layer_share
 
 __all__ = ["RankShapes", "backward", "data_half", "forward", "weight_half"]
 
-REMEMBERED = 64
-"""Kinds of layers whose steps are kept: all stages and microbatches of a plan share a few."""
+REMEMBERED = 256
+"""Kinds of layers whose steps are kept: all stages and microbatches of a plan share a few, and so
+do plans that divide a layer alike."""
+LAYER_FIELDS = (
+    "tp", "cp", "seq", "microbatch", "sequence_parallel", "recompute", "precision", "fp8_recipe",
+    "attention", "ranks_per_chip", "overlap", "cp_exchange", "ep", "etp", "routing_skew",
+    "capacity_factor", "routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only",
+)  # fmt: skip
+"""Fields of a plan on which the steps of a layer depend; of ZeRO it matters whether parameters are
+sharded, and of the batch whether there are several microbatches."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
 """Beginnings of the names of communications that gather a sequence, and that sum parts of it."""
 OF_WEIGHTS = (".weight", ".input.gather")
 """Ends of the names of steps that only gradients of weights need."""
 
 
-@lru_cache(REMEMBERED)
+class _Alike:
+    """Shapes of a layer, equal to all others whose layers have the same steps."""
+
+    def __init__(self, shapes: RankShapes):
+        plan = shapes.plan
+        self.shapes = shapes
+        self.key = (
+            *(type(shapes), shapes.model, shapes.chip, shapes.catalogue),
+            *(getattr(plan, name) for name in LAYER_FIELDS),
+            *(plan.sharding == 3, plan.microbatches == 1, plan.pipeline.pairs_passes),
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self.key == other.key
+
+
 def forward(shapes: RankShapes, *, moe: bool = False) -> tuple[LayerOp, ...]:
     """Steps of one layer's forward pass over one microbatch, with experts or without."""
+    return _forward(_Alike(shapes), moe)
+
+
+def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tuple[LayerOp, ...]:
+    """Steps of one layer's backward pass; ``again``: what is computed again before it."""
+    return _backward(_Alike(shapes), moe, again)
+
+
+@lru_cache(REMEMBERED)
+def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
+    shapes = alike.shapes
     mix, feed = _mixer_forward(shapes), _feed_forward(shapes, moe=moe)
     if shapes.model.parallel and mix and feed:
         mix, feed = without(mix, "attention.", LEAVING), without(feed, "mlp.", ENTERING)
@@ -67,8 +104,8 @@ def _norms_after(shapes: RankShapes, name: str, halves: int, passes: int = 2) ->
 
 
 @lru_cache(REMEMBERED)
-def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tuple[LayerOp, ...]:
-    """Steps of one layer's backward pass; ``again``: what is computed again before it."""
+def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
+    shapes = alike.shapes
     before: list[LayerOp] = []
     if again and shapes.plan.recompute == "full":
         before = prefixed(forward(shapes, moe=moe), "again.")

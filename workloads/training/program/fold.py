@@ -15,7 +15,8 @@ import numpy as np
 from cluster_sim.hardware.fault_text import Fault
 from topologies.arrays import IntArray, distinct
 from workloads.training.plan.placement import distinct_rows
-from workloads.training.program.program import Exchange, Program
+from workloads.training.program.exchanges import Exchange
+from workloads.training.program.program import Program
 
 MOST_COUNTED = 4
 """Values a rank up to which they are numbered by counting; beyond, they are sorted."""
@@ -49,10 +50,11 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
     if apart is not None and len(apart):
         begun[apart] = len(program.streams) + np.arange(len(apart))
     classes = _numbered(begun)
+    costs = [_cost(exchange) for exchange in program.exchanges]
     while True:
         finer, sizes = classes, np.bincount(classes)
-        for exchange in program.exchanges:
-            finer = _refined(finer, classes, sizes, exchange)
+        for exchange, cost in zip(program.exchanges, costs, strict=True):
+            finer = _refined(finer, classes, sizes, exchange, cost)
         if finer is classes:
             return classes
         finer = _numbered(finer)
@@ -66,15 +68,20 @@ def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
     return np.flatnonzero(np.isin(program.chip, [fault.chip for fault in faults]))
 
 
-def _refined(finer: IntArray, classes: IntArray, sizes: IntArray, exchange: Exchange) -> IntArray:
+def _refined(
+    finer: IntArray, classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntArray
+) -> IntArray:
     """Split classes by the role in an exchange, its duration and the classes met there.
 
-    ``sizes`` has the ranks of each class, int64 (classes,).
+    ``sizes`` has the ranks of each class, int64 (classes,), and ``cost`` a number for the costs of
+    each group, int64 (groups,).
     """
-    cost, met = _cost(exchange), classes[exchange.members]
+    met = classes[exchange.members]
+    different: IntArray = np.zeros(1, np.int64)
     if (cost == cost[0]).all() and _all_as_first(met):
-        cost, met = cost[:1], met[:1]  # one group stands for all
-    different = distinct_rows(_signature(cost, exchange.role * len(sizes) + met))[1]
+        met = met[:1]  # one group stands for all
+    else:
+        different = distinct_rows(_signature(cost, exchange.role * len(sizes) + met))[1]
     roles = int(exchange.role.max()) + 1
     mark = 1 + different[:, None] * roles + exchange.role
     if _alike(mark, met, sizes, len(exchange.members) // len(met)):
@@ -101,8 +108,13 @@ def _alike(mark: IntArray, met: IntArray, sizes: IntArray, times: int) -> bool:
 
 def _cost(exchange: Exchange) -> IntArray:
     """Number of each group's durations and draws among the different ones."""
-    costs = np.concatenate([exchange.duration_ps, exchange.draws.size_bytes], axis=1)
-    return distinct_rows(costs)[1][exchange.kind]
+    rows = zip(exchange.duration_ps, exchange.draws.size_bytes, strict=True)
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    cost = [
+        numbers.setdefault((lasts.tobytes(), drawn.tobytes()), len(numbers))
+        for lasts, drawn in rows
+    ]
+    return np.array(cost, np.int64)[exchange.kind]
 
 
 def _signature(cost: IntArray, met: IntArray) -> IntArray:

@@ -78,8 +78,13 @@ class GroupCosts:
             drawn.append(self._drawn_bytes[key])
         return drawn
 
+    def place_key(self, chips: IntArray) -> bytes:
+        """Return what groups have in common that are whole scale-up domains apart."""
+        each = self.cluster.chips_per_domain
+        return bytes((chips - chips[0] // each * each).tobytes())
+
     def _place(self, chips: IntArray) -> _Place:
-        key = chips.tobytes()
+        key = self.place_key(chips)
         if key not in self._places:
             group = group_of(self.cluster, chips)
             self._places[key] = _Place(group, (canonical(group).tobytes(), group.ranks_per_chip))

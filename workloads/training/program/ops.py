@@ -47,6 +47,10 @@ class Ops:
         return replace(self, microbatch=self.microbatch + np.int32(microbatches))
 
 
+EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))
+"""No steps."""
+
+
 class Catalog:
     """The different steps of all stages, numbered as they come; equal ones have one number.
 
@@ -61,9 +65,14 @@ class Catalog:
 
     def ops(self, steps: Sequence[LayerOp]) -> Ops:
         """Ops of a block of steps."""
-        numbers = [self._of(step) for step in steps]
+        if not steps:
+            return EMPTY
         empty = np.full(len(steps), NONE, np.int32)
-        return Ops(np.array(numbers, np.int32), np.array(back(steps), np.int32), empty, empty)
+        return Ops(self.numbers(steps), np.array(back(steps), np.int32), empty, empty)
+
+    def numbers(self, steps: Sequence[LayerOp]) -> IntArray:
+        """Numbers of steps, int32 (steps,); new ones are added."""
+        return np.array([self._of(step) for step in steps], np.int32)
 
     def _of(self, step: LayerOp) -> int:
         number = self._number.setdefault(step, len(self.steps))
@@ -93,11 +102,14 @@ class Catalog:
 
 def join(parts: Sequence[Ops]) -> Ops:
     """Join tables one after the other; the join of none is empty."""
+    kept = [part for part in parts if len(part.step)]
+    if len(kept) < 2:
+        return kept[0] if kept else EMPTY
     return Ops(
-        *(
-            np.concatenate([np.zeros(0, np.int32), *(getattr(part, name) for part in parts)])
-            for name in ("step", "back", "layer", "microbatch")
-        )
+        np.concatenate([part.step for part in kept]),
+        np.concatenate([part.back for part in kept]),
+        np.concatenate([part.layer for part in kept]),
+        np.concatenate([part.microbatch for part in kept]),
     )
 
 
@@ -157,16 +169,14 @@ def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:
     Returns
     -------
     src, dst : int64 array (edges,)
-        In order of ``dst``. An edge of stream order that a chain of waits implies is left out.
+        An edge of stream order that a chain of waits implies is left out.
     """
     at = np.arange(len(ops))
     waits = ops.back > 0
     chain = np.cumsum(ops.back != 1)
-    order = np.argsort(stream, kind="stable")
+    order = np.argsort(stream.astype(np.int8), kind="stable")
     same = stream[order[1:]] == stream[order[:-1]]
     before, after = order[:-1][same], order[1:][same]
     needed = (chain[before] != chain[after]) & (after - ops.back[after] != before)
     src = np.concatenate([at[waits] - ops.back[waits], before[needed]])
-    dst = np.concatenate([at[waits], after[needed]])
-    by_dst = np.argsort(dst, kind="stable")
-    return src[by_dst], dst[by_dst]
+    return src, np.concatenate([at[waits], after[needed]])

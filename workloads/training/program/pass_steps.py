@@ -71,6 +71,8 @@ class StagePasses:
     ----------
     shapes : RankShapes
     stage : int
+    job : ParallelPlan
+        Plan of the whole job, of which the shapes may show a part.
     parameters : StageParameters
         Parameters that a rank of the stage holds and trains.
     exchange : ReplicaExchange
@@ -80,6 +82,7 @@ class StagePasses:
     def __init__(self, shapes: RankShapes, stage: int, job: ParallelPlan):
         self.shapes = shapes
         self.stage = stage
+        self.job = job
         self.parameters = StageParameters(shapes, stage)
         self.exchange = ReplicaExchange(self.parameters, job)
 
@@ -100,7 +103,8 @@ class StagePasses:
         at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
         kinds = self.parameters.kinds[layers].tobytes(), self.parameters.kept[layers].tobytes()
         turned = chunk if pipeline.turns else 0
-        return phase, last, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
+        reduces = phase != FORWARD and self._reduces(last)
+        return phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
 
     def _forward(self, chunk: int) -> PassSteps:
         shapes, layers = self.shapes, self.parameters.chunks[chunk]

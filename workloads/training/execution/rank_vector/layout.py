@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topologies.arrays import BoolArray, IntArray
-from workloads.training.program.program import Exchange, Program
+from workloads.training.program.exchanges import Exchange
+from workloads.training.program.program import Program
 
 BLOCK_RANKS = 4096
 """Ranks of a block at least, if there are as many: long enough for vectors, short for caches."""

@@ -1,0 +1,129 @@
+"""Programs that share passes and costs are those that share nothing, and passes are built once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.toy_training import SPARSE, TOY, plan, sixteen
+from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.models.model import Model
+from workloads.training.layers import layer
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan.placement import place
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program import exchanges, pass_layout
+from workloads.training.program.program import Program, program
+from workloads.training.program.shared_parts import SharedParts
+
+OTHER_AXES = ("tp", "cp", "pp", "dp")
+PLANS: tuple[dict[str, Any], ...] = (
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp"},
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp", "order": OTHER_AXES},
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp", "global_batch": 24},
+    {"tp": 2, "pp": 2, "dp": 2, "overlap": "dp", "global_batch": 2},
+    {"tp": 2, "pp": 2, "dp": 2, "schedule": "zero-bubble", "overlap": "all"},
+    {"pp": 4, "vpp": 2, "schedule": "interleaved", "dp": 2, "zero": 2},
+    {"tp": 2, "cp": 2, "dp": 4, "zero": 3},
+    {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 1, "recompute": "full"},
+)
+
+
+def built(how: ParallelPlan, shared: SharedParts | None = None) -> Program:
+    where = sixteen()
+    model = SPARSE if how.ep > 1 else TOY
+    shapes = RankShapes(model, how, where.chip, shipped_catalogue())
+    return program(shapes, place(how, where), shared=shared)
+
+
+def test_programs_that_share_parts_are_the_same() -> None:
+    shared = SharedParts(sixteen())
+    for changes in (*PLANS, *PLANS):
+        alone, sharing = built(plan(**changes)), built(plan(**changes), shared)
+        assert alone.steps == sharing.steps
+        for pair in zip(alone.streams, sharing.streams, strict=True):
+            for column in ("step", "back", "layer", "microbatch"):
+                np.testing.assert_equal(*(getattr(stream.ops, column) for stream in pair))
+            for column in ("src", "dst", "contends"):
+                np.testing.assert_equal(*(getattr(stream, column) for stream in pair))
+
+
+def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laid_out = []
+    lay_out = pass_layout.PassLayout.ops
+
+    def counted(self: Any, steps: Any) -> Any:
+        laid_out.append(steps)
+        return lay_out(self, steps)
+
+    monkeypatch.setattr(pass_layout.PassLayout, "ops", counted)
+    shared = SharedParts(sixteen())
+    counts = []
+    for changes in PLANS[:4]:
+        built(plan(**changes), shared)
+        counts.append(len(laid_out))
+    # Forward and backward of both stages, and the last backward passes, whose gradients leave.
+    assert counts == [6, 6, 6, 10]  # one microbatch alone has no earlier gradients, and is the last
+
+
+def test_geometries_are_worked_out_once_an_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for = []
+    geometries = exchanges.geometries
+
+    def counted(cluster: Any, chips: Any) -> Any:
+        asked_for.append(chips.shape)
+        return geometries(cluster, chips)
+
+    monkeypatch.setattr(exchanges, "geometries", counted)
+    built(plan(tp=2, pp=4, dp=2, overlap="dp"))
+    # tp, dp, the pairs of each stage there and back, the ends of the pipelines, and the norm
+    assert asked_for == [(8, 2), (8, 2), *[(4, 2)] * 6, (4, 2), (1, 16)]
+
+
+@pytest.mark.parametrize("model", [TOY, SPARSE], ids=["dense", "sparse"])
+def test_steps_of_a_layer_depend_on_the_fields_that_they_are_remembered_by(model: Model) -> None:
+    """Any field but those of the key changes nothing, so that one layer stands for all."""
+    changes: dict[str, dict[str, Any]] = {
+        "pp": {"pp": 2, "global_batch": 64},
+        "dp": {"dp": 16, "global_batch": 64},
+        "vpp": {"pp": 2, "vpp": 2, "schedule": "interleaved"},
+        "global_batch": {"global_batch": 32},
+        "zero": {"zero": 2},
+        "reshard": {"reshard": False},
+        "schedule": {"schedule": "zero-bubble"},
+        "order": {"order": OTHER_AXES},
+        "stage_layers": {"pp": 2, "stage_layers": (3, 5)},
+        "bucket_bytes": {"bucket_bytes": 10**6},
+        "recompute_every": {"recompute_every": 2},
+        "runtime": {"runtime": "eager"},
+    }
+    names = {field.name for field in fields(ParallelPlan)}
+    assert names == {*layer.LAYER_FIELDS, *changes}
+    apart = {"ep": 4, "etp": 1} if model.experts else {}
+    for usual in ({"tp": 2}, {"tp": 2, "recompute": "full"}, {"tp": 2, "overlap": "all"}):
+        base = {"dp": 8, "global_batch": 16, **apart, **usual}
+        steps = remembered_by_nothing(model, plan(**base))
+        for change in changes.values():
+            assert remembered_by_nothing(model, plan(**{**base, **change})) == steps
+
+
+def remembered_by_nothing(model: Model, how: ParallelPlan) -> list[Any]:
+    """Steps of layers forward and backward, made anew."""
+    layer._forward.cache_clear()
+    layer._backward.cache_clear()
+    shapes = RankShapes(model, how, "trn2", shipped_catalogue())
+    moe = model.experts is not None
+    return [layer.forward(shapes, moe=moe), layer.backward(shapes, moe=moe)]
+
+
+def test_layers_of_plans_that_divide_them_alike_are_worked_out_once() -> None:
+    layer._forward.cache_clear()
+    for changes in ({"dp": 8}, {"dp": 4, "pp": 2}, {"dp": 2, "pp": 4}):
+        shapes = RankShapes(TOY, plan(tp=2, **changes), "trn2", shipped_catalogue())
+        layer.forward(shapes)
+    assert layer._forward.cache_info().misses == 1
