@@ -169,7 +169,7 @@ LATE: dict[str, set[str]] = {
     "experiments/precompile.py": {"experiments.cli.main"},
     "experiments/reports/formatting.py": {"pandas"},
     "experiments/reports/hover.py": {"matplotlib"},
-    "experiments/reports/plan.py": {"experiments.figures.plan"},
+    "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
     "experiments/reports/run_directory.py": {"cluster_sim.plot"},
     "experiments/reports/training.py": {
         "cluster_sim.plot",
@@ -198,6 +198,7 @@ LATE: dict[str, set[str]] = {
     "workloads/fleet/policies/programme.py": {"scipy"},
     "workloads/job/closed_form.py": {"scipy"},
     "workloads/job/front.py": {"scipy"},
+    "workloads/search/search.py": {"pandas"},
     "workloads/serving/front.py": {"pandas"},
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},

@@ -33,7 +33,7 @@ FEWEST = 4
 
 
 class SteadyStep(NamedTuple):
-    """What is kept of a simulated step.
+    """The result that is kept of a simulated step.
 
     Attributes
     ----------
