@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 from workloads.kernels.chip_share import Timing
+from workloads.kernels.runtime import NEURON
 from workloads.models.model import Experts
 from workloads.training.layers.mlp import products, products_backward, up_width
 from workloads.training.layers.shapes import TWO, RankShapes
@@ -165,10 +166,12 @@ def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
     """Copy what arrived rank by rank into one block for each expert, or the other way round.
 
     A rank with one expert needs none of it, nor does one whose tokens are its own. Tokens that
-    come once to each server get their copies where they arrive, sorted (DeepEP).
+    come once to each server get their copies where they arrive, sorted (DeepEP). Trainium's
+    kernels of blocks read each row by its index.
     """
     has, plan = load(shapes), shapes.plan
-    if has.local == 1 or plan.ep * plan.expert_tp == 1 or plan.routed_nodes:
+    by_index = plan.routed_nodes or shapes.chip.startswith(NEURON)
+    if has.local == 1 or plan.ep * plan.expert_tp == 1 or by_index:
         return []
     return [kernel(name, shapes.passes(2 * TWO * has.each * has.local * shapes.model.hidden))]
 
