@@ -35,7 +35,7 @@ def test_the_shortest_replica_that_fits(
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_the_numbers() -> None:
-    with pytest.raises(InputError, match="1,342 GB of weights, 8 chips hold 576 GB"):
+    with pytest.raises(InputError, match="1,342 GB of weights, 8 chips hold 616 GB"):
         next(fitting_replicas(named("deepseek-v3"), cluster("dgx-h100")))
 
 
