@@ -238,15 +238,21 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
         ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
         ("tokens", f"{result.tokens:.4g} (80 %: {tokens.low:.3g} – {tokens.high:.3g})"),
     ]
-    if document["cost_usd"] is not None:
-        each, ends = (
-            part.get("usd_per_million_tokens") for part in (document, document["interval"])
-        )
-        per = f", {each:,.3g} USD a million tokens" if each is not None else ""
-        per += f" (80 %: {ends['low']:,.3g} – {ends['high']:,.3g})" if ends else ""
-        rows.append(("price", f"{document['cost_usd']:,.4g} USD{per}"))
+    rows += _price_rows(document)
     if document["energy_joules"] is not None:
         rows.append(("energy", f"{document['energy_joules'] / 3.6e9:,.4g} MWh"))
+    return rows
+
+
+def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows of what the run costs, where the catalogue has a price."""
+    if document["cost_usd"] is None:
+        return []
+    rows = [("price", f"{document['cost_usd']:,.4g} USD")]
+    each, ends = (part.get("usd_per_million_tokens") for part in (document, document["interval"]))
+    if each is not None:
+        sure = f" (80 %: {ends['low']:,.3g} – {ends['high']:,.3g})" if ends else ""
+        rows.append(("  a million tokens", f"{each:,.3g} USD{sure}"))
     return rows
 
 

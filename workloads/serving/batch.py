@@ -80,14 +80,16 @@ class Speculating:
     def __init__(self, speculation: Speculation, rng: np.random.Generator) -> None:
         self.width = speculation.tokens + 1
         self._speculation, self._rng = speculation, rng
-        self._left: dict[int, int] = {}
+        self._requests = np.empty(0, np.int64)
+        self._left = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return len(self._left)
 
     def add(self, request: int, tokens: int) -> None:
         """Add a request with so many tokens to generate."""
-        self._left[request] = tokens
+        self._requests = np.append(self._requests, request)
+        self._left = np.append(self._left, tokens)
 
     def steps(self) -> int:
         """Passes until the next request may be done: the next may be the last."""
@@ -95,19 +97,17 @@ class Speculating:
 
     def left(self) -> Iterator[tuple[int, int]]:
         """Requests, and the tokens that each still has to generate."""
-        return iter(self._left.items())
+        return zip(self._requests.tolist(), self._left.tolist(), strict=True)
 
     def advance(self, steps: int) -> tuple[int, list[int]]:
         """Make so many passes; returns all requests' tokens together, and the finished requests."""
         tokens, done = 0, []
         for _ in range(steps):
-            drawn = self._speculation.draw(len(self._left), self._rng)
-            for (request, left), several in zip(list(self._left.items()), drawn, strict=True):
-                taken = min(left, int(several))
-                tokens += taken
-                if taken == left:
-                    done.append(request)
-                    del self._left[request]
-                else:
-                    self._left[request] = left - taken
+            taken = np.minimum(self._left, self._speculation.draw(len(self._left), self._rng))
+            tokens += int(taken.sum())
+            self._left = self._left - taken
+            goes_on = self._left > 0
+            if not goes_on.all():
+                done += self._requests[~goes_on].tolist()
+                self._requests, self._left = self._requests[goes_on], self._left[goes_on]
         return tokens, done
