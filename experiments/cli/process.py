@@ -57,13 +57,13 @@ def load_matplotlib() -> None:
     """
     from matplotlib import artist
 
-    described, general = artist.kwdoc, artist.Artist.set
+    described, general = getattr(artist, "kwdoc", None), artist.Artist.set
     artist.kwdoc = lambda artist: ""
     mark = vars(general).pop(OWN_SET, None)
     try:
         importlib.import_module("matplotlib.figure")
     finally:
-        artist.kwdoc = described
+        artist.kwdoc = described  # type: ignore[assignment]
         if mark is not None:
             setattr(general, OWN_SET, mark)
 
