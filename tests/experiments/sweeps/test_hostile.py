@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -256,6 +257,8 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        # Dask leaves sockets of dead servers to the collector, which would warn in a later test.
+        gc.collect()
 
 
 @pytest.fixture
