@@ -86,15 +86,13 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
 def _first_interval(search: Search) -> dict[str, Any]:
     """Interval of the time of the first plan, and of what follows from it."""
     first = search.finalists[0]
-    ends, cost = plan_interval(search, first), first.cost
-    follows = {
-        "mfu": first.mfu,
-        "cost_usd": cost.cost_usd,
-        "usd_per_million_tokens": cost.usd_per_million_tokens,
-        "energy_joules": cost.energy_joules,
-    }
-    scaled = {name: ends.scaled(value) for name, value in follows.items() if value is not None}
-    return {**ends.document(), **scaled}
+    cost = first.cost
+    return plan_interval(search, first).document(
+        mfu=first.mfu,
+        cost_usd=cost.cost_usd,
+        usd_per_million_tokens=cost.usd_per_million_tokens,
+        energy_joules=cost.energy_joules,
+    )
 
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:

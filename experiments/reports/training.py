@@ -75,17 +75,15 @@ def _disturbed(run: Iteration) -> dict[str, float]:
 
 def interval_document(run: Iteration) -> dict[str, Any]:
     """Interval of the time of a step, and of what follows from it: rates, price and energy."""
-    ends, cost = run.interval, run.cost
-    follows = {
-        "tokens_per_s": run.tokens_per_s,
-        "mfu": run.mfu,
-        "hfu": run.hfu,
-        "cost_usd": cost.cost_usd,
-        "usd_per_million_tokens": cost.usd_per_million_tokens,
-        "energy_joules": cost.energy_joules,
-    }
-    scaled = {name: ends.scaled(value) for name, value in follows.items() if value is not None}
-    return {**ends.document(), **scaled}
+    cost = run.cost
+    return run.interval.document(
+        tokens_per_s=run.tokens_per_s,
+        mfu=run.mfu,
+        hfu=run.hfu,
+        cost_usd=cost.cost_usd,
+        usd_per_million_tokens=cost.usd_per_million_tokens,
+        energy_joules=cost.energy_joules,
+    )
 
 
 def stated(plan: ParallelPlan) -> dict[str, Any]:

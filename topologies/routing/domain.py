@@ -150,9 +150,7 @@ def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], 
         _around(axis.size, at[a], to[a], ties_up) if axis.wrap else to[a] - at[a]
         for a, axis in enumerate(shape.axes)
     ]
-    hops = [np.abs(steps_along) for steps_along in steps]
-    ptr = _pointers(np.sum(hops, axis=0))
-    link = np.empty(int(ptr[-1]), np.int32)
+    hops, ptr, link = _room_for(steps)
     table, stride = axis_links(shape), strides(shape.sizes)
     chip, begin = src.astype(np.int64), ptr[:-1].copy()
     for a in order:
@@ -169,6 +167,13 @@ def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], 
         begin += hops[a]
         chip += (to[a] - at[a]) * stride[a]
     return Routes(ptr, link)
+
+
+def _room_for(steps: list[IntArray]) -> tuple[list[IntArray], IntArray, IntArray]:
+    """Hops of each pair along each axis, where the links of its route begin, and room for them."""
+    hops = [np.abs(steps_along) for steps_along in steps]
+    ptr = _pointers(np.sum(hops, axis=0))
+    return hops, ptr, np.empty(int(ptr[-1]), np.int32)
 
 
 def _walk(
@@ -238,9 +243,7 @@ def _tiered_routes(
         else np.where(at[t] != to[t], np.int32(2 if shape.planes[t] else 1), np.int32(0))
         for t, tier in enumerate(shape.tiers)
     ]
-    hops = [np.abs(steps_along) for steps_along in steps]
-    ptr = _pointers(np.sum(hops, axis=0))
-    link = np.empty(int(ptr[-1]), np.int32)
+    hops, ptr, link = _room_for(steps)
     first, stride = _first_link(shape), strides(shape.sizes)
     chip, begin = src.astype(np.int32), ptr[:-1].copy()
     for t in order:

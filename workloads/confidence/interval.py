@@ -52,6 +52,20 @@ class Interval:
         """
         return {"low": number / self.factor, "high": number * self.factor}
 
-    def document(self) -> dict[str, Any]:
-        """Return the keys of the command line's JSON."""
-        return {"level": self.level, "low": self.low, "high": self.high, "basis": self.basis}
+    def document(self, **following: float | None) -> dict[str, Any]:
+        """Return the keys of the command line's JSON.
+
+        Parameters
+        ----------
+        **following : float or None
+            Numbers in proportion to this one, each in its own unit, whose ends are added under
+            their names; None for one that is not known.
+
+        Examples
+        --------
+        >>> list(Interval(8.0, 12.5).document(mfu=0.4, cost_usd=None))
+        ['level', 'low', 'high', 'basis', 'mfu']
+        """
+        ends = {name: self.scaled(value) for name, value in following.items() if value is not None}
+        keys = {"level": self.level, "low": self.low, "high": self.high, "basis": self.basis}
+        return keys | ends
