@@ -144,12 +144,12 @@ def test_times_of_different_kinds_share_nothing_that_was_measured() -> None:
     assert margin(tensor, sharded) == margin(sharded, tensor) == alone
 
 
-def _left_out() -> dict[str, tuple[float, float]]:
-    """Coverage and median half-width of each training table by the residuals of all others."""
+def _left_out(family: str) -> dict[str, tuple[float, float]]:
+    """Coverage and median half-width of each table of a family by the residuals of all others."""
     known = shipped_residuals()
     answer = {}
     for table, rows in known.by_table.items():
-        timed = [row for row in rows if FAMILY[row.kind] == "training"]
+        timed = [row for row in rows if FAMILY[row.kind] == family]
         if not timed:
             continue
         others = known.without(table)
@@ -163,12 +163,22 @@ def _left_out() -> dict[str, tuple[float, float]]:
 
 
 def test_intervals_cover_training_tables_that_were_left_out() -> None:
-    covered = _left_out()
+    covered = _left_out("training")
     shares = [share for share, _ in covered.values()]
     assert 0.75 <= float(np.mean(shares)) <= 0.92
     assert float(np.median([wide for _, wide in covered.values()])) <= 0.18
     poor = {table for table, (share, _) in covered.items() if share < 0.6}
     assert poor <= {"nanotron_h100"}, "research code of its own kind, which no other table knows"
+
+
+@pytest.mark.parametrize(("family", "least_covered"), [("serving", 0.75), ("first_token", 0.4)])
+def test_intervals_cover_serving_tables_that_were_left_out(
+    family: str, least_covered: float
+) -> None:
+    """First tokens of mixtures wait in their engines, which is not modelled, and are worst."""
+    shares = [share for share, _ in _left_out(family).values()]
+    assert float(np.mean(shares)) >= 0.75
+    assert min(shares) >= least_covered
 
 
 def test_plain_shapes_are_the_model_itself() -> None:
