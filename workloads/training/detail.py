@@ -22,19 +22,24 @@ class Detail:
     Attributes
     ----------
     level : {"auto", "chunk", "flow", "collective", "rank-vector"}
-        ``auto`` takes the rank vector when more than 1,024 different ranks are run and no
-        fault strikes, else whole collectives; ``chunk`` writes these out, for all ranks.
+        Unit in which communication is simulated. ``collective`` runs each collective as one op;
+        ``chunk`` writes out its messages for all ranks; ``flow`` does so and lets messages share
+        the bandwidth of links; ``rank-vector`` keeps no trace, only the times of all ranks.
+        ``auto`` takes the rank vector when more than 1,024 different ranks are run and no fault
+        strikes, else ``collective``.
     engine : {"fast", "reference"}
+        The compiled engine, or the one in SimPy, which is slower and equal to the picosecond.
     folded : bool
-        Run equal ranks once. The times are the same either way.
+        Simulate ranks that do the same once. The times are the same either way.
     iterations : int
         Optimizer steps in a row, which overlap where the plan lets them.
     faults : sequence of Fault
         Resources that slow down or die; the ranks that they strike are not folded.
     disturbed : Disturbance, optional
-        Jitter and stragglers; every rank is then run.
-    chips : int array, optional
-        Rank order: the chip of rank 0, 1, …; ascending by default.
+        Jitter and stragglers; every rank is then simulated.
+    chips : int array (chips of the plan,), optional
+        Chip that holds the first ranks, the chip that holds the next, and so on; ascending by
+        default.
     allow_oversized : bool
         Run a plan that does not fit in memory.
     partial : bool
@@ -63,10 +68,11 @@ class Detail:
 
 
 MOST_ITERATIONS = 1000
+"""Largest number of optimizer steps in a row."""
 
 
 class DetailFields(TypedDict, total=False):
-    """Fields of a :class:`Detail` as keywords."""
+    """Fields of :class:`Detail` as keyword arguments, for type checkers."""
 
     level: str
     engine: str

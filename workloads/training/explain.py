@@ -1,4 +1,4 @@
-"""Parts of an iteration: every step with its calls and time, and the numbers behind it."""
+"""Explanation of an iteration: the time of each kernel and collective, and the inputs behind it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 def steps(run: Iteration) -> pd.DataFrame:
-    """Every step of every stage, the costliest first.
+    """Return every kernel and collective of every stage, those with the longest total time first.
 
     Returns
     -------
     DataFrame
-        ``stage``, ``step``, ``what``; ``calls`` on one rank; ``call_s``, ``total_s`` [s];
-        ``size_bytes`` of a communication and the ``ranks`` that meet; ``flops_per_s`` is left to
-        the reader; ``provenance`` of a kernel's time.
+        ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
+        ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's
+        buffer [B] and the ``ranks`` that take part; ``provenance`` of the time.
     """
     program = run.program
     rows = []
     for stage, stream in enumerate(program.streams):
-        step, calls = np.unique(stream.ops.step, return_counts=True)
-        for number, count in zip(step.tolist(), calls.tolist(), strict=True):
-            op = program.steps[number]
-            each = _talk_s(run, stage, number) if op.axis else program.step_ps[number] / PS_PER_S
-            rows.append(_row(run, stage, op, count, each))
+        numbers, calls = np.unique(stream.ops.step, return_counts=True)
+        for number, count in zip(numbers.tolist(), calls.tolist(), strict=True):
+            step = program.steps[number]
+            if step.axis:
+                call_s = _communication_s(run, stage, number)
+            else:
+                call_s = program.step_ps[number] / PS_PER_S
+            rows.append(_row(run, stage, step, count, call_s))
     frame = pd.DataFrame(rows)
     return frame.sort_values("total_s", ascending=False, ignore_index=True)
 
 
-def _row(run: Iteration, stage: int, step: LayerOp, calls: int, each: float) -> dict[str, Any]:
+def _row(run: Iteration, stage: int, step: LayerOp, calls: int, call_s: float) -> dict[str, Any]:
     return {
         "stage": stage,
         "step": step.name,
         "what": step.what,
         "calls": calls,
-        "call_s": each,
-        "total_s": calls * each,
+        "call_s": call_s,
+        "total_s": calls * call_s,
         "operation": step.collective,
         "size_bytes": step.size_bytes,
         "ranks": _ranks(run.plan, step),
@@ -53,7 +56,7 @@ def _row(run: Iteration, stage: int, step: LayerOp, calls: int, each: float) -> 
 
 
 def _ranks(plan: ParallelPlan, step: LayerOp) -> int:
-    """Ranks that meet in a step."""
+    """Ranks that take part in a step."""
     if step.collective in ("", "send"):
         return 1
     groups = {
@@ -68,21 +71,21 @@ def _ranks(plan: ParallelPlan, step: LayerOp) -> int:
     return groups.get(step.axis, 2)
 
 
-def _talk_s(run: Iteration, stage: int, number: int) -> float:
-    """Time of a communication of a stage, the slowest of its groups [s]."""
+def _communication_s(run: Iteration, stage: int, number: int) -> float:
+    """Duration of the communication step of this number in the slowest group of a stage [s]."""
     program = run.program
     step = program.streams[stage].ops.step
-    slowest = 0
+    slowest_ps = 0
     for exchange in program.exchanges:
         for role in program.roles(exchange):
             if role.stage == stage:
                 calls = step[role.ops] == number
-                slowest = max(slowest, int(exchange.duration_ps[:, calls].max(initial=0)))
-    return slowest / PS_PER_S
+                slowest_ps = max(slowest_ps, int(exchange.duration_ps[:, calls].max(initial=0)))
+    return slowest_ps / PS_PER_S
 
 
 def inputs(run: Iteration) -> pd.DataFrame:
-    """Numbers of the catalogue behind the times: value, grade and source of each.
+    """Return the catalogue's numbers behind the times, each with its value, grade and source.
 
     Returns
     -------
@@ -112,12 +115,16 @@ def inputs(run: Iteration) -> pd.DataFrame:
 
 
 def _read_for(chip: str, catalogue: Catalogue, part: str) -> list[str]:
-    """Quantities of a part that hold for a chip; one that names the chip replaces the general."""
+    """Quantities of a part that hold for a chip.
+
+    A quantity whose name ends with a chip, such as ``scheduling_trn2``, is read for that chip alone
+    and replaces the general one, ``scheduling``.
+    """
     names = catalogue.quantities(part)
     chips = [other for other in catalogue.parts() if catalogue.has(other, "family")]
-    of_others = tuple(f"_{other}" for other in chips if other != chip)
+    other_chips = tuple(f"_{other}" for other in chips if other != chip)
     return [
-        name for name in names if not name.endswith(of_others) and f"{name}_{chip}" not in names
+        name for name in names if not name.endswith(other_chips) and f"{name}_{chip}" not in names
     ]
 
 
@@ -126,4 +133,6 @@ _CHIP = (
     "hbm_bandwidth", "link_bandwidth", "z_link_bandwidth", "link_latency", "collective_step",
     "collective_launch", "collective_efficiency", "hbm_in_collectives", "nic_bandwidth",
 )  # fmt: skip
+"""Quantities of a chip that the times of a step depend on."""
 _FABRIC = ("step_latency", "efficiency", "oversubscription", "port_bandwidth", "radix")
+"""Quantities of the network between servers that the times of a step depend on."""

@@ -1,4 +1,4 @@
-"""A training step in one call: model, cluster and plan, each by name, by field or as it is."""
+"""The function ``train``: a training step from model, cluster and plan, by name or as objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
 
 PLAN = frozenset(field.name for field in fields(ParallelPlan))
+"""Names of the fields of a plan."""
 DETAIL = frozenset(field.name for field in fields(Detail))
+"""Names of the fields of a detail; no field of a plan has the same name."""
 
 
 def train(
@@ -39,15 +41,15 @@ def train(
     cluster : Cluster or str
         A cluster or its name, as :func:`cluster_sim.cluster` takes it.
     plan : Plan, optional
-        By default one of the stated fields; data parallelism fills the cluster, with 16
-        microbatches of sequences of 4,096 tokens for every replica.
+        By default a plan with the fields in ``stated``: data parallelism fills the cluster, and
+        every replica has 16 microbatches of sequences of 4,096 tokens.
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
     progress : function of (str, int, int), optional
-        Told how far a rank-vector run is.
+        Called with how far a rank-vector run is.
     **stated
-        Fields of the plan, such as ``tp=8``, and of the detail, such as ``level="chunk"``; they
-        change the plan and the detail that are given.
+        Fields of the plan, such as ``tp=8``, and of the detail, such as ``level="chunk"``. They
+        replace the fields of a ``plan`` and a ``detail`` that are passed as well.
 
     Returns
     -------
@@ -69,14 +71,14 @@ def train(
     >>> abs(sum(step.breakdown_s.values()) - step.time_s) < 1e-9
     True
     """
-    of_plan, of_detail = _sorted(stated)
-    shape, machine = as_model(model), as_cluster(cluster)
-    chosen = complete(of_plan, shape, machine) if plan is None else replace(plan, **of_plan)
-    return iteration(shape, machine, chosen, detail, progress=progress, **of_detail)
+    plan_fields, detail_fields = _plan_and_detail_fields(stated)
+    model, cluster = as_model(model), as_cluster(cluster)
+    plan = complete(plan_fields, model, cluster) if plan is None else replace(plan, **plan_fields)
+    return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
 
 
-def _sorted(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stated fields of a plan, and those of a detail."""
+def _plan_and_detail_fields(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide keyword arguments into fields of a plan and fields of a detail."""
     for name in stated:
         if name not in PLAN | DETAIL:
             near = suggestion(name, PLAN | DETAIL)

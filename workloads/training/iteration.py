@@ -1,4 +1,4 @@
-"""A training iteration: from model, plan and cluster to a trace and its breakdown."""
+"""Simulation of a training iteration: from model, plan and cluster to a trace and its breakdown."""
 
 from __future__ import annotations
 
@@ -8,32 +8,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
-import numpy as np
-
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies import display
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
 from workloads.economics import StepCost, step_cost
-from workloads.kernels.precision import TRAINING, check_precision
 from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
-from workloads.training.detail import Detail, DetailFields
-from workloads.training.execution.levels import (
-    LARGEST_ENGINE_RANKS,
-    WRITTEN_OUT,
-    Ready,
-    automatic,
-    ready,
+from workloads.training.checks import (
+    check_plausible,
+    check_step,
+    chip_catalogue,
+    peak_flops_per_s,
 )
+from workloads.training.detail import Detail, DetailFields
+from workloads.training.execution.levels import WRITTEN_OUT, Ready, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
-from workloads.training.execution.size import check_size, estimated_size
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.memory.memory import Memory, check_memory, worst
-from workloads.training.plan.checks import check_model, check_ranks, check_runtime
+from workloads.training.memory.memory import Memory
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import (
@@ -42,7 +35,6 @@ from workloads.training.program.breakdown import (
     hidden_and_exposed,
     overlapped_s,
 )
-from workloads.training.program.expert_exchange import routing_mistake
 from workloads.training.program.fold import affected_ranks, fold
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
@@ -61,26 +53,28 @@ class Iteration:
 
     Attributes
     ----------
-    model, plan, cluster
-        What was asked for.
+    model : Model
+    plan : ParallelPlan
+    cluster : Cluster
     program : Program
-        As it was run, folded or not.
+        Program that was run, folded or not.
     trace : Trace or RankVector
-        A trace at the collective level; at the rank-vector level the sums over all ranks.
+        Start and end of every op; at the rank-vector level only the sums over all ranks.
     memory : Memory
         Memory of the rank that needs most.
     build_s, simulate_s : float
         Wall-clock time of building the schedule and of running it [s].
     peak_flops_per_s : float
-        Headline of a chip in the plan's precision: what MFU divides by.
+        Headline rate of a chip in the plan's precision, by which MFU divides.
     iterations : int
-        Optimizer steps that were run in a row; results are of one, in the mean.
+        Optimizer steps that were run in a row; all results are the mean of one step.
     undisturbed : Trace or None
-        The same run without its faults.
+        Trace of the same schedule without its faults; None for a run that had no fault.
     level : {"chunk", "flow", "collective", "rank-vector"}
         Level of detail at which it was run.
     ops : int
-        Ops of the run; a trace of chunks has fewer.
+        Ops that were simulated. A trace at the chunk level has fewer: it joins the chunks of each
+        collective.
     """
 
     model: Model
@@ -99,12 +93,12 @@ class Iteration:
 
     @property
     def iteration_s(self) -> float:
-        """Length of the iteration [s]."""
+        """Duration of one optimizer step [s]."""
         return self.trace.total_s / self.iterations
 
     @property
     def time_s(self) -> float:
-        """Length of the iteration [s]."""
+        """Duration of one optimizer step [s], under the name that all results have."""
         return self.iteration_s
 
     @property
@@ -139,36 +133,34 @@ class Iteration:
 
     @property
     def folded(self) -> bool:
-        """Return whether equal ranks were run once and counted."""
+        """Return whether ranks that do the same were simulated once and counted."""
         return len(self.program) < self.plan.ranks
 
     @property
     def shares_memory(self) -> bool:
-        """Return whether ops that overlapped were slowed where they asked too much of a memory."""
+        """Return whether kernels and collectives that overlap slow each other in memory."""
         return self.level == "collective" and self.program.memory_bytes_per_s > 0
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens trained on a second, all chips together."""
+        """Trained tokens a second of all chips together."""
         return self.plan.tokens / self.iteration_s
 
     @property
     def model_flops_per_s_per_chip(self) -> float:
-        """Model FLOPs, causal and without recomputation, a second and chip."""
-        needed = trained_flops(self.model, self.plan)
-        return needed / self.iteration_s / self.chips
+        """Model FLOPs a second and chip, with causal attention and without recomputation."""
+        return trained_flops(self.model, self.plan) / self.iteration_s / self.chips
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs over the headline peak."""
+        """Model FLOPs utilization: the share of the headline peak that model FLOPs reach."""
         return self.model_flops_per_s_per_chip / self.peak_flops_per_s
 
     @property
     def hfu(self) -> float:
-        """Model FLOPs and recomputed FLOPs over the headline peak."""
-        again = recomputed_flops(self.model, self.plan)
-        more = again * self.plan.tokens / self.iteration_s / self.chips
-        return self.mfu + more / self.peak_flops_per_s
+        """Hardware FLOPs utilization: as MFU, with the recomputed FLOPs."""
+        recomputed = recomputed_flops(self.model, self.plan) * self.plan.tokens
+        return self.mfu + recomputed / self.iteration_s / self.chips / self.peak_flops_per_s
 
     @property
     def ranks(self) -> pd.DataFrame:
@@ -183,20 +175,20 @@ class Iteration:
 
     @cached_property
     def _times(self) -> CategoryTimes | None:
-        """Times that breakdown and overlap are made of, computed once for a trace."""
+        """Times from which breakdown and overlap follow; None for a run without a trace."""
         return hidden_and_exposed(self.trace) if isinstance(self.trace, Trace) else None
 
     @property
     def breakdown_s(self) -> dict[str, float]:
-        """Mean over all ranks by category [s]."""
+        """Time of a step by category [s], mean over all ranks; the parts sum to the step."""
         return {part: total / self.iterations for part, total in self._rank_times.mean_s().items()}
 
     @property
     def undisturbed_s(self) -> float | None:
-        """Length of the iteration without its jitter, stragglers and faults [s]; None if none."""
+        """Duration of the step without jitter, stragglers and faults [s]; None if it had none."""
         if isinstance(self.trace, RankVector):
-            usual_ps = self.trace.undisturbed_ps
-            return None if usual_ps is None else usual_ps / PS_PER_S / self.iterations
+            total_ps = self.trace.undisturbed_ps
+            return None if total_ps is None else total_ps / PS_PER_S / self.iterations
         return None if self.undisturbed is None else self.undisturbed.total_s / self.iterations
 
     @property
@@ -213,8 +205,8 @@ class Iteration:
 
     @cached_property
     def provenance(self) -> Mapping[str, str]:
-        """Provenance of each kind of input, the worst of its parts."""
-        return provenance(self.program, _numbers(self.cluster), self.cluster.chip)
+        """Provenance of each kind of input: the worst grade among the numbers that it used."""
+        return provenance(self.program, chip_catalogue(self.cluster), self.cluster.chip)
 
 
 def iteration(
@@ -237,7 +229,7 @@ def iteration(
     detail : Detail, optional
         Level of detail of the step, and what disturbs it.
     progress : function of (str, int, int), optional
-        Told how far a rank-vector run is.
+        Called with how far a rank-vector run is.
     shared : SharedParts, optional
         Parts of programs that several steps on this cluster have in common.
     **changes
@@ -258,114 +250,50 @@ def iteration(
     >>> abs(sum(step.breakdown_s.values()) - step.iteration_s) < 1e-9
     True
     """
-    how = replace(detail or Detail(), **changes)
-    shapes = RankShapes(model, plan, cluster.chip, _numbers(cluster))
-    needed = _checked(shapes, cluster, how)
-    begun = time.perf_counter()
-    level, built_program, run = _built(shapes, cluster, how, shared)
-    built = time.perf_counter()
-    trace, undisturbed = run.run(how.engine, progress)
+    detail = replace(detail or Detail(), **changes)
+    shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
+    memory = check_step(shapes, cluster, detail)
+    build_start = time.perf_counter()
+    level, built_program, run = _build(shapes, cluster, detail, shared)
+    run_start = time.perf_counter()
+    trace, undisturbed = run.run(detail.engine, progress)
     step = Iteration(
-        *(model, plan, cluster, built_program, trace, needed),
-        built - begun,
-        time.perf_counter() - built,
-        peak_flops_per_s=_peak(shapes.catalogue, cluster.chip, plan.precision),
-        iterations=how.iterations,
+        *(model, plan, cluster, built_program, trace, memory),
+        run_start - build_start,
+        time.perf_counter() - run_start,
+        peak_flops_per_s=peak_flops_per_s(shapes),
+        iterations=detail.iterations,
         undisturbed=undisturbed,
         level=level,
         ops=run.ops(trace),
     )
-    _check_plausible(step)
+    check_plausible({"MFU": step.mfu, "HFU": step.hfu}, shapes)
     return step
 
 
-def _built(
-    shapes: RankShapes, cluster: Cluster, how: Detail, shared: SharedParts | None
+def _build(
+    shapes: RankShapes, cluster: Cluster, detail: Detail, shared: SharedParts | None
 ) -> tuple[str, Program, Ready]:
-    """Return the chosen level, the program (folded where possible), and its part that is run."""
-    whole = program(shapes, place(shapes.plan, cluster, how.chips), how.iterations, shared)
-    if how.folded and not how.disturbed and how.level not in WRITTEN_OUT:
-        whole = fold(whole, affected_ranks(whole, how.faults))
-    level = automatic(whole, how.faults) if how.level == "auto" else how.level
-    run = ready(whole, cluster, level, how.faults, how.disturbed, engine=how.engine)
-    return level, whole, run
-
-
-def _check_plausible(step: Iteration) -> None:
-    """Refuse a result that no chip can reach, as wrong values of a chip give.
-
-    A share of the peak above 1 is the same as a step shorter than its arithmetic at the peak.
-    """
-    for name, share in (("MFU", step.mfu), ("HFU", step.hfu)):
-        if not 0 < share <= 1:
-            raise InputError(
-                f"{name} is {share:.3g}, but no step is shorter than its arithmetic at the peak of "
-                f"{step.cluster.chip}, {step.peak_flops_per_s:.3g} FLOP/s. Correct that chip's "
-                f"{step.plan.precision}_peak and {step.plan.precision}_matmul."
-            )
-
-
-def _checked(shapes: RankShapes, cluster: Cluster, how: Detail) -> Memory:
-    """Refuse a plan that does not suit model, cluster or process; returns a rank's memory."""
-    model, plan = shapes.model, shapes.plan
-    _peak(shapes.catalogue, shapes.chip, plan.precision)
-    check_model(plan, model)
-    check_runtime(plan, cluster)
-    if not how.partial or plan.ranks > cluster.chips * plan.ranks_per_chip:
-        check_ranks(plan, cluster.chips)
-    if plan.routed_nodes:
-        _check_routed(plan, cluster, how)
-    _check_room(shapes, how)
-    needed = worst(model, plan, shapes.catalogue, cluster.chip)
-    if not how.allow_oversized:
-        check_memory(needed, plan)
-    return needed
-
-
-def _check_routed(plan: ParallelPlan, cluster: Cluster, how: Detail) -> None:
-    """Refuse tokens that are sent once to each server where no exchange works that way."""
-    if how.level in WRITTEN_OUT:
-        raise InputError(
-            f"--level {how.level} writes out a copy for each expert of a token, not routed nodes "
-            f"{plan.routed_nodes}. Use --level collective."
-        )
-    chips = None if how.chips is None else np.asarray(how.chips, np.int64)
-    mistake = routing_mistake(plan, cluster, chips)
-    if mistake:
-        raise InputError(mistake)
-
-
-def _check_room(shapes: RankShapes, how: Detail) -> None:
-    """Refuse a run of more ops than this process has room for."""
-    ranks = shapes.plan.ranks
-    every = not how.folded or bool(how.disturbed) or how.level in WRITTEN_OUT
-    level = how.level
+    """Return the level at which the step is run, its program, and the run that starts it."""
+    placement = place(shapes.plan, cluster, detail.chips)
+    step_program = program(shapes, placement, detail.iterations, shared)
+    # Jitter gives every rank times of its own, and levels that write out messages need every
+    # sender, so only undisturbed runs of whole collectives can count equal ranks.
+    if detail.folded and not detail.disturbed and detail.level not in WRITTEN_OUT:
+        step_program = fold(step_program, affected_ranks(step_program, detail.faults))
+    level = detail.level
     if level == "auto":
-        level = "rank-vector" if every and ranks > LARGEST_ENGINE_RANKS else "collective"
-        level = "collective" if how.faults else level
-    size = estimated_size(shapes, how.iterations, every_rank=every)
-    check_size(size, level, how.engine, ranks)
-
-
-def _numbers(cluster: Cluster) -> Catalogue:
-    if not cluster.chip:
-        raise InputError(
-            f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
-            "Use a named machine such as trn2-ultraserver:16."
-        )
-    return cluster.catalogue or shipped_catalogue()
-
-
-def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
-    """Headline of a chip in a precision [FLOP/s]."""
-    check_precision(precision, chip, catalogue, TRAINING, "train")
-    return catalogue.value(chip, f"{precision}_peak")
+        level = automatic(step_program, detail.faults)
+    faults, disturbed = detail.faults, detail.disturbed
+    run = ready(step_program, cluster, level, faults, disturbed, engine=detail.engine)
+    return level, step_program, run
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
     """Recomputed FLOPs of the backward pass for one token.
 
-    The fused kernel's own recomputation of scores is part of the kernel, not of the plan.
+    Scores that the fused attention kernel computes again are part of that kernel's time whatever
+    the plan says, so they are not counted.
     """
     if plan.recompute == "full":
         layers = forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden

@@ -1,4 +1,4 @@
-"""Checks that a plan divides a model, and has the ranks of a cluster."""
+"""Checks that a plan suits a model and a cluster."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from workloads.training.plan.plan import ParallelPlan
 
 RUNTIME = ParallelPlan().runtime
 """Runtime of a plan that states none."""
-ENDS = 2
+CHUNKS_WITHOUT_LAYERS = 2
 """Chunks that need no layer: the first, with the embedding, and the last, with the output layer."""
 
 
 def check_model(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a plan that does not divide the model.
+    """Refuse a plan whose degrees do not divide the sizes of the model.
 
     Raises
     ------
     InputError
-        With the numbers and the nearest that works.
+        The message has the size, the degree, and the nearest degree that works.
     """
     _check_tp(plan, model)
     _check_cp(plan, model)
     _check_model_experts(plan, model)
     stages = plan.pp * plan.vpp
-    if stages > model.layers + ENDS:
+    if stages > model.layers + CHUNKS_WITHOUT_LAYERS:
         raise InputError(
             f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
             f"{model.layers} layers. Use pp {nearest(plan.pp, model.layers)} or less."
@@ -42,7 +42,7 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
 
 
 def _check_tp(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a tensor parallel degree that leaves a remainder anywhere."""
+    """Refuse a tensor-parallel degree that leaves a remainder of any size that it divides."""
     sizes = {"attention heads": model.heads}
     if model.moe_layers < model.layers:
         sizes["feed-forward columns"] = model.ffn
@@ -53,6 +53,7 @@ def _check_tp(plan: ParallelPlan, model: Model) -> None:
         for what, size in sizes.items()
         if size % plan.tp
     ]
+    # With more ranks than key-value heads, each head is copied to as many ranks.
     if model.kv_heads % plan.tp and plan.tp % model.kv_heads:
         mistakes.append(
             f"tp {plan.tp} neither divides the {model.kv_heads} key-value heads of {model.name} "
@@ -64,17 +65,20 @@ def _check_tp(plan: ParallelPlan, model: Model) -> None:
 
 
 def _check_cp(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a context parallel degree that does not cut a causal sequence into equal work."""
+    """Refuse a context-parallel degree that does not cut a causal sequence into equal work."""
     if plan.cp == 1:
         return
-    _divides("2 × cp", 2 * plan.cp, "tokens of a sequence", plan.seq, model)
+    # Each rank takes one part from the beginning of the sequence and one from its end, as late
+    # tokens see more keys than early ones.
+    _check_divides("2 × cp", 2 * plan.cp, "tokens of a sequence", plan.seq, model)
     if plan.attention == "unfused":
         raise InputError(f"cp {plan.cp} needs fused attention. Use --attention fused or cp 1.")
 
 
 def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
-    some = model.experts
-    if some is None:
+    """Refuse degrees that do not divide the model's experts, and experts of a dense model."""
+    experts = model.experts
+    if experts is None:
         if plan.ep > 1:
             raise InputError(f"ep {plan.ep} divides experts, but {model.name} has none. Use ep 1.")
         if plan.capacity_factor:
@@ -83,12 +87,13 @@ def _check_model_experts(plan: ParallelPlan, model: Model) -> None:
                 f"{model.name} has none. Leave it out."
             )
         return
-    _divides("ep", plan.ep, "experts of a layer", some.count, model)
-    _divides("etp", plan.expert_tp, "columns of an expert", some.ffn, model)
-    _divides("tp", plan.tp, "columns of the shared expert", some.shared_ffn, model)
+    _check_divides("ep", plan.ep, "experts of a layer", experts.count, model)
+    _check_divides("etp", plan.expert_tp, "columns of an expert", experts.ffn, model)
+    _check_divides("tp", plan.tp, "columns of the shared expert", experts.shared_ffn, model)
 
 
-def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None:
+def _check_divides(name: str, degree: int, what: str, size: int, model: Model) -> None:
+    """Refuse the degree of this name where it does not divide a size of the model."""
     if size % degree:
         raise InputError(
             f"{size:,} {what} of {model.name} are not divisible by {name} {degree}. "
@@ -97,7 +102,7 @@ def _divides(name: str, degree: int, what: str, size: int, model: Model) -> None
 
 
 def check_runtime(plan: ParallelPlan, cluster: Cluster) -> None:
-    """Refuse a runtime that the plan states on a machine whose steps it would not change.
+    """Refuse a Trainium runtime on a machine of another chip, whose steps it would not change.
 
     Raises
     ------
@@ -148,12 +153,12 @@ Reduce dp to 5 or use 96 chips.
 
 
 def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> int:
-    """Data parallel degree that fills a cluster.
+    """Data-parallel degree that fills a cluster.
 
     Raises
     ------
     InputError
-        When the other degrees do not divide the cluster.
+        For other degrees whose product does not divide the ranks of the cluster.
     """
     room, replica = chips * ranks_per_chip, tp * pp * cp
     if replica > room or room % replica:

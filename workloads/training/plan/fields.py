@@ -1,4 +1,4 @@
-"""Values that the fields of a plan may have, each checked by itself."""
+"""Values that each field of a plan may have, whatever the other fields are."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ CHOICES = {
     "train_only": ("", "attention", "mlp", "output"),
     "runtime": ("compiled", "eager", "xla"),
 }
-"""Choices of each field that has some; ``schedule`` has those of the registry."""
+"""Allowed values of fields with a fixed list; ``schedule`` may have any name of the registry."""
 
 ORDER = ("tp", "cp", "dp", "pp")
-"""Axes of ranks."""
+"""Axes of ranks in their default order, the fastest-changing first."""
 COUNTS = (
     "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq", "ranks_per_chip",
     "recompute_every",
 )  # fmt: skip
 """Fields that are whole numbers of at least 1."""
 OPTIONAL = ("etp", "bucket_bytes", "lora_rank", "routed_nodes")
-"""Fields that are whole numbers, 0 for the usual."""
+"""Fields that are whole numbers, of which 0 stands for the default."""
 FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")
+"""Fields that are true or false."""
 SHOWN = 40
 """Characters of a value that a message repeats."""
 MOST_CAPACITY = 1024
-"""Largest room of an expert over the mean: that of all tokens where 1,024 experts have one each."""
+"""Largest capacity factor: with it, each of 1,024 experts has room for all tokens."""
 
 
 def shown(value: object) -> str:
-    """A value as a message repeats it, without the middle of a long one."""
+    """Return a value as an error message repeats it: a long one is cut off."""
     if isinstance(value, int) and abs(value) >= 10**SHOWN:
+        # repr of a number of over 4,300 digits raises, so its digits are counted from its bits.
         return f"a number of {value.bit_length() * 0.30103:,.0f} digits"
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
@@ -65,7 +67,7 @@ def _schedule(_name: str, value: object) -> None:
     pipeline_schedule(str(value))
 
 
-def _skew(name: str, value: object) -> None:
+def _routing_skew(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{name} is {shown(value)}; it must be a number of at least 1.")
     if not 1.0 <= value < float("inf"):
@@ -117,7 +119,7 @@ CHECKS: dict[str, Callable[[str, object], None]] = {
     **dict.fromkeys(FLAGS, _flag),
     **dict.fromkeys(CHOICES, _choice),
     "schedule": _schedule,
-    "routing_skew": _skew,
+    "routing_skew": _routing_skew,
     "capacity_factor": _capacity,
     "order": _order,
     "stage_layers": _stage_layers,
@@ -126,7 +128,7 @@ CHECKS: dict[str, Callable[[str, object], None]] = {
 
 
 def check_field(name: str, value: object) -> None:
-    """Refuse a value that a field of a plan cannot have, whatever the others are.
+    """Refuse a value that a field of a plan cannot have, whatever the other fields are.
 
     Raises
     ------
@@ -138,7 +140,21 @@ def check_field(name: str, value: object) -> None:
 
 
 def nearest(degree: int, size: int, heads: int = 1) -> int:
-    """Divisor of a size nearest to a degree, the smaller of two; one of heads and divisor divides.
+    """Return the degree nearest to the stated one that divides a size, for a remedy in a message.
+
+    Parameters
+    ----------
+    degree : int
+        Degree that was stated.
+    size : int
+        Size that a degree must divide.
+    heads : int
+        Key-value heads, of which a degree must be a divisor or a multiple.
+
+    Returns
+    -------
+    int
+        The smaller one of two that are equally near.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Shares: how many parameters of a model one rank holds, experts apart from the rest."""
+"""Parameters of a model that one rank holds, with routed experts counted apart from the rest."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OPTIMIZER_BYTES = 12
 
 
 def layer_weight_bytes(plan: ParallelPlan) -> float:
-    """Bytes of a parameter of a layer.
+    """Bytes of a parameter of a layer in a rank's memory [B].
 
-    Those that adapters leave frozen are never updated, so they are kept in the precision of their
-    products alone, as NeMo keeps them; embedding and output layer stay in bf16.
+    Parameters that adapters leave frozen are never updated, so they are stored only in the
+    precision of their products, as NeMo does; embedding and output layer stay in bf16.
 
     Examples
     --------
@@ -34,19 +34,27 @@ def layer_weight_bytes(plan: ParallelPlan) -> float:
 
 
 class Share(NamedTuple):
-    """Parameters of a rank: those that dp and cp replicate, and routed experts."""
+    """Parameters that a rank holds of a layer, a stage or a model.
+
+    Attributes
+    ----------
+    dense : int
+        Parameters that dp and cp replicate.
+    experts : int
+        Parameters of routed experts, which expert parallelism divides.
+    """
 
     dense: int
     experts: int
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Dense parameters and parameters of experts."""
         return self.dense + self.experts
 
 
 def total(shares: Sequence[Share]) -> Share:
-    """Sum of shares.
+    """Sum of several shares.
 
     Examples
     --------
@@ -66,32 +74,38 @@ def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share
 
 
 def _layer_share(model: Model, tp: int, parts: int, *, moe: bool) -> Share:
-    """Parameters of one layer on one of ``tp`` ranks, with experts in so many parts."""
+    """Parameters of one layer on one of ``tp`` ranks, with its experts divided into ``parts``."""
     experts = model.experts.count * expert_parameters(model) if moe and model.experts else 0
-    whole = _whole(model, moe=moe)
+    whole = _undivided(model, moe=moe)
     split = part(layer_parameters(model, moe=moe) - experts - whole, tp)
-    replicated = 0
+    replicated = 0  # parameters of key-value heads beyond an equal part
     if model.mixer == "attention" and not model.latent:
         copies = max(0, tp - model.kv_heads)
         replicated = 2 * copies * model.head_dim * model.hidden // tp
     return Share(split + whole + replicated, part(experts, parts))
 
 
-def _whole(model: Model, *, moe: bool) -> int:
+def _undivided(model: Model, *, moe: bool) -> int:
     """Parameters of a layer that tensor parallelism does not divide."""
     whole = layer_norms(model, moe=moe) * model.norm_parameters
     if model.latent and model.mixer == "attention":
-        mla = model.latent
-        whole += mla.query_rank * (model.hidden + 1) + mla.kv_rank
-        whole += model.hidden * (mla.kv_rank + mla.rope_dim)
+        latent = model.latent
+        # The down-projections of queries, and of keys and values, each with the norm behind it.
+        whole += latent.query_rank * (model.hidden + 1) + latent.kv_rank
+        whole += model.hidden * (latent.kv_rank + latent.rope_dim)
     if moe and model.experts:
-        some = model.experts
-        whole += some.count * (model.hidden + some.router_bias) + model.hidden * some.shared_gate
+        experts = model.experts
+        router = experts.count * (model.hidden + experts.router_bias)
+        whole += router + model.hidden * experts.shared_gate
     return whole
 
 
 def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer."""
+    """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer.
+
+    Tied embeddings are one table; where the model's first and last chunk lie on different stages,
+    each of the two has a copy.
+    """
     edges, (first, last) = 0, end_stages(plan)
     if stage == first:
         edges += part(model.embedding_parameters, plan.tp)
@@ -115,7 +129,7 @@ def stage_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
 
 
 def kind_shares(model: Model, plan: ParallelPlan) -> tuple[Share, ...]:
-    """Parameters of a layer of each kind on one rank."""
+    """Parameters of a layer of each of ``model.kinds`` on one rank."""
     return _kind_shares(model, plan.tp, plan.ep * plan.expert_tp)
 
 
@@ -127,5 +141,5 @@ def _kind_shares(model: Model, tp: int, parts: int) -> tuple[Share, ...]:
 
 
 def part(size: int, parts: int) -> int:
-    """Larger part of a size that is divided."""
+    """Size of the largest part when a size is divided as evenly as possible."""
     return -(-size // parts)

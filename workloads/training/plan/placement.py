@@ -1,8 +1,9 @@
-"""Placement: the chip of each rank, and the ranks of each group, as arrays.
+"""Placement of ranks on chips, and the ranks of each communication group, as arrays.
 
-A rank's place in the plan is its number written in mixed radix, the fastest axis of the plan's
-``order`` first: with ``tp-cp-dp-pp`` the ranks of one tensor-parallel group have consecutive
-numbers, and with consecutive chips 32 of them fill a 4×4×2 block of a Trn2 UltraServer.
+The coordinates of a rank in the plan are the digits of its number in mixed radix, and the first
+axis of the plan's ``order`` changes fastest. With ``tp-cp-dp-pp`` the ranks of a tensor-parallel
+group have consecutive numbers, and on consecutive chips 32 of them fill a 4×4×2 block of a Trn2
+UltraServer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from topologies.shapes.links import coordinates
 from workloads.training.plan.plan import ParallelPlan
 
 SERVER = 8
-"""Chips of the largest domain that is one server, and not a rack of several."""
+"""Chips of the largest scale-up domain that is one server, not a rack of several servers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +36,9 @@ class Placement:
     plan : ParallelPlan
     chip : int64 array (ranks,)
         Global chip of each rank.
-    grid : int64 array, one axis for each of ``plan.order`` from the last to the first
-        Rank at each place of the plan.
+    grid : int64 array
+        Rank at each place of the plan. The array has an axis for each of ``plan.order``, from the
+        last to the first.
     """
 
     cluster: Cluster
@@ -50,7 +52,7 @@ class Placement:
         return self.coordinate("pp")
 
     def coordinate(self, axis: str) -> IntArray:
-        """Place of each rank along an axis, int64 (ranks,)."""
+        """Coordinate of each rank along an axis of the plan, int64 (ranks,)."""
         coordinates = np.empty(self.grid.size, np.int64)
         along = self._axis(axis)
         places = np.arange(self.grid.shape[along])
@@ -60,30 +62,34 @@ class Placement:
         return coordinates
 
     def groups(self, axis: str) -> IntArray:
-        """Ranks that talk to each other along an axis, int64 (groups, degree).
+        """Groups of ranks that communicate along an axis, int64 (groups, degree).
 
-        Of ``tp``, ``cp`` and ``pp`` they differ in that place of the plan only; ``dp`` joins all
-        that hold the same parameters, whatever part of the sequence they have. Experts divide the
-        ranks of a stage anew, from the fastest changing on: ``etp``, ``ep``, and ``edp`` for those
-        that hold the same experts. ``norm`` joins ranks of all stages whose gradients are
-        different parts of the model's.
+        Parameters
+        ----------
+        axis : {"tp", "cp", "pp", "dp", "etp", "ep", "edp", "norm"}
+            Ranks of a group of ``tp``, ``cp`` or ``pp`` differ in that coordinate only. A group
+            of ``dp`` has all ranks that hold the same parameters, whatever part of the sequence
+            they have. Experts divide the ranks of a stage anew, the fastest-changing axis first:
+            ``etp``, then ``ep``, then ``edp`` for ranks that hold the same experts. A group of
+            ``norm`` has the ranks of all stages that add up the gradients' norm.
         """
         plan = self.plan
         if axis == "norm":
-            among = sorted(self._axis(axis) for axis in plan.norm_axes)
-            whole = np.moveaxis(self.grid, among, range(-len(among), 0))
-            return whole.reshape(-1, plan.norm_ranks)
+            joined = sorted(self._axis(axis) for axis in plan.norm_axes)
+            grid = np.moveaxis(self.grid, joined, range(-len(joined), 0))
+            return grid.reshape(-1, plan.norm_ranks)
         if axis in ("etp", "ep", "edp"):
-            grid = np.moveaxis(self.grid, self._axis("pp"), 0)
-            anew = grid.reshape(plan.pp, plan.expert_replicas, plan.ep, plan.expert_tp)
+            by_stage = np.moveaxis(self.grid, self._axis("pp"), 0)
+            grid = by_stage.reshape(plan.pp, plan.expert_replicas, plan.ep, plan.expert_tp)
             along = ("edp", "ep", "etp").index(axis) + 1
-            return np.moveaxis(anew, along, -1).reshape(-1, anew.shape[along])
+            return np.moveaxis(grid, along, -1).reshape(-1, grid.shape[along])
         if axis == "dp":
-            among = sorted((self._axis("dp"), self._axis("cp")))
-            return np.moveaxis(self.grid, among, (-2, -1)).reshape(-1, plan.replicas)
+            joined = sorted((self._axis("dp"), self._axis("cp")))
+            return np.moveaxis(self.grid, joined, (-2, -1)).reshape(-1, plan.replicas)
         return np.moveaxis(self.grid, self._axis(axis), -1).reshape(-1, getattr(plan, axis))
 
     def _axis(self, axis: str) -> int:
+        """Number of an axis of the plan in ``grid``, which has them from slowest to fastest."""
         return len(self.plan.order) - 1 - self.plan.order.index(axis)
 
 
@@ -93,11 +99,11 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
     Parameters
     ----------
     plan : ParallelPlan
-        Its ``order`` says which axis changes fastest with the rank number.
+        Plan whose ``order`` says which axis changes fastest with the rank number.
     cluster : Cluster
-    chips : int array, optional
-        Chip of rank 0, ``ranks_per_chip``, 2 · ``ranks_per_chip`` …; ascending by default. A plan
-        that leaves chips of racks free may use equally many of each, see :func:`usual_chips`.
+    chips : int array (chips of the plan,), optional
+        Chip of the first ``ranks_per_chip`` ranks, of the next as many, and so on; by default as
+        :func:`usual_chips` says.
 
     Raises
     ------
@@ -129,12 +135,24 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
 
 
 def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntArray:
-    """Chips of these places of a plan, from 0 to the number of its chips, in ascending order.
+    """Return the chips that a plan uses unless its rank order is stated.
 
-    Of racks that a plan does not fill it takes equally many chips of each, where that cuts no group
-    of tp, cp or experts: a job of 256 has 64 of the 72 chips of four racks, so that no such group
-    reaches from one rack to the next. Servers are filled, and so are tori, whose rings need whole
-    sides.
+    A plan that does not fill its last rack uses equally many chips of every rack, if no group of
+    tp, cp or experts then reaches from one rack to the next: a job of 256 chips has 64 of the 72
+    chips of four racks. Otherwise chips are used in ascending order. So are those of servers, which
+    jobs fill, and of tori, whose rings need whole sides.
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+    cluster : Cluster
+    places : int array
+        Numbers among the plan's chips, from 0.
+
+    Returns
+    -------
+    int64 array
+        Chip of the cluster at each of the places.
 
     Examples
     --------
@@ -145,17 +163,19 @@ def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntAr
     """
     needed, rack = -(-plan.ranks // plan.ranks_per_chip), cluster.chips_per_domain
     domains = -(-needed // rack)
-    each = needed // domains
+    used_of_rack = needed // domains
     group = math.lcm(plan.tp * plan.cp, plan.expert_tp * plan.ep)
-    cuts = needed % domains or each * plan.ranks_per_chip % group
-    if cuts or rack <= SERVER or isinstance(cluster.shape, Torus):
+    cuts_groups = needed % domains or used_of_rack * plan.ranks_per_chip % group
+    if cuts_groups or rack <= SERVER or isinstance(cluster.shape, Torus):
         return places
-    domain, place = np.divmod(places, each)
+    domain, place = np.divmod(places, used_of_rack)
     return np.asarray(domain * rack + place)
 
 
 def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
-    """Number groups of chips so that translations of one another have one number.
+    """Number groups of chips so that groups that are translations of each other share a number.
+
+    The calls of such groups take equally long, so each geometry is timed once.
 
     Parameters
     ----------
@@ -165,14 +185,14 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
     Returns
     -------
     first : int64 array (geometries,)
-        A group of each geometry.
+        First group of each geometry.
     geometry : int64 array (groups,)
         Geometry of each group.
     """
-    further = chips - chips[:, :1]
-    if not (further == further[:1]).all():
+    offsets = chips - chips[:, :1]
+    if not (offsets == offsets[:1]).all():
         return distinct_rows(_images(cluster, chips))
-    # Groups of one pattern differ by where in a domain they begin: one of each is enough.
+    # Groups with equal offsets differ only by where in a domain they begin: one of each is enough.
     _, begins, which = np.unique(
         chips[:, 0] % cluster.chips_per_domain, return_index=True, return_inverse=True
     )
@@ -183,15 +203,19 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _images(cluster: Cluster, chips: IntArray) -> IntArray:
-    """Groups moved to the origin of their first domain, equal for translations of one another."""
+    """Groups moved to the origin of their first domain, int64 (groups, members).
+
+    Groups are translations of each other exactly if they have the same image. Along an axis with a
+    wrap-around link of a torus every shift is a translation.
+    """
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     shape = cluster.shape
     if isinstance(shape, Torus):
         wraps = [axis.wrap for axis in shape.axes]
-        places = [np.asarray(at) for at in coordinates(shape, local)]
+        places = [np.asarray(place) for place in coordinates(shape, local)]
         moved = [
-            (at - at[:, :1]) % axis if wrap else at
-            for at, axis, wrap in zip(places, shape.sizes, wraps, strict=True)
+            (place - place[:, :1]) % size if wrap else place
+            for place, size, wrap in zip(places, shape.sizes, wraps, strict=True)
         ]
         image = np.ravel_multi_index(tuple(moved), shape.sizes)
     else:
@@ -200,15 +224,21 @@ def _images(cluster: Cluster, chips: IntArray) -> IntArray:
 
 
 def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """First place of each distinct row in ascending order, and which of them each row is.
+    """Find the distinct rows of a table, in ascending order.
 
-    Most often all rows are equal, which is seen without sorting them.
+    Returns
+    -------
+    first : int64 array (distinct,)
+        Number of the first row with each distinct content.
+    which : int64 array (rows,)
+        Number of each row's content among the distinct ones.
 
     Examples
     --------
     >>> distinct_rows(np.array([[2, 1], [0, 3], [2, 1]]))
     (array([1, 0]), array([1, 0, 1]))
     """
+    # Most often all rows are equal, which is seen without sorting them.
     if len(rows) and (rows == rows[0]).all():
         return np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
     _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The ParallelPlan: how an iteration is divided among ranks, checked before anything is built."""
+"""The ``ParallelPlan``: how an iteration is divided among ranks, checked when it is constructed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import math
 from dataclasses import dataclass, field
 
 from topologies import display
-from topologies.errors import InputError
 from topologies.options import option
-from workloads.kernels.precision import CASTS
+from workloads.training.plan.agreement import (
+    check_batch,
+    check_expert_degrees,
+    check_expert_exchange,
+    check_fp8_recipe,
+    check_pipeline,
+    check_trained_parts,
+)
 from workloads.training.plan.fields import (
     CHOICES,
     ORDER,
@@ -16,28 +22,27 @@ from workloads.training.plan.fields import (
     Overlap,
     Recompute,
     check_field,
-    nearest,
 )
 from workloads.training.plan.schedules.registry import (
     DEFAULT,
     pipeline_schedule,
     schedule_names,
-    schedule_of_chunks,
 )
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 
 @dataclass(frozen=True)
 class ParallelPlan:
-    """Degrees of parallelism, the pipeline, memory savings and overlap.
+    """Plan of a training step: degrees of parallelism, pipeline, memory savings and overlap.
 
     Attributes
     ----------
     tp, pp, dp, cp : int
-        Tensor, pipeline, data, context parallel degree: their product is the number of ranks.
+        Tensor-, pipeline-, data- and context-parallel degree; their product is the number of ranks.
     ep, etp : int
-        Expert parallel degree and tensor parallel degree of experts, which divide the tp · cp · dp
-        ranks of a stage anew; etp 0 is that of tp.
+        Expert-parallel degree and tensor-parallel degree of experts, which divide the tp · cp · dp
+        ranks of a stage anew. An etp of 0 means that experts are divided as ``tp`` divides the
+        rest.
     vpp : int
         Model chunks of one pipeline stage.
     microbatch : int
@@ -50,64 +55,69 @@ class ParallelPlan:
         States that are sharded over dp and cp: 0 none, 1 the optimizer's state, 2 also gradients,
         3 also parameters (arXiv 1910.02054), which are gathered for each pass and dropped after.
     reshard : bool
-        Under ZeRO-2 and 3 whether each pass leaves but the shards; if not, gradients and parameters
-        stay whole over a step, as in PyTorch's FSDP across a pipeline.
+        Under ZeRO-2 and 3, whether a rank keeps only its shard after each pass. If not, gradients
+        and parameters stay whole over a step, as in PyTorch's FSDP across a pipeline.
     sequence_parallel : bool
         Whether norms and residuals are split along the sequence over tp (arXiv 2205.05198).
     schedule : str
         Name of a pipeline schedule, see :mod:`workloads.training.plan.schedules`.
     recompute : {"none", "selective", "full"}
-        ``selective``: the attention core; ``full``: whole layers.
+        Activations that the backward pass computes again instead of keeping them: with
+        ``selective`` those of the attention core, with ``full`` those of whole layers.
     recompute_every : int
-        Under full recomputation one layer in so many is computed again: 1 for each, 2 for every
-        second one, which FSDP calls selective.
+        Under full recomputation, every N-th layer is computed again: 1 for all layers, 2 for every
+        second layer, which FSDP calls selective.
     precision : {"bf16", "fp8", "mxfp8", "mxfp4"}
-        Precision of the inputs of the layers' matrix products, and of what is gathered for them.
+        Precision of the inputs of the layers' matrix products, and of the weights and activations
+        that are gathered for these products.
     fp8_recipe : {"tensorwise", "rowwise", "blockwise"}
         Values that share a scale in fp8. Inputs with scales of rows or blocks are gathered in bf16
         and cast for each product, see :data:`workloads.kernels.precision.CASTS`.
     overlap : {"none", "dp", "all"}
-        Which communication runs beside compute: none; that of gradients and parameters, as data
-        parallelism of PyTorch does unasked; or also that of tensor, expert and pipeline parallelism
-        where the data allow it.
+        Communication that runs beside compute: none; gradients and parameters, as PyTorch's data
+        parallelism does by default; or also tensor, expert and pipeline parallelism where data
+        dependencies allow it.
     attention : {"fused", "unfused"}
-        One kernel that keeps no scores, or one for each step.
+        One attention kernel that stores no scores, or a kernel for each of its steps.
     ranks_per_chip : int
         Ranks (logical cores) of one chip.
     order : tuple of str
-        Axes from the fastest changing rank number to the slowest.
+        Axes, from the one along which rank numbers change fastest to the slowest.
     cp_exchange : {"ring", "all-gather"}
-        Way in which ranks of one sequence see each other's keys and values: in a ring, beside
-        attention (arXiv 2310.01889), or all of them before it (arXiv 2407.21783, section 3.3.2).
+        Exchange of keys and values between the ranks of a sequence: passed round a ring beside
+        attention (arXiv 2310.01889), or gathered before it (arXiv 2407.21783, section 3.3.2).
     routing_skew : float
-        Tokens that the busiest expert-parallel rank receives over the mean.
+        Tokens that the busiest expert-parallel rank receives, over the mean of all such ranks.
     capacity_factor : float
-        Room of each expert over the mean number of its tokens; tokens beyond it are dropped, and
-        room that is left is computed all the same (GShard, arXiv 2006.16668). 0 has no limit.
+        Capacity of each expert over the mean number of its tokens. Tokens beyond it are dropped;
+        capacity that no token fills is computed all the same (GShard, arXiv 2006.16668). 0 sets no
+        limit.
     routed_nodes : int
-        Servers on which the experts of a token lie at most, each of which is sent the token once;
-        0 sends a copy for each expert, wherever it is.
+        Largest number of servers that the experts of a token lie on; the token is sent once to
+        each. 0 sends a copy to each of its experts, wherever they are.
     fp8_exchange : bool
         Whether tokens, and gradients of outputs, travel to experts in fp8; results come back in
         bf16 (arXiv 2412.19437, section 3.3.3).
     stage_layers : tuple of int
-        Layers of each chunk in order of the model; as even as possible where it is empty.
+        Layers of each chunk in order of the model. Empty divides them as evenly as possible.
     bucket_bytes : int
-        Gradients that are reduced together beside the backward pass, at least [B]; 0 for the
-        library's default, see :func:`workloads.training.layers.data_parallel.bucket_parameters`.
+        Smallest size of a bucket, the gradients that are reduced together beside the backward pass
+        [B]; 0 for the training library's default, see
+        :func:`workloads.training.layers.data_parallel.bucket_parameters`.
     lora_rank : int
         Rank of the adapters that are trained beside frozen weights; 0 trains the weights.
     lora_on : {"all", "attention"}
-        Products that have adapters.
+        Matrix products that have adapters.
     train_only : {"", "attention", "mlp", "output"}
-        The one part of the model that is trained; empty for all of it.
+        The only part of the model that is trained; empty for the whole model.
     runtime : {"compiled", "eager", "xla"}
-        Trainium's host issues whole microbatches, single operations, or programs of torch-xla.
+        Unit in which a Trainium host issues work: whole microbatches, single operations, or
+        programs of torch-xla.
 
     Raises
     ------
     InputError
-        For a value that its field cannot have, and for fields that contradict one another.
+        For a value that its field cannot have, and for fields that contradict each other.
 
     Examples
     --------
@@ -255,107 +265,56 @@ class ParallelPlan:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             check_field(name, value)
-        self._check_pipeline()
-        self._check_recipe()
-        self._check_experts()
-        self._check_batch()
-        if self.lora_rank and self.train_only:
-            raise InputError(
-                f"lora rank {self.lora_rank} freezes all weights, so train only "
-                f"{self.train_only} cannot hold as well. State one of them."
-            )
-
-    def _check_batch(self) -> None:
-        once = self.dp * self.microbatch
-        if self.global_batch % once:
-            below = self.global_batch // once * once
-            near = f"{below} or {below + once}" if below else f"{once}"
-            raise InputError(
-                f"global batch {self.global_batch} is not a multiple of dp {self.dp} × microbatch "
-                f"{self.microbatch} = {once}. Use {near}."
-            )
-
-    def _check_recipe(self) -> None:
-        if CASTS[self.fp8_recipe] and self.precision != "fp8":
-            raise InputError(
-                f"fp8 recipe {self.fp8_recipe} is about scales in fp8, but precision is "
-                f"{self.precision}. Use precision fp8, or leave it out."
-            )
-
-    def _check_pipeline(self) -> None:
-        if self.vpp > 1 and self.pp == 1:
-            raise InputError(
-                f"vpp {self.vpp} divides the stages of a pipeline, but pp is 1. Use vpp 1."
-            )
-        self._check_chunks()
-        chunks = self.pp * self.vpp
-        if self.stage_layers and len(self.stage_layers) != chunks:
-            raise InputError(
-                f"stage_layers names {len(self.stage_layers)} chunks, but pp {self.pp} × vpp "
-                f"{self.vpp} = {chunks}. Name the layers of each."
-            )
-
-    def _check_chunks(self) -> None:
-        allowed = self.pipeline.chunks_allowed
-        if self.vpp in allowed or self.pp == 1:
-            return
-        has = f"{allowed[0]} to {allowed[-1]} chunks"
-        if len(allowed) == 1:
-            has = "one chunk" if allowed[0] == 1 else f"{allowed[0]} chunks"
-        raise InputError(
-            f"schedule {self.schedule} has {has} a stage, not vpp {self.vpp}. "
-            f"Use vpp {allowed[0]} or --schedule {schedule_of_chunks(self.vpp)}."
-        )
-
-    def _check_experts(self) -> None:
-        inner, room = self.ep * self.expert_tp, self.tp * self.cp * self.dp
-        exchanges = {"routed nodes": self.routed_nodes, "fp8 exchange": self.fp8_exchange}
-        for name, value in exchanges.items():
-            if value and self.ep == 1:
-                raise InputError(
-                    f"{name} is about exchanges between ranks with other experts, but ep is 1. "
-                    f"Use ep above 1, or leave it out."
-                )
-        if self.ep > 1 and room % inner:
-            raise InputError(
-                f"ep {self.ep} × etp {self.expert_tp} = {inner} does not divide the tp {self.tp} × "
-                f"cp {self.cp} × dp {self.dp} = {room} ranks of a stage. "
-                f"Use ep {nearest(self.ep, room // math.gcd(room, self.expert_tp))}."
-            )
+        check_pipeline(self.pipeline, self.pp, self.vpp, self.stage_layers)
+        check_fp8_recipe(self.fp8_recipe, self.precision)
+        check_expert_exchange(self.ep, self.routed_nodes, self.fp8_exchange)
+        check_expert_degrees(self.ep, self.expert_tp, self.tp, self.cp, self.dp)
+        check_batch(self.global_batch, self.dp, self.microbatch)
+        check_trained_parts(self.lora_rank, self.train_only)
 
     @property
     def pipeline(self) -> PipelineSchedule:
-        """The pipeline schedule of that name."""
+        """The pipeline schedule that ``schedule`` names."""
         return pipeline_schedule(self.schedule)
 
     @property
     def ranks(self) -> int:
-        """Ranks in all."""
+        """Number of ranks."""
         return self.tp * self.pp * self.dp * self.cp
 
     @property
+    def stage_ranks(self) -> int:
+        """Number of ranks of a pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
     def expert_tp(self) -> int:
-        """Tensor parallel degree of experts."""
+        """Tensor-parallel degree of experts."""
         return self.etp or self.tp
 
     @property
     def sharding(self) -> int:
-        """ZeRO level in effect within an iteration: parts that stay whole in it are not sharded."""
+        """ZeRO stage of an iteration's passes.
+
+        Without resharding, gradients and parameters stay whole until the end of the step, so its
+        passes exchange them as under ZeRO-1.
+        """
         return self.zero if self.reshard else min(self.zero, 1)
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same parameters, experts aside, and share what ZeRO shards."""
+        """Ranks that hold the same parameters, experts aside, and among which ZeRO shards them."""
         return self.dp * self.cp
 
     @property
     def exchange_bytes(self) -> float:
-        """Bytes of an element of a token on its way to experts; fp8 has a scale for each 128."""
+        """Bytes of an element of a token on its way to experts."""
+        # In fp8, 128 elements share a scale in fp32.
         return 1 + 4 / 128 if self.fp8_exchange else 2.0
 
     @property
     def expert_load(self) -> float:
-        """Rows that the busiest rank's experts compute over the mean number of their tokens."""
+        """Tokens that the busiest rank's experts compute, over the mean of all ranks."""
         if self.capacity_factor:
             return self.capacity_factor
         return self.routing_skew if self.ep > 1 else 1.0
@@ -363,20 +322,21 @@ class ParallelPlan:
     @property
     def expert_replicas(self) -> int:
         """Ranks that hold the same experts."""
-        return max(1, self.tp * self.cp * self.dp // (self.ep * self.expert_tp))
+        return max(1, self.stage_ranks // (self.ep * self.expert_tp))
 
     @property
     def norm_axes(self) -> tuple[str, ...]:
-        """Axes of ranks whose gradients are different parts of the model's, where they are summed.
+        """Axes along which ranks add up the squares of their gradients for the global norm.
 
-        Those that replicas have in common are counted once; experts lie across dp and cp.
+        Gradients that replicas have in common must count once, so dp and cp are among the axes
+        only where ranks along them hold different gradients: shards of them, or other experts.
         """
-        whole = self.sharding == 0 and self.ep == 1
-        return ("pp", "tp") if whole else ("pp", "dp", "cp", "tp")
+        same_on_replicas = self.sharding == 0 and self.ep == 1
+        return ("pp", "tp") if same_on_replicas else ("pp", "dp", "cp", "tp")
 
     @property
     def norm_ranks(self) -> int:
-        """Ranks that tell each other of their part of the gradients' norm."""
+        """Ranks of the all-reduce of the gradients' norm."""
         return math.prod(getattr(self, axis) for axis in self.norm_axes)
 
     @property
@@ -396,5 +356,5 @@ class ParallelPlan:
 
     @property
     def sp(self) -> int:
-        """Parts that norms and residuals are split into along the sequence."""
+        """Parts of a sequence among which sequence parallelism divides norms and residuals."""
         return self.tp if self.sequence_parallel else 1

@@ -1,4 +1,4 @@
-"""A plan from what a user stated: options over a YAML file over defaults that fit the cluster."""
+"""Plans in files, and defaults that fit the cluster for the fields that nobody stated."""
 
 from __future__ import annotations
 
@@ -26,26 +26,28 @@ from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedul
 __all__ = ["OtherPlan", "complete", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
 
 LARGEST_FILE_BYTES = 2**16
-USUAL_SEQ = 4096
-USUAL_MICROBATCHES = 16
-"""Microbatches where no global batch is stated."""
+DEFAULT_SEQ = 4096
+"""Tokens of a sequence where none are stated; less for a model with fewer positions."""
+DEFAULT_MICROBATCHES = 16
+"""Microbatches of a replica where no global batch is stated."""
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """Fields of a plan from a file, ours or another tool's; see :func:`read_any_plan`."""
+    """Return the fields of a plan that a file states; see :func:`read_any_plan`."""
     return dict(read_any_plan(path).fields)
 
 
 def read_any_plan(path: Path) -> OtherPlan:
-    """Read a plan from our YAML, or from a file of another tool.
+    """Read a plan from YAML as :func:`write_plan` writes it, or from a file of another tool.
 
     Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
-    DeepSpeed are known by their keys; keys that a plan has no field for are ``ignored``.
+    DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
+    ``ignored``.
 
     Raises
     ------
     InputError
-        When it cannot be read, is not a mapping, or has an unknown key.
+        For a file that cannot be read, is not a mapping, or has an unknown key.
     """
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
     other = other_plan(path, text)
@@ -54,7 +56,7 @@ def read_any_plan(path: Path) -> OtherPlan:
         return OtherPlan(other.tool, stated, other.ignored)
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
-    named = {_known(str(key), path): value for key, value in document.items()}
+    named = {_field_name(str(key), path): value for key, value in document.items()}
     values = {name: _checked(name, value, path) for name, value in named.items()}
     return OtherPlan("cluster-sim", values, ())
 
@@ -71,7 +73,7 @@ def _checked(name: str, value: Any, path: Path) -> Any:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Value of a field from how it may be written: axes and layers as 1-2-3, bytes with units."""
+    """Value of a field as a plan holds it, from text such as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB."""
     if name == "order" and not isinstance(value, list | tuple):
         return tuple(str(value).split("-"))
     if name == "stage_layers" and isinstance(value, str):
@@ -84,7 +86,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def plan_yaml(plan: ParallelPlan) -> str:
-    """A plan as the YAML that :func:`read_plan` reads, one field a line.
+    """Return a plan as the YAML that :func:`read_plan` reads, one field a line.
 
     Examples
     --------
@@ -94,8 +96,8 @@ def plan_yaml(plan: ParallelPlan) -> str:
     values: dict[str, Any] = {field.name: getattr(plan, field.name) for field in fields(plan)}
     values["order"] = "-".join(plan.order)
     values["stage_layers"] = "-".join(map(str, plan.stage_layers))
-    whole = {name: value for name, value in values.items() if value != ""}
-    return str(yaml.safe_dump(whole, sort_keys=False))
+    written = {name: value for name, value in values.items() if value != ""}
+    return str(yaml.safe_dump(written, sort_keys=False))
 
 
 def write_plan(plan: ParallelPlan, path: Path) -> None:
@@ -104,7 +106,8 @@ def write_plan(plan: ParallelPlan, path: Path) -> None:
         part.write_text(plan_yaml(plan))
 
 
-def _known(key: str, path: Path) -> str:
+def _field_name(key: str, path: Path) -> str:
+    """Name of the field that a key of a file stands for, written with hyphens or underscores."""
     names = [field.name for field in fields(ParallelPlan)]
     name = key.replace("-", "_")
     if name not in names:
@@ -116,7 +119,7 @@ def _known(key: str, path: Path) -> str:
 def complete(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
 ) -> ParallelPlan:
-    """Return the plan with what was not stated filled in.
+    """Return a plan with defaults for the fields that are not stated.
 
     Parameters
     ----------
@@ -124,37 +127,37 @@ def complete(
         Fields of :class:`ParallelPlan`; None counts as not stated.
     model : Model
     cluster : Cluster
-        ``dp`` becomes what fills it.
+        Cluster that the data-parallel degree fills.
     lnc : int, optional
-        Physical cores of a logical one, which says how many ranks a chip has.
+        Physical cores of a logical core of Trainium, which says how many ranks a chip has.
 
     Raises
     ------
     InputError
     """
     plan_fields = {name: _read(name, value) for name, value in stated.items() if value is not None}
-    plan_fields.setdefault("ranks_per_chip", ranks_per_chip(cluster, lnc))
-    usual, planned = ranks_per_chip(cluster, lnc), plan_fields["ranks_per_chip"]
-    if lnc is not None and planned != usual:
+    default_ranks = ranks_per_chip(cluster, lnc)
+    per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
+    if lnc is not None and per_chip != default_ranks:
         raise InputError(
-            f"--lnc {lnc} makes {usual} ranks a chip, but ranks_per_chip is {planned}. "
+            f"--lnc {lnc} makes {default_ranks} ranks a chip, but ranks_per_chip is {per_chip}. "
             "State one of them."
         )
     if _size(plan_fields, "pp") > 1:
         allowed = pipeline_schedule(plan_fields.get("schedule", DEFAULT)).chunks_allowed
         plan_fields.setdefault("vpp", allowed[0])
-    plan_fields.setdefault("seq", min(USUAL_SEQ, model.positions or USUAL_SEQ))
-    sizes = [
+    plan_fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
+    # Each size is checked before the next ones are computed from it.
+    tp, pp, cp, per_chip, microbatch = (
         _size(plan_fields, name) for name in ("tp", "pp", "cp", "ranks_per_chip", "microbatch")
-    ]
+    )
     if "dp" not in plan_fields:
-        tp, pp, cp, per_chip, _ = sizes
         plan_fields["dp"] = filling_dp(tp, pp, cp, cluster.chips, per_chip)
     dp = _size(plan_fields, "dp")
-    probe = {**plan_fields, "global_batch": dp * sizes[-1]}
-    check_ranks(ParallelPlan(**probe), cluster.chips)
-    plan_fields.setdefault("global_batch", dp * sizes[-1] * USUAL_MICROBATCHES)
-    tp, _, cp, *_ = sizes
+    # With one microbatch a replica, so that ranks are refused before a batch that follows from dp.
+    smallest = {**plan_fields, "global_batch": dp * microbatch}
+    check_ranks(ParallelPlan(**smallest), cluster.chips)
+    plan_fields.setdefault("global_batch", dp * microbatch * DEFAULT_MICROBATCHES)
     plan_fields.setdefault("sequence_parallel", tp > 1 and plan_fields["seq"] % (cp * tp) == 0)
     return ParallelPlan(**plan_fields)
 
@@ -168,13 +171,27 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 def _size(plan_fields: Mapping[str, Any], name: str) -> int:
+    """Value of a whole-number field, checked; 1 where it is not stated."""
     value: int = plan_fields.get(name, 1)
     check_field(name, value)
     return value
 
 
 def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:
-    """Ranks of a chip: its cores over ``lnc``; without it one, or on Trainium1 its two cores."""
+    """Ranks of a chip.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    lnc : int, optional
+        Physical cores of a logical core. Without it a chip has one rank, or as many as its
+        catalogue's only row says: two on Trainium1, whose cores cannot be joined.
+
+    Raises
+    ------
+    InputError
+        For another chip than Trainium, or cores that ``lnc`` does not divide.
+    """
     catalogue, chip = cluster.catalogue, cluster.chip
     if catalogue is None or not chip:
         return 1

@@ -1,11 +1,12 @@
-"""Chunks: which layers of the model each pipeline stage holds.
+"""Layers of the model that each pipeline stage holds, in one or several chunks.
 
-With ``vpp`` chunks a stage, chunk c of stage s is number c · pp + s in order of the model, or where
-a schedule turns at the last stage number c · pp + pp − 1 − s, for every second chunk. Layers
-that do not divide evenly are spread so that chunks differ by one at most. The fewer go to the last
-chunk, which has the output layer besides, then to the first, which has the embedding, and on from
-there, as early stages hold the most activations. So 126 layers in 64 chunks are 1, 2, …, 2, 1, as
-Megatron-LM has them when it counts the embedding and the output as a layer each.
+With ``vpp`` chunks a stage, chunk c of stage s is number c · pp + s in order of the model. Under a
+schedule that turns at the last stage, every second chunk is number c · pp + pp − 1 − s instead.
+
+Where layers do not divide evenly, some chunks have one layer fewer: first the last chunk, which has
+the output layer besides, then the first, which has the embedding, and then the chunks that follow
+the first, as early stages hold the most activations. So 126 layers in 64 chunks are 1, 2, …, 2, 1,
+as in Megatron-LM when it counts the embedding and the output as a layer each.
 """
 
 from __future__ import annotations
@@ -31,25 +32,26 @@ def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
     ((1, 2, 2, 1), (1, 1, 2, 1))
     """
     most = -(-layers // chunks)
-    fewer = [chunks - 1, *range(chunks - 1)][: chunks * most - layers]
-    return tuple(most - (chunk in fewer) for chunk in range(chunks))
+    shorter = [chunks - 1, *range(chunks - 1)][: chunks * most - layers]
+    return tuple(most - (chunk in shorter) for chunk in range(chunks))
 
 
 def chunk_layers(model: Model, plan: ParallelPlan, stage: int) -> list[IntArray]:
-    """Numbers of the layers of each chunk of a stage."""
+    """Return the layer numbers of each chunk of a stage."""
     counts = _counts(model, plan)
-    held = [plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)]
-    return list(_numbers(counts, tuple(held)))
+    chunks = [plan.pipeline.number(plan.pp, stage, chunk) for chunk in range(plan.vpp)]
+    return list(_layer_numbers(counts, tuple(chunks)))
 
 
 @lru_cache(maxsize=4096)
-def _numbers(counts: tuple[int, ...], held: tuple[int, ...]) -> tuple[IntArray, ...]:
+def _layer_numbers(counts: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[IntArray, ...]:
+    """Layer numbers of some chunks; ``counts`` has the number of layers of every chunk."""
     end = np.cumsum(counts)
-    return tuple(np.arange(end[number] - counts[number], end[number]) for number in held)
+    return tuple(np.arange(end[chunk] - counts[chunk], end[chunk]) for chunk in chunks)
 
 
 def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """First layer of each chunk of the model in its order, and the number of layers.
+    """Return the first layer of each chunk in order of the model, then the number of layers.
 
     Examples
     --------
@@ -61,32 +63,41 @@ def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
+    """Layers of each chunk in order of the model, stated or as even as possible."""
     return plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
 
 
 @lru_cache(maxsize=1024)
 def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]:
-    """Numbers in the model of all stages' chunks, int64 (stages, vpp), and the stage of each.
+    """Number the chunks of all stages in order of the model.
+
+    Returns
+    -------
+    number : int64 array (stages, vpp)
+        Number in the model of each chunk of each stage.
+    stage : int64 array (chunks,)
+        Stage that holds each chunk of the model.
 
     Examples
     --------
     >>> [numbers.tolist() for numbers in chunk_numbers("interleaved", 2, 2)]
     [[[0, 2], [1, 3]], [0, 1, 0, 1]]
     """
-    how = pipeline_schedule(schedule)
-    number = [[how.number(pp, stage, chunk) for chunk in range(vpp)] for stage in range(pp)]
-    stage = [how.stage(pp, chunk) for chunk in range(pp * vpp)]
+    pipeline = pipeline_schedule(schedule)
+    number = [[pipeline.number(pp, stage, chunk) for chunk in range(vpp)] for stage in range(pp)]
+    stage = [pipeline.stage(pp, chunk) for chunk in range(pp * vpp)]
     return np.array(number, np.int64), np.array(stage, np.int64)
 
 
 def kinds_of_chunks(model: Model, plan: ParallelPlan) -> tuple[tuple[int, ...], ...]:
-    """Layers of each chunk of the model, by kind and by what is kept of them.
+    """Count the layers of each chunk by kind, and by whether their activations are kept.
 
     Returns
     -------
     tuple of tuple of int
-        For each chunk in order of the model the number of layers of each of ``model.kinds``, first
-        of those that are computed again as the plan says, then of those that are kept.
+        For each chunk in order of the model: the number of layers of each of ``model.kinds`` that
+        are recomputed as the plan says, then the number of layers of each kind whose activations
+        are kept, as full recomputation of only every N-th layer leaves them.
     """
     return _kinds_of_chunks(
         model, _counts(model, plan), plan.recompute_every if plan.recompute == "full" else 1
@@ -99,15 +110,16 @@ def _kinds_of_chunks(
 ) -> tuple[tuple[int, ...], ...]:
     layers = np.arange(model.layers)
     kept = layers % every > 0
-    number = len(model.kinds) * kept + layer_kinds(model, layers)
-    so_far = np.zeros((model.layers + 1, 2 * len(model.kinds)), np.int64)
-    so_far[1:] = np.cumsum(number[:, None] == np.arange(2 * len(model.kinds)), axis=0)
+    column = len(model.kinds) * kept + layer_kinds(model, layers)
+    # Row n of the table has the layers of each column among the first n layers of the model.
+    counted = np.zeros((model.layers + 1, 2 * len(model.kinds)), np.int64)
+    counted[1:] = np.cumsum(column[:, None] == np.arange(2 * len(model.kinds)), axis=0)
     first = [0, *accumulate(counts)]
-    return tuple(map(tuple, np.diff(so_far[first], axis=0).tolist()))
+    return tuple(map(tuple, np.diff(counted[first], axis=0).tolist()))
 
 
 def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]:
-    """Layers that a stage holds, by kind.
+    """Count the layers that a stage holds by kind.
 
     Examples
     --------
@@ -123,7 +135,11 @@ def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]
 
 
 def unlike_stages(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """The first of the stages that hold chunks of alike layers and the same ends of the model."""
+    """Return the first stage of each set of stages that need equal memory, ascending.
+
+    Two stages are of one set if their chunks have as many layers of each kind, and if they hold
+    the same of embedding and output layer.
+    """
     return _unlike_stages(model, _counts(model, plan), plan.schedule, plan.pp, plan.vpp)
 
 
@@ -139,7 +155,7 @@ def _unlike_stages(
 
 
 def end_stages(plan: ParallelPlan) -> tuple[int, int]:
-    """Stages of the first and the last chunk of the model, with the embedding and the output.
+    """Return the stages of the model's first chunk, with the embedding, and last, with the output.
 
     Examples
     --------
@@ -150,13 +166,13 @@ def end_stages(plan: ParallelPlan) -> tuple[int, int]:
 
 
 def is_moe(model: Model, layers: IntArray) -> IntArray:
-    """1 for each layer that has experts, else 0."""
-    sparse = np.array([kind.experts for kind in model.kinds], np.int64)
-    return np.asarray(sparse[layer_kinds(model, layers)])
+    """Return 1 for each layer that has experts, else 0."""
+    has_experts = np.array([kind.experts for kind in model.kinds], np.int64)
+    return np.asarray(has_experts[layer_kinds(model, layers)])
 
 
 def layer_kinds(model: Model, layers: IntArray) -> IntArray:
-    """Number of each layer's kind in ``model.kinds``.
+    """Return the number of each layer's kind in ``model.kinds``.
 
     Examples
     --------
@@ -174,12 +190,12 @@ def _kind_numbers(model: Model) -> IntArray:
 
 
 def is_kept(plan: ParallelPlan, layers: IntArray) -> IntArray:
-    """1 for each layer whose activations are kept where others are computed again, else 0."""
-    late = np.asarray(layers) % plan.recompute_every > 0
-    return (late & (plan.recompute == "full")).astype(np.int64)
+    """Return 1 for each layer whose activations full recomputation keeps, else 0."""
+    between = np.asarray(layers) % plan.recompute_every > 0
+    return (between & (plan.recompute == "full")).astype(np.int64)
 
 
 def stage_layers(model: Model, plan: ParallelPlan) -> int:
-    """Layers of the pipeline stage that has the most."""
+    """Count the layers of the pipeline stage that has the most."""
     held = (chunk_layers(model, plan, stage) for stage in range(plan.pp))
     return max(sum(len(chunk) for chunk in chunks) for chunks in held)

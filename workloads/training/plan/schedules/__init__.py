@@ -1,4 +1,4 @@
-"""Pipeline schedules: in which order a stage takes its microbatches through its chunks."""
+"""Pipeline schedules: the order in which a stage takes its microbatches through its chunks."""
 
 from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes, in_order
 from workloads.training.plan.schedules.registry import (

@@ -1,10 +1,10 @@
-"""Bubbles of pipelines in closed form, as the papers state them."""
+"""Closed forms of pipeline bubbles from the papers, against which tests hold the schedules."""
 
 from __future__ import annotations
 
 
 def bubble_fraction(pp: int, microbatches: int, vpp: int = 1) -> float:
-    """Return idle over working time of GPipe and 1F1B with equal stages: (p − 1) / (v m).
+    """Return idle time over working time of GPipe and 1F1B with equal stages: (p − 1) / (v m).
 
     arXiv 2104.04473, sections 2.2.1 and 2.2.2.
 

@@ -1,10 +1,10 @@
-"""DualPipe, cut in half: chunks there and back, and a forward pass beside each backward pass.
+"""DualPipe, cut in half: chunks lead to the last stage and back, and passes run side by side.
 
 DualPipe lets microbatches enter a pipeline of 2 p ranks from either end (arXiv 2412.19437, section
-3.2.1), so that ranks k and 2 p − 1 − k hold the same two chunks and do mirror images of one work.
-One half of them is a whole pipeline in which microbatches go from the first stage to the last and
-back (DualPipeV, github deepseek-ai/DualPipe), and the other half is more replicas of it. So the 16
-stages of DeepSeek-V3 with two copies of all parameters are ``pp`` 8, with twice the ``dp``.
+3.2.1), so that ranks k and 2 p − 1 − k hold the same two chunks and mirror each other's work.
+One half of the ranks is a whole pipeline in which microbatches go from the first stage to the last
+and back (DualPipeV, github deepseek-ai/DualPipe); the other half is another replica of it. So the
+16 stages of DeepSeek-V3 with two copies of all parameters are ``pp`` 8, with twice the ``dp``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, 
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 THERE, BACK = range(2)
-"""Chunks of a stage: that of the way to the last stage, and that of the way back to the first."""
+"""Chunks of a stage: one on the way to the last stage, one on the way back to the first."""
 
 
 def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
-    """Passes of a stage in the eight steps of the published code.
+    """Return the passes of a stage, in the eight steps of the published code.
 
-    With fewer than 2 p microbatches it has no steady state, and all go forward before any goes
-    backward. Gradients of weights come right after those of inputs, but for those that fill what
-    would be bubble at the beginning and the end.
+    With fewer than 2 p microbatches there is no steady state, and all of them go forward before any
+    goes backward. The gradients of weights follow those of inputs at once, except at the end, where
+    they are postponed to fill what would be bubble.
 
     Examples
     --------
@@ -41,6 +41,7 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
         steps.backward(THERE, microbatches)
         return in_order(steps.passes)
     behind, ahead = pp - 1 - stage, stage + 1
+    # Steps 1 to 3: the pipeline fills, and the first microbatches come back.
     steps.forward(THERE, 2 * behind)
     for _ in range(ahead):
         steps.forward(THERE)
@@ -48,11 +49,13 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     for _ in range(behind):
         steps.backward(BACK)
         steps.forward(BACK)
+    # Step 4, the steady state.
     for _ in range(microbatches - 2 * pp + ahead):
         steps.forward(THERE)
         steps.backward(BACK)
         steps.forward(BACK)
         steps.backward(THERE)
+    # Steps 5 to 8: the pipeline drains, and postponed gradients of weights fill its bubbles.
     for _ in range(behind):
         steps.backward(BACK)
         steps.forward(BACK)
@@ -67,17 +70,18 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
 
 
 class _Steps:
-    """Passes as they come, each chunk's microbatches in order.
+    """Recorder of passes that numbers the microbatches of each phase and chunk as they come.
 
     Attributes
     ----------
     passes : list of (int, int, int)
+        Phase, microbatch and chunk of each pass.
     """
 
     def __init__(self) -> None:
         self.passes: list[tuple[int, int, int]] = []
         self._next = {(phase, chunk): 0 for phase in (FORWARD, BACKWARD) for chunk in (THERE, BACK)}
-        self._late: deque[tuple[int, int]] = deque()
+        self._postponed: deque[tuple[int, int]] = deque()  # microbatch and chunk
 
     def _take(self, phase: int, chunk: int) -> int:
         number = self._next[phase, chunk]
@@ -86,20 +90,21 @@ class _Steps:
         return number
 
     def forward(self, chunk: int, count: int = 1) -> None:
+        """Record forward passes of the chunk's next microbatches."""
         for _ in range(count):
             self._take(FORWARD, chunk)
 
     def backward(self, chunk: int, count: int = 1, *, later: bool = False) -> None:
-        """Backward passes, with their gradients of weights unless these are left for later."""
+        """Record backward passes, and their gradients of weights unless these come ``later``."""
         for _ in range(count):
-            self._late.append((self._take(BACKWARD, chunk), chunk))
+            self._postponed.append((self._take(BACKWARD, chunk), chunk))
             if not later:
                 self.weights()
 
     def weights(self, count: int = 1) -> None:
-        """Gradients of weights that have waited longest."""
+        """Record the gradients of weights that have waited longest."""
         for _ in range(count):
-            self.passes.append((WEIGHT, *self._late.popleft()))
+            self.passes.append((WEIGHT, *self._postponed.popleft()))
 
 
 def _split(whole: Passes) -> Passes:
@@ -121,7 +126,7 @@ DUALPIPE = PipelineSchedule(
     pairs_passes=True,
     chunks_allowed=range(2, 3),
     chunks_searched=(2,),
-    searched=False,  # its estimate leaves out what passes of a pair hide of one another
+    searched=False,  # the search's estimate does not know what paired passes hide of each other
     aliases=("dualpipev", "dualpipe-v"),
     source="arXiv 2412.19437, section 3.2.1; github deepseek-ai/DualPipe",
 )

@@ -8,7 +8,7 @@ from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 
 def gpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
-    """Passes of a stage, which are the same for all stages (arXiv 1811.06965).
+    """Return the passes of a stage, which are the same for all stages (arXiv 1811.06965).
 
     Examples
     --------
@@ -22,7 +22,7 @@ GPIPE = PipelineSchedule(
     name="gpipe",
     title="gpipe",
     passes=gpipe,
-    searched=False,  # it has the bubble of 1F1B and holds more
+    searched=False,  # it has the bubble of 1F1B and holds more activations
     aliases=("afab",),
     source="arXiv 1811.06965",
 )

@@ -1,4 +1,4 @@
-"""The passes of a schedule, checked once, and the microbatches in flight that follow from them."""
+"""Checked passes of a schedule, and the microbatches in flight that follow from them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, 
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 REMEMBERED = 4096
+"""Results of :func:`most_held` that are kept."""
 COUNTED = 4096
-"""Microbatches that are counted one by one; rounds of the pipeline beyond hold as many as the last
-one that is counted, or as many more as it does than the one before."""
+"""Microbatches whose passes are counted one by one. A schedule soon repeats itself from round to
+round of the pipeline, so the rounds beyond are extrapolated from the last two that are counted."""
 
 
 def passes(
@@ -25,10 +26,11 @@ def passes(
     ------
     ValueError
         For a schedule that leaves out a pass, takes one twice, or takes a microbatch backward
-        before forward: a mistake of whoever wrote the schedule.
+        before forward. This is a mistake in the schedule's code, not of the user.
     """
     order = schedule.passes(pp, stage, microbatches, chunks)
     phases = 3 if schedule.splits_weights else 2
+    # place[number] is where in the order each pass stands; -1 stays where one is missing.
     number = (order.phase * chunks + order.chunk) * microbatches + order.microbatch
     place = np.full(phases * chunks * microbatches, -1)
     if len(number) == len(place):
@@ -48,12 +50,15 @@ def most_held(
 ) -> IntArray:
     """Count the microbatches in flight at the worst moments of a stage.
 
-    A microbatch's activations of a chunk are held from its forward pass to the last pass over it.
+    A stage holds a microbatch's activations of a chunk from its forward pass through the chunk
+    until its last pass through it.
 
     Returns
     -------
     int64 array (moments, chunks)
-        Microbatches held of each chunk, at each moment that no other exceeds in every chunk.
+        Microbatches held of each chunk. There is a row for each moment at which no other moment
+        holds at least as many of every chunk; memory is worst at one of them, whatever a chunk's
+        activations weigh.
 
     Examples
     --------

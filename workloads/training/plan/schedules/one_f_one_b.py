@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
-    """Passes that alternate after as many forward ones as there are stages behind this one.
+    """Return passes that alternate after as many forward passes as there are later stages.
 
     With several chunks a stage this is the interleaved schedule (arXiv 2104.04473, section 2.2).
 
@@ -30,12 +30,13 @@ def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
 
 
 def alternating(pp: int, microbatches: int, chunks: int, warm_up: int) -> Passes:
-    """Passes of which the first ``warm_up`` are forward, and which alternate from there on."""
+    """Return passes that alternate after a warm-up of ``warm_up`` forward passes."""
     import numpy as np  # the command line lists the schedules without it
 
     total = microbatches * chunks
     forward = _forward_order(pp, microbatches, chunks)
     number = np.arange(total)
+    # Places of the forward and the backward passes in the order of all of them.
     forward_at = np.where(number < warm_up, number, 2 * number - warm_up)
     steady = total - warm_up
     backward_at = np.where(number < steady, warm_up + 2 * number + 1, total + number)
@@ -47,18 +48,19 @@ def alternating(pp: int, microbatches: int, chunks: int, warm_up: int) -> Passes
 
 
 def _group_sizes(pp: int, microbatches: int) -> tuple[int, int]:
-    """Microbatches of the first group that goes through all chunks, and of every later one.
+    """Sizes of the first group of microbatches that goes through all chunks, and of later groups.
 
-    A group is as large as the pipeline; what is left over goes with the first group, as a smaller
-    one would make stages wait for one another.
+    A group has as many microbatches as the pipeline has stages. The remainder joins the first
+    group, as a smaller group of its own would make stages wait for each other.
     """
     return microbatches % pp + min(pp, microbatches // pp * pp), pp
 
 
 def _forward_order(pp: int, microbatches: int, chunks: int) -> tuple[IntArray, IntArray]:
-    """Microbatch and chunk of each forward pass: chunk after chunk for a group of microbatches.
+    """Microbatch and chunk of each forward pass, int64 (passes,) each.
 
-    Backward passes go through the same list with the chunks reversed.
+    A group of microbatches goes through one chunk after the other before the next group begins.
+    Backward passes take the same order with the chunks reversed.
     """
     import numpy as np
 
@@ -66,9 +68,9 @@ def _forward_order(pp: int, microbatches: int, chunks: int) -> tuple[IntArray, I
         return np.arange(microbatches), np.zeros(microbatches, np.int64)
     first, later = _group_sizes(pp, microbatches)
     number = np.arange(microbatches * chunks)
-    begun = np.maximum(0, 1 + (number - first * chunks) // (later * chunks))
-    size = np.where(begun == 0, first, later)
-    base = np.where(begun == 0, 0, first + (begun - 1) * later)
+    group = np.maximum(0, 1 + (number - first * chunks) // (later * chunks))
+    size = np.where(group == 0, first, later)
+    base = np.where(group == 0, 0, first + (group - 1) * later)  # first microbatch of the group
     within = number - base * chunks
     return base + within % size, within // size
 

@@ -1,4 +1,4 @@
-"""The passes of a pipeline stage: which microbatch it takes through which chunk, and when."""
+"""The passes of a pipeline stage: each takes a microbatch through a chunk in one phase."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from topologies.arrays import IntArray
 
 FORWARD, BACKWARD, WEIGHT = range(3)
-"""Phases of a microbatch: forward, backward, and, where the backward pass is split, the gradients
-of weights (``BACKWARD`` is then the gradients of inputs alone)."""
+"""Phases of a microbatch. Where a schedule splits the backward pass, ``BACKWARD`` computes the
+gradients of inputs alone and ``WEIGHT`` the gradients of weights."""
 
 
 class Passes(NamedTuple):
-    """Everything that one stage does in an iteration, pass after pass.
+    """Passes of one stage in an iteration, in the order in which the stage runs them.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class Passes(NamedTuple):
         ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
     microbatch : int64 array (passes,)
     chunk : int64 array (passes,)
-        Which of the stage's own chunks of the model, from 0.
+        Number of the chunk among those that the stage holds, from 0.
     """
 
     phase: IntArray
@@ -30,12 +30,13 @@ class Passes(NamedTuple):
     chunk: IntArray
 
     def __str__(self) -> str:
+        """Passes as F0 B0 W0; a prime for each chunk after the first."""
         columns = (column.tolist() for column in self)
         return " ".join("FBW"[p] + str(m) + "'" * c for p, m, c in zip(*columns, strict=True))
 
 
 def in_order(passes: Iterable[tuple[int, int, int]]) -> Passes:
-    """Return passes that are given one by one as (phase, microbatch, chunk).
+    """Return the passes of a sequence of (phase, microbatch, chunk).
 
     Examples
     --------

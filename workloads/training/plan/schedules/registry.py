@@ -1,6 +1,7 @@
-"""The one list of pipeline schedules: command line, search, memory, figures and validation read it.
+"""The list of pipeline schedules that command line, search, memory, figures and validation read.
 
-A new schedule is a file beside this one that ends with its ``PipelineSchedule``, and its name here.
+To add a schedule, write a file beside this one that ends with its ``PipelineSchedule``, and name
+it in ``SCHEDULES``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def schedule_names() -> tuple[str, ...]:
 
 
 def schedule_of_chunks(chunks: int) -> str:
-    """Return the name of the schedule that is first to be tried with so many chunks a stage.
+    """Return the name of the schedule to suggest for a number of chunks a stage.
+
+    A schedule that allows the number goes before one that does not, then one with which the plan
+    search tries it, then one with which it tries more numbers.
 
     Examples
     --------
@@ -39,11 +43,11 @@ def schedule_of_chunks(chunks: int) -> str:
     ('interleaved', 'interleaved')
     """
 
-    def tries(schedule: PipelineSchedule) -> tuple[bool, bool, int]:
+    def preference(schedule: PipelineSchedule) -> tuple[bool, bool, int]:
         searched = schedule.chunks_searched
         return chunks in schedule.chunks_allowed, chunks in searched, len(searched)
 
-    return max(SCHEDULES, key=tries).name
+    return max(SCHEDULES, key=preference).name
 
 
 def pipeline_schedule(name: str) -> PipelineSchedule:

@@ -1,4 +1,4 @@
-"""``PipelineSchedule``: all that the program needs to know about a pipeline schedule."""
+"""``PipelineSchedule``: everything that the simulator needs to know about a pipeline schedule."""
 
 from __future__ import annotations
 
@@ -8,46 +8,49 @@ from dataclasses import dataclass
 from workloads.training.plan.schedules.passes import Passes
 
 ANY_NUMBER = range(1, 2**31)
+"""Chunks a stage of a schedule that allows any number."""
 ONLY_ONE = range(1, 2)
+"""Chunks a stage of a schedule that does not divide stages."""
 
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """A pipeline schedule.
+    """A pipeline schedule: its names, and the order of every stage's passes.
 
-    Everything else follows from ``passes``: the simulated iteration, the activations that a stage
-    holds at once, the estimate of the plan search.
+    From ``passes`` follow the simulated iteration, the activations that a stage holds at once, and
+    the estimate of the plan search.
 
     Attributes
     ----------
     name : str
-        As a plan and the command line write it.
+        Name in a plan and on the command line.
     title : str
-        As figures and tables write it.
+        Name in figures and tables.
     passes : function of (pp, stage, microbatches, chunks)
         The passes of one stage in order. Every stage must take each microbatch forward and then
         backward through each of its chunks once, and stages must not wait for one another in a
         circle.
     splits_weights : bool
-        Whether the backward pass leaves gradients of weights to a pass of their own, ``WEIGHT``.
+        Whether gradients of weights have a pass of their own, ``WEIGHT``, apart from the backward
+        pass.
     turns : bool
-        Whether every second chunk is laid from the last stage back to the first, not again from the
-        first on, so that the model goes there and back.
+        Whether every second chunk runs from the last stage back to the first, so that the model
+        leads to the last stage and back. Otherwise each chunk begins at the first stage.
     pairs_passes : bool
-        Whether a forward pass and the backward pass through another chunk that follows it run side
-        by side: while one communicates the other computes. Sending holds up neither.
+        Whether a forward pass and the backward pass that follows it through another chunk run side
+        by side: while one communicates the other computes. Neither waits for its sends.
     chunks_allowed : range
         Numbers of chunks of the model that a stage may hold (``vpp`` of a plan).
     chunks_searched : tuple of int
-        The numbers of chunks that the plan search tries.
+        Numbers of chunks that the plan search tries.
     searched : bool
-        Whether the plan search tries the schedule without being asked to.
+        Whether the plan search tries the schedule when none is stated.
     title_of_chunks : str
-        Title where a stage has several chunks; empty for ``title``.
+        Title where a stage has several chunks; ``title`` where it is empty.
     aliases : tuple of str
-        Other names under which published measurements state it.
+        Other names of the schedule in published measurements.
     source : str
-        Where it was published.
+        Publication that describes the schedule.
     """
 
     name: str
@@ -64,7 +67,7 @@ class PipelineSchedule:
     source: str = ""
 
     def number(self, pp: int, stage: int, chunk: int) -> int:
-        """Return the number in the model, from 0, of a stage's chunk.
+        """Return the number in order of the model, from 0, of a stage's chunk.
 
         Examples
         --------
@@ -76,10 +79,10 @@ class PipelineSchedule:
         return chunk * pp + (pp - 1 - stage if self.turns and chunk % 2 else stage)
 
     def stage(self, pp: int, number: int) -> int:
-        """Return the stage that holds the chunk of a number in the model."""
+        """Return the stage that holds the chunk of this number in order of the model."""
         chunk, place = divmod(number, pp)
         return pp - 1 - place if self.turns and chunk % 2 else place
 
     def titled(self, chunks: int) -> str:
-        """Return the title for stages of so many chunks."""
+        """Return the title for stages of ``chunks`` chunks."""
         return self.title_of_chunks if chunks > 1 and self.title_of_chunks else self.title

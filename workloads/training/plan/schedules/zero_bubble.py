@@ -8,10 +8,11 @@ from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 
 def zero_bubble(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
-    """Passes of ZB-H1 (arXiv 2401.10241, section 2.1).
+    """Return the passes of ZB-H1 (arXiv 2401.10241, section 2.1).
 
-    The gradients of weights come after the backward pass ``stage`` microbatches on, or at the end,
-    so the stage that ends first has the most of them left to fill what it would wait.
+    The gradients of a microbatch's weights follow the backward pass of the microbatch ``stage``
+    places later, or come at the end. So the last stage, which would wait longest for the others,
+    has the most of them left to fill its bubble.
 
     Examples
     --------
@@ -24,6 +25,7 @@ def zero_bubble(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     number = np.arange(microbatches)
     backward_at = np.flatnonzero(whole.phase == BACKWARD).astype(float)
     due = np.minimum(number + min(stage, microbatches), microbatches - 1)
+    # Half a place after the backward pass at which they are due; equal places keep their order.
     place = np.concatenate([np.arange(len(whole.phase)), backward_at[due] + 0.5])
     order = np.argsort(place, kind="stable")
     weights = Passes(np.full(microbatches, WEIGHT), number, np.zeros(microbatches, np.int64))
