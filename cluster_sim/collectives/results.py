@@ -110,9 +110,10 @@ def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) ->
     most = cluster.chips * ranks_per_chip
     wanted = most if ranks is None else ranks
     if not 1 <= wanted <= most:
+        room = f"1 to {most:,}" if most > 1 else "1"
         raise InputError(
-            f"{wanted} ranks on {cluster.name}: its {cluster.chips:,} chips have {most:,} at "
-            f"{ranks_per_chip} a chip; ask for 1 to {most:,}"
+            f"{wanted} ranks on {cluster.name}: {ranks_per_chip} a chip on {cluster.chips:,} "
+            f"{'chip' if cluster.chips == 1 else 'chips'}; ask for {room}"
         )
     if wanted % ranks_per_chip:
         raise InputError(

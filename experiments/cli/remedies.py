@@ -20,7 +20,8 @@ def remedied(
     Raises
     ------
     InputError
-        What was raised inside, with that added; as it was where the plan is not what is wrong.
+        The refusal with that plan added; unchanged where it names the plan already, or where
+        something other than the plan is wrong.
     """
     try:
         yield
@@ -33,4 +34,6 @@ def remedied(
         changed_fields = ", ".join(
             f"{name.replace('_', ' ')} {value}" for name, value in changes.items()
         )
+        if str(mistake).endswith(f" Use {changed_fields}."):
+            raise  # the refusal names that very plan
         raise InputError(f"{mistake} The nearest plan that works: {changed_fields}.") from None

@@ -1,4 +1,4 @@
-"""A refused plan is told with the nearest that works, and only then is the search loaded."""
+"""A refusal names the nearest plan that works, and only then is the search loaded."""
 
 import subprocess
 import sys
@@ -25,6 +25,16 @@ def test_a_refusal_names_it_in_the_same_line() -> None:
         remedied({"tp": 4}, TOY, sixteen()),
     ):
         raise InputError("something else")
+
+
+def test_a_plan_that_the_refusal_names_already_is_not_named_twice() -> None:
+    refusal = "12 attention heads of gpt2 are not divisible by tp 8. Use tp 4."
+    with (
+        pytest.raises(InputError) as caught,
+        remedied({"tp": 3}, TOY, sixteen()),
+    ):
+        raise InputError(refusal)
+    assert str(caught.value) == refusal
 
 
 def test_a_step_that_is_not_refused_leaves_the_search_where_it_is() -> None:
