@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -37,6 +37,27 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 OF_A_COLLECTIVE = (
     "time_s", "busbw_bytes_per_s", "lower_bound_s", "algorithm", "ranks", "semantics"
 )  # fmt: skip
+INTERVALS = {
+    "iteration_s": "interval", "rows.0.iteration_s": "interval",
+    "ttft_s.p50": "interval", "tpot_s.p50": "tpot_interval",
+}  # fmt: skip
+"""Places of predicted times, and the key of the results that holds the interval of each."""
+
+
+class Answer(NamedTuple):
+    """A number that stands first on a page.
+
+    Attributes
+    ----------
+    name, value : str
+        Texts of its name and value.
+    interval : str
+        Text of its interval, empty where the results give none.
+    """
+
+    name: str
+    value: str
+    interval: str = ""
 
 
 def finding(command: str, results: Document, table: pd.DataFrame | None) -> str:
@@ -61,26 +82,59 @@ def finding(command: str, results: Document, table: pd.DataFrame | None) -> str:
     return ""
 
 
-def answers(command: str, results: Document, table: pd.DataFrame | None) -> list[tuple[str, str]]:
-    """Names and values of the numbers that stand first, those that the results have."""
-    pairs = []
+def answers(command: str, results: Document, table: pd.DataFrame | None) -> list[Answer]:
+    """Names, values and intervals of the numbers that stand first, those that the results have."""
     if command == "collective" and table is not None:
         try:
-            row = _largest(table)
-            return [(heading(name), value_text(name, row[name])) for name in OF_A_COLLECTIVE]
+            return _collective_answers(_largest(table))
         except FAULTS:
             return []
+    first = []
     for place in ANSWERS.get(command, ()):
-        value: Any = results
-        for step in place.split("."):
-            if isinstance(value, list) and value and step == "0":
-                value = value[0]
-            else:
-                value = value.get(step) if isinstance(value, Mapping) else None
+        value = _at(results, place)
         if value is not None and not isinstance(value, Mapping | list):
             name = place.removeprefix("rows.0.")
-            pairs.append((heading(name), value_text(name, value)))
-    return pairs
+            interval = _ends_text(name, _interval_at(results, place))
+            first.append(Answer(heading(name), value_text(name, value), interval))
+    return first
+
+
+def _collective_answers(row: Any) -> list[Answer]:
+    """Numbers of one size of a collective; only its time has an interval."""
+    first = [Answer(heading(name), value_text(name, row[name])) for name in OF_A_COLLECTIVE]
+    time = first[0]._replace(interval=_ends_text("time_s", row))
+    return [time, *first[1:]]
+
+
+def _at(results: Document, place: str) -> Any:
+    """Value at a place such as ``rows.0.mfu``; None where there is nothing."""
+    value: Any = results
+    for step in place.split("."):
+        if isinstance(value, list) and value and step == "0":
+            value = value[0]
+        else:
+            value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _interval_at(results: Document, place: str) -> Any:
+    """Interval of the number at a place: one of its own, or an entry of the predicted time's."""
+    name = place.removeprefix("rows.0.")
+    key = INTERVALS.get(place, f"{name}_interval")
+    return results[key] if key in results else _at(results, f"interval.{name}")
+
+
+def _ends_text(name: str, ends: Any) -> str:
+    """Interval of a number as it stands below the number; empty where there is none."""
+    try:
+        low, high = float(ends["low"]), float(ends["high"])
+    except FAULTS:
+        return ""
+    if not low < high:
+        return ""
+    # An end is not known to more than three digits.
+    lowest, highest = (value_text(name, float(f"{end:.3g}")) for end in (low, high))
+    return f"80 %: {lowest} – {highest}" if lowest != highest else ""
 
 
 def _train(results: Document) -> str:

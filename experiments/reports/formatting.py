@@ -129,6 +129,12 @@ def unit_of(name: str) -> str:
     return ending or ("" if not before or last in COUNTED else unit_of(before))
 
 
+ABBREVIATIONS = frozenset(
+    {"hbm", "hfu", "itl", "kv", "mfu", "nic", "sbuf", "slo", "tpot", "ttft", "usd"}
+)
+"""Words of names that people write in capitals."""
+
+
 def heading(name: str) -> str:
     """A column's name without its unit, which the values carry.
 
@@ -136,9 +142,12 @@ def heading(name: str) -> str:
     --------
     >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("breakdown_s.bubble")
     ('busbw', 'ranks', 'breakdown bubble')
+    >>> heading("ttft_s.p50"), heading("usd_per_million_tokens"), heading("tokens_per_s_per_chip")
+    ('TTFT p50', 'USD per million tokens', 'tokens/s per chip')
     """
     parts = [part.removesuffix(unit_of(part)) for part in name.split(".")]
-    return " ".join(parts).replace("_", " ")
+    words = "_".join(parts).replace("_per_s_", "/s_").split("_")
+    return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
 def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

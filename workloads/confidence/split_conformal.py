@@ -94,28 +94,25 @@ def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVE
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:
     """Factor by which a prediction's interval is wider than those of measured rows of its kind."""
-    factor = NOT_FITTED[FAMILY[prediction.kind]]
-    for step, _ in _steps(prediction, residuals):
-        factor *= step
-    return min(MOST, factor)
+    return min(MOST, math.prod(factor for factor, _ in _factors(prediction, residuals)))
 
 
-def _steps(prediction: Prediction, residuals: Residuals) -> list[tuple[float, str]]:
+def _factors(prediction: Prediction, residuals: Residuals) -> list[tuple[float, str]]:
     """Differences from what was measured, each with its factor and its reason."""
     of_kind = residuals.of(prediction.kind)
-    steps = []
+    factors = [(NOT_FITTED[FAMILY[prediction.kind]], "constants were fitted elsewhere")]
     if of_kind.rows and prediction.chip not in of_kind.chips:
-        steps.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
+        factors.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
     for degree in ("tp", "cp", "ranks"):
         size, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
         if of_kind.rows and size > largest:
             doublings = math.log2(size / largest)
-            steps.append((DEGREE_DOUBLED**doublings, f"{degree} {size:,} beyond {largest:,}"))
+            factors.append((DEGREE_DOUBLED**doublings, f"{degree} {size:,} beyond {largest:,}"))
     if prediction.assumed:
-        steps.append((ASSUMED, "assumed numbers"))
+        factors.append((ASSUMED, "assumed numbers"))
     if prediction.kind == RESEARCH:
-        steps.append((MIXED_NODES, "nodes of mixed quality"))
-    return steps
+        factors.append((MIXED_NODES, "nodes of mixed quality"))
+    return factors
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
@@ -123,11 +120,11 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
     tables = len(of_kind.by_table)
     source = f"{len(of_kind.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
     text = f"{NAMES[prediction.kind]}: {source}, each table of equal weight"
-    steps = _steps(prediction, residuals)
-    if not steps:
-        return f"{text}; wider by ×{widening(prediction, residuals):.2f} for what was never fitted"
-    reasons = "; ".join(f"{reason} (×{factor:.2f})" for factor, reason in steps)
-    return f"{text}; wider by ×{widening(prediction, residuals):.2f}: {reasons}"
+    factors = _factors(prediction, residuals)
+    reasons = ", ".join(f"{reason} (×{factor:.2f})" for factor, reason in factors)
+    factor = widening(prediction, residuals)
+    most = ", the most" * (factor == MOST)
+    return f"{text}; wider by ×{factor:.2f}{most}: {reasons}"
 
 
 @lru_cache(maxsize=256)

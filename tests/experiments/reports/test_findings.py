@@ -66,7 +66,32 @@ SAID = {
 def test_results_are_told_in_a_sentence(command: str) -> None:
     assert finding(command, RESULTS[command], None) == SAID[command]
     assert finding(command, {}, None) == ""
-    assert all(text for _, text in answers(command, RESULTS[command], None))
+    assert all(answer.value for answer in answers(command, RESULTS[command], None))
+
+
+def test_numbers_stand_with_the_intervals_that_the_results_give() -> None:
+    train = {
+        "iteration_s": 2.0, "mfu": 0.4, "memory_bytes": {"total": 2**30},
+        "interval": {"low": 1.6, "high": 2.5, "mfu": {"low": 0.32, "high": 0.5}},
+    }  # fmt: skip
+    serve = {
+        "ttft_s": {"p50": 0.1, "p99": 0.9}, "tpot_s": {"p50": 0.02}, "tokens_per_s": 100.0,
+        "interval": {"low": 0.05, "high": 0.2}, "tpot_interval": {"low": 0.01, "high": 0.03},
+        "tokens_per_s_interval": {"low": 80.0, "high": 125.0},
+    }  # fmt: skip
+    assert answers("train", train, None) == [
+        ("iteration", "2 s", "80 %: 1.6 s – 2.5 s"),
+        ("MFU", "40 %", "80 %: 32 % – 50 %"),
+        ("memory total", "1 GiB", ""),
+    ]
+    assert answers("serve", serve, None) == [
+        ("TTFT p50", "100 ms", "80 %: 50 ms – 200 ms"),
+        ("TTFT p99", "900 ms", ""),
+        ("TPOT p50", "20 ms", "80 %: 10 ms – 30 ms"),
+        ("tokens", "100 /s", "80 %: 80 /s – 125 /s"),
+    ]
+    plan = {"rows": [{"iteration_s": 2.0, "mfu": 0.4}], "interval": train["interval"]}
+    assert answers("plan", plan, None) == answers("train", train, None)[:2]
 
 
 def test_tables_are_told_in_a_sentence() -> None:
@@ -87,7 +112,9 @@ def test_tables_are_told_in_a_sentence() -> None:
         "sweep": "1 of 2 rows of this sweep are answered; the shortest takes 1 s with cluster a",
         "validate": "3 published rows are met with a median error of 4.0%",
     }
-    assert ("algorithm", "ring") in answers("collective", {}, collective)
+    assert ("algorithm", "ring", "") in answers("collective", {}, collective)
+    with_ends = collective.assign(low=0.8e-6, high=1.25e-6)
+    assert answers("collective", {}, with_ends)[0] == ("time", "1 us", "80 %: 800 ns – 1.25 us")
 
 
 def test_a_run_names_the_command_that_repeats_it(tmp_path: Path) -> None:
