@@ -308,6 +308,8 @@ def _write(
     from experiments.reports.slices import slices
 
     frame = pd.DataFrame(rows)
+    if "switches" in frame:
+        frame["switches"] = [" ".join(row.get("switches", ())) for row in rows]
     run.table("metrics", frame, title="Results")
     for name, (figure, title, note) in figures(frame, trace, machine).items():
         slice_rows = slices(trace, words=WORDS) if name == "timeline" else None

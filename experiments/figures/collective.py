@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from cluster_sim.plot.bars import Legend, timeline
@@ -34,6 +35,10 @@ LANES = (
 
 MOST_TICKS = 8
 """Sizes that are all named below the axis of a bandwidth figure."""
+MARKS = "os^vDPX*"
+"""Marks of the points of each line."""
+BAND = 0.15
+"""Opacity of the 80 % interval about a line."""
 ALIKE = 1.05
 """Ratio of two bandwidths up to which they are about the same."""
 
@@ -83,11 +88,7 @@ def bandwidth(frame: pd.DataFrame) -> Figure:
     first = frame.iloc[0]
     moved = frame[(frame.size_bytes > 0) & (frame.time_s > 0)]
     _draw_limit(axes, moved)
-    shades = colors(dict.fromkeys(moved.algorithm))
-    for name, rows in moved.groupby("algorithm", sort=False):
-        line = rows.sort_values("size_bytes")
-        rate, shade = line.busbw_bytes_per_s / 1e9, shades[str(name)]
-        axes.plot(line.size_bytes, rate, "o-", ms=3, color=shade, label=name)
+    _draw_algorithms(axes, moved)
     if "measured_busbw_bytes_per_s" in moved:
         seen = moved.dropna(subset="measured_busbw_bytes_per_s").sort_values("size_bytes")
         measured = seen.measured_busbw_bytes_per_s / 1e9
@@ -100,6 +101,40 @@ def bandwidth(frame: pd.DataFrame) -> Figure:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
+
+
+def _draw_algorithms(axes: Axes, moved: pd.DataFrame) -> None:
+    """Draw a line and its interval for each algorithm, told apart by colour and mark."""
+    shades = colors(dict.fromkeys(moved.algorithm))
+    marks = dict(zip(shades, cycle(MARKS), strict=False))
+    for name, rows in moved.groupby("algorithm", sort=False):
+        line = rows.sort_values("size_bytes")
+        rate, shade = line.busbw_bytes_per_s / 1e9, shades[str(name)]
+        axes.plot(line.size_bytes, rate, f"{marks[str(name)]}-", ms=4, color=shade, label=name)
+        _draw_interval(axes, line, shade)
+    if _ends(moved):
+        axes.fill_between([], [], color="0.5", alpha=2 * BAND, lw=0, label="80 % of measurements")
+
+
+def _draw_interval(axes: Axes, line: pd.DataFrame, shade: str) -> None:
+    """Draw the bandwidths at the ends of each time's interval, where rows have them."""
+    ends = _ends(line)
+    if not ends:
+        return
+    moved = line.busbw_bytes_per_s * line.time_s / 1e9
+    slowest, fastest = moved / line[ends[1]], moved / line[ends[0]]
+    if len(line) > 1:
+        axes.fill_between(line.size_bytes, slowest, fastest, color=shade, alpha=BAND, lw=0)
+    else:
+        axes.vlines(line.size_bytes, slowest, fastest, color=shade, alpha=2 * BAND, lw=4)
+
+
+def _ends(frame: pd.DataFrame) -> tuple[str, str] | None:
+    """Columns of the intervals' ends, of a command's rows or an experiment's; None for points."""
+    for low, high in (("low", "high"), ("low_s", "high_s")):
+        if {low, high} <= set(frame.columns) and (frame[high] > frame[low]).any():
+            return low, high
+    return None
 
 
 def _draw_limit(axes: Axes, moved: pd.DataFrame) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,24 @@ def number(value: Any) -> str:
         return f"{int(value):,}"
     rounded = float(f"{value:.4g}")
     return f"{rounded:,.0f}" if 1000 <= abs(rounded) < LONG else f"{rounded:.4g}"
+
+
+def ranges(places: Iterable[int]) -> str:
+    """Whole numbers in ascending order, with three or more in a row as their first and last.
+
+    Examples
+    --------
+    >>> ranges([2, 3, 4, 7, 9, 10])
+    '2–4, 7, 9, 10'
+    """
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    texts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join(texts)
 
 
 def value_text(name: str, value: Any) -> str:

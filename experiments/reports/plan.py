@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from experiments.reports.formatting import format_interval
+from experiments.reports.formatting import format_interval, ranges
 from topologies.units import format_bytes, format_seconds
 from workloads.confidence import Interval, Prediction, margin, training_features
 from workloads.confidence.answers import training_interval
@@ -123,14 +123,14 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
 def ties(search: Search) -> str:
     """One line on the interval of the first plan, and on the plans tied with it."""
     rows = ranked(search, len(search.finalists))
-    tied = [str(entry["rank"]) for entry in rows[1:] if entry["tied"]]
+    tied = [entry["rank"] for entry in rows[1:] if entry["tied"]]
     ends = format_interval(plan_interval(search, search.finalists[0]))
     first = f"The first takes {format_seconds(rows[0]['iteration_s'])} {ends}"
     if not tied:
         return (
             f"{first}; every other plan that was simulated is slower beyond the error of a ratio."
         )
-    return f"{first}; within the error of a ratio of two plans it ties with {', '.join(tied)}."
+    return f"{first}; within the error of a ratio of two plans it ties with {ranges(tied)}."
 
 
 def row(finalist: Finalist, place: int) -> dict[str, Any]:

@@ -190,8 +190,10 @@
       const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= rough);
       for (let k = Math.ceil(from / size / step); k * step <= to / size; k += 1) {
         const x = place(k * step * size);
+        const text = `${Number((k * step).toPrecision(6))} ${name}`;
+        const cut = x + 2 + 7 * text.length > svg.clientWidth;
         node("line", { x1: x, x2: x, y1: 0, y2: height - 18 }, group);
-        node("text", { x: x + 2, y: height - 6 }, group, `${Number((k * step).toPrecision(6))} ${name}`);
+        node("text", { x: cut ? x - 2 : x + 2, y: height - 6, "text-anchor": cut ? "end" : "start" }, group, text);
       }
     }
     svg.addEventListener("pointermove", (event) => {

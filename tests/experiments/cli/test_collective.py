@@ -1,6 +1,7 @@
 import json as jsons
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from cluster_sim.collectives.sizes import parse_sizes
@@ -279,7 +280,7 @@ def test_byte_matrices_that_are_none(tmp_path: Path, text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys):
+def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys, tmp_path):
     """On Trn1 the runtime leaves the mesh at 1 MiB, where halving would take two thirds as long."""
     small, large = printed(capsys, "all-reduce", "trn1.32xlarge", size="1MiB,2MiB")
     assert small["time_s"] > large["time_s"]
@@ -290,6 +291,9 @@ def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys):
     collective("all-reduce", "trn1.32xlarge", size="1MiB", quiet=True)
     output = capsys.readouterr().out
     assert "1 MiB: the Neuron runtime takes mesh by the length of the buffer, and rdh" in output
+    collective("all-reduce", "trn1.32xlarge", size="1MiB,2MiB", quiet=True, out=tmp_path / "run")
+    rows = pd.read_csv(tmp_path / "run" / "metrics.csv", keep_default_na=False)
+    assert list(rows["switches"]) == ["mesh rdh", ""]
 
 
 def test_the_cluster_may_be_named_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,3 +91,19 @@ def test_bandwidth_is_compared_with_other_algorithms(second: float, message: str
     })  # fmt: skip
     title = bandwidth(frame).axes[0].get_title(loc="left")
     assert title.endswith(f"At 1 MiB ring reaches 100 GB/s, {message} rdh, the next best")
+
+
+def test_bandwidths_stand_with_the_interval_of_their_times() -> None:
+    frame = pd.DataFrame({
+        "collective": "all-reduce", "cluster": "c", "ranks": 8, "algorithm": ["ring", "ring"],
+        "size_bytes": [2**20, 2**21], "time_s": 1.0, "lower_bound_s": 0.5, "bound": "links",
+        "busbw_bytes_per_s": [100e9, 200e9],
+    })  # fmt: skip
+    assert not bandwidth(frame).axes[0].collections
+    assert not bandwidth(frame.assign(low=1.0, high=1.0)).axes[0].collections
+    for low, high in (("low", "high"), ("low_s", "high_s")):
+        band = bandwidth(frame.assign(**{low: 0.8, high: 1.25})).axes[0].collections[0]
+        rates = band.get_paths()[0].vertices[:, 1]
+        assert (min(rates), max(rates)) == pytest.approx((100 / 1.25, 200 / 0.8))
+    alone = bandwidth(frame[:1].assign(low=0.8, high=1.25)).axes[0].collections[0]
+    assert alone.get_paths()[0].vertices[:, 1] == pytest.approx((80.0, 125.0))
