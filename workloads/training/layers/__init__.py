@@ -1,1 +1,1 @@
-"""Layers of a model as operations of one rank."""
+"""Kernels and communications of one rank for each kind of layer of a model."""

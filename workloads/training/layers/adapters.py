@@ -1,8 +1,9 @@
-"""Training a part of a model: low-rank adapters beside frozen weights, or one part alone.
+"""Training of a part of a model: low-rank adapters beside frozen weights, or one part alone.
 
-An adapter adds ``B A`` to a frozen weight, A of (columns in, rank) and B of (rank, columns out)
-(arXiv 2106.09685). It sits on every product of the dense layers, or on those around attention.
-Frozen weights have neither gradients nor optimizer state; gradients of inputs go on through them.
+An adapter adds ``B A`` to a frozen weight, with A of (columns in, rank) and B of (rank, columns
+out) (arXiv 2106.09685). Either every product of the dense layers has an adapter, or those around
+attention. Frozen weights have neither gradients nor optimizer state, but gradients of inputs are
+propagated through them.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers, end_stages
 
 WEIGHT, INPUT = ".weight", ".input.gather"
-"""Ends of the names of steps that only the gradients of a weight need."""
+"""Endings of the names of steps that only the gradients of a weight need."""
 AGAIN = "again."
 SHARE_AGAIN = "recomputed_with_adapters"
 
 
 def whole(plan: ParallelPlan) -> bool:
-    """Return whether all of a model is trained."""
+    """Return whether the whole model is trained."""
     return not plan.lora_rank and not plan.train_only
 
 
 def trains(plan: ParallelPlan, name: str) -> bool:
-    """Return whether the weights of a step of this name are trained themselves."""
+    """Return whether the weights of the step with this name are trained, and not frozen."""
     block = name.removeprefix(AGAIN).split(".")[0]
     block = {"router": "mlp", "experts": "mlp", "layer": "mlp"}.get(block, block)
     return whole(plan) or (not plan.lora_rank and block == plan.train_only)
 
 
 def products(shapes: RankShapes) -> dict[str, tuple[int, int]]:
-    """Columns in and out of the adapted products of a dense layer on one rank, by name."""
+    """Return the columns in and out of each product with adapters, of a dense layer on one rank."""
     model, plan = shapes.model, shapes.plan
     inner = part(model.ffn, plan.tp)
     columns = (shapes.heads + 2 * shapes.kv_heads) * model.head_dim
@@ -58,19 +59,20 @@ def adapted(plan: ParallelPlan, name: str) -> bool:
 
 
 def with_adapters(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Steps of a layer forward, each product followed by that of its adapter."""
+    """Return the steps of a layer's forward pass, with its adapter's after each adapted product."""
     if not shapes.plan.lora_rank:
         return list(steps)
-    sizes, longer = products(shapes), []
+    sizes, adapted_steps = products(shapes), []
     for step in steps:
-        longer.append(step)
+        adapted_steps.append(step)
         if step.name in sizes:
-            longer.append(kernel(f"{step.name}.adapter", _adapter(shapes, *sizes[step.name])))
-    return longer
+            timing = _adapter(shapes, *sizes[step.name])
+            adapted_steps.append(kernel(f"{step.name}.adapter", timing))
+    return adapted_steps
 
 
 def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Steps of a layer backward without gradients of frozen weights, with those of adapters."""
+    """Return a layer's backward pass without frozen weights' gradients and with the adapters'."""
     kept = without_frozen(shapes, steps)
     if not shapes.plan.lora_rank:
         return kept
@@ -82,7 +84,7 @@ def trained_backward(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[Layer
 
 
 def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Steps of a backward pass without the gradients of frozen weights."""
+    """Return the steps of a backward pass without the gradients of frozen weights."""
     if whole(shapes.plan):
         return list(steps)
     dropped = (WEIGHT, INPUT)
@@ -91,6 +93,7 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
     ]
     if shapes.plan.lora_rank and not _runs_again(shapes):
         kept = [step for step in kept if not step.name.startswith(AGAIN)]
+    # A step that waited for a dropped one waits for the step before it instead.
     names = {step.name for step in kept}
     return [
         step if step.after in names or not step.after else replace(step, after=PREVIOUS)
@@ -99,7 +102,7 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
 
 
 def _runs_again(shapes: RankShapes) -> bool:
-    """Return whether the chip runs a recomputation; a compiler may merge it with the first run."""
+    """Return whether the chip recomputes activations; a compiler may keep them despite the plan."""
     part = f"kernels.{family(shapes.chip).name}"
     return not shapes.catalogue.has(part, SHARE_AGAIN) or bool(
         shapes.catalogue.value(part, SHARE_AGAIN)
@@ -107,7 +110,7 @@ def _runs_again(shapes: RankShapes) -> bool:
 
 
 def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
-    """Both products of an adapter forward."""
+    """Forward time of both products of an adapter on a weight of k rows and n columns."""
     rank, t = shapes.plan.lora_rank, shapes.tokens
     if shapes.chip.startswith(NEURON):
         return _widened(shapes, k, n)
@@ -115,7 +118,7 @@ def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
 
 
 def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
-    """Gradients of an adapter's input and of its two weights."""
+    """Time of the gradients of an adapter's input and of its two weights."""
     rank, t = shapes.plan.lora_rank, shapes.tokens
     weights = (shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
     if shapes.chip.startswith(NEURON):
@@ -124,10 +127,10 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
 
 
 def _widened(shapes: RankShapes, k: int, n: int) -> Timing:
-    """Time by which an adapter lengthens the product beside it in one compiled graph.
+    """Time by which an adapter lengthens the product that it is compiled together with.
 
-    ``[W A]`` has as many more columns as the adapter's rank, and ``[x; xA]`` as many more rows, so
-    that the input is read and the result written only once.
+    The compiler joins ``A`` to the weight, whose columns grow by the adapter's rank, and ``xA`` to
+    the input, whose columns do too, so that the input is read and the result written only once.
     """
     rank, t = shapes.plan.lora_rank, shapes.tokens
     alone = shapes.gemm(t, n, k)
@@ -143,7 +146,7 @@ def _sum(*parts: Timing) -> Timing:
 
 
 def layer_adapters(model: Model, plan: ParallelPlan) -> int:
-    """Parameters of the adapters of one layer on one rank."""
+    """Count the parameters of the adapters of one layer on one rank."""
     heads, kv_heads = part(model.heads, plan.tp), max(1, model.kv_heads // plan.tp)
     inner = part(model.ffn, plan.tp)
     widths = {"gate": inner, "up": inner} if model.gated_mlp else {"up": inner}
@@ -155,7 +158,7 @@ def layer_adapters(model: Model, plan: ParallelPlan) -> int:
 
 
 def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
-    """Parameters of a rank of a stage that have gradients and optimizer state."""
+    """Return the parameters of a rank of a stage that have gradients and optimizer state."""
     if whole(plan):
         return stage_share(model, plan, stage)
     layers = sum(len(chunk) for chunk in chunk_layers(model, plan, stage))
@@ -173,12 +176,12 @@ def trained_share(model: Model, plan: ParallelPlan, stage: int) -> Share:
 
 
 def undivided(plan: ParallelPlan) -> ParallelPlan:
-    """Plan that trains the same parameters on one rank."""
+    """Return a plan that trains the same parameters on a single rank."""
     return ParallelPlan(lora_rank=plan.lora_rank, lora_on=plan.lora_on, train_only=plan.train_only)
 
 
 def trained_flops(model: Model, plan: ParallelPlan) -> float:
-    """FLOPs of an optimizer step without the gradients of what is frozen."""
+    """Model FLOPs of an optimizer step, without the gradients of frozen weights."""
     if whole(plan):
         return training_flops(model, plan.seq, plan.tokens)
     forward = forward_flops(model, plan.seq)
@@ -189,7 +192,7 @@ def trained_flops(model: Model, plan: ParallelPlan) -> float:
 
 
 def _attention(model: Model, plan: ParallelPlan) -> int:
-    """Parameters of one layer's attention on one rank."""
+    """Parameters of the projections of one layer's attention on one rank."""
     kv_heads = max(1, model.kv_heads // plan.tp)
     columns = part(model.query_width, plan.tp) + 2 * kv_heads * model.head_dim
     return model.hidden * (columns + part(model.value_width, plan.tp))

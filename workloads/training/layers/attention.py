@@ -1,8 +1,9 @@
-"""The steps of attention in one layer: projections, the core, and context parallelism.
+"""Attention of one layer as steps: projections, the core, and context parallelism.
 
-With context parallelism each rank has two pieces of every sequence, one from either end, so that
-all have equal work under a causal mask (arXiv 2407.21783, section 3.3.2). Keys and values go round
-in a ring beside the core (arXiv 2310.01889), or are gathered before it.
+The *core* is what lies between the projections: scores, softmax and weighted sums. With context
+parallelism each rank has two pieces of every sequence, one from either end, so that all ranks have
+equal work under a causal mask (arXiv 2407.21783, section 3.3.2). Keys and values are passed round a
+ring beside the core (arXiv 2310.01889), or gathered before it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from workloads.training.layers.tensor_parallel import (
 
 
 def attention_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's attention forward over one microbatch."""
+    """Return the steps of one layer's attention for the forward pass of a microbatch."""
     h = shapes.model.hidden
     return [
         norm(shapes, "attention.norm"),
@@ -38,7 +39,7 @@ def attention_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def attention_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's attention backward."""
+    """Return the steps of one layer's attention for the backward pass of a microbatch."""
     return [
         *out_backward(shapes),
         *core_backward(shapes),
@@ -48,7 +49,7 @@ def attention_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def out_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Both gradients of the output projection."""
+    """Return the steps of both gradients of the output projection."""
     t, h = shapes.tokens, shapes.model.hidden
     return [
         *gathered_product(shapes, "attention.gradient", "attention.out.data", shapes.values, h),
@@ -57,22 +58,26 @@ def out_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _columns(shapes: RankShapes) -> int:
-    """Columns of queries, keys and values on one rank."""
+    """Columns of queries, keys and values on one rank, and of the output gate if there is one."""
     gate = shapes.heads * shapes.model.attention_gate
     return (shapes.heads + 2 * shapes.kv_heads + gate) * shapes.model.head_dim
 
 
 def _rotate(shapes: RankShapes) -> list[LayerOp]:
-    """Rotate queries and keys, and normalise them where the model does; read and written."""
+    """Kernel that rotates queries and keys, and normalises them where the model does.
+
+    A model with learned positions rotates nothing.
+    """
     if shapes.model.positions:
         return []
     width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
+    # Each of the two kernels reads and writes its whole input.
     passes = 4 if shapes.model.qk_norm or shapes.model.qk_norm_wide else 2
     return [kernel("attention.rotate", shapes.stream(passes * TWO * shapes.tokens * width))]
 
 
 def core_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of the scores, softmax and weighted sums."""
+    """Return the forward steps of the scores, softmax and weighted sums."""
     if shapes.plan.cp == 1:
         return [kernel("attention.core", _whole(shapes, "forward"))]
     if shapes.plan.cp_exchange == "all-gather":
@@ -82,7 +87,10 @@ def core_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def core_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of the gradients of queries, keys and values; scores are recomputed first."""
+    """Return the steps of the gradients of queries, keys and values.
+
+    The fused kernel recomputes scores within its own time; the unfused ones run again before.
+    """
     plan, name = shapes.plan, "attention.core.data"
     if plan.cp == 1:
         again = []
@@ -100,7 +108,7 @@ def core_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def keys(shapes: RankShapes) -> int:
-    """Keys and values of one rank's part of the sequences [B]."""
+    """Size of the keys and values of one rank's part of the sequences [B]."""
     model = shapes.model
     width = 2 * shapes.kv_heads * model.head_dim
     if model.latent:
@@ -109,53 +117,57 @@ def keys(shapes: RankShapes) -> int:
 
 
 def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
-    """Work on one rank's keys while those of the next come in; gradients of keys travel along.
+    """Steps of ring attention: each turn works on one rank's keys while the next ones arrive.
 
-    A rank's own keys need half of the square of scores, those of every other rank one half too:
-    all of its queries and half of the keys, or the other way round. What a turn adds to the results
-    of those before is kept in fp32 and merged by kernels of its own.
+    A rank computes half of the square of its scores with its own keys, and half with the keys of
+    every other rank: all of its queries with half of the keys, or the other way round. Each turn's
+    results are kept in fp32 and merged with those of earlier turns by kernels of their own. In the
+    backward pass the gradients of keys travel along.
     """
     plan, local = shapes.plan, shapes.plan.local_seq
+    # Keys of other ranks that a query sees, in the mean over the sequence and over the turns.
     seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
-    others = max(1, round(seen / (plan.cp - 1)))
-    own_s = _core(shapes, direction, local, causal=True)
-    other_s = _turn(shapes, direction, others)
-    merged = _merged(shapes, direction)
+    seen_a_turn = max(1, round(seen / (plan.cp - 1)))
+    first_turn = _core(shapes, direction, local, causal=True)
+    later_turn = _turn(shapes, direction, seen_a_turn)
+    merge = _merge(shapes, direction)
     steps = []
     for turn in range(plan.cp):
         here = f"attention.keys.{turn}" if turn else NOTHING
         if turn < plan.cp - 1:
+            # The next keys are sent before the core runs, so that they travel beside it.
             sent = f"attention.keys.{turn + 1}"
             before = here if turn else PREVIOUS
             steps.append(collective(sent, "cp", "permute", keys(shapes), after=before))
-        steps.append(kernel(name, other_s if turn else own_s, after=here))
+        steps.append(kernel(name, later_turn if turn else first_turn, after=here))
         if turn:
-            steps.append(kernel(f"{name}.merge", merged))
+            steps.append(kernel(f"{name}.merge", merge))
         if direction == "backward":
             steps.append(collective(f"{name}.home", "cp", "permute", keys(shapes)))
     return steps
 
 
 def _turn(shapes: RankShapes, direction: Direction, key_count: int) -> Timing:
-    """Step of the core on keys of another rank, at the rate that a turn of a ring keeps."""
-    whole = _core(shapes, direction, key_count, causal=False)
-    kept = shapes.catalogue.value("training", "ring_turn_efficiency")
-    return replace(whole, seconds=whole.seconds / kept)
+    """Time of the core on keys of another rank, at the lower rate of a turn of a ring."""
+    timing = _core(shapes, direction, key_count, causal=False)
+    efficiency = shapes.catalogue.value("training", "ring_turn_efficiency")
+    return replace(timing, seconds=timing.seconds / efficiency)
 
 
-def _merged(shapes: RankShapes, direction: Direction) -> Timing:
-    """Kernels that add a turn's results to those before.
+def _merge(shapes: RankShapes, direction: Direction) -> Timing:
+    """Time of the kernels that merge a turn's results with those of earlier turns.
 
-    Forward these are outputs with their sums of exponentials, backward gradients of queries, keys
-    and values. The bytes are counted from what each operation of the framework reads and writes.
+    In the forward pass the results are outputs and their sums of exponentials, in the backward pass
+    gradients of queries, keys and values. The catalogue has the bytes for each value, counted from
+    what each operation of the framework reads and writes.
     """
-    each = shapes.catalogue.value("training", f"ring_merge_{direction}")
+    bytes_a_value = shapes.catalogue.value("training", f"ring_merge_{direction}")
     values = shapes.tokens * shapes.heads * _width(shapes)
-    return shapes.passes(round(each * values))
+    return shapes.passes(round(bytes_a_value * values))
 
 
 def _whole(shapes: RankShapes, direction: Direction) -> Timing:
-    """Step of the core on whole sequences."""
+    """Time of the core on whole sequences."""
     model, plan = shapes.model, shapes.plan
     if plan.attention == "unfused":
         return kernel_times.unfused_attention(
@@ -167,12 +179,13 @@ def _whole(shapes: RankShapes, direction: Direction) -> Timing:
 
 
 def _gathered(shapes: RankShapes, direction: Direction) -> Timing:
-    """Step of the core on a rank's queries and all keys, of which a query sees half on average."""
+    """Time of the core on a rank's queries and all keys, of which a query sees half on average."""
     seen = round(keys_seen(shapes.model, shapes.plan.seq))
     return _core(shapes, direction, seen, causal=False)
 
 
 def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: bool) -> Timing:
+    """Time of the fused core on a rank's queries and ``key_count`` keys of each sequence."""
     plan = shapes.plan
     shape = kernel_times.AttentionShape(
         plan.microbatch, plan.local_seq, shapes.heads, shapes.kv_heads, _width(shapes),

@@ -1,9 +1,9 @@
-"""Exchange between ranks that hold the same parameters: gradients and updated parameters.
+"""Communication of ranks that hold the same parameters: gradients and updated parameters.
 
-Experts have groups of their own, ``edp``. ZeRO-1 and 2 reduce gradients to the rank that updates
-them and gather parameters after; ZeRO-2 does so in every backward pass, as nobody has room for all
-gradients; ZeRO-3 also gathers parameters before every pass. What travels beside compute goes in
-buckets of several layers.
+Experts have groups of their own, ``edp``. Under ZeRO-1 and 2 gradients are reduced to the rank that
+updates their parameters, which are gathered afterwards. ZeRO-2 reduces in every backward pass, as
+no rank has memory for all gradients, and ZeRO-3 also gathers parameters before every pass.
+Communication that runs beside compute is done in buckets of several layers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from workloads.training.plan.parameters import (
 from workloads.training.plan.stage_layers import end_stages
 
 LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
-"""Parameters of a bucket of gradients at least, and for each replica: the defaults of Megatron-LM's
-``DistributedDataParallel``, whose buckets grow so that pieces of a ring do not become small."""
+"""Smallest number of parameters of a bucket of gradients, and the number for each replica where
+that is more: the defaults of Megatron-LM's ``DistributedDataParallel``, whose buckets grow with the
+replicas so that pieces of a ring do not become small."""
 OWN_BUCKET = "gradient_bucket"
 """Quantity of the catalogue's part ``training`` for chips with a library of their own."""
 
@@ -38,10 +39,10 @@ NORM_BYTES = 4
 
 
 def bucket_parameters(shapes: RankShapes) -> int:
-    """Parameters whose gradients are reduced together beside the backward pass, at least.
+    """Return the least number of parameters whose gradients are reduced together as a bucket.
 
-    What the plan states, else the default of the library that trains on the chip: on Trainium
-    neuronx-distributed's, elsewhere Megatron-LM's.
+    It follows from the plan's ``bucket_bytes``, else from the default of the library that trains on
+    the chip: on Trainium neuronx-distributed, elsewhere Megatron-LM.
 
     Examples
     --------
@@ -64,7 +65,14 @@ def bucket_parameters(shapes: RankShapes) -> int:
 
 
 def buckets(sizes: Sequence[int], least: int) -> list[range]:
-    """Stretches of layers of so many parameters, each of at least ``least``, but for the last.
+    """Divide consecutive layers into stretches that have at least ``least`` parameters each.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Parameters of each layer.
+    least : int
+        Smallest number of parameters of a stretch; only the last one may have fewer.
 
     Examples
     --------
@@ -81,39 +89,43 @@ def buckets(sizes: Sequence[int], least: int) -> list[range]:
 
 
 def reduce_gradients(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
-    """Sum gradients of replicated parameters."""
+    """Return the steps that sum gradients of replicated parameters over the replicas."""
     op = "reduce-scatter" if shapes.plan.sharding else "all-reduce"
-    each = shapes.catalogue.integer("training", "reduced_bytes")
-    return _talk(shapes, f"gradients.{what}", share, op, each)
+    element_bytes = shapes.catalogue.integer("training", "reduced_bytes")
+    return _exchange(shapes, f"gradients.{what}", share, op, element_bytes)
 
 
 def gather_parameters(shapes: RankShapes, what: str, share: Share) -> list[LayerOp]:
-    """Gather parameters of which each rank has updated, or holds, a part."""
+    """Return the steps that gather parameters of which each rank has updated, or holds, a shard."""
     if not shapes.plan.sharding:
         return []
-    return _talk(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
+    return _exchange(shapes, f"parameters.{what}", share, "all-gather", WEIGHT_BYTES)
 
 
-def _talk(
+def _exchange(
     shapes: RankShapes, name: str, share: Share, op: str, element_bytes: int
 ) -> list[LayerOp]:
+    """Collectives of the replicas of dense parameters, and of the replicas of experts."""
     groups = (
         (name, "dp", shapes.plan.replicas, share.dense),
         (f"{name}.experts", "edp", shapes.plan.expert_replicas, share.experts),
     )
     return [
-        collective(called, axis, op, element_bytes * parameters, stream=CC_DP)
-        for called, axis, ranks, parameters in groups
+        collective(step_name, axis, op, element_bytes * parameters, stream=CC_DP)
+        for step_name, axis, ranks, parameters in groups
         if ranks > 1 and parameters
     ]
 
 
 def update(shapes: RankShapes, owned: Share) -> LayerOp:
-    """Steps of Adam: reads gradient, master copy, mean and variance; writes the last three."""
+    """Return the step of Adam's update of the parameters that a rank owns.
+
+    It reads gradient, master copy, mean and variance, and writes the last three and the parameter.
+    """
     plan = shapes.plan
-    updated = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
-    touched = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, updated)
-    timing = shapes.stream(touched)
+    parameters = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
+    moved = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, parameters)
+    timing = shapes.stream(moved)
     if plan.sharding:
         overhead_s = step_overhead_s(shapes.chip, catalogue=shapes.catalogue)
         timing = replace(timing, seconds=timing.seconds + overhead_s)
@@ -121,22 +133,26 @@ def update(shapes: RankShapes, owned: Share) -> LayerOp:
 
 
 def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
-    """Steps of the norm of all gradients, by which they are clipped: each rank's own, then the sum.
+    """Return the steps of the norm of all gradients, by which they are clipped.
 
-    It is known before any parameter changes (a norm of 1.0 at most: arXiv 1909.08053, section 4.2).
-    Gradients are taken to be scaled within the update.
+    Each rank sums the squares of its own gradients; an all-reduce adds the sums.
+
+    The norm must be known before any parameter is updated (it is clipped to 1.0 in arXiv
+    1909.08053, section 4.2). Gradients are assumed to be scaled within the update.
     """
     plan = shapes.plan
-    held = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
-    squares = kernel("norm.squares", shapes.stream(GRADIENT_BYTES * max(1, held)), "optimizer")
+    parameters = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
+    read = shapes.stream(GRADIENT_BYTES * max(1, parameters))
+    squares = kernel("norm.squares", read, "optimizer")
     if plan.norm_ranks == 1:
         return [squares]
+    # Category of its time: one of the axes that it spans.
     what = "dp" if "dp" in plan.norm_axes else "pp" if plan.pp > 1 else "tp"
     return [squares, LayerOp("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
 
 
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
-    """Parameters of a share that one rank keeps, divided among those that hold the same, or not.
+    """Return the parameters of a share that one rank keeps, whether or not replicas divide them.
 
     Examples
     --------
@@ -149,7 +165,7 @@ def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) ->
 
 
 def tie(shapes: RankShapes, stage: int) -> list[LayerOp]:
-    """Sum the gradients of an embedding that the first and the last stage both hold."""
+    """Return the step that sums the gradients of an embedding that both end stages hold."""
     model, plan = shapes.model, shapes.plan
     frozen, (first, last) = not trains(plan, "output"), end_stages(plan)
     if frozen or not model.tied_embeddings or first == last or stage not in (first, last):
@@ -159,5 +175,5 @@ def tie(shapes: RankShapes, stage: int) -> list[LayerOp]:
 
 
 def edges_of(shapes: RankShapes, stage: int) -> Share:
-    """Embedding, final norm and output layer of a stage as a share."""
+    """Return the parameters of embedding, final norm and output layer of a stage as a share."""
     return Share(edge_share(shapes.model, shapes.plan, stage), 0)

@@ -1,4 +1,4 @@
-"""The steps at both ends of a model: the embedding, and the output layer with the loss."""
+"""Both ends of a model as steps: the embedding, and the output layer with the loss."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from workloads.training.layers.tensor_parallel import column_backward, enter, le
 
 
 def _in_bf16(shapes: RankShapes) -> RankShapes:
-    """Return the same ranks without fp8, which frameworks do not use for the output layer.
+    """Return the same shapes in bf16, as frameworks do not run the output layer in fp8.
 
-    Megatron-LM's is none of Transformer Engine's layers; torchtitan leaves it out by name.
+    In Megatron-LM it is none of Transformer Engine's layers; torchtitan leaves it out by name.
     """
-    usual = "bf16", "tensorwise"
-    if (shapes.plan.precision, shapes.plan.fp8_recipe) == usual:
+    precision, fp8_recipe = "bf16", "tensorwise"
+    if (shapes.plan.precision, shapes.plan.fp8_recipe) == (precision, fp8_recipe):
         return shapes
-    plan = replace(shapes.plan, precision=usual[0], fp8_recipe=usual[1])
+    plan = replace(shapes.plan, precision=precision, fp8_recipe=fp8_recipe)
     return replace(shapes, plan=plan)
 
 
 def _vocabulary(shapes: RankShapes) -> int:
+    """Tokens of the vocabulary that one rank of a tensor-parallel group holds."""
     return -(-shapes.model.vocab // shapes.plan.tp)
 
 
 def _loss(shapes: RankShapes, direction: str) -> Timing:
-    """Kernels of the loss over this rank's logits."""
-    each = shapes.catalogue.integer("training", f"loss_traffic_{direction}")
-    return shapes.passes(each * shapes.tokens * _vocabulary(shapes))
+    """Time of the loss kernels over this rank's logits."""
+    bytes_a_logit = shapes.catalogue.integer("training", f"loss_traffic_{direction}")
+    return shapes.passes(bytes_a_logit * shapes.tokens * _vocabulary(shapes))
 
 
 def embedding(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of the look-up; the ranks of a tensor-parallel group hold parts of the vocabulary."""
+    """Return the steps of the look-up and of the sum over the ranks that divide the vocabulary."""
     return [
         kernel("embedding.look-up", shapes.gather(2 * shapes.wide_bytes, shapes.tokens)),
         *leave(shapes, "embedding"),
@@ -41,7 +42,7 @@ def embedding(shapes: RankShapes) -> list[LayerOp]:
 
 
 def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Scatter the gradient of what was looked up."""
+    """Return the steps that add gradients to the rows of the embedding that were looked up."""
     return [
         *enter(_in_bf16(shapes), "embedding.gradient"),
         kernel(
@@ -51,8 +52,9 @@ def embedding_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def output(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of the final norm, the logits of this rank's part of the vocabulary, and the loss."""
+    """Return the steps of the final norm, the logits of this rank's vocabulary, and the loss."""
     t, h, columns = shapes.tokens, shapes.model.hidden, _vocabulary(shapes)
+    # Two sums in fp32 for each token.
     sums = [collective("loss.sums", "tp", "all-reduce", 2 * 4 * t)] if shapes.plan.tp > 1 else []
     return [
         norm(shapes, "output.norm"),
@@ -64,7 +66,7 @@ def output(shapes: RankShapes) -> list[LayerOp]:
 
 
 def output_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Gradients of the loss, the output layer and the norm before it."""
+    """Return the steps of the gradients of the loss, the output layer and the norm before it."""
     columns = _vocabulary(shapes)
     gradient = [kernel("loss.data", _loss(shapes, "backward"))]
     return [*gradient, *column_backward(_in_bf16(shapes), "output", "output.logits", columns)]

@@ -1,9 +1,10 @@
-"""The steps of a layer with experts: routing, all-to-alls, grouped products, shared experts.
+"""A layer with experts as steps: routing, all-to-alls, grouped products, shared experts.
 
-Each rank routes its own part of the tokens, sends every copy to the rank that holds the expert,
-and gets it back after (GShard, arXiv 2006.16668; Megatron-LM's all-to-all dispatcher). A skew says
-how many tokens the busiest rank gets over the mean; as everybody waits for it in the exchange
-after, all are given its load. Under a capacity every expert computes its whole room, full or not.
+Each rank routes its own part of the tokens, sends a copy of a token to the rank of each of its
+experts (*dispatch*), and gets the results back (*combine*): GShard, arXiv 2006.16668; Megatron-LM's
+all-to-all dispatcher. A routing skew is the load of the busiest rank over the mean; as all ranks
+wait for the busiest one in the exchange that follows, all are given its load. Under a capacity
+factor every expert computes its whole capacity, filled or not.
 """
 
 from __future__ import annotations
@@ -22,14 +23,24 @@ from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collecti
 from workloads.training.layers.tensor_parallel import norm, residual
 
 ROUTER_PASSES = 4
-"""Over the router's scores in fp32: written, softmax read and written, read for the best."""
+"""Passes over the router's scores in fp32: write, read and write by softmax, read for the best."""
 
 
 class Load(NamedTuple):
-    """Work of one rank's experts.
+    """Tokens and experts of one rank.
 
-    ``rows``: tokens that the rank routes; ``copies``: those that it sends, one for each visit;
-    ``local``: experts of the rank; ``each``: tokens of one of them; ``inner``: its columns.
+    Attributes
+    ----------
+    rows : int
+        Tokens that the rank routes.
+    copies : int
+        Copies of tokens that the rank sends, one for each expert of a token.
+    local : int
+        Experts that the rank holds.
+    each : int
+        Tokens that one of its experts computes.
+    inner : int
+        Columns of an expert on the rank.
     """
 
     rows: int
@@ -40,44 +51,45 @@ class Load(NamedTuple):
 
 
 def load(shapes: RankShapes) -> Load:
-    """Tokens and experts of a rank."""
-    plan, some = shapes.plan, _experts(shapes)
+    """Return the tokens and experts of the busiest rank."""
+    plan, experts = shapes.plan, _experts(shapes)
     rows = -(-shapes.tokens // plan.tp)
-    copies = rows * some.per_token
-    local = some.count // plan.ep
-    busy = copies * plan.expert_tp * plan.expert_load
-    return Load(rows, copies, local, max(1, math.ceil(busy / local)), some.ffn // plan.expert_tp)
+    copies = rows * experts.per_token
+    local = experts.count // plan.ep
+    computed = copies * plan.expert_tp * plan.expert_load
+    each = max(1, math.ceil(computed / local))
+    return Load(rows, copies, local, each, experts.ffn // plan.expert_tp)
 
 
 def experts_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's experts over one microbatch."""
-    some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
-    wide = up_width(shapes, has.inner)
-    shared = products(shapes, some.shared_ffn, "shared") if some.shared_ffn else []
-    there, home = _there(shapes, "experts"), _home(shapes, "experts")
+    """Return the steps of one layer's experts for the forward pass of a microbatch."""
+    experts, work, h = _experts(shapes), load(shapes), shapes.model.hidden
+    wide = up_width(shapes, work.inner)
+    shared = products(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
+    dispatch, combine = _dispatch(shapes, "experts"), _combine(shapes, "experts")
     before, after = [], []
     if _beside(shapes):
         before, after, shared = _apart(shared[:2]), _apart(shared[2:]), []
     return [
         norm(shapes, "mlp.norm"),
-        kernel("router.logits", shapes.gemm(has.rows, some.count, h)),
-        kernel("router.choice", shapes.stream(ROUTER_PASSES * 4 * has.rows * some.count)),
+        kernel("router.logits", shapes.gemm(work.rows, experts.count, h)),
+        kernel("router.choice", shapes.stream(ROUTER_PASSES * 4 * work.rows * experts.count)),
         _move(shapes, "experts.permute"),
-        *there,
+        *dispatch,
         *before,
         *_waiting(
             [
                 *_regroup(shapes, "experts.sort"),
-                _product("experts.up", shapes, has.each, wide, h),
+                _product("experts.up", shapes, work.each, wide, h),
             ],
-            there,
+            dispatch,
         ),
-        kernel("experts.activation", _activation(shapes, wide + has.inner)),
-        _product("experts.down", shapes, has.each, h, has.inner),
+        kernel("experts.activation", _activation(shapes, wide + work.inner)),
+        _product("experts.down", shapes, work.each, h, work.inner),
         *_regroup(shapes, "experts.unsort"),
-        *home,
+        *combine,
         *after,
-        replace(_move(shapes, "experts.sum"), after=_end(home)),
+        replace(_move(shapes, "experts.sum"), after=_end(combine)),
         *shared,
         *_whole(shapes, "experts.output"),
         residual(shapes, "mlp.residual"),
@@ -85,35 +97,35 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def experts_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's experts backward."""
-    some, has, h = _experts(shapes), load(shapes), shapes.model.hidden
-    wide = up_width(shapes, has.inner)
-    shared = products_backward(shapes, some.shared_ffn, "shared") if some.shared_ffn else []
-    there, home = _there(shapes, "experts.gradient"), _home(shapes, "experts.gradient")
+    """Return the steps of one layer's experts for the backward pass of a microbatch."""
+    experts, work, h = _experts(shapes), load(shapes), shapes.model.hidden
+    wide = up_width(shapes, work.inner)
+    shared = products_backward(shapes, experts.shared_ffn, "shared") if experts.shared_ffn else []
+    dispatch, combine = _dispatch(shapes, "experts.gradient"), _combine(shapes, "experts.gradient")
     before, after, last = [], [], [] if shared else [norm(shapes, "mlp.norm.data", passes=4)]
     if _beside(shapes):
         before, after, shared = _apart(shared[:3]), _apart(shared[3:-1]), shared[-1:]
     return [
         _move(shapes, "experts.sum.data"),
-        *there,
+        *dispatch,
         *before,
         *_waiting(
             [
                 *_regroup(shapes, "experts.unsort.data"),
-                _product("experts.down.data", shapes, has.each, has.inner, h),
+                _product("experts.down.data", shapes, work.each, work.inner, h),
             ],
-            there,
+            dispatch,
         ),
-        _product("experts.down.weight", shapes, has.inner, h, has.each),
-        kernel("experts.activation.data", _activation(shapes, 2 * wide + has.inner)),
-        _product("experts.up.data", shapes, has.each, h, wide),
-        _product("experts.up.weight", shapes, h, wide, has.each),
+        _product("experts.down.weight", shapes, work.inner, h, work.each),
+        kernel("experts.activation.data", _activation(shapes, 2 * wide + work.inner)),
+        _product("experts.up.data", shapes, work.each, h, wide),
+        _product("experts.up.weight", shapes, h, wide, work.each),
         *_regroup(shapes, "experts.sort.data"),
-        *home,
+        *combine,
         *after,
-        replace(_move(shapes, "experts.permute.data"), after=_end(home)),
-        kernel("router.logits.data", shapes.gemm(has.rows, h, some.count)),
-        kernel("router.logits.weight", shapes.gemm(h, some.count, has.rows)),
+        replace(_move(shapes, "experts.permute.data"), after=_end(combine)),
+        kernel("router.logits.data", shapes.gemm(work.rows, h, experts.count)),
+        kernel("router.logits.weight", shapes.gemm(h, experts.count, work.rows)),
         *shared,
         *_whole(shapes, "experts.hidden"),
         *last,
@@ -121,24 +133,27 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _beside(shapes: RankShapes) -> bool:
-    """Return whether shared experts work while copies are on their way (Megatron-LM, tp 1)."""
+    """Return whether shared experts run beside dispatch and combine (Megatron-LM, tp 1)."""
     plan = shapes.plan
     return plan.overlap == "all" and plan.ep > 1 == plan.tp and bool(_experts(shapes).shared_ffn)
 
 
 def _apart(steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Kernels that do not wait for the communication before them."""
+    """Return the same kernels without waiting for the communication before them."""
     return [replace(step, after=NOTHING) for step in steps]
 
 
-def _waiting(kernels: Sequence[LayerOp], talks: Sequence[LayerOp]) -> list[LayerOp]:
-    """Kernels, the first of which waits for all of these communications."""
-    return [replace(kernels[0], after=_end(talks)), *kernels[1:]]
+def _waiting(kernels: Sequence[LayerOp], exchange: Sequence[LayerOp]) -> list[LayerOp]:
+    """Return the same kernels, of which the first waits for the end of an exchange."""
+    return [replace(kernels[0], after=_end(exchange)), *kernels[1:]]
 
 
-def _end(talks: Sequence[LayerOp]) -> str:
-    """Name of the op that waits for all of these communications."""
-    return talks[-1].name if talks else PREVIOUS
+def _end(exchange: Sequence[LayerOp]) -> str:
+    """Name of the last communication of an exchange, which a step that needs its result waits for.
+
+    Without communication that is just the step before.
+    """
+    return exchange[-1].name if exchange else PREVIOUS
 
 
 def _experts(shapes: RankShapes) -> Experts:
@@ -146,43 +161,45 @@ def _experts(shapes: RankShapes) -> Experts:
 
 
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
-    """Product of every expert of the rank, which the host issues one after the other."""
+    """Batched product of the rank's experts, of (m, k) × (k, n) each."""
     local = load(shapes).local
+    # The host prepares the product of each expert, which takes longer the more experts there are.
     issued = 1 + (local - 1) * shapes.catalogue.value("training", "expert_issue")
     return replace(kernel(name, shapes.gemm(m, n, k, local)), issued=issued)
 
 
 def _move(shapes: RankShapes, name: str) -> LayerOp:
-    """Read tokens and write the copies sorted by expert, or the other way round.
+    """Kernel that reads tokens and writes their copies sorted by expert, or the other way round.
 
-    Rows are picked by index, by the kernels that look up an embedding.
+    It picks rows by index, so it runs at the rate of the kernels that look up an embedding.
     """
-    has, per_token = load(shapes), _experts(shapes).per_token
-    read = TWO * has.rows * shapes.model.hidden
+    work, per_token = load(shapes), _experts(shapes).per_token
+    read = TWO * work.rows * shapes.model.hidden
     return kernel(name, shapes.gather(read * (1 + per_token)))
 
 
 def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
-    """Copy what arrived rank by rank into one block for each expert, or the other way round.
+    """Kernel that copies tokens as they came from each rank into a block for each expert, or back.
 
-    A rank with one expert needs none of it, nor does one whose tokens are its own. Tokens that
-    come once to each server get their copies where they arrive, sorted (DeepEP). Trainium's
-    kernels of blocks read each row by its index.
+    A rank with one expert needs no such copy, nor does a rank whose tokens stay on it. Tokens that
+    come once to each server are copied where they arrive, already sorted (DeepEP). Trainium's
+    kernels read each row of a block by its index.
     """
-    has, plan = load(shapes), shapes.plan
+    work, plan = load(shapes), shapes.plan
     by_index = plan.routed_nodes or shapes.chip.startswith(NEURON)
-    if has.local == 1 or plan.ep * plan.expert_tp == 1 or by_index:
+    if work.local == 1 or plan.ep * plan.expert_tp == 1 or by_index:
         return []
-    return [kernel(name, shapes.passes(2 * TWO * has.each * has.local * shapes.model.hidden))]
+    return [kernel(name, shapes.passes(2 * TWO * work.each * work.local * shapes.model.hidden))]
 
 
 def _activation(shapes: RankShapes, width: int) -> Timing:
-    has = load(shapes)
-    return shapes.stream(TWO * has.each * has.local * width)
+    """Time of the activation over all tokens of the rank's experts, of ``width`` columns."""
+    work = load(shapes)
+    return shapes.stream(TWO * work.each * work.local * width)
 
 
-def _there(shapes: RankShapes, name: str) -> list[LayerOp]:
-    """Steps that send copies to the ranks of their experts, and to all that share an expert."""
+def _dispatch(shapes: RankShapes, name: str) -> list[LayerOp]:
+    """Dispatch: send copies to experts' ranks, and gather them where ranks share an expert."""
     plan, size = shapes.plan, _sent(shapes, shapes.plan.exchange_bytes)
     steps = []
     if plan.ep > 1:
@@ -192,8 +209,8 @@ def _there(shapes: RankShapes, name: str) -> list[LayerOp]:
     return steps
 
 
-def _home(shapes: RankShapes, name: str) -> list[LayerOp]:
-    """Steps that sum the parts of those that share an expert, and send copies back."""
+def _combine(shapes: RankShapes, name: str) -> list[LayerOp]:
+    """Combine: sum the results of ranks that share an expert, and send them back."""
     plan, size = shapes.plan, _sent(shapes)
     steps = []
     if plan.expert_tp > 1:
@@ -204,13 +221,13 @@ def _home(shapes: RankShapes, name: str) -> list[LayerOp]:
 
 
 def _sent(shapes: RankShapes, element_bytes: float = TWO) -> int:
-    """Size of the copies that the busiest rank receives from each replica of its experts [B]."""
-    busy = shapes.plan.expert_load
-    return math.ceil(element_bytes * load(shapes).copies * shapes.model.hidden * busy)
+    """Buffer of an all-to-all between experts on the busiest rank [B]."""
+    expert_load = shapes.plan.expert_load
+    return math.ceil(element_bytes * load(shapes).copies * shapes.model.hidden * expert_load)
 
 
 def _whole(shapes: RankShapes, name: str) -> list[LayerOp]:
-    """Steps that gather the routed parts of a group's ranks without sequence parallelism."""
+    """Gather the results of a tensor-parallel group's ranks where each needs the whole sequence."""
     if shapes.plan.tp == 1 or shapes.plan.sequence_parallel:
         return []
     return [collective(f"{name}.gather", "tp", "all-gather", shapes.wide_bytes)]

@@ -1,11 +1,11 @@
-"""Time of a step beside its kernels: the host that issues them, and unexplained time.
+"""Time of a step besides its kernels: the host that issues them, and unexplained time.
 
 An eager host issues kernel after kernel. A framework that traces programs lazily (torch-xla, on
 which the Neuron fine-tuning libraries stand) builds the program of every microbatch anew on the
-host: so many milliseconds for each layer and pass over it, whatever the sequence is. The device
-runs the program before meanwhile, so that a microbatch takes the longer of the two. This was seen
-where people fine-tune on one chip; it is taken to hold there, for adapters, and where a plan asks
-for the runtime ``xla``. Elsewhere a program is taken to be built once.
+host, in a time that is proportional to the layers and to the passes over them, whatever the
+sequence is. Meanwhile the device runs the program before it, so a microbatch takes the longer of
+the two. This was observed in fine-tuning on one chip; it is assumed there, for adapters, and where
+a plan states the runtime ``xla``. Elsewhere a program is assumed to be built once.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ def host_s(
     job : ParallelPlan
         Plan of the whole job, of which the shapes may show a part.
     kernels : float
-        Steps of the host for the kernels and communications of all passes.
-    layers, passes : int
-        Layers, and how often each is traced: recomputation is a pass of its own.
+        Kernels and communications that the host issues in all passes, see ``LayerOp.issued``.
+    layers : int
+        Layers of the passes.
+    passes : int
+        Times that each layer is traced. Recomputation is a pass of its own.
     """
     plan, chip = shapes.plan, shapes.chip
     if chip_family(chip, shapes.catalogue).runtime == COMPILED:
@@ -52,35 +54,36 @@ def host_s(
     if not traces_lazily(job):
         return 0.0
     rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.catalogue)
-    each_s = rank.constant("host_layer_pass")
+    layer_pass_s = rank.constant("host_layer_pass")
     if plan.lora_rank:
-        each_s += rank.constant("host_adapter_pass")
-    deeper = shapes.model.layers / rank.constant("host_trace_layers")
-    traced_s = layers * passes * each_s * deeper ** rank.constant("host_trace_growth")
-    started_s = shapes.catalogue.value(PART, "xla_least") if job.runtime == "xla" else 0.0
-    return float(max(traced_s, started_s))
+        layer_pass_s += rank.constant("host_adapter_pass")
+    # Tracing a layer takes longer in a model of more layers.
+    depth = shapes.model.layers / rank.constant("host_trace_layers")
+    traced_s = layers * passes * layer_pass_s * depth ** rank.constant("host_trace_growth")
+    least_s = shapes.catalogue.value(PART, "xla_least") if job.runtime == "xla" else 0.0
+    return float(max(traced_s, least_s))
 
 
 def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:
-    """Unexplained time as a share of the kernels' own; 0 inside one chip."""
-    return _over_chips(shapes, job, "scheduling")
+    """Unexplained time of a pass as a share of its kernels' time; 0 within one chip."""
+    return _constant_across_chips(shapes, job, "scheduling")
 
 
 def sharded_bytes_per_s(shapes: RankShapes, job: ParallelPlan) -> float:
-    """Rate at which sharded parameters reach a rank while its kernels wait; 0 where none do [B/s].
+    """Rate at which a rank's kernels wait for sharded parameters; 0 where they do not wait [B/s].
 
-    Under ZeRO-3 over several Trainium chips kernels were seen to wait for what is gathered and
-    reduced, however much there was to compute meanwhile: two models of which one has ten times the
-    parameters and eight times the kernels took ten times as long beyond their kernels.
+    Under ZeRO-3 across several Trainium chips, kernels were seen to wait for gathered parameters
+    and reduced gradients however much there was to compute meanwhile: of two models, one with ten
+    times the parameters and eight times the kernels took ten times as long beyond its kernels.
     """
     if job.sharding != 3:
         return 0.0
-    return _over_chips(shapes, job, "sharded_rate") / job.ranks_per_chip
+    return _constant_across_chips(shapes, job, "sharded_rate") / job.ranks_per_chip
 
 
-def _over_chips(shapes: RankShapes, job: ParallelPlan, name: str) -> float:
-    """Constant of training of a chip where a plan spans several; else 0."""
-    stated = f"{name}_{shapes.chip}"
-    if job.ranks <= job.ranks_per_chip or not shapes.catalogue.has("training", stated):
+def _constant_across_chips(shapes: RankShapes, job: ParallelPlan, name: str) -> float:
+    """Constant of a chip's training that applies to plans on several chips; 0 on a single chip."""
+    quantity = f"{name}_{shapes.chip}"
+    if job.ranks <= job.ranks_per_chip or not shapes.catalogue.has("training", quantity):
         return 0.0
-    return shapes.catalogue.value("training", stated)
+    return shapes.catalogue.value("training", quantity)

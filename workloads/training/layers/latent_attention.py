@@ -1,7 +1,8 @@
-"""The steps of multi-head latent attention in one layer (arXiv 2405.04434, section 2.1).
+"""Multi-head latent attention of one layer as steps (arXiv 2405.04434, section 2.1).
 
-Down-projections are on every rank of a tensor-parallel group and work on its part of the sequence;
-what is gathered before the up-projections is the narrow compressed state, as Megatron-LM does it.
+Every rank of a tensor-parallel group has the whole down-projections and applies them to its part of
+the sequence. What is then gathered for the up-projections is the narrow compressed state, as in
+Megatron-LM.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from workloads.training.layers.tensor_parallel import norm, product_scattered, r
 
 
 def latent_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's latent attention forward over one microbatch."""
+    """Return the steps of one layer's latent attention for the forward pass of a microbatch."""
     t, h = shapes.tokens, shapes.model.hidden
     return [
         norm(shapes, "attention.norm"),
@@ -33,7 +34,7 @@ def latent_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def latent_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's latent attention backward."""
+    """Return the steps of one layer's latent attention for the backward pass of a microbatch."""
     h, down, local = shapes.model.hidden, _down(shapes), shapes.tokens // shapes.plan.sp
     return [
         *out_backward(shapes),
@@ -54,26 +55,29 @@ def _latent(shapes: RankShapes) -> LatentAttention:
 
 
 def _down(shapes: RankShapes) -> int:
-    """Columns of the compressed queries, keys and values, and of the shared position."""
-    mla = _latent(shapes)
-    return mla.query_rank + mla.kv_rank + mla.rope_dim
+    """Columns of the compressed queries, keys and values, and of the position that heads share."""
+    latent = _latent(shapes)
+    return latent.query_rank + latent.kv_rank + latent.rope_dim
 
 
 def _products(shapes: RankShapes) -> list[tuple[str, int, int]]:
-    """Up-projections: name, columns on this rank, rows."""
-    mla, h = _latent(shapes), shapes.model.hidden
+    """Up-projections: the name of each, its columns on this rank, and its rows."""
+    latent, h = _latent(shapes), shapes.model.hidden
+    key_value_columns = shapes.heads * (latent.nope_dim + latent.value_dim)
     return [
-        ("attention.queries", shapes.heads * shapes.model.head_dim, mla.query_rank or h),
-        ("attention.keys-values", shapes.heads * (mla.nope_dim + mla.value_dim), mla.kv_rank),
+        ("attention.queries", shapes.heads * shapes.model.head_dim, latent.query_rank or h),
+        ("attention.keys-values", key_value_columns, latent.kv_rank),
     ]
 
 
 def _up(shapes: RankShapes) -> list[LayerOp]:
+    """Steps of the up-projections forward."""
     products = _products(shapes)
     return [kernel(name, shapes.gemm(shapes.tokens, n, k)) for name, n, k in products]
 
 
 def _up_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Steps of both gradients of each up-projection."""
     t = shapes.tokens
     steps = []
     for name, columns, rows in _products(shapes):
@@ -83,16 +87,21 @@ def _up_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _compressed(shapes: RankShapes, *, passes: int) -> Timing:
+    """Time of reading or writing a rank's part of the compressed state ``passes`` times."""
     return shapes.stream(passes * _compressed_bytes(shapes) // shapes.plan.sp)
 
 
 def _compressed_bytes(shapes: RankShapes) -> int:
-    """Part of the whole sequence that every rank of a tensor-parallel group needs [B]."""
+    """Size of the state that all ranks of a tensor-parallel group need of the whole sequence [B].
+
+    Queries that the model does not compress need the hidden state itself.
+    """
     uncompressed = 0 if _latent(shapes).query_rank else shapes.model.hidden
     return TWO * shapes.tokens * (_down(shapes) + uncompressed)
 
 
 def _gather(shapes: RankShapes, name: str) -> list[LayerOp]:
+    """Gather the compressed state of a sequence that sequence parallelism divides."""
     if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
         return []
     return [collective(f"{name}.gather", "tp", "all-gather", _compressed_bytes(shapes))]
@@ -107,6 +116,6 @@ def _sum(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _rotate(shapes: RankShapes) -> list[LayerOp]:
-    """Rotate the part of queries and keys with position; keys are written for every head."""
+    """Kernel that rotates the positional part of queries and keys, and writes all heads' keys."""
     width = shapes.heads * (2 * _latent(shapes).rope_dim + shapes.model.head_dim)
     return [kernel("attention.rotate", shapes.stream(2 * TWO * shapes.tokens * width))]

@@ -1,8 +1,8 @@
-"""The steps of one layer, forward and backward, whole or split in two halves.
+"""One layer as steps: its forward pass, and its backward pass whole or split in two halves.
 
-A layer has a mixer (attention, latent attention, or a recurrent one) and a feed-forward part, or
-one of them. Where both work side by side on one input (arXiv 2204.02311, section 2), they share
-the gathering before and the reduction after, and with one norm also that.
+A layer has a mixer (attention, latent attention, or a recurrent one), a feed-forward part, or both.
+Where both work in parallel on one input (arXiv 2204.02311, section 2), they share the gathering
+before and the reduction after, and the norm if there is only one.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from workloads.training.plan.parameters import layer_share
 __all__ = ["RankShapes", "backward", "data_half", "forward", "weight_half"]
 
 REMEMBERED = 256
-"""Kinds of layers whose steps are kept: all stages and microbatches of a plan share a few, and so
-do plans that divide a layer alike."""
+"""Layers whose steps are kept. All stages and microbatches of a plan share a few, and so do plans
+that divide a layer in the same way."""
 LAYER_FIELDS = (
     "tp", "cp", "seq", "microbatch", "sequence_parallel", "recompute", "precision", "fp8_recipe",
     "attention", "ranks_per_chip", "overlap", "cp_exchange", "ep", "etp", "routing_skew",
     "capacity_factor", "routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only",
 )  # fmt: skip
-"""Fields of a plan on which the steps of a layer depend; of ZeRO it matters whether parameters are
-sharded, and of the batch whether there are several microbatches."""
+"""Fields of a plan on which the steps of a layer depend. Besides, it matters whether parameters are
+sharded, whether there are several microbatches, and whether passes run in pairs."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
-"""Beginnings of the names of communications that gather a sequence, and that sum parts of it."""
+"""Beginnings of the names of communications that gather a sequence, and of those that sum
+partial results."""
 OF_WEIGHTS = (".weight", ".input.gather")
-"""Ends of the names of steps that only gradients of weights need."""
+"""Endings of the names of steps that only the gradients of weights need."""
 
 
 class _Alike:
-    """Shapes of a layer, equal to all others whose layers have the same steps."""
+    """Shapes as a key of the cache: equal to all shapes whose layers have the same steps."""
 
     def __init__(self, shapes: RankShapes):
         plan = shapes.plan
@@ -60,12 +61,21 @@ class _Alike:
 
 
 def forward(shapes: RankShapes, *, moe: bool = False) -> tuple[LayerOp, ...]:
-    """Steps of one layer's forward pass over one microbatch, with experts or without."""
+    """Return the steps of one layer's forward pass of a microbatch; ``moe``: with experts."""
     return _forward(_Alike(shapes), moe)
 
 
 def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tuple[LayerOp, ...]:
-    """Steps of one layer's backward pass; ``again``: what is computed again before it."""
+    """Return the steps of one layer's backward pass of a microbatch.
+
+    Parameters
+    ----------
+    shapes : RankShapes
+    moe : bool
+        Whether the layer has experts.
+    again : bool
+        Whether the plan's full recomputation runs this layer's forward pass again before.
+    """
     return _backward(_Alike(shapes), moe, again)
 
 
@@ -74,16 +84,18 @@ def _forward(alike: _Alike, moe: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
     mix, feed = _mixer_forward(shapes), _feed_forward(shapes, moe=moe)
     if shapes.model.parallel and mix and feed:
+        # One gathering before both halves, one reduction and one residual after them.
         mix, feed = without(mix, "attention.", LEAVING), without(feed, "mlp.", ENTERING)
         mix = [step for step in mix if step.name != "attention.residual"]
         if shapes.model.norms == 1:
             feed = without(feed, "mlp.norm", ("",))
     after = _norms_after(shapes, "after", len([1 for half in (mix, feed) if half]))
-    put = _handled(shapes, "layer.unshard", moe=moe)
-    return (*put, *with_adapters(shapes, [*mix, *feed]), *after)
+    unsharded = _shard_handling(shapes, "layer.unshard", moe=moe)
+    return (*unsharded, *with_adapters(shapes, [*mix, *feed]), *after)
 
 
 def _mixer_forward(shapes: RankShapes) -> list[LayerOp]:
+    """Steps of the part that mixes tokens: none, a recurrence, or one of two kinds of attention."""
     if shapes.model.mixer == "none":
         return []
     if shapes.model.mixer == "recurrence":
@@ -92,13 +104,14 @@ def _mixer_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _feed_forward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
+    """Steps of the part that works on each token by itself: experts, a dense one, or none."""
     if moe and shapes.model.experts:
         return experts_forward(shapes)
     return mlp_forward(shapes) if shapes.model.ffn else []
 
 
 def _norms_after(shapes: RankShapes, name: str, halves: int, passes: int = 2) -> list[LayerOp]:
-    """Norms of what each half adds, where a model has them before and after."""
+    """Norms of the results of ``halves`` parts of a layer, where a model has norms after them."""
     count = halves if shapes.model.norms > 2 else 0
     return [norm(shapes, f"norm.{name}.{number}", passes=passes) for number in range(count)]
 
@@ -106,9 +119,9 @@ def _norms_after(shapes: RankShapes, name: str, halves: int, passes: int = 2) ->
 @lru_cache(REMEMBERED)
 def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
     shapes = alike.shapes
-    before: list[LayerOp] = []
+    recomputed: list[LayerOp] = []
     if again and shapes.plan.recompute == "full":
-        before = prefixed(forward(shapes, moe=moe), "again.")
+        recomputed = prefixed(forward(shapes, moe=moe), "again.")
     mix, feed = _mixer_backward(shapes), _feed_backward(shapes, moe=moe)
     if shapes.model.parallel and mix and feed:
         mix = without(mix, "attention.gradient.", ENTERING)
@@ -118,15 +131,18 @@ def _backward(alike: _Alike, moe: bool, again: bool) -> tuple[LayerOp, ...]:
             feed = without(feed, "mlp.norm", ("",))
     halves = len([1 for half in (mix, feed) if half])
     after = _norms_after(shapes, "after.data", halves, passes=4)
-    put = [] if before else _handled(shapes, "layer.unshard", moe=moe)
-    taken = _handled(shapes, "layer.shard", moe=moe)
-    steps = [*put, *before, *after, *feed, *mix, *_accumulation(shapes, moe=moe), *taken]
+    # The forward pass that runs again handles the gathered parameters itself.
+    unsharded = [] if recomputed else _shard_handling(shapes, "layer.unshard", moe=moe)
+    sharded = _shard_handling(shapes, "layer.shard", moe=moe)
+    accumulated = _accumulation(shapes, moe=moe)
+    steps = [*unsharded, *recomputed, *after, *feed, *mix, *accumulated, *sharded]
     if shapes.plan.train_only == "output":
         return ()
     return tuple(trained_backward(shapes, steps))
 
 
 def _mixer_backward(shapes: RankShapes) -> list[LayerOp]:
+    """Steps of the gradients of the part that mixes tokens."""
     if shapes.model.mixer == "none":
         return []
     if shapes.model.mixer == "recurrence":
@@ -135,41 +151,42 @@ def _mixer_backward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def _feed_backward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
+    """Steps of the gradients of the feed-forward part."""
     if moe and shapes.model.experts:
         return experts_backward(shapes)
     return mlp_backward(shapes) if shapes.model.ffn else []
 
 
 def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
-    """Add gradients to those of microbatches before, where the products do not do it in passing."""
-    each = shapes.catalogue.integer("training", "accumulation_bytes")
-    if not each or shapes.plan.microbatches == 1:
+    """Kernel that adds gradients to those of earlier microbatches, where no product does so."""
+    element_bytes = shapes.catalogue.integer("training", "accumulation_bytes")
+    if not element_bytes or shapes.plan.microbatches == 1:
         return []
-    held = layer_share(shapes.model, shapes.plan, moe=moe).total
-    return [kernel("layer.sum.weight", shapes.passes(each * held))]
+    parameters = layer_share(shapes.model, shapes.plan, moe=moe).total
+    return [kernel("layer.sum.weight", shapes.passes(element_bytes * parameters))]
 
 
-def _handled(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp]:
-    """Handle parameters that were gathered, or gradients that leave, where nothing hides it.
+def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp]:
+    """Kernel that unpacks a layer's gathered parameters, or packs its gradients, under ZeRO-3.
 
     A framework that limits how far ahead it gathers makes the host wait for the chip at each layer,
-    so what the host does there is not hidden, and neither are copies, casts and divisions.
+    so the host's work there is not hidden, and neither are copies, casts and divisions.
     """
     if shapes.plan.sharding < 3:
         return []
     start_s = shapes.catalogue.value("training", "sharded_start")
-    each = shapes.catalogue.integer("training", "sharded_copy_bytes")
-    if not (start_s or each):
+    element_bytes = shapes.catalogue.integer("training", "sharded_copy_bytes")
+    if not (start_s or element_bytes):
         return []
-    copied = shapes.passes(each * layer_share(shapes.model, shapes.plan, moe=moe).total)
+    copied = shapes.passes(element_bytes * layer_share(shapes.model, shapes.plan, moe=moe).total)
     return [kernel(name, replace(copied, seconds=copied.seconds + start_s))]
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Part of a backward pass that the stage before waits for: gradients of inputs."""
+    """Return the gradients of inputs in a backward pass, which the previous stage waits for."""
     return [step for step in steps if not step.name.endswith(OF_WEIGHTS)]
 
 
 def weight_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Steps of the other half of a backward pass: gradients of weights, one after the other."""
+    """Return the gradients of weights in a backward pass, one after the other."""
     return [replace(step, after=PREVIOUS) for step in steps if step.name.endswith(OF_WEIGHTS)]

@@ -1,4 +1,4 @@
-"""The steps of a feed-forward part that every token visits: a dense layer's, or shared experts."""
+"""A feed-forward part that all tokens visit, as steps: of a dense layer, or of shared experts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.training.layers.tensor_parallel import (
 
 
 def mlp_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's dense feed-forward part over one microbatch."""
+    """Return the steps of one layer's dense feed-forward part for a microbatch's forward pass."""
     return [
         norm(shapes, "mlp.norm"),
         *products(shapes, shapes.model.ffn, "mlp"),
@@ -23,12 +23,12 @@ def mlp_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def mlp_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's dense feed-forward part backward."""
+    """Return the steps of one layer's dense feed-forward part for a microbatch's backward pass."""
     return products_backward(shapes, shapes.model.ffn, "mlp")
 
 
 def products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
-    """Steps of the up-projection, activation and down-projection of a width that tp divides."""
+    """Return the steps of up-projection, activation and down-projection, with ``ffn`` columns."""
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
     wide = up_width(shapes, inner)
     return [
@@ -39,7 +39,7 @@ def products(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
 
 
 def products_backward(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
-    """Steps of the gradients of the same products, and of the norm before them."""
+    """Return the steps of the gradients of :func:`products`, and of the norm before them."""
     t, h, inner = shapes.tokens, shapes.model.hidden, ffn // shapes.plan.tp
     wide = up_width(shapes, inner)
     return [
@@ -53,5 +53,5 @@ def products_backward(shapes: RankShapes, ffn: int, name: str) -> list[LayerOp]:
 
 
 def up_width(shapes: RankShapes, inner: int) -> int:
-    """Columns of the up-projection: a gated one has two halves."""
+    """Return the columns of the up-projection: ``inner``, or twice as many where it is gated."""
     return 2 * inner if shapes.model.gated_mlp else inner

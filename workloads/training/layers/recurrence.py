@@ -1,9 +1,9 @@
-"""The steps of a recurrent mixer in one layer: a state-space model, or linear attention.
+"""A recurrent mixer of one layer as steps: a state-space model, or linear attention.
 
-Projections are products as in attention, divided over tensor-parallel ranks by heads. The state is
-updated chunk by chunk, within a chunk by products whose cost is linear in the sequence (arXiv
-2405.21060, section 6); a selective scan (Mamba) instead streams its inputs, states staying in fast
-memory (arXiv 2312.00752, section 3.3.2).
+Projections are products as in attention, divided over tensor-parallel ranks by heads. Mamba-2 and
+linear attention update their state chunk by chunk with products whose cost is linear in the
+sequence (arXiv 2405.21060, section 6). A selective scan (Mamba) instead streams its inputs while
+its states stay in fast memory (arXiv 2312.00752, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from workloads.training.layers.tensor_parallel import (
 )
 
 BY_PRODUCTS = ("mamba2", "lightning", "gated-delta")
-"""Mixers whose state is updated by products of chunks."""
+"""Mixers that update their state with matrix products on chunks of the sequence."""
 
 
 def recurrence_forward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's recurrent mixer forward over one microbatch."""
+    """Return the steps of one layer's recurrent mixer for the forward pass of a microbatch."""
     mixer, hidden = _mixer(shapes), shapes.model.hidden
     columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
     return [
@@ -39,7 +39,10 @@ def recurrence_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def recurrence_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Steps of one layer's recurrent mixer backward; states are recomputed on the way."""
+    """Return the steps of one layer's recurrent mixer for the backward pass of a microbatch.
+
+    States are recomputed on the way.
+    """
     mixer, tokens, hidden = _mixer(shapes), shapes.tokens, shapes.model.hidden
     columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
     return [
@@ -55,12 +58,12 @@ def _mixer(shapes: RankShapes) -> Recurrence:
 
 
 def _part(shapes: RankShapes, size: int) -> int:
-    """A rank's part of a width."""
+    """Part of a width that one rank of a tensor-parallel group has."""
     return max(1, size // shapes.plan.tp)
 
 
 def _state(shapes: RankShapes, name: str, passes: int) -> list[LayerOp]:
-    """Convolution and scan, products within the mixer, and those that update the state."""
+    """Steps of the convolution and scan, of products within the mixer, and of state updates."""
     mixer, tokens = _mixer(shapes), shapes.tokens
     columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
     moved = TWO * tokens * (2 * columns + inner) * passes

@@ -1,4 +1,4 @@
-"""Exchange of a stage's rank with its replicas: gradients, updated parameters, shards of both."""
+"""Communication of a stage's rank with its replicas: gradients, parameters, shards of both."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 class Stretch(NamedTuple):
-    """Layers that follow one another, and what leaves when the last of them is done.
+    """Consecutive layers of a pass, and the reduction that starts when the last of them is done.
 
     Attributes
     ----------
     layers : int array (layers,)
     leaving : list of LayerOp
-        Reduction of their gradients, where they are a whole bucket.
+        Reduction of the layers' gradients if they fill a bucket; empty if they do not.
     """
 
     layers: IntArray
@@ -38,7 +38,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReplicaExchange:
-    """Steps in which one rank of a stage and those with the same parameters meet.
+    """Steps in which one rank of a stage communicates with ranks that hold the same parameters.
 
     Attributes
     ----------
@@ -58,19 +58,20 @@ class ReplicaExchange:
     def stretches(self, layers: IntArray, *, reduces: bool) -> tuple[list[Stretch], Share]:
         """Divide layers into stretches, each of which ends with a bucket of gradients.
 
-        Under ZeRO-2 and 3 every layer is a bucket, as nobody has room for the gradients of many.
+        Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of more.
 
         Parameters
         ----------
         layers : int array (layers,)
-            In the order in which they are passed.
+            Layers in the order of the pass.
         reduces : bool
-            Whether gradients leave in this pass.
+            Whether gradients are reduced during this pass.
 
         Returns
         -------
-        list of Stretch, Share
-            The stretches, and the parameters that no bucket has taken.
+        stretches : list of Stretch
+        left : Share
+            Parameters whose gradients fill no bucket.
         """
         plan, shares = self._plan, self.parameters.trained(layers)
         least = 1 if plan.sharding >= 2 else self.parameters.bucket
@@ -88,9 +89,9 @@ class ReplicaExchange:
         return stretches, left
 
     def reduced(self, left: Share, *, edges: bool) -> list[LayerOp]:
-        """Reduce what no bucket has taken, with embedding and output layer if they are held.
+        """Reduce the gradients that fill no bucket, with embedding and output layer if ``edges``.
 
-        Without overlap the next pass waits for it.
+        Without overlap the next pass waits for this reduction.
         """
         rest = total([left, self.parameters.trained_edges if edges else NOTHING])
         steps = reduce_gradients(self.parameters.shapes, "bucket", rest)
@@ -100,14 +101,15 @@ class ReplicaExchange:
     def gathered(self, layers: IntArray) -> list[LayerOp]:
         """Gather the parameters of a stretch of layers.
 
-        Where only the update was divided, what is frozen stays as it was on every rank.
+        Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
+        gathered.
         """
         parameters = self.parameters
         shares = parameters.held if self._plan.sharding == 3 else parameters.trained
         return gather_parameters(parameters.shapes, "bucket", total(shares(layers)))
 
     def gathered_edges(self) -> list[LayerOp]:
-        """Gather embedding, final norm and output layer, as far as the stage holds them."""
+        """Gather what the stage holds of embedding, final norm and output layer."""
         return gather_parameters(self.parameters.shapes, "rest", self.parameters.edges)
 
     def gathers_ahead(self) -> bool:
@@ -115,7 +117,7 @@ class ReplicaExchange:
         return self._plan.overlap != "none" and self._plan.sharding in (1, 2)
 
     def updated(self) -> list[IntArray]:
-        """Stretches of layers, each a bucket, in which updated parameters are gathered."""
+        """Return the stretches of layers, each a bucket, whose updated parameters are gathered."""
         parameters = self.parameters
         return [
             layers[run.start : run.stop]
@@ -126,18 +128,31 @@ class ReplicaExchange:
         ]
 
     def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
-        """Time in which kernels wait for parameters and gradients that other ranks hold."""
+        """Return the time for which kernels wait for shards of other ranks, as a step.
+
+        Parameters
+        ----------
+        layers : int array (layers,)
+        gathers : bool
+            Whether the pass gathers the layers' parameters.
+        reduces : bool
+            Whether the pass reduces their gradients.
+        """
         parameters = self.parameters
-        rate = sharded_bytes_per_s(parameters.shapes, self.job)
-        if not rate or not len(layers):
+        rate_bytes_per_s = sharded_bytes_per_s(parameters.shapes, self.job)
+        if not rate_bytes_per_s or not len(layers):
             return []
-        each = parameters.shapes.catalogue.integer("training", "reduced_bytes")
+        gradient_bytes = parameters.shapes.catalogue.integer("training", "reduced_bytes")
         exchanged = gathers * WEIGHT_BYTES * total(parameters.held(layers)).total
-        exchanged += reduces * each * total(parameters.trained(layers)).total
-        return [kernel("shards.wait", Timing(exchanged / rate, "assumed"), "dp")]
+        exchanged += reduces * gradient_bytes * total(parameters.trained(layers)).total
+        return [kernel("shards.wait", Timing(exchanged / rate_bytes_per_s, "assumed"), "dp")]
 
     def finish(self) -> list[LayerOp]:
-        """Reduce gradients, update parameters, gather them where the update was sharded."""
+        """Return the end of an iteration: reduce, clip, update, and gather updated parameters.
+
+        Gradients that were reduced beside the backward pass, and parameters that the next
+        iteration gathers beside its forward pass, are not exchanged here again.
+        """
         plan, shapes, owned = self._plan, self.parameters.shapes, self.parameters.owned
         reduced, gathered = list[LayerOp](), list[LayerOp]()
         if plan.overlap == "none" and plan.sharding < 2:

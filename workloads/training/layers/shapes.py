@@ -1,4 +1,4 @@
-"""RankShapes: what one rank of a plan works on, and how long its kernels take."""
+"""``RankShapes``: sizes of the tensors that one rank of a plan works on, and its kernels' times."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ TWO = 2
 
 @dataclass(frozen=True)
 class RankShapes:
-    """Shapes that one rank of a plan works on, and with which kernels.
+    """Sizes of the tensors that one rank of a plan works on, and times of its kernels.
 
     Attributes
     ----------
     model : Model
     plan : ParallelPlan
     chip : str
+        Catalogue part of the chip.
     catalogue : Catalogue
     """
 
@@ -43,15 +44,15 @@ class RankShapes:
 
     @property
     def wide_bytes(self) -> int:
-        """A microbatch's activations of the whole hidden width [B]."""
+        """Size of a microbatch's hidden state on this rank, before sequence parallelism [B]."""
         return TWO * self.tokens * self.model.hidden
 
     @property
     def gathered_bytes(self) -> int:
-        """Size of the same as the input of a product, cast before it is gathered [B].
+        """Size of a microbatch's hidden state as it is gathered for a product [B].
 
-        As torchao does in fp8 (``float8_tensor_parallel.py``), gradients alike, where one scale
-        holds for the whole tensor; sums stay in two bytes.
+        Where one scale holds for a whole tensor, inputs and gradients are cast before they are
+        gathered, as torchao does in fp8 (``float8_tensor_parallel.py``). Sums stay in two bytes.
         """
         if self._cast_bytes:
             return self.wide_bytes
@@ -65,47 +66,50 @@ class RankShapes:
 
     @property
     def kv_heads(self) -> int:
-        """Key-value heads of this rank; each rank has one at least, and latent attention all."""
+        """Key-value heads of this rank: at least one; under latent attention as many as heads."""
         if self.model.latent:
             return self.heads
         return max(1, self.model.kv_heads // self.plan.tp)
 
     @property
     def values(self) -> int:
-        """Columns of what attention leaves on this rank, before its output projection."""
+        """Columns of attention's result on this rank, before the output projection."""
         return self.model.value_width // self.plan.tp
 
     def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
-        """Time of matrix products in the plan's precision."""
-        per, precision = self.plan.ranks_per_chip, self.plan.precision
-        how = {"batch": batch, "ranks_per_chip": per, "catalogue": self.catalogue}
+        """Time of ``batch`` matrix products (m, k) × (k, n) in the plan's precision."""
+        per_chip, precision = self.plan.ranks_per_chip, self.plan.precision
+        how = {"batch": batch, "ranks_per_chip": per_chip, "catalogue": self.catalogue}
         timing = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
         timing = replace(timing, size_bytes=round(batch * (inputs + TWO * m * n)))
         if self._cast_bytes:
             cast = self.stream(round(batch * self._cast_bytes * (m + n) * k))
             timing = replace(timing, seconds=timing.seconds + cast.seconds)
-        return self._beside(timing) if self._exchanges_beside else timing
+        return self._with_fewer_processors(timing) if self._exchanges_beside else timing
 
     @property
     def _cast_bytes(self) -> float:
-        """Traffic of casting an element of a product's input [B]; 0 where no product casts."""
+        """Memory traffic of casting an element of a product's input [B]; 0 without such casts."""
         return CASTS[self.plan.fp8_recipe]
 
     @property
     def _exchanges_beside(self) -> bool:
-        """Return whether all work runs beside exchanges of experts, which keep processors."""
+        """Return whether all products run beside exchanges of experts, which occupy processors."""
         return self.plan.pipeline.pairs_passes and self.plan.ep > 1
 
     def beside(self, alone: Timing) -> Timing:
-        """Time of a product beside a reduction, which on NVIDIA's chips takes processors from it.
+        """Time of a product beside a reduction, from its time alone.
 
-        What is only gathered is moved by copy engines (Transformer Engine's user buffers);
-        Trainium's collectives have cores of their own.
+        On NVIDIA's chips a reduction takes processors from the product. Gathering does not: copy
+        engines do it (Transformer Engine's user buffers). Trainium's collectives have cores of
+        their own.
         """
-        return alone if self._exchanges_beside else self._beside(alone)
+        # Beside exchanges of experts, ``gemm`` has taken the processors away already.
+        return alone if self._exchanges_beside else self._with_fewer_processors(alone)
 
-    def _beside(self, alone: Timing) -> Timing:
+    def _with_fewer_processors(self, alone: Timing) -> Timing:
+        """Time of a kernel without the processors that communication occupies."""
         part, taken = (
             f"kernels.{family(self.chip, self.catalogue).name}",
             "communication_processors",
@@ -117,21 +121,24 @@ class RankShapes:
         return replace(alone, seconds=alone.seconds * processors / left)
 
     def stream(self, size_bytes: int, work: kernel_times.Work = "streaming") -> Timing:
-        """Time of an element-wise kernel over these bytes, reads and writes."""
+        """Time of an element-wise kernel that reads and writes ``size_bytes`` in all."""
         how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
         timing = kernel_times.elementwise(self.chip, size_bytes, work, **how)  # type: ignore[arg-type]
         return replace(timing, size_bytes=size_bytes)
 
     def passes(self, size_bytes: int) -> Timing:
-        """Time of kernels over these bytes, every pass of each counted, fused or not."""
-        per = self.plan.ranks_per_chip
+        """Time of kernels whose ``size_bytes`` count every pass over memory, fused or not."""
+        per_chip = self.plan.ranks_per_chip
         timing = kernel_times.passes(
-            self.chip, size_bytes, ranks_per_chip=per, catalogue=self.catalogue
+            self.chip, size_bytes, ranks_per_chip=per_chip, catalogue=self.catalogue
         )
         return replace(timing, size_bytes=size_bytes)
 
     def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
-        """Time of a look-up of these rows over these bytes, or of adding them where they were."""
+        """Time of a look-up of rows by index, or where ``scattered`` of adding to such rows.
+
+        ``size_bytes`` counts reads and writes of all rows.
+        """
         how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
         timing = kernel_times.gather(
             self.chip,

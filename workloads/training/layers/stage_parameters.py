@@ -1,4 +1,4 @@
-"""Parameters of one rank of a pipeline stage: what it holds, and what of it is trained."""
+"""Parameters of one rank of a pipeline stage: those that it holds, and those that are trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING = Share(0, 0)
 
 @dataclass(frozen=True, eq=False)
 class StageParameters:
-    """Parameters of a rank of a stage, each count worked out once for all its passes.
+    """Parameters of a rank of a stage, each count computed once for all passes of the stage.
 
     Attributes
     ----------
@@ -42,12 +42,12 @@ class StageParameters:
 
     @cached_property
     def kept(self) -> IntArray:
-        """1 for every layer whose activations are kept where others' are computed again."""
+        """1 for every layer whose activations full recomputation keeps, else 0, int64 (layers,)."""
         return is_kept(self.shapes.plan, np.arange(self.shapes.model.layers))
 
     @cached_property
     def bucket(self) -> int:
-        """Parameters whose gradients are reduced together beside the backward pass, at least."""
+        """Least number of parameters whose gradients are reduced together as a bucket."""
         return bucket_parameters(self.shapes)
 
     @cached_property
@@ -57,7 +57,7 @@ class StageParameters:
 
     @cached_property
     def edges(self) -> Share:
-        """Embedding, final norm and output layer, as far as the stage holds them."""
+        """Parameters that the stage holds of embedding, final norm and output layer."""
         return edges_of(self.shapes, self.stage)
 
     @cached_property
@@ -79,6 +79,7 @@ class StageParameters:
         """Parameters of each of these layers that are trained."""
         if whole(self.shapes.plan):
             return self.held(layers)
-        part = NOTHING if self.shapes.plan.train_only == "output" else self.owned
+        # What is trained of a stage is the same part of each of its layers.
+        in_layers = NOTHING if self.shapes.plan.train_only == "output" else self.owned
         count = max(1, sum(len(chunk) for chunk in self.chunks))
-        return [Share(part.dense // count, part.experts // count)] * len(layers)
+        return [Share(in_layers.dense // count, in_layers.experts // count)] * len(layers)

@@ -1,9 +1,9 @@
-"""Steps: what one rank does for a layer, an embedding or an output layer, in program order.
+"""Steps of one rank for a layer, an embedding or an output layer, in program order.
 
-A step is a kernel on the chip's engine or a communication on one of its streams. ``after`` names
-what it waits for besides the step before it on its own stream: the step just before it unless
-said otherwise, which makes a chain; a step that waits for an earlier one only leaves those in
-between to run beside it.
+A step is a kernel on the chip's engine or a communication on one of its streams. It waits for the
+step before it on its own stream, and for the step that ``after`` names. By default that is the
+step just before it, which makes a chain. A step that waits for an earlier one can run beside those
+in between.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from workloads.kernels.chip_share import Timing
 
 ENGINE, CC, CC_DP, SEND, RECEIVE, RECEIVE_BACK, HOST, RETURN, RETURN_BACK = range(9)
-"""Streams of a rank: its compute engine, collectives of the model and of dp, sending to other
-stages, receiving from the stage before and from the stage after, the host that issues, and
-receiving forward and backward where the model is on its way back to the first stage."""
+"""Streams of a rank, each of which runs one step at a time: the compute engine; collectives within
+a replica; collectives between replicas; sends to other stages; receives from the previous and from
+the next stage; the host that issues kernels; and receives of activations and of gradients where
+the model is on its way back to the first stage."""
 
 STREAM_KINDS = (
     ("engine", 0),
@@ -29,39 +30,41 @@ STREAM_KINDS = (
     ("receive", 2),
     ("receive", 3),
 )
-"""Kind of resource of each stream, and its number among those of a kind."""
-TOLD_AS = {"etp": "tp", "edp": "dp"}
-"""Category of communication in groups of experts that have a counterpart outside of them."""
+"""Kind of resource of each stream, and its number among the resources of that kind."""
+CATEGORY = {"etp": "tp", "edp": "dp"}
+"""Category of the communication of experts' own tensor-parallel groups and replicas."""
 PREVIOUS = "previous"
+"""Value of ``after`` for a step that waits for the one just before it."""
 NOTHING = ""
+"""Value of ``after`` for a step that waits for no other stream."""
 
 
 @dataclass(frozen=True)
 class LayerOp:
-    """One op of a rank.
+    """One kernel or communication of a rank.
 
     Attributes
     ----------
     name : str
-        Such as ``attention.qkv``.
+        Name such as ``attention.qkv``.
     what : str
         Category: ``compute``, ``optimizer``, ``host``, or the axis that communicates.
     stream : int
     seconds : float
         Time of a kernel [s]; communication is timed on the group that does it.
     size_bytes : int
-        Size of a communication as nccl-tests count it; bytes that a kernel reads and writes [B].
+        Size of a communication as nccl-tests count it, or bytes that a kernel reads and writes [B].
     axis : str
-        Exchange that a communication belongs to, ``""`` for a kernel.
+        Axis of the groups that communicate; empty for a kernel.
     collective : str
-        Operation of a communication.
+        Operation of a communication, such as ``all-reduce``.
     after : str
         ``PREVIOUS``, ``NOTHING``, or the name of an earlier step of the same block.
     provenance : str
-        Worst input of the time of a kernel.
+        Worst grade among the inputs of a kernel's time.
     issued : float
-        Steps of the host that issuing it takes: 1, 0 where it is issued with an earlier step, more
-        where there is a product for each expert.
+        Time that issuing the step takes on the host, in units of a plain kernel's: 0 where it is
+        issued together with an earlier step, more than 1 where it has a product for each expert.
     """
 
     name: str
@@ -77,9 +80,9 @@ class LayerOp:
 
 
 def stream_kinds(steps: Sequence[LayerOp]) -> tuple[tuple[str, int], ...]:
-    """Kinds of the streams of ranks; two are only there where steps take what returns."""
-    most = max((step.stream for step in steps), default=0)
-    return STREAM_KINDS[: HOST + 1] if most <= HOST else STREAM_KINDS
+    """Return the kinds of a rank's streams, without those that only returning chunks need."""
+    highest = max((step.stream for step in steps), default=0)
+    return STREAM_KINDS[: HOST + 1] if highest <= HOST else STREAM_KINDS
 
 
 def kernel(name: str, timing: Timing, what: str = "compute", after: str = PREVIOUS) -> LayerOp:
@@ -92,18 +95,20 @@ def collective(
     name: str, axis: str, op: str, size_bytes: int, *, after: str = PREVIOUS, stream: int = CC
 ) -> LayerOp:
     """Return a step in which all ranks of the axis' group take part."""
-    return LayerOp(name, TOLD_AS.get(axis, axis), stream, 0.0, size_bytes, axis, op, after)
+    return LayerOp(name, CATEGORY.get(axis, axis), stream, 0.0, size_bytes, axis, op, after)
 
 
 def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
-    """Return the same steps with longer names."""
+    """Return the same steps with a prefix before their names."""
     return [
         replace(step, name=prefix + step.name, after=_renamed(step.after, prefix)) for step in steps
     ]
 
 
 def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> list[LayerOp]:
-    """Leave out steps named ``prefix`` and one of these parts; who waited for them waits no more.
+    """Leave out the steps whose names begin with ``prefix`` and one of ``parts``.
+
+    Steps that waited for one of them wait for the step before instead.
 
     Examples
     --------
@@ -125,7 +130,7 @@ def _renamed(after: str, prefix: str) -> str:
 
 
 def back(steps: Sequence[LayerOp]) -> list[int]:
-    """Number of steps back of each one's ``after``; 0 for nothing."""
+    """Distance of each step to the step that its ``after`` names, in steps; 0 for none."""
     place: dict[str, int] = {}
     distances = []
     for number, step in enumerate(steps):

@@ -1,8 +1,9 @@
-"""Frame of the products of a layer: tensor parallelism, norms and residuals.
+"""Tensor parallelism of a layer's products, and the norms and residuals around them.
 
-Column-parallel products come first and row-parallel ones last in attention and in the feed-forward
-part (arXiv 1909.08053); with sequence parallelism each pair is framed by an all-gather and a
-reduce-scatter, without it by an all-reduce (arXiv 2205.05198, section 4.2.2).
+Attention and the feed-forward part begin with a column-parallel and end with a row-parallel
+product (arXiv 1909.08053). With sequence parallelism an all-gather comes before and a
+reduce-scatter after such a pair; without it an all-reduce comes after it (arXiv 2205.05198, section
+4.2.2).
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collecti
 from workloads.training.plan.parameters import part
 
 PIECES = 4
-"""Most pieces of one overlapped product: splits of Transformer Engine's pipelined user buffers."""
+"""Largest number of pieces of an overlapped product: the splits of Transformer Engine's pipelined
+user buffers."""
 LEAST_PIECE_BYTES = 2**23
-"""Piece below which what collectives cost at any size would outweigh what is hidden [B]."""
+"""Smallest piece of an overlapped product [B]; below it the latency of further collectives would
+exceed the time that they hide."""
 
 
 def enter(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]:
-    """Steps that gather the sequence before a column-parallel product."""
+    """Return the steps that gather the sequence before a column-parallel product."""
     if shapes.plan.tp == 1 or not shapes.plan.sequence_parallel:
         return []
     return [collective(f"{name}.gather", "tp", "all-gather", shapes.gathered_bytes, after=after)]
 
 
 def leave(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]:
-    """Steps that sum the partial results of a row-parallel product."""
+    """Return the steps that sum the partial results of a row-parallel product."""
     if shapes.plan.tp == 1:
         return []
     if shapes.plan.sequence_parallel:
@@ -39,12 +42,13 @@ def leave(shapes: RankShapes, name: str, after: str = PREVIOUS) -> list[LayerOp]
 
 
 def gathered_product(shapes: RankShapes, block: str, name: str, n: int, k: int) -> list[LayerOp]:
-    """Steps that gather the sequence and multiply it, (t, k) × (k, n); see ``pieces``."""
+    """Return the steps that gather the sequence and multiply it, (t, k) × (k, n), in pieces."""
     parts = pieces(shapes)
     if parts == 1:
         return [*enter(shapes, block), kernel(name, shapes.gemm(shapes.tokens, n, k))]
     size = part(shapes.gathered_bytes, parts)
     product = shapes.gemm(part(shapes.tokens, parts), n, k)
+    # Gathers follow each other on their stream, and each piece of the product waits for its gather.
     gathers = [
         collective(f"{block}.gather{suffix}", "tp", "all-gather", size, after=after)
         for suffix, after in zip(_suffixes(parts), [PREVIOUS] + [NOTHING] * parts, strict=False)
@@ -57,16 +61,17 @@ def gathered_product(shapes: RankShapes, block: str, name: str, n: int, k: int) 
 
 
 def product_scattered(shapes: RankShapes, block: str, name: str, n: int, k: int) -> list[LayerOp]:
-    """Steps that multiply, (t, k) × (k, n), and sum the ranks' partial results; see ``pieces``."""
+    """Return the steps that multiply, (t, k) × (k, n), and sum partial results, in pieces."""
     parts = pieces(shapes)
     if parts == 1:
         return [kernel(name, shapes.gemm(shapes.tokens, n, k)), *leave(shapes, block)]
     size, product = part(shapes.wide_bytes, parts), shapes.gemm(part(shapes.tokens, parts), n, k)
-    steps = [product] + [shapes.beside(product)] * (parts - 1)
+    # Only the first piece has nothing to be reduced beside it.
+    timings = [product] + [shapes.beside(product)] * (parts - 1)
     afters = [PREVIOUS] + [NOTHING] * (parts - 1)
     products = [
-        kernel(f"{name}{suffix}", step, after=after)
-        for suffix, step, after in zip(_suffixes(parts), steps, afters, strict=True)
+        kernel(f"{name}{suffix}", timing, after=after)
+        for suffix, timing, after in zip(_suffixes(parts), timings, afters, strict=True)
     ]
     sums = [
         collective(f"{block}.scatter{suffix}", "tp", "reduce-scatter", size)
@@ -77,10 +82,10 @@ def product_scattered(shapes: RankShapes, block: str, name: str, n: int, k: int)
 
 
 def pieces(shapes: RankShapes) -> int:
-    """Pieces of the sequence in which a product runs beside its gathering or reduction.
+    """Return the number of pieces in which a product runs beside its gathering or reduction.
 
-    With ``overlap all`` and sequence parallelism all but one of them are hidden (Megatron-LM's
-    ``tp_comm_overlap``).
+    With ``overlap all`` and sequence parallelism the communication of all pieces but one is hidden
+    (Megatron-LM's ``tp_comm_overlap``). Otherwise there is one piece.
     """
     plan = shapes.plan
     overlapped = plan.overlap == "all" and plan.tp > 1 and plan.sequence_parallel
@@ -88,37 +93,37 @@ def pieces(shapes: RankShapes) -> int:
 
 
 def _with_first(steps: Sequence[LayerOp]) -> list[LayerOp]:
-    """Pieces of one step, which the host issues together."""
+    """Return the pieces of a step so that the host issues all of them together with the first."""
     return [steps[0], *(replace(step, issued=0.0) for step in steps[1:])]
 
 
 def _suffixes(parts: int) -> list[str]:
-    """Ends of the names of pieces: the first has the name of the whole."""
+    """Endings of the names of pieces; the first piece has the name of the whole step."""
     return ["", *(f".{number}" for number in range(2, parts + 1))]
 
 
 def norm(shapes: RankShapes, name: str, *, passes: int = 2) -> LayerOp:
-    """Step of a norm, with so many reads and writes of the hidden state."""
+    """Return the step of a norm that reads or writes the hidden state ``passes`` times."""
     return kernel(name, shapes.stream(passes * shapes.wide_bytes // shapes.plan.sp, "norm"))
 
 
 def residual(shapes: RankShapes, name: str) -> LayerOp:
-    """Step that adds to the residual, with dropout's mask where there is one."""
+    """Return the step that adds to the residual, with the mask of dropout if there is one."""
     mask = shapes.tokens * shapes.model.hidden if shapes.model.dropout else 0
     return kernel(name, shapes.stream((3 * shapes.wide_bytes + mask) // shapes.plan.sp))
 
 
 def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> list[LayerOp]:
-    """Steps of both gradients of a column-parallel product, and of the norm before it.
+    """Return the steps of both gradients of a column-parallel product, and of the norm before it.
 
-    Its input is gathered again for the weight's gradient. With ``overlap all`` the gathering runs
-    beside the data gradient and the reduction beside the weight gradient; the norm waits for the
-    reduction.
+    The product's input is gathered again for the gradient of the weight. With ``overlap all`` this
+    gathering runs beside the gradient of the input, whose reduction runs beside the gradient of the
+    weight; the norm waits for the reduction.
     """
     t, h = shapes.tokens, shapes.model.hidden
     data = shapes.gemm(t, h, columns)
     weight = shapes.gemm(h, columns, t)
-    before = norm(shapes, f"{block}.norm.data", passes=4)
+    norm_backward = norm(shapes, f"{block}.norm.data", passes=4)
     gathered = enter(shapes, f"{block}.input")
     if shapes.plan.overlap != "all" or shapes.plan.tp == 1:
         return [
@@ -126,7 +131,7 @@ def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> 
             kernel(f"{name}.data", data),
             *leave(shapes, f"{block}.input"),
             kernel(f"{name}.weight", weight),
-            before,
+            norm_backward,
         ]
     reduced = leave(shapes, f"{block}.input", after=f"{name}.data")
     return [
@@ -138,5 +143,5 @@ def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> 
             shapes.beside(weight),
             after=gathered[0].name if gathered else NOTHING,
         ),
-        replace(before, after=reduced[0].name),
+        replace(norm_backward, after=reduced[0].name),
     ]

@@ -1,1 +1,1 @@
-"""Memory of a training plan, by part."""
+"""Memory that a training plan needs on each rank, by part."""

@@ -1,8 +1,8 @@
-"""Activations: the tensors of a layer for its backward pass, and how many a stage holds at once.
+"""Activations: tensors that a layer keeps for its backward pass, and those that a stage holds.
 
-They are counted tensor by tensor; for a GPT layer with dropout their sum is ``s b h (34 + 5 a s /
-h)`` bytes, formula (1) of arXiv 2205.05198, and with tensor and sequence parallelism that over t
-(formula 4). Context parallelism divides the sequence before all of it.
+They are counted tensor by tensor. For a GPT layer with dropout their sum is ``s b h (34 + 5 a s /
+h)`` bytes, formula (1) of arXiv 2205.05198; tensor and sequence parallelism divide it by t (formula
+4). Context parallelism divides the sequence before that.
 """
 
 from __future__ import annotations
@@ -22,23 +22,30 @@ from workloads.training.plan.stage_layers import kinds_of_chunks
 ELEMENT_BYTES = 2
 """Bytes of an element of an activation."""
 PLANS_KEPT = 64
-"""Plans whose layers' activations are remembered while their stages are gone through."""
+"""Plans whose activations a layer are cached: all stages of a plan ask for the same ones."""
 GATED_KEPT = 3
-"""Columns kept of a gated feed-forward part: both inputs of the activation, and its output."""
+"""Tensors kept of a gated feed-forward part: both inputs of the activation, and its output."""
 
 
 def tokens_of(plan: ParallelPlan) -> int:
-    """Tokens of a microbatch on one rank, before sequence parallelism."""
+    """Count the tokens of a microbatch on one rank, before sequence parallelism."""
     return plan.microbatch * plan.local_seq
 
 
 def layer_activations(
     model: Model, plan: ParallelPlan, *, moe: bool = False, gated: int = GATED_KEPT
 ) -> int:
-    """Activations that the backward pass needs of one layer and microbatch, on one rank [B].
+    """Size of the activations that one layer keeps of a microbatch on one rank [B].
 
-    Under full recomputation only the layer's input is kept. ``gated`` is how many tensors are kept
-    of a gated feed-forward part's columns.
+    Parameters
+    ----------
+    model : Model
+    plan : ParallelPlan
+        Under its full recomputation only the layer's input is kept.
+    moe : bool
+        Whether the layer has experts.
+    gated : int
+        Tensors kept of a gated feed-forward part, see ``GATED_KEPT``.
     """
     tokens = tokens_of(plan)
     wide = ELEMENT_BYTES * tokens * model.hidden // plan.sp
@@ -67,53 +74,59 @@ def _heads(model: Model, plan: ParallelPlan, tokens: int) -> int:
     """Queries, keys, values and the output of attention [B]."""
     queries, values = model.query_width // plan.tp, model.value_width // plan.tp
     if model.latent:
-        mla = model.latent
-        compressed = mla.query_rank + mla.kv_rank + mla.rope_dim
+        latent = model.latent
+        compressed = latent.query_rank + latent.kv_rank + latent.rope_dim
         return ELEMENT_BYTES * (tokens * (2 * queries + 2 * values) + tokens * compressed)
     kv = max(model.kv_heads // plan.tp, 1) * model.head_dim
     return ELEMENT_BYTES * tokens * (queries + 2 * kv + values)
 
 
 def _inner(model: Model, elements: int, gated: int) -> int:
-    """Inputs and output of an activation over so many elements [B]."""
+    """Inputs and output of an activation function over ``elements`` elements [B]."""
     return ELEMENT_BYTES * elements * (gated if model.gated_mlp else 2)
 
 
 def _experts(model: Model, plan: ParallelPlan, gated: int) -> int:
     """Activations of a layer's experts: sorted copies, inner columns, shared experts [B]."""
-    if model.experts is None:
+    experts = model.experts
+    if experts is None:
         return 0
-    some, rows = model.experts, -(-tokens_of(plan) // plan.tp)
-    copies = math.ceil(rows * some.per_token * plan.expert_load)
-    each = plan.exchange_bytes + ELEMENT_BYTES  # as they came, and as they go back
-    moved = math.ceil(each * copies * model.hidden * plan.expert_tp)
-    scores = 2 * 4 * rows * some.count
-    shared = _inner(model, tokens_of(plan) * some.shared_ffn // plan.tp, gated)
-    return moved + scores + shared + _inner(model, copies * some.ffn, gated)
+    rows = -(-tokens_of(plan) // plan.tp)
+    copies = math.ceil(rows * experts.per_token * plan.expert_load)
+    element_bytes = plan.exchange_bytes + ELEMENT_BYTES  # as they came, and as they go back
+    moved = math.ceil(element_bytes * copies * model.hidden * plan.expert_tp)
+    scores = 2 * 4 * rows * experts.count  # the router's scores and their softmax in fp32
+    shared = _inner(model, tokens_of(plan) * experts.shared_ffn // plan.tp, gated)
+    return moved + scores + shared + _inner(model, copies * experts.ffn, gated)
 
 
 def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
-    """Softmax and dropout of every score [B], or, of a fused kernel, one sum a query."""
+    """Softmax and dropout of every attention score, or one sum a query of a fused kernel [B]."""
     heads = model.heads // plan.tp
     if plan.attention == "fused" or plan.recompute != "none":
         return 4 * tokens * heads
-    each = 2 * ELEMENT_BYTES + 1 if model.dropout else 2 * ELEMENT_BYTES
-    return each * heads * tokens * plan.seq
+    # Softmax and its dropped-out copy in half precision, and a mask of one byte.
+    score_bytes = 2 * ELEMENT_BYTES + 1 if model.dropout else 2 * ELEMENT_BYTES
+    return score_bytes * heads * tokens * plan.seq
 
 
 def held_activations(
     model: Model, plan: ParallelPlan, stage: int, *, gated: int = GATED_KEPT
 ) -> int:
-    """Return the most that a stage holds at once, by its passes [B]; ``gated`` as of a layer."""
+    """Return the size of the activations that a stage holds at the worst moment of its passes [B].
+
+    ``gated`` has the same meaning as in :func:`layer_activations`.
+    """
     chunks = range(plan.vpp)
-    each = np.array([chunk_activations(model, plan, stage, chunk, gated) for chunk in chunks])
-    return int((_held(plan, stage) * each).sum(axis=1).max())
+    sizes = np.array([chunk_activations(model, plan, stage, chunk, gated) for chunk in chunks])
+    return int((_held(plan, stage) * sizes).sum(axis=1).max())
 
 
 def in_flight(plan: ParallelPlan, stage: int) -> int:
     """Count the microbatches whose activations a stage holds at once, summed over its chunks.
 
-    GPipe keeps all; 1F1B as many as there are stages from this one on (arXiv 2104.04473).
+    With GPipe it holds all of them, with 1F1B as many as there are stages from this one to the last
+    (arXiv 2104.04473).
     """
     return int(_held(plan, stage).sum(axis=1).max())
 
@@ -129,20 +142,25 @@ def chunk_activations(model: Model, plan: ParallelPlan, stage: int, chunk: int, 
     layers, sizes = kinds_of_chunks(model, plan)[number], _of_kinds(model, plan, gated)
     kept = sum(count * size for count, size in zip(layers, sizes, strict=True))
     last = number == plan.pp * plan.vpp - 1
-    # Input and output of the final norm.
+    # The last chunk also keeps the input and the output of the final norm.
     return kept + 2 * last * ELEMENT_BYTES * tokens_of(plan) * model.hidden // plan.sp
 
 
 @lru_cache(maxsize=PLANS_KEPT)
 def _of_kinds(model: Model, plan: ParallelPlan, gated: int) -> tuple[int, ...]:
-    """Activations of a layer of each kind, computed again as the plan says, then kept [B]."""
-    again = _each_kind(model, plan, gated)
-    return again + (kept_activations(model, plan, gated) if plan.recompute == "full" else again)
+    """Activations of a layer of each kind where the plan recomputes it, then where it does not [B].
+
+    The order is that of :func:`~workloads.training.plan.stage_layers.kinds_of_chunks`.
+    """
+    recomputed = _each_kind(model, plan, gated)
+    if plan.recompute != "full":
+        return recomputed + recomputed
+    return recomputed + kept_activations(model, plan, gated)
 
 
 @lru_cache(maxsize=PLANS_KEPT)
 def kept_activations(model: Model, plan: ParallelPlan, gated: int) -> tuple[int, ...]:
-    """Return the activations of a layer of each kind where others are computed again [B]."""
+    """Return the activations of a layer of each kind that full recomputation leaves alone [B]."""
     return _each_kind(model, replace(plan, recompute="selective"), gated)
 
 

@@ -1,4 +1,4 @@
-"""Memory in use over a simulated step: a constant part, and activations while they are kept."""
+"""Memory in use over the time of a simulated step: a constant part, and kept activations."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def memory_in_use(
 ) -> list[Counter]:
     """Return the memory in use of each simulated rank, as a counter of its chip.
 
-    Weights, gradients and optimizer states are there from beginning to end; the activations of a
-    microbatch in a chunk of layers from the start of its first op to the end of its last. What is
-    alive for a moment only, buffers and fragments, is not counted.
+    Weights, gradients and optimizer states are in memory throughout the step. The activations of a
+    microbatch in a chunk of layers are in memory from the start of its first op there to the end of
+    its last. Buffers and fragments, which exist only for a moment, are not counted.
 
     Parameters
     ----------
     trace : Trace
-        Training step whose ops are labelled by rank, stage, layer and microbatch; for any other
-        there is no counter.
+        Training step whose ops are labelled by rank, stage, layer and microbatch. A trace without
+        these labels has no counter.
     model : Model
     plan : ParallelPlan
     catalogue : Catalogue
@@ -50,12 +50,12 @@ def memory_in_use(
         of_rank = np.flatnonzero((rank == number) & ran)
         its_stage = int(stage[of_rank[0]])
         kept = memory(model, plan, its_stage, catalogue, chip)
-        always = kept.weights + kept.gradients + kept.optimizer
+        constant = kept.weights + kept.gradients + kept.optimizer
         chunks = chunk_layers(model, plan, its_stage)
-        each = [chunk_activations(model, plan, its_stage, k, gated) for k in range(plan.vpp)]
+        sizes = [chunk_activations(model, plan, its_stage, k, gated) for k in range(plan.vpp)]
         passes = of_rank[(layer[of_rank] >= 0) & (microbatch[of_rank] >= 0)]
         start, end, chunk = _spans(trace, passes, layer, microbatch, chunks)
-        held = np.concatenate([[always], np.array(each, np.float64)[chunk]])
+        held = np.concatenate([[constant], np.array(sizes, np.float64)[chunk]])
         spans = np.append(0, start), np.append(trace.total_ps, end)
         owner = int(trace.schedule.resources.owner[trace.schedule.resource[of_rank].max()])
         name = f"memory in use, rank {number}"

@@ -1,4 +1,4 @@
-"""Memory of one rank by part, and the refusal of a plan that does not fit."""
+"""Memory of one rank by part, and the check that a plan fits."""
 
 from __future__ import annotations
 
@@ -39,24 +39,28 @@ from workloads.training.plan.stage_layers import (
 __all__ = ["Memory", "check_memory", "memory", "stage_layers", "worst"]
 
 GATHERED_LAYERS = 2
-"""Under ZeRO-3 the layer at work and the next."""
+"""Layers whose parameters are whole at once under ZeRO-3: the current one and the next."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one rank's share of its chip.
+    """Memory of one rank at the worst moment of a step, by part.
 
     Attributes
     ----------
-    weights, gradients, optimizer, activations : int
-        Bytes that the step keeps, and that its backward pass needs at the worst moment.
+    weights, gradients, optimizer : int
+        State that the rank keeps throughout the step [B].
+    activations : int
+        Activations that wait for their backward pass [B].
     buffers : int
-        Alive for a moment at that time: gathered inputs, logits, gradients on their way.
+        Tensors that exist only for a moment: gathered inputs, logits, gradients before they are
+        accumulated [B].
     fragments : int
-        Bytes that the framework's allocator holds besides, in pieces too small to use.
+        Free memory that the framework's allocator holds in pieces too small to use [B].
     runtime : int
-        Outside of that allocator: context, program code, buffers of communicators.
+        Memory outside of that allocator: context, program code, buffers of communicators [B].
     capacity : int
+        Usable memory of the rank's share of its chip [B].
     """
 
     weights: int
@@ -70,7 +74,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Sum of the parts, which must fit in the capacity [B]."""
+        """Sum of all parts, which must fit in the capacity [B]."""
         kept = self.weights + self.gradients + self.optimizer + self.activations
         return kept + self.buffers + self.fragments + self.runtime
 
@@ -81,17 +85,17 @@ class Memory:
 
     @property
     def allocated(self) -> int:
-        """Tensors alive at the worst moment, such as ``max_memory_allocated`` of PyTorch [B]."""
+        """Memory of tensors, such as PyTorch's ``max_memory_allocated`` [B]."""
         return self.reserved - self.fragments
 
     def parts(self) -> dict[str, int]:
-        """The parts by name [B]."""
+        """Return the parts by name [B]."""
         names = [field.name for field in fields(self) if field.name != "capacity"]
         return {name: getattr(self, name) for name in names}
 
 
 def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, chip: str) -> Memory:
-    """Memory of a rank of one stage.
+    """Return the memory of a rank of one stage.
 
     Parameters
     ----------
@@ -99,30 +103,30 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
     plan : ParallelPlan
     stage : int
     catalogue : Catalogue
-        Its part ``training`` tells what the framework keeps.
+        Its part ``training`` has the number of tensors and bytes that the framework keeps.
     chip : str
-        Catalogue part.
+        Catalogue part of the chip.
     """
     owned = stage_share(model, plan, stage)
     trained = owned if whole(plan) else trained_share(model, plan, stage)
-    kept = [
+    # Parameters, gradients and optimizer states are sharded from ZeRO-3, 2 and 1 on.
+    parameters, gradients, updated = (
         sharded(plan.sharding >= level, share, plan.replicas, plan.expert_replicas)
         for level, share in ((3, owned), (2, trained), (1, trained))
-    ]
-    ends = Share(edge_share(model, plan, stage), 0)
-    kept_ends = sharded(plan.sharding >= 3, ends, plan.replicas, plan.expert_replicas)
-    weights = layer_weight_bytes(plan) * (kept[0] - kept_ends) + WEIGHT_BYTES * kept_ends
+    )
+    edges = Share(edge_share(model, plan, stage), 0)
+    kept_edges = sharded(plan.sharding >= 3, edges, plan.replicas, plan.expert_replicas)
+    weights = layer_weight_bytes(plan) * (parameters - kept_edges) + WEIGHT_BYTES * kept_edges
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
     gated = catalogue.integer("training", "gated_kept")
     activations = held_activations(model, plan, stage, gated=gated)
-    copies = catalogue.integer("training", "gradient_copy_bytes")
-    buffers = (
-        copies * kept[1] + _gathered(model, plan, stage) + _work(model, plan, stage, catalogue)
-    )
+    copied_gradients = catalogue.integer("training", "gradient_copy_bytes") * gradients
+    gathered, work = _gathered(model, plan, stage), _work(model, plan, stage, catalogue)
+    buffers = copied_gradients + gathered + work
     return Memory(
         weights=math.ceil(weights) + adapters,
-        gradients=GRADIENT_BYTES * kept[1],
-        optimizer=OPTIMIZER_BYTES * kept[2],
+        gradients=GRADIENT_BYTES * gradients,
+        optimizer=OPTIMIZER_BYTES * updated,
         activations=activations,
         buffers=buffers,
         fragments=int(catalogue.value("training", "fragmentation") * (activations + buffers)),
@@ -132,10 +136,10 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
 
 
 def _work(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue) -> int:
-    """Largest need of a kernel and its neighbours, within a layer or at the loss [B].
+    """Largest sum of buffers that exist at one moment, within a layer or at the loss [B].
 
-    A layer: a gathered input and its gradient, the layer itself where it is computed again, and
-    gradients on their way to where they are kept.
+    Within a layer they are a gathered input and its gradient, the layer's activations where it is
+    recomputed, and gradients that are not accumulated yet.
     """
     tokens = tokens_of(plan)
     layer = 2 * ELEMENT_BYTES * tokens * model.hidden + _gradients(model, plan, stage)
@@ -151,10 +155,10 @@ def _work(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue) ->
 
 
 def _gradients(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Gradients of the layer at work before they are kept [B].
+    """Gradients of the current layer that are not accumulated yet [B].
 
-    Those of its widest product in bf16, until they are added to the others; the whole layer's in
-    the precision of the sum where ranks keep only parts.
+    Below ZeRO-2 it is the gradient of its widest product in bf16. Where ranks keep shards of
+    gradients, those of the whole layer wait to be reduced, in the precision of the sum.
     """
     if plan.sharding >= 2:
         return GRADIENT_BYTES * _largest(model, plan, stage)
@@ -164,7 +168,7 @@ def _gradients(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 
 def _gathered(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Whole parameters of the layers at work and of both ends where ranks keep only parts [B]."""
+    """Whole parameters of gathered layers, and of embedding and output layer, under ZeRO-3 [B]."""
     if plan.sharding < 3:
         return 0
     layer = _largest(model, plan, stage)
@@ -172,7 +176,7 @@ def _gathered(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 
 def _held(model: Model, plan: ParallelPlan, stage: int) -> list[int]:
-    """Kinds of the layers that a stage holds, by number; all where it holds none."""
+    """Numbers of the kinds of layers that a stage holds; of all kinds if it holds no layer."""
     counts = stage_kinds(model, plan, stage)
     return [kind for kind, count in enumerate(counts) if count or not any(counts)]
 
@@ -184,22 +188,22 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 
 def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
-    """Memory of the stage that needs most.
+    """Return the memory of a rank of the stage that needs most.
 
-    Of stages that hold alike layers and neither end of the model the first one has the most
-    activations in every schedule.
+    Of stages that hold equally many layers of each kind, the first one has the most activations in
+    every schedule, so only that one is computed.
     """
     needs = (memory(model, plan, stage, catalogue, chip) for stage in unlike_stages(model, plan))
     return max(needs, key=lambda need: need.total)
 
 
 def check_memory(memory: Memory, plan: ParallelPlan) -> None:
-    """Refuse what does not fit.
+    """Refuse a plan that does not fit in memory.
 
     Raises
     ------
     InputError
-        With the numbers by part.
+        The message has the size of every part.
     """
     if memory.total <= memory.capacity:
         return
@@ -211,6 +215,7 @@ def check_memory(memory: Memory, plan: ParallelPlan) -> None:
 
 
 def _remedy(memory: Memory, plan: ParallelPlan) -> str:
+    """Advice that is most likely to make the plan fit."""
     if plan.zero == 0 and plan.dp > 1 and memory.optimizer > memory.activations:
         return "Use --zero 1, or more tp or pp."
     if memory.activations > memory.weights + memory.gradients and plan.recompute != "full":

@@ -1,1 +1,1 @@
-"""Programs of a training step: operations of each stage, folding and the breakdown of time."""
+"""Programs of a training step: the ops of each stage, their exchanges, folding and breakdown."""

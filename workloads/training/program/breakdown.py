@@ -32,15 +32,15 @@ ORDER: Mapping[str, list[str]] = {
     "exposed_dp": ["dp"],
     "other": ["host"],
 }
-"""Categories, first things first."""
+"""Categories by priority: an instant in which several are active counts to the first of them."""
 SILENT = ("optimizer", "compute", "other")
-"""Categories that are no communication."""
+"""Categories that are not communication."""
 
 PARTS = (
     "compute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
     "straggler", "optimizer", "scheduling", "other",
 )  # fmt: skip
-"""All parts, in the order in which they are told."""
+"""All parts, in the order in which results list them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +50,9 @@ class RankTimes:
     Attributes
     ----------
     rank : int array (ranks,)
-        Ascending.
+        Simulated ranks, ascending.
     count : int array (ranks,)
-        Equal ranks that each stands for.
+        Number of equal ranks that each of them stands for.
     parts_ps : mapping of str to int64 array (ranks,)
         Time of each of ``PARTS`` [ps].
     """
@@ -62,11 +62,11 @@ class RankTimes:
     parts_ps: Mapping[str, IntArray]
 
     def mean_s(self) -> dict[str, float]:
-        """Mean over all ranks, equal ones counted [s]; sums to the iteration."""
+        """Mean of each part over all ranks, folded ones included [s]; sums to the iteration."""
         return {part: _mean_ps(self.count, self.parts_ps[part]) / PS_PER_S for part in PARTS}
 
     def frame(self) -> pd.DataFrame:
-        """Return a table by ``rank``: ``count``, and ``<part>_ps`` of each part [ps]."""
+        """Return a table by ``rank``: ``count``, and the time ``<part>_ps`` of each part [ps]."""
         import pandas as pd
 
         columns = {f"{part}_ps": self.parts_ps[part] for part in PARTS}
@@ -75,23 +75,24 @@ class RankTimes:
 
 
 def hidden_and_exposed(trace: Trace) -> CategoryTimes:
-    """Time that each rank had each category of ``ORDER`` active, first or hidden."""
+    """Return the time of each category of ``ORDER`` on each rank, both exposed and in all."""
     return category_times(trace, ORDER)
 
 
 def breakdown(
     trace: Trace, undisturbed: Trace | None = None, times: CategoryTimes | None = None
 ) -> RankTimes:
-    """Time of each rank by category.
+    """Return the time of each rank by category.
 
     Parameters
     ----------
     trace : Trace
         Trace of a schedule with the labels ``rank``, ``what`` and ``count``.
     undisturbed : Trace, optional
-        The same schedule run without jitter and faults; without it nobody is a straggler.
+        The same schedule run without jitter and faults. Without it no time counts as waiting for
+        stragglers.
     times : CategoryTimes, optional
-        Times from :func:`hidden_and_exposed`, where they are known already.
+        Result of :func:`hidden_and_exposed`, if it is computed already.
     """
     times = hidden_and_exposed(trace) if times is None else times
     ranks = np.asarray(times.groups)
@@ -105,21 +106,22 @@ def breakdown(
 
 def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray) -> IntArray:
     """Waiting of each rank beyond what the undisturbed run waits before the same op [ps]."""
-    (now, op, _), (before, usual_op, _) = waiting(trace), waiting(undisturbed)
+    (gaps, op, _), (usual_gaps, usual_op, _) = waiting(trace), waiting(undisturbed)
     ops = len(trace) + 1  # with -1 for the end of the run
-    key, usual_key = now.group * ops + op, before.group * ops + usual_op
+    key, usual_key = gaps.group * ops + op, usual_gaps.group * ops + usual_op
+    # Look up how long the undisturbed run waits before the same op of the same rank, or 0.
     order = np.argsort(usual_key)
-    usual_ps = np.append((before.end_ps - before.start_ps)[order], 0)
+    usual_ps = np.append((usual_gaps.end_ps - usual_gaps.start_ps)[order], 0)
     place = np.searchsorted(usual_key[order], key)
     same = np.append(usual_key[order], -2)[place] == key
-    late = now.end_ps - now.start_ps - np.where(same, usual_ps[place], 0)
+    late = gaps.end_ps - gaps.start_ps - np.where(same, usual_ps[place], 0)
     summed = np.zeros(len(idle), np.int64)
-    np.add.at(summed, now.group, np.maximum(0, late))
+    np.add.at(summed, gaps.group, np.maximum(0, late))
     return np.minimum(summed, idle)
 
 
 def _counts(trace: Trace, ranks: IntArray) -> IntArray:
-    """Equal ranks that each rank stands for."""
+    """Number of equal ranks that each simulated rank stands for."""
     labels = trace.schedule.labels
     rank, first = np.unique(np.asarray(labels["rank"]), return_index=True)
     count: IntArray = np.asarray(labels["count"])[first][np.searchsorted(rank, ranks)]
@@ -127,15 +129,16 @@ def _counts(trace: Trace, ranks: IntArray) -> IntArray:
 
 
 def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
-    """Weighted mean; the sum itself would pass 2⁶³ ps for half a million ranks of 20 s."""
+    """Weighted mean of times, int64 (ranks,)."""
     ranks = int(weight.sum())
+    # The sum itself would exceed 2⁶³ ps for half a million ranks of 20 s.
     whole, rest = np.divmod(values_ps, ranks)
     return (int((weight * whole).sum()) * ranks + int((weight * rest).sum())) / ranks
 
 
 def overlapped_s(trace: Trace, times: CategoryTimes | None = None) -> float:
-    """Communication hidden behind something that goes first, mean over all ranks [s]."""
+    """Time of communication that a category of higher priority hides, mean over all ranks [s]."""
     times = hidden_and_exposed(trace) if times is None else times
-    talks = [k for k, name in enumerate(times.names) if name not in SILENT]
-    hidden = (times.active_ps - times.exposed_ps)[:, talks].sum(axis=1)
+    communication = [k for k, name in enumerate(times.names) if name not in SILENT]
+    hidden = (times.active_ps - times.exposed_ps)[:, communication].sum(axis=1)
     return _mean_ps(_counts(trace, np.asarray(times.groups)), hidden) / PS_PER_S

@@ -1,4 +1,4 @@
-"""Exchanges: which ranks meet in which ops, and how long each call of theirs takes."""
+"""Exchanges: the ranks that communicate with each other, their ops, and the time of every call."""
 
 from __future__ import annotations
 
@@ -21,27 +21,33 @@ from workloads.training.program.transfers import RETURNING
 WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
 """Axes whose groups lie within one stage."""
 TRANSFERS = ("forward", "backward")
-"""Beginnings of the axes of transfers between stages, which one rank sends and another receives."""
+"""Beginnings of the names of axes between stages, on which one rank sends and another receives."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """A communication of many groups of ranks: each call starts when all who must are ready.
+    """Communication within each of many groups of ranks.
+
+    All groups make the same series of calls. A call of a group starts when all of its members are
+    ready for it.
 
     Attributes
     ----------
     axis : str
+        Axis of the plan along which the groups lie, or of a transfer between stages.
     members : int64 array (groups, members)
-        Ranks, by their row in the program.
+        Ranks of each group, by their row in the program.
     role : int64 array (members,)
-        Which of ``ops`` each member does.
+        Role of each member, an index into ``ops``. Only members on different stages, or a sender
+        and a receiver, differ in their roles.
     ops : tuple of int64 array (calls,)
         For each role, its op of every call, in the stream of its stage.
     kind : int64 array (groups,)
         Row of ``duration_ps`` of each group.
     duration_ps : int64 array (kinds, calls)
+        Time of each call [ps].
     draws : Draws
-        Bytes that each call draws from the memory of a member, arrays (kinds, calls).
+        Bytes that each call reads and writes in the memory of a member, arrays (kinds, calls).
     """
 
     axis: str
@@ -54,29 +60,30 @@ class Exchange:
 
     @property
     def calls(self) -> int:
-        """Communications of each group."""
+        """Number of calls of each group."""
         return len(self.ops[0])
 
     @cached_property
     def places(self) -> tuple[IntArray, ...]:
-        """Columns of ``members`` of each role."""
+        """Columns of ``members`` that have each role."""
         return tuple(np.flatnonzero(self.role == role) for role in range(len(self.ops)))
 
 
 class Exchanges:
-    """Finds which ranks meet in which op, axis by axis and stage by stage.
+    """Builder of the exchanges of a program, axis by axis and stage by stage.
 
-    Geometries of groups are worked out once an axis, those of pairs of stages once a pair, and
-    costs of calls once for all stages that make the same calls on groups whole domains apart.
+    The geometries of groups are computed once for each axis and each pair of stages, and the costs
+    of calls once for all stages that make the same calls on groups whole domains apart.
 
     Parameters
     ----------
     placement : Placement
     catalog : Catalog
+        The different steps of all stages.
     streams : tuple of Stream
-        One a stage.
+        Ops of each stage.
     memory_bytes_per_s : int
-        Rate of a rank's memory; 0 where that is left out.
+        Rate of a rank's memory [B/s]; 0 where contention for it is not simulated.
     per_token : int
         Experts of a token.
     costs : GroupCosts
@@ -98,7 +105,7 @@ class Exchanges:
         self._worked_out: dict[tuple[bytes, ...], tuple[Draws, IntArray]] = {}
 
     def all(self) -> Iterator[Exchange]:
-        """Every exchange that has a call."""
+        """Yield every exchange that has a call."""
         stages = len(self.streams)
         for axis in WITHIN:
             if (axis, "") in self._calls:
@@ -111,27 +118,30 @@ class Exchanges:
         yield from self._whole(stages)
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
-        """Transfers between a stage and its neighbours; with several chunks they go round."""
+        """Transfers between neighbouring stages, and the sum of a tied embedding's gradients.
+
+        With several chunks a stage, the last stage sends to the first, unless the schedule turns.
+        """
         pipes, plan = self.placement.groups("pp"), self.placement.plan
-        round_about = stages if plan.vpp > 1 and not plan.pipeline.turns else stages - 1
-        pairs = np.stack([pipes, np.roll(pipes, -1, axis=1)], axis=2)[:, :round_about]
-        there, back = self._ways(pairs), self._ways(pairs[:, :, ::-1])
-        for s in range(round_about):
+        pair_count = stages if plan.vpp > 1 and not plan.pipeline.turns else stages - 1
+        pairs = np.stack([pipes, np.roll(pipes, -1, axis=1)], axis=2)[:, :pair_count]
+        ahead, back = self._by_stage(pairs), self._by_stage(pairs[:, :, ::-1])
+        for s in range(pair_count):
             after = (s + 1) % stages
-            yield from self._between("forward", *there[s], (s, after))
+            yield from self._between("forward", *ahead[s], (s, after))
             yield from self._between("backward", *back[s], (after, s))
             yield from self._between("forward" + RETURNING, *back[s], (after, s))
-            yield from self._between("backward" + RETURNING, *there[s], (s, after))
+            yield from self._between("backward" + RETURNING, *ahead[s], (s, after))
         ends = pipes[:, [0, -1]]
         yield from self._between("tie", ends, self._geometry(ends), (0, stages - 1))
 
-    def _ways(self, pairs: IntArray) -> list[tuple[IntArray, IntArray]]:
-        """Pairs of ranks, int64 (pipes, stages, 2), and their geometries, by stage."""
+    def _by_stage(self, pairs: IntArray) -> list[tuple[IntArray, IntArray]]:
+        """Pairs of ranks and their geometries by stage, from pairs of int64 (pipes, stages, 2)."""
         stages = [pairs[:, s] for s in range(pairs.shape[1])]
         return [(groups, self._geometry(groups)) for groups in stages]
 
     def _whole(self, stages: int) -> Iterator[Exchange]:
-        """Exchanges between ranks of all stages: a role for each stage."""
+        """Exchange of the gradients' norm among ranks of all stages, with a role for each stage."""
         ops = tuple(self._ops("norm", stage) for stage in range(stages))
         if len(ops[0]):
             groups = self.placement.groups("norm")
@@ -141,6 +151,7 @@ class Exchanges:
     def _within(
         self, axis: str, groups: IntArray, geometry: IntArray, stage: int
     ) -> Iterator[Exchange]:
+        """Exchange of groups within one stage, all of whose members have one role."""
         op = self._ops(axis, stage)
         if len(op):
             role = np.zeros(groups.shape[1], np.int64)
@@ -149,6 +160,7 @@ class Exchanges:
     def _between(
         self, axis: str, pairs: IntArray, geometry: IntArray, stages: tuple[int, int]
     ) -> Iterator[Exchange]:
+        """Exchange of pairs of ranks on two stages: a sender and a receiver, or equals of a tie."""
         sends, receives = ("", "") if axis == "tie" else ("send", "receive")
         sent = self._ops(axis, stages[0], sends)
         if len(sent):
@@ -156,9 +168,10 @@ class Exchanges:
             yield self._exchange(axis, pairs, geometry, np.arange(2), ops, stages[0])
 
     def _ops(self, axis: str, stage: int, part: str = "") -> IntArray:
-        """Ops of an axis in a stage; of the pipeline by microbatch.
+        """Ops of an axis in a stage, int64 (calls,).
 
-        Of one microbatch a stage takes its chunks in the same order as its neighbours do.
+        Transfers are sorted by microbatch, so that the calls of sender and receiver match: two
+        stages take their microbatches in different orders, but the chunks of one in the same.
         """
         number = self._calls.get((axis, part))
         rows = self._rows[stage][0 if number is None else number]
@@ -175,13 +188,13 @@ class Exchanges:
 
     @cached_property
     def _calls(self) -> dict[tuple[str, str], int]:
-        """Axes of steps and the parts that ranks have in their calls, numbered; kernels are 0."""
+        """Numbers of the axes of steps, with sends and receives apart; kernels have number 0."""
         parts = dict.fromkeys([("", ""), *(_axis_and_part(step) for step in self.steps)])
         return {part: number for number, part in enumerate(parts)}
 
     @cached_property
     def _rows(self) -> list[list[IntArray]]:
-        """Ops of each stage by number among ``_calls``, in program order."""
+        """Ops of each stage for every number of ``_calls``, in program order."""
         rows: list[list[IntArray]] = []
         for stream in self.streams:
             number = self._numbers[stream.ops.step]
@@ -212,7 +225,15 @@ class Exchanges:
         return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
 
     def _costs(self, groups: IntArray, used: IntArray) -> tuple[Draws, IntArray]:
-        """Draws and times [ps] of these steps on groups of these chips, arrays (groups, steps)."""
+        """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps).
+
+        Parameters
+        ----------
+        groups : int64 array (groups, members)
+            Chips of each group.
+        used : int64 array (steps,)
+            Numbers of the steps.
+        """
         key = used.tobytes(), *(self.costs.place_key(chips) for chips in groups)
         if key not in self._worked_out:
             steps = [self.steps[number] for number in used.tolist()]
@@ -228,5 +249,5 @@ class Exchanges:
 
 
 def _axis_and_part(step: LayerOp) -> tuple[str, str]:
-    """Axis of a step, and where it is a transfer whether its rank sends or receives."""
+    """Axis of a step and, for a transfer between stages, ``send`` or ``receive``."""
     return step.axis, step.name.rpartition(".")[2] if step.axis.startswith(TRANSFERS) else ""

@@ -1,4 +1,4 @@
-"""Exchanges of experts that send a token once to each server, which hands it on.
+"""All-to-alls between experts that send a token once to each server, which distributes it there.
 
 A token whose experts lie on few servers crosses the network once for each of them and reaches the
 ranks of its experts there by the server's own links, while further tokens arrive (DeepSeek-V3,
@@ -19,21 +19,21 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 def routed_ps(group: Group, nodes: int, per_token: int, size_bytes: int) -> int:
-    """Time of an exchange that sends each token once to each server [ps].
+    """Time of an all-to-all that sends each token once to each server [ps].
 
-    The longer of what crosses the network, between ranks of the same place on their servers, and
-    of what a server hands on.
+    It is the longer one of two all-to-alls that run at once: of tokens over the network, between
+    ranks at the same place on their servers, and of copies over the links within a server.
 
     Parameters
     ----------
     group : Group
         All ranks among which experts are divided.
     nodes : int
-        Servers on which the experts of a token lie at most.
+        Largest number of servers that the experts of a token lie on.
     per_token : int
         Experts of a token.
     size_bytes : int
-        Copies of a rank's tokens, one for each of their experts [B].
+        Size of the copies of a rank's tokens, one for each of their experts [B].
     """
     cluster, chips = group.cluster, np.asarray(group.chips)
     server, place = np.divmod(chips, cluster.chips_per_domain)
@@ -48,14 +48,14 @@ def routed_ps(group: Group, nodes: int, per_token: int, size_bytes: int) -> int:
 
 
 def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None = None) -> str:
-    """Say why the ranks of the experts cannot be routed to this way; empty where they can.
+    """Return the reason why experts cannot be reached by one copy a server; empty if they can.
 
     Parameters
     ----------
     plan : ParallelPlan
     cluster : Cluster
     chips : int array, optional
-        Chips in order of rank, as of :func:`workloads.training.plan.placement.place`.
+        Chips in order of rank, as :func:`workloads.training.plan.placement.place` takes them.
     """
     if not plan.routed_nodes:
         return ""

@@ -1,8 +1,9 @@
-"""Folding: ranks that do the same at the same time are kept once and counted.
+"""Folding: ranks that do the same at the same time are simulated once and counted.
 
-Ranks are equal when they are of one stage, take part in exchanges of the same duration, and meet
-ranks that are equal to one another in turn. That is the coarsest partition which refines itself
-no more, so the folded run has the times of the whole one, to the picosecond.
+Two ranks are equal if they are on one stage, take part in exchanges of the same duration, and
+communicate there with ranks that are equal in turn. The classes are found by refinement: ranks are
+divided by stage, then again and again by the classes that they communicate with, until no class
+splits. The folded run has the times of the whole run, to the picosecond.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 
 MOST_COUNTED = 4
-"""Values a rank up to which they are numbered by counting; beyond, they are sorted."""
+"""Largest range of values, in multiples of their number, that is numbered by counting; sorting is
+faster for a wider one."""
 
 
 def fold(program: Program, apart: IntArray | None = None) -> Program:
@@ -29,13 +31,20 @@ def fold(program: Program, apart: IntArray | None = None) -> Program:
     ----------
     program : Program
     apart : int array, optional
-        Rows that are equal to no other, as a fault strikes them.
+        Rows that are kept apart from all others, as a fault strikes them.
     """
     return keep(program, equal_ranks(program, apart))
 
 
 def keep(program: Program, classes: IntArray) -> Program:
-    """Return the program with the first rank of each class, see :func:`equal_ranks`."""
+    """Return the program with the first rank of each class only.
+
+    Parameters
+    ----------
+    program : Program
+    classes : int array (rows,)
+        Class of each row, as :func:`equal_ranks` returns it.
+    """
     first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]
     count = np.bincount(classes, weights=program.count).astype(np.int64)
@@ -45,11 +54,11 @@ def keep(program: Program, classes: IntArray) -> Program:
 
 
 def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
-    """Class of each rank, numbered by first rank, int64 (ranks,)."""
-    begun = np.asarray(program.stage, np.int64).copy()
+    """Return the class of each rank, numbered in order of the first rank, int64 (ranks,)."""
+    stage = np.asarray(program.stage, np.int64).copy()
     if apart is not None and len(apart):
-        begun[apart] = len(program.streams) + np.arange(len(apart))
-    classes = _numbered(begun)
+        stage[apart] = len(program.streams) + np.arange(len(apart))
+    classes = _numbered(stage)
     costs = [_cost(exchange) for exchange in program.exchanges]
     while True:
         finer, sizes = classes, np.bincount(classes)
@@ -64,17 +73,26 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
 
 
 def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
-    """Rows of ranks on chips that a fault strikes, which stand for nobody but themselves."""
+    """Return the rows of ranks on chips that a fault strikes; they are equal to no other rank."""
     return np.flatnonzero(np.isin(program.chip, [fault.chip for fault in faults]))
 
 
 def _refined(
     finer: IntArray, classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntArray
 ) -> IntArray:
-    """Split classes by the role in an exchange, its duration and the classes met there.
+    """Split classes by the role in an exchange, its duration, and the classes that take part.
 
-    ``sizes`` has the ranks of each class, int64 (classes,), and ``cost`` a number for the costs of
-    each group, int64 (groups,).
+    Parameters
+    ----------
+    finer : int64 array (ranks,)
+        Classes as earlier exchanges have split them in this round.
+    classes : int64 array (ranks,)
+        Classes at the beginning of the round.
+    sizes : int64 array (classes,)
+        Ranks of each class.
+    exchange : Exchange
+    cost : int64 array (groups,)
+        Number that groups with equal costs share.
     """
     met = classes[exchange.members]
     different: IntArray = np.zeros(1, np.int64)
@@ -92,22 +110,32 @@ def _refined(
 
 
 def _all_as_first(rows: IntArray) -> bool:
+    """Return whether all rows are equal to the first."""
     return bool((rows == rows[:1]).all())
 
 
 def _alike(mark: IntArray, met: IntArray, sizes: IntArray, times: int) -> bool:
-    """Return whether all ranks of each class are marked alike, or none of them is.
+    """Return whether an exchange splits no class: its ranks have equal marks, or none has any.
 
-    Each row of marks and classes stands for so many groups.
+    Parameters
+    ----------
+    mark : int64 array (rows, members)
+        Mark of each member of the groups.
+    met : int64 array (rows, members)
+        Class of each member.
+    sizes : int64 array (classes,)
+        Ranks of each class.
+    times : int
+        Groups that each row stands for.
     """
-    of_class = np.zeros(len(sizes), np.int64)
-    of_class[met] = mark
+    class_mark = np.zeros(len(sizes), np.int64)
+    class_mark[met] = mark
     marked = times * np.bincount(met.reshape(-1), minlength=len(sizes))
-    return bool((mark == of_class[met]).all() and ((marked == 0) | (marked == sizes)).all())
+    return bool((mark == class_mark[met]).all() and ((marked == 0) | (marked == sizes)).all())
 
 
 def _cost(exchange: Exchange) -> IntArray:
-    """Number of each group's durations and draws among the different ones."""
+    """Number for each group that groups with equal durations and memory traffic share."""
     rows = zip(exchange.duration_ps, exchange.draws.size_bytes, strict=True)
     numbers: dict[tuple[bytes, bytes], int] = {}
     cost = [
@@ -118,7 +146,7 @@ def _cost(exchange: Exchange) -> IntArray:
 
 
 def _signature(cost: IntArray, met: IntArray) -> IntArray:
-    """Cost of each group and the set of what meets in it; repetitions are blanked."""
+    """Cost of each group and the set of its members' classes, with -1 for repetitions."""
     parts = np.sort(met, axis=1)
     parts[:, 1:][parts[:, 1:] == parts[:, :-1]] = -1
     parts.sort(axis=1)
@@ -126,7 +154,7 @@ def _signature(cost: IntArray, met: IntArray) -> IntArray:
 
 
 def _numbered(values: IntArray) -> IntArray:
-    """Small numbers for values that are not negative, in order of first appearance."""
+    """Number values from 0 in order of first appearance; no value may be negative."""
     span = int(values.max(initial=-1)) + 1
     if span > MOST_COUNTED * len(values):
         values = np.unique(values, return_inverse=True)[1]
@@ -139,7 +167,7 @@ def _numbered(values: IntArray) -> IntArray:
 
 
 def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
-    """One group for each choice of classes that meet, a set of them in each role."""
+    """Exchange of classes: a group for each combination of classes, as a set in each role."""
     met = classes[exchange.members]
     if _all_as_first(met):
         met = met[:1]
@@ -153,7 +181,7 @@ def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
 
 
 def _sets(rows: IntArray) -> IntArray:
-    """The different values of each row, ascending; shorter rows name their last again.
+    """Distinct values of each row, ascending; a row with fewer of them repeats its last one.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Time and memory traffic of the calls of groups, each geometry worked out once."""
+"""Time and memory traffic of the calls of groups, computed once for each geometry."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ from workloads.training.program.group_times import group_bytes, group_of, group_
 
 
 class _Place(NamedTuple):
-    """A group, and what all its translations have in common: chips moved to the origin."""
+    """A group of ranks, and the geometry that it shares with all its translations.
+
+    Attributes
+    ----------
+    group : Group
+    geometry : (bytes, int)
+        Chips moved to the origin, and ranks of each chip.
+    """
 
     group: Group
     geometry: tuple[bytes, int]
 
 
 class GroupCosts:
-    """Costs of the calls of groups of one cluster, for the programs of one plan or of several.
+    """Cache of the costs of calls of groups of ranks on one cluster.
 
-    Groups that are translations of one another have the same. Programs that are built one after
-    the other, as those of a search are, may share what is known here; results do not depend on it.
+    Groups that are translations of each other have the same costs. Several programs, such as those
+    of a search, may share one cache; results do not depend on that.
 
     Attributes
     ----------
@@ -42,18 +49,25 @@ class GroupCosts:
     def times_ps(
         self, chips: IntArray, steps: Sequence[LayerOp], plan: ParallelPlan, per_token: int
     ) -> list[int]:
-        """Time of each step on the group whose ranks are on these chips [ps].
+        """Return the time of each step on the group whose ranks are on these chips [ps].
 
-        Groups that share the chips do the same meanwhile: they have one adapter and the same links,
-        so each takes as long as one that moves all of their bytes. ``per_token`` is the number of
-        experts of a token.
+        Where a chip has several ranks, its other ranks' groups do the same at the same time, with
+        the same adapter and links. So each call takes as long as one that moves the bytes of all.
+
+        Parameters
+        ----------
+        chips : int array (ranks,)
+        steps : sequence of LayerOp
+        plan : ParallelPlan
+        per_token : int
+            Experts of a token.
         """
         place = self._place(chips)
-        beside = max(1, plan.ranks_per_chip // place.group.ranks_per_chip)
+        groups_of_chip = max(1, plan.ranks_per_chip // place.group.ranks_per_chip)
         times = []
         for step in steps:
             nodes = plan.routed_nodes if step.axis == "ep" else 0
-            size_bytes = beside * step.size_bytes
+            size_bytes = groups_of_chip * step.size_bytes
             call = (step.collective, size_bytes, nodes, per_token * (nodes > 0))
             key = (*place.geometry, *call)
             if key not in self._time_ps:
@@ -62,9 +76,10 @@ class GroupCosts:
         return times
 
     def drawn_bytes(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[int]:
-        """Bytes that one member of each collective reads and writes; see ``contending`` for sends.
+        """Return the bytes that one member of each collective reads and writes [B].
 
-        The members are the ranks on these chips.
+        The members are the ranks on ``chips``. Sends count as 0, see
+        :func:`~workloads.training.program.shared_memory.contending`.
         """
         place = self._place(chips)
         drawn = []
@@ -79,7 +94,7 @@ class GroupCosts:
         return drawn
 
     def place_key(self, chips: IntArray) -> bytes:
-        """Return what groups have in common that are whole scale-up domains apart."""
+        """Return a key that is equal for groups that lie whole scale-up domains apart."""
         each = self.cluster.chips_per_domain
         return bytes((chips - chips[0] // each * each).tobytes())
 
@@ -92,6 +107,7 @@ class GroupCosts:
 
 
 def _time_ps(group: Group, op: str, size_bytes: int, nodes: int, per_token: int) -> int:
+    """Time of a call [ps]; with ``nodes``, that of an all-to-all that routes tokens by server."""
     if nodes:
         return routed_ps(group, nodes, per_token, size_bytes)
     return group_ps(group, op, size_bytes)

@@ -12,7 +12,7 @@ from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 
 LOCAL_ACCESSES = 2
-"""Accesses of what ranks of one chip send each other: once through its memory and back."""
+"""Memory accesses for each byte that ranks of one chip send each other: a write and a read."""
 
 
 def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
@@ -21,9 +21,9 @@ def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> 
 
 
 def group_ps(group: Group, op: str, size_bytes: int) -> int:
-    """Time of one communication of a group [ps], by a run of its chunks on an idle fabric.
+    """Time of one communication of a group [ps], simulated by itself on an idle fabric.
 
-    What one chip sends to another takes as long as a step in which two exchange as much.
+    A send from one chip to another takes as long as a permutation of the same size.
     """
     if len(group.chips) == 1 and not _copies_within_chip(group):
         return _local_ps(group.cluster, size_bytes)
@@ -39,7 +39,7 @@ def group_bytes(group: Group, op: str, size_bytes: int) -> int:
 
 
 def group_of(cluster: Cluster, chips: IntArray) -> Group:
-    """Group of ranks on these chips, one after the other; a chip is named by each of its ranks."""
+    """Return the group of ranks on these chips; a chip is listed once for each of its ranks."""
     if len(chips) == 1 or (np.diff(chips) > 0).all():
         return Group(cluster, chips, 1)
     _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
@@ -47,7 +47,7 @@ def group_of(cluster: Cluster, chips: IntArray) -> Group:
 
 
 def _copies_within_chip(group: Group) -> bool:
-    """Return whether it is known how fast ranks of one chip receive from each other."""
+    """Return whether the catalogue says how fast ranks of one chip receive from each other."""
     catalogue = group.cluster.catalogue
     stated = catalogue is not None and catalogue.has(group.cluster.chip, "collective_copy")
     return stated and group.ranks > 1
@@ -55,7 +55,7 @@ def _copies_within_chip(group: Group) -> bool:
 
 @cache
 def _local_ps(cluster: Cluster, size_bytes: int) -> int:
-    """Time between the ranks of one chip: once through its memory and back [ps]."""
+    """Time of a communication between ranks of one chip: a write to its memory and a read [ps]."""
     if cluster.catalogue is None:
         return 1
     rate = cluster.catalogue.value(cluster.chip, "hbm_bandwidth")

@@ -1,4 +1,4 @@
-"""Ops: a rank's steps as a table of columns, which repeats and concatenates by array arithmetic."""
+"""Ops of a rank as a table of columns, which is repeated and concatenated by array arithmetic."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from topologies.errors import InputError
 from workloads.training.layers.steps import LayerOp, back
 
 NONE = -1
+"""Layer or microbatch of an op that belongs to none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ops:
-    """Steps of one rank in program order; each column has one element a step.
+    """Ops of one rank in program order, each of which runs one step.
 
     Attributes
     ----------
-    step : int32 array
-        Number of the step among all different ones (``Catalog.steps``).
-    back : int32 array
-        Distance to the earlier op that it waits for, in ops; 0 for none.
-    layer, microbatch : int32 array
-        -1 where it belongs to none.
+    step : int32 array (ops,)
+        Number of the op's step among all different ones (``Catalog.steps``).
+    back : int32 array (ops,)
+        Distance to the earlier op that the op waits for, in ops; 0 for none.
+    layer, microbatch : int32 array (ops,)
+        Layer and microbatch that the op belongs to; -1 for none.
     """
 
     step: IntArray
@@ -39,24 +40,25 @@ class Ops:
         return len(self.step)
 
     def of_layers(self, further: int) -> Ops:
-        """Return the same ops for layers so many numbers further."""
+        """Return the same ops for other layers, whose numbers are higher by ``further``."""
         return replace(self, layer=np.where(self.layer < 0, NONE, self.layer + np.int32(further)))
 
     def later(self, microbatches: int) -> Ops:
-        """Return the same ops for as many microbatches later."""
+        """Return the same ops for other microbatches, whose numbers are higher."""
         return replace(self, microbatch=self.microbatch + np.int32(microbatches))
 
 
 EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))
-"""No steps."""
+"""A table without ops."""
 
 
 class Catalog:
-    """The different steps of all stages, numbered as they come; equal ones have one number.
+    """The different steps of all stages, numbered in order of their first use.
 
     Attributes
     ----------
     steps : list of LayerOp
+        Step of each number.
     """
 
     def __init__(self) -> None:
@@ -64,24 +66,25 @@ class Catalog:
         self._number: dict[LayerOp, int] = {}
 
     def ops(self, steps: Sequence[LayerOp]) -> Ops:
-        """Ops of a block of steps."""
+        """Return a block of steps as ops, with the waits that the steps' ``after`` names."""
         if not steps:
             return EMPTY
         empty = np.full(len(steps), NONE, np.int32)
         return Ops(self.numbers(steps), np.array(back(steps), np.int32), empty, empty)
 
     def numbers(self, steps: Sequence[LayerOp]) -> IntArray:
-        """Numbers of steps, int32 (steps,); new ones are added."""
-        return np.array([self._of(step) for step in steps], np.int32)
+        """Return the number of each step, int32 (steps,); new steps are added."""
+        return np.array([self._number_of(step) for step in steps], np.int32)
 
-    def _of(self, step: LayerOp) -> int:
+    def _number_of(self, step: LayerOp) -> int:
+        """Number of a step, which is added if it is new."""
         number = self._number.setdefault(step, len(self.steps))
         if number == len(self.steps):
             self.steps.append(step)
         return number
 
     def _check_lengths(self) -> None:
-        """Refuse a kernel that lasts longer than a run can, or moves more than can be counted."""
+        """Refuse a kernel whose time or size exceeds what integers of a run can hold."""
         for step in self.steps:
             if step.seconds * PS_PER_S > HORIZON_PS or step.size_bytes > HORIZON_PS:
                 raise InputError(
@@ -91,7 +94,7 @@ class Catalog:
                 )
 
     def column(self, name: str) -> IntArray:
-        """One attribute of all steps as integers; times in picoseconds."""
+        """Return one attribute of all steps, int64 (steps,); ``duration_ps`` is the time [ps]."""
         self._check_lengths()
         if name == "duration_ps":
             values = [max(1, round(step.seconds * PS_PER_S)) for step in self.steps]
@@ -101,7 +104,7 @@ class Catalog:
 
 
 def join(parts: Sequence[Ops]) -> Ops:
-    """Join tables one after the other; the join of none is empty."""
+    """Concatenate tables of ops; the result for no table is empty."""
     kept = [part for part in parts if len(part.step)]
     if len(kept) < 2:
         return kept[0] if kept else EMPTY
@@ -114,7 +117,7 @@ def join(parts: Sequence[Ops]) -> Ops:
 
 
 def sequence(blocks: Sequence[Ops], which: IntArray, microbatch: IntArray) -> Ops:
-    """Put blocks one after the other, each for a microbatch.
+    """Concatenate blocks, each for a microbatch.
 
     Parameters
     ----------
@@ -122,17 +125,19 @@ def sequence(blocks: Sequence[Ops], which: IntArray, microbatch: IntArray) -> Op
     which : int array (places,)
         Number of the block at each place.
     microbatch : int array (places,)
+        Microbatch of all ops of the block at each place.
     """
     lengths = np.array([len(block) for block in blocks], np.int64)
-    whole, length = join(blocks), lengths[which]
+    joined, length = join(blocks), lengths[which]
+    # Row of ``joined`` for every row of the result: the block's first row, plus the row within it.
     first = (np.cumsum(lengths) - lengths)[which] - (np.cumsum(length) - length)
-    at = np.repeat(first, length) + np.arange(int(length.sum()))
+    row = np.repeat(first, length) + np.arange(int(length.sum()))
     number = np.repeat(microbatch.astype(np.int32), length)
-    return Ops(whole.step[at], whole.back[at], whole.layer[at], number)
+    return Ops(joined.step[row], joined.back[row], joined.layer[row], number)
 
 
 def repeat(block: Ops, layers: Sequence[int] | IntArray) -> Ops:
-    """Repeat a block once for each of these layers, in that order."""
+    """Repeat a block for each of these layers, in their order."""
     count = len(layers)
     return Ops(
         step=np.tile(block.step, count),
@@ -149,34 +154,37 @@ def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
     ----------
     ops : Ops
     asynchronous : bool array (ops,)
-        Ops that those after them do not wait for.
+        Ops that the ops after them do not wait for.
     """
-    at = np.arange(len(ops))
-    latest = np.maximum.accumulate(np.where(asynchronous, NONE, at))
+    row = np.arange(len(ops))
+    latest = np.maximum.accumulate(np.where(asynchronous, NONE, row))
     before = np.concatenate([[NONE], latest[:-1]])
-    distance = np.where(before < 0, 0, at - before)
+    distance = np.where(before < 0, 0, row - before)
     return replace(ops, back=np.where(ops.back == 1, distance, ops.back).astype(np.int32))
 
 
 def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:
-    """Order within a rank: waiting for data, and the order of every stream.
+    """Return the dependencies within a rank: waits for data, and the order of every stream.
 
     Parameters
     ----------
     ops : Ops
     stream : int array (ops,)
+        Stream of each op.
 
     Returns
     -------
     src, dst : int64 array (edges,)
-        An edge of stream order that a chain of waits implies is left out.
+        Op ``dst`` waits for op ``src``. An edge of a stream's order is left out where a chain of
+        waits implies it.
     """
-    at = np.arange(len(ops))
+    row = np.arange(len(ops))
     waits = ops.back > 0
+    # Ops with the same number are a chain, each of which waits for the one before it.
     chain = np.cumsum(ops.back != 1)
     order = np.argsort(stream.astype(np.int8), kind="stable")
     same = stream[order[1:]] == stream[order[:-1]]
     before, after = order[:-1][same], order[1:][same]
     needed = (chain[before] != chain[after]) & (after - ops.back[after] != before)
-    src = np.concatenate([at[waits] - ops.back[waits], before[needed]])
-    return src, np.concatenate([at[waits], after[needed]])
+    src = np.concatenate([row[waits] - ops.back[waits], before[needed]])
+    return src, np.concatenate([row[waits], after[needed]])

@@ -1,8 +1,8 @@
 """Pairs of passes that run side by side: while one communicates, the other computes.
 
-A forward pass and a backward pass through another chunk are cut where they communicate, and their
-pieces take turns on the chip (DualPipe, arXiv 2412.19437, section 3.2.1). Gradients of weights come
-after the piece that has done the gradients of inputs of their layer.
+A forward pass and a backward pass through another chunk are cut into pieces that end with a
+communication, and the pieces take turns on the chip (DualPipe, arXiv 2412.19437, section 3.2.1).
+The gradients of a layer's weights follow the piece that computes the gradients of its inputs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from workloads.training.program.ops import NONE, Ops
 
 
 class Pair(NamedTuple):
-    """Rows of ops at which the passes of a pair begin, and the row after them.
+    """A pair of passes as rows of a rank's table of ops.
 
-    ``weights`` equals ``end`` where no gradients of weights belong to the pair.
+    Attributes
+    ----------
+    forward, backward : int
+        First row of the forward and of the backward pass.
+    weights : int
+        First row of the pass over gradients of weights; ``end`` if the pair has none.
+    end : int
+        Row after the last one of the pair.
     """
 
     forward: int
@@ -31,7 +38,7 @@ class Pair(NamedTuple):
 
 
 def pairs(order: Passes, begins: IntArray) -> list[Pair]:
-    """Pairs among the passes of a stage.
+    """Find the pairs among the passes of a stage.
 
     Parameters
     ----------
@@ -53,15 +60,15 @@ def pairs(order: Passes, begins: IntArray) -> list[Pair]:
 
 
 def side_by_side(ops: Ops, together: list[Pair], communicates: BoolArray) -> Ops:
-    """Let the pieces of each pair take turns.
+    """Return the ops with the pieces of each pair in the order in which they take turns.
 
     Parameters
     ----------
     ops : Ops
-        Ops of a rank, its passes one after the other.
+        Ops of a rank, one pass after the other.
     together : list of Pair
     communicates : bool array (ops,)
-        Ops with which a piece ends.
+        Ops that end a piece.
     """
     rows = np.arange(len(ops))
     target = np.where(ops.back > 0, rows - ops.back, NONE)
@@ -70,10 +77,10 @@ def side_by_side(ops: Ops, together: list[Pair], communicates: BoolArray) -> Ops
         inside = slice(pair.forward, pair.end)
         source[inside] = pair.forward + np.argsort(_turns(ops, pair, communicates), kind="stable")
         later = rows[pair.backward : pair.end]
-        begun = np.where(later < pair.weights, pair.backward, pair.weights)
+        first = np.where(later < pair.weights, pair.backward, pair.weights)
         waits = target[later]
-        # A pass of the pair waits for its own ops alone; the chip keeps the order of the rest.
-        target[later] = np.where((waits >= pair.forward) & (waits < begun), NONE, waits)
+        # A pass of the pair does not wait for the others; the chip keeps their ops in order.
+        target[later] = np.where((waits >= pair.forward) & (waits < first), NONE, waits)
     place = np.empty_like(rows)
     place[source] = rows
     waits = target[source]
@@ -83,23 +90,26 @@ def side_by_side(ops: Ops, together: list[Pair], communicates: BoolArray) -> Ops
 
 
 def _turns(ops: Ops, pair: Pair, communicates: BoolArray) -> IntArray:
-    """Turn of each op of a pair; those of one turn stay in order, forward before backward."""
-    ahead = _pieces(communicates[pair.forward : pair.backward])
-    behind = _pieces(communicates[pair.backward : pair.weights])
+    """Turn of each op of a pair, by which the ops are sorted.
+
+    Forward pieces have even turns and backward pieces odd ones, so they alternate. The pieces of
+    the forward pass, of which there may be more or fewer, are spread evenly over the backward ones.
+    """
+    forward = _pieces(communicates[pair.forward : pair.backward])
+    backward = _pieces(communicates[pair.backward : pair.weights])
     layers = ops.layer[pair.backward : pair.weights]
-    late = ops.layer[pair.weights : pair.end]
-    done = dict(zip(layers.tolist(), behind.tolist(), strict=True))
-    most = int(behind[-1])
-    first, weights = 0, []
-    for layer in late.tolist():
-        # What belongs to no layer stands before the layers, or ends the pass.
-        first = max(first, done[layer] if layer >= 0 else most * (first > 0))
-        weights.append(first)
-    spread = ahead * max(1, most) // max(1, int(np.max(ahead, initial=0)))
-    return np.concatenate([2 * spread, 2 * behind + 1, 2 * np.array(weights, np.int64) + 1])
+    piece_of_layer = dict(zip(layers.tolist(), backward.tolist(), strict=True))
+    last = int(backward[-1])
+    piece, weights = 0, []
+    for layer in ops.layer[pair.weights : pair.end].tolist():
+        # Gradients of no layer come before those of the layers, or end the pass.
+        piece = max(piece, piece_of_layer[layer] if layer >= 0 else last * (piece > 0))
+        weights.append(piece)
+    spread = forward * max(1, last) // max(1, int(np.max(forward, initial=0)))
+    return np.concatenate([2 * spread, 2 * backward + 1, 2 * np.array(weights, np.int64) + 1])
 
 
 def _pieces(ends: BoolArray) -> IntArray:
-    """Number of the piece of each op; a piece ends with communication."""
+    """Number of each op's piece, from 0; ``ends`` marks the last op of a piece."""
     numbers: IntArray = np.cumsum(ends) - ends
     return numbers

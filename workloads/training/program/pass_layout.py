@@ -1,4 +1,4 @@
-"""Layout of a pass: its steps as a table of ops, those of a layer repeated for all its layers."""
+"""Layout of a pass as a table of ops, in which the steps of a layer are repeated for all layers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from workloads.training.program.ops import Catalog, Ops, join, repeat
 from workloads.training.program.pass_steps import Gathered, PassSteps, StagePasses
 
 LEAST_HOST_S = 1e-6
-"""Time to issue a step below which a host never holds a chip up [s]."""
+"""Time of issuing a pass below which the host is left out, as it never holds the chip up [s]."""
 
 
 def gathered_ops(catalog: Catalog, stretches: Sequence[Gathered]) -> list[Ops]:
-    """Lay out the gathering of each stretch, as ops of its first layer."""
+    """Return the ops that gather each stretch's parameters, labelled with its first layer."""
     return [repeat(catalog.ops(steps), layers[:1]) for layers, steps in stretches]
 
 
 class PassLayout:
-    """Lays out passes of one stage as tables of ops.
+    """Builder of the ops of one stage's passes.
 
     Attributes
     ----------
     passes : StagePasses
-        Describes the steps of each pass.
+        Steps of each pass.
     catalog : Catalog
-        Numbers the steps.
+        Numbers of the steps.
     """
 
     def __init__(self, passes: StagePasses, catalog: Catalog):
@@ -41,24 +41,24 @@ class PassLayout:
         self.catalog = catalog
 
     def ops(self, steps: PassSteps) -> Ops:
-        """Lay out a pass: its begin, its layers, what they wait for, and its end."""
+        """Return the ops of a pass: its beginning, its layers, what they wait for, and its end."""
         layers = self._layers(steps)
-        edges, gathered = (
-            self.catalog.ops(steps.gathered_edges),
-            gathered_ops(self.catalog, steps.gathered),
-        )
+        edges = self.catalog.ops(steps.gathered_edges)
+        gathered = gathered_ops(self.catalog, steps.gathered)
         if gathered:
-            pairs_of = zip_longest(gathered[1:], layers, fillvalue=self.catalog.ops([]))
-            layers = [part for pair in pairs_of for part in pair]
+            # Each layer's parameters are gathered while the layer before it runs.
+            pairs = zip_longest(gathered[1:], layers, fillvalue=self.catalog.ops([]))
+            layers = [part for pair in pairs for part in pair]
         begin, end = self.catalog.ops(steps.begin), self.catalog.ops(steps.end)
-        worked = join(layers)
-        scheduling = self.catalog.ops(self._scheduling(worked) if steps.traced else [])
+        body = join(layers)
+        scheduling = self.catalog.ops(self._scheduling(body) if steps.traced else [])
         waits = self.catalog.ops(steps.waits)
-        issued = self._issued(worked, steps.traced, join([begin, end])) if steps.traced else worked
-        return join([edges, *gathered[:1], begin, issued, scheduling, waits, end])
+        if steps.traced:
+            body = self._issued(body, steps.traced, join([begin, end]))
+        return join([edges, *gathered[:1], begin, body, scheduling, waits, end])
 
     def _layers(self, steps: PassSteps) -> list[Ops]:
-        """Lay out each stretch of layers, with what leaves after it."""
+        """Ops of each stretch of layers, followed by the reduction of its gradients."""
         if not steps.stretches:
             return []
         blocks = [[self.catalog.ops(block) for block in kind] for kind in steps.blocks]
@@ -68,17 +68,18 @@ class PassLayout:
         ]
 
     def _repeated(self, blocks: Sequence[Sequence[Ops]], layers: IntArray) -> Ops:
-        """The block of each layer, by its kind and whether it is kept."""
+        """Ops of these layers, each with the block of its kind, recomputed or kept."""
         parameters = self.passes.parameters
         kind, kept = parameters.kinds[layers], parameters.kept[layers]
+        # Consecutive layers with the same block are repeated at once.
         runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(2 * kind + kept)) + 1)
-        worked = [run for run in runs if len(run)]
-        return join([repeat(blocks[kind[run[0]]][kept[run[0]]], layers[run]) for run in worked])
+        runs = [run for run in runs if len(run)]
+        return join([repeat(blocks[kind[run[0]]][kept[run[0]]], layers[run]) for run in runs])
 
     def _scheduling(self, layers: Ops) -> list[LayerOp]:
-        """Build the unexplained time of a pass over the layers as a step of its own.
+        """Unexplained time of a pass over the layers, as a step of its own.
 
-        Stalls between engines, as published trainings leave them.
+        Published training runs leave it: stalls between engines that no kernel's time has.
         """
         share = scheduling_share(self.passes.shapes, self.passes.job)
         if not share or not len(layers):
@@ -89,25 +90,27 @@ class PassLayout:
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
     def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
-        """Let a pass over the layers end no sooner than the host has issued it, its ends included.
+        """Add the host to a pass over the layers, which cannot end before the host has issued it.
 
-        The host runs ahead of the chip within a pass and waits for what the pass begins with.
+        The host runs ahead of the chip within a pass, and starts when the beginning of the pass is
+        done. It issues the steps of both ``ends`` of the pass as well.
         """
         issued_s = self._host_s(layers, traced, ends) if len(layers) else 0.0
         if issued_s < LEAST_HOST_S:
             return layers
         issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, issued_s)])
-        taken_up = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
-        beside = layers.back.copy()
-        beside[:1] += beside[:1] == 1  # the first kernel waits for what the pass begins with
-        back = np.array([len(layers) + 1], np.int32)
-        return join([issue, replace(layers, back=beside), replace(taken_up, back=back)])
+        wait = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
+        layers_back = layers.back.copy()
+        # The first kernel waits for the beginning of the pass, not for the host's op between them.
+        layers_back[:1] += layers_back[:1] == 1
+        wait_back = np.array([len(layers) + 1], np.int32)
+        return join([issue, replace(layers, back=layers_back), replace(wait, back=wait_back)])
 
     def _host_s(self, layers: Ops, traced: int, ends: Ops) -> float:
-        """Time in which the host issues a pass over the layers, each traced so often [s]."""
+        """Time in which the host issues a pass over layers that it traces ``traced`` times [s]."""
         stream = self.catalog.column("stream")
-        steps = np.array([step.issued for step in self.catalog.steps])
-        counted = np.where((stream == ENGINE) | (stream == CC), steps, 0.0)
+        issued = np.array([step.issued for step in self.catalog.steps])
+        counted = np.where((stream == ENGINE) | (stream == CC), issued, 0.0)
         kernels = float(counted[layers.step].sum() + counted[ends.step].sum())
         numbers = distinct(layers.layer)
         return host_s(

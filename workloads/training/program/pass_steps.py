@@ -1,7 +1,7 @@
-"""The steps of each pass of a stage: a microbatch forward or backward through a chunk of layers.
+"""Steps of each pass of a stage: of a microbatch forward or backward through a chunk of layers.
 
-A pass is described here by the steps that it has, in the order in which a rank does them;
-``program.stage`` lays them out as a table of ops.
+This module says which steps a pass has, in the order in which a rank runs them. ``pass_layout``
+makes a table of ops from them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from workloads.training.plan.schedules import FORWARD, WEIGHT
 from workloads.training.program.transfers import received, sent
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
-"""Steps of a layer: of each kind, whose activations are computed again or kept."""
+"""Steps of a layer of each kind, first with its activations recomputed, then with them kept."""
 Gathered = tuple[IntArray, list[LayerOp]]
-"""A stretch of layers, and the steps that gather its parameters before the first of them."""
+"""A stretch of layers, and the steps that gather its parameters before its first layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +43,15 @@ class PassSteps:
     blocks : list of list of sequence of LayerOp
         Steps of a layer, by its kind and by whether its activations are kept.
     stretches : list of Stretch
-        The layers in their order, and what leaves after some of them.
+        Layers in the order of the pass, with the reductions that start after some of them.
     waits : list of LayerOp
-        Time in which kernels wait for parameters and gradients of other ranks.
+        Time for which kernels wait for parameters and gradients of other ranks.
     traced : int
-        Passes over the layers that the host issues; 0 where it issued them with another pass.
+        Passes over the layers that the host issues; 0 if it issues them with another pass.
     gathered_edges : list of LayerOp
-        Under ZeRO-3 the gathering of embedding and output layer before a forward pass.
+        Steps that gather embedding and output layer before a forward pass, under ZeRO-3.
     gathered : list of (int array, list of LayerOp)
-        Under ZeRO-3 the gathering of each layer, one layer ahead.
+        Steps that gather each layer, one layer ahead, under ZeRO-3.
     """
 
     begin: list[LayerOp]
@@ -65,7 +65,7 @@ class PassSteps:
 
 
 class StagePasses:
-    """Describes the passes of one stage.
+    """Steps of the passes of one stage.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class StagePasses:
     parameters : StageParameters
         Parameters that a rank of the stage holds and trains.
     exchange : ReplicaExchange
-        Steps in which the rank meets its replicas.
+        Communication of the rank with its replicas.
     """
 
     def __init__(self, shapes: RankShapes, stage: int, job: ParallelPlan):
@@ -87,7 +87,18 @@ class StagePasses:
         self.exchange = ReplicaExchange(self.parameters, job)
 
     def steps(self, phase: int, chunk: int, *, last: bool) -> PassSteps:
-        """Describe a pass through a chunk in a phase; ``last`` is that of the last microbatch."""
+        """Return the steps of a pass.
+
+        Parameters
+        ----------
+        phase : int
+            ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
+        chunk : int
+            Number of the chunk among those of the stage.
+        last : bool
+            Whether it is the last pass of this phase through the chunk, after which gradients are
+            complete.
+        """
         if phase == FORWARD:
             return self._forward(chunk)
         if phase == WEIGHT:
@@ -95,9 +106,9 @@ class StagePasses:
         return self._backward(chunk, self._reduces(last))
 
     def likeness(self, phase: int, chunk: int, *, last: bool) -> Hashable:
-        """Return a key that passes of any stage share if they differ only in their layers' numbers.
+        """Return a key that passes of any stages share if only their layers' numbers differ.
 
-        Parameters as in ``steps``.
+        The parameters are those of :meth:`steps`.
         """
         layers, pipeline = self.parameters.chunks[chunk], self.shapes.plan.pipeline
         at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
@@ -107,6 +118,7 @@ class StagePasses:
         return phase, reduces, turned, self._begins(chunk), self._ends(chunk), at_turn, kinds
 
     def _forward(self, chunk: int) -> PassSteps:
+        """Steps of a forward pass."""
         shapes, layers = self.shapes, self.parameters.chunks[chunk]
         begins, ends, number = self._begins(chunk), self._ends(chunk), self._number(chunk)
         sharded = shapes.plan.sharding == 3
@@ -124,9 +136,9 @@ class StagePasses:
         )
 
     def _backward(self, chunk: int, reduces: bool) -> PassSteps:
-        """Describe a backward pass; gradients leave as soon as a bucket of them is full.
+        """Steps of a backward pass, which reduces each bucket of gradients as soon as it is full.
 
-        Where the schedule splits it, the gradients of weights have a pass of their own.
+        Where the schedule splits backward passes, this one has no gradients of weights.
         """
         shapes, number = self.shapes, self._number(chunk)
         begins, ends = self._begins(chunk), self._ends(chunk)
@@ -155,7 +167,7 @@ class StagePasses:
         )
 
     def _weights(self, chunk: int, reduces: bool) -> PassSteps:
-        """Describe the gradients of weights, where the backward pass is split."""
+        """Steps of a pass over gradients of weights, where the backward pass is split."""
         shapes, layers = self.shapes, self.parameters.chunks[chunk]
         begins, ends = self._begins(chunk), self._ends(chunk)
         stretches, left = self.exchange.stretches(layers[::-1], reduces=reduces)
@@ -170,7 +182,7 @@ class StagePasses:
         )
 
     def _layers_backward(self) -> Blocks:
-        """Steps of a layer's backward pass, by its kind and whether it is kept."""
+        """Steps of a layer's backward pass, by its kind and whether its activations are kept."""
         return [
             [
                 backward(self.shapes.of_kind(kind), moe=kind.experts, again=again)
@@ -180,13 +192,14 @@ class StagePasses:
         ]
 
     def _gathered(self, layers: IntArray) -> list[Gathered]:
-        """Gather each layer's parameters under ZeRO-3."""
+        """Steps that gather each layer's parameters under ZeRO-3."""
         if self.shapes.plan.sharding != 3:
             return []
-        alone = (layers[place : place + 1] for place in range(len(layers)))
-        return [(layer, self.exchange.gathered(layer)) for layer in alone]
+        single_layers = (layers[place : place + 1] for place in range(len(layers)))
+        return [(layer, self.exchange.gathered(layer)) for layer in single_layers]
 
     def _number(self, chunk: int) -> int:
+        """Number in order of the model of a chunk of the stage."""
         plan = self.shapes.plan
         return plan.pipeline.number(plan.pp, self.stage, chunk)
 
@@ -200,6 +213,6 @@ class StagePasses:
         return self._number(chunk) == plan.pp * plan.vpp - 1
 
     def _reduces(self, last: bool) -> bool:
-        """Return whether gradients leave during a backward pass: always under ZeRO-2 and 3."""
+        """Return whether a backward pass reduces gradients; under ZeRO-2 and 3 each pass does."""
         plan = self.shapes.plan
         return plan.sharding >= 2 or (last and plan.overlap != "none")

@@ -1,7 +1,8 @@
-"""The program of an iteration: one stream of ops a pipeline stage, and the exchanges of ranks.
+"""The program of an iteration: the ops of a rank of each stage, and the exchanges between ranks.
 
-A few tables hold the ops of a rank of each stage, and the ranks and duration of each communication.
-``execution.lower`` tiles them over ranks to a Schedule; ``fold`` keeps one of each kind of ranks.
+A program is small: it holds one stream of ops for each pipeline stage, and the members and times of
+each exchange. ``fold`` keeps one of each class of equal ranks, and ``execution.lower`` repeats the
+streams for all ranks as a Schedule.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from workloads.training.program.streams import Stream, marks_of, stream_of
 
 
 class Role(NamedTuple):
-    """Part that some members of an exchange have alike.
+    """Role that some members of an exchange have in common.
 
     Attributes
     ----------
     stage : int
-        Stage of all of them.
+        Stage of these members.
     ops : int64 array (calls,)
         Op of each call, in the stream of that stage.
     places : int64 array
-        Columns of ``Exchange.members``.
+        Columns of ``Exchange.members`` that have the role.
     """
 
     stage: int
@@ -50,24 +51,27 @@ class Role(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """An iteration before it is tiled over ranks.
+    """An iteration, or several in a row, before its streams are repeated for all ranks.
 
     Attributes
     ----------
     steps : tuple of LayerOp
+        The different steps of all stages; ops refer to them by number.
     step_ps : int64 array (steps,)
         Time of each step's kernel [ps].
     streams : tuple of Stream
-        One a stage.
+        Ops of a rank of each stage.
     stage, rank, chip, core, count : int64 array (rows,)
-        For each row of ranks its stage, number, chip, place on the chip, and how many equal ranks
-        it stands for.
+        Rows, each for a rank or a class of equal ranks: its stage, its (first) rank, that rank's
+        chip and place on the chip, and the number of ranks of the class.
     exchanges : tuple of Exchange
     draws : Draws
-        Bytes that each step's kernel draws from the memory of its rank, arrays (steps,).
+        Bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,).
     memory_bytes_per_s : int
-        Rate at which a rank's kernels and collectives can draw [B/s]; 0 where that is left out.
+        Rate that a rank's memory gives its kernels and collectives together [B/s]; 0 where
+        contention for it is not simulated.
     facts : tuple of (str, value)
+        Names of model and cluster, for the trace.
     """
 
     steps: tuple[LayerOp, ...]
@@ -87,7 +91,7 @@ class Program:
         return len(self.stage)
 
     def roles(self, exchange: Exchange) -> Iterator[Role]:
-        """The roles of an exchange, in their order."""
+        """Yield the roles of an exchange, in the order of ``exchange.ops``."""
         for ops, places in zip(exchange.ops, exchange.places, strict=True):
             yield Role(int(self.stage[exchange.members[0, places[0]]]), ops, places)
 
@@ -100,7 +104,14 @@ def program(
 ) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks.
 
-    ``shared`` are parts that programs on the same cluster have in common.
+    Parameters
+    ----------
+    shapes : RankShapes
+    placement : Placement
+    iterations : int
+        Optimizer steps in a row.
+    shared : SharedParts, optional
+        Parts that programs on the same cluster have in common.
     """
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts(placement.cluster)
@@ -132,7 +143,7 @@ def program(
 
 
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:
-    """Return the program on memories of this rate, with what contends for them marked."""
+    """Return the program with ops marked that contend for a memory of this rate [B/s]."""
     stream_of = np.array([step.stream for step in program.steps])
     rates = [program.draws.rate_bytes_per_s[stream.ops.step] for stream in program.streams]
     for exchange in program.exchanges:

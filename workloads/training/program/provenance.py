@@ -1,4 +1,4 @@
-"""Provenance of the times of an iteration: the worst input of each kind."""
+"""Provenance of the times of an iteration: the worst grade among the inputs of each kind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ KERNELS = {
     ),
     "optimizer": ("norm.squares", "optimizer.step"),
 }  # fmt: skip
-"""Beginnings of the names of kernels by kind; backward ones are called like forward ones."""
+"""Beginnings of the names of kernels of each kind; a backward kernel's name has the same one."""
 AGAIN = ("again.", "gradient.")
+"""Prefixes of the names of kernels that run again, or whose gradient is like the kernel itself."""
 LINKS = {"measured": "measured", "derived": "extrapolated"}
-"""Grade of the times of collectives by that of a chip's links; any other is assumed."""
+"""Grade of the times of collectives by the grade of the links' efficiency; others are assumed."""
 
 
 def provenance(program_kernels: Program, catalogue: Catalogue, chip: str) -> dict[str, str]:
-    """Provenance of the times of kernels by kind, and of the links' efficiency."""
+    """Return the provenance of the times of kernels by kind, and of collectives."""
     grades = {kind: _worst(program_kernels, names) for kind, names in KERNELS.items()}
     stated = catalogue.has(chip, "collective_efficiency")
     grade = catalogue.entry(chip, "collective_efficiency").grade if stated else "assumed"
@@ -35,16 +36,16 @@ def provenance(program_kernels: Program, catalogue: Catalogue, chip: str) -> dic
 
 
 def _worst(program: Program, names: tuple[str, ...]) -> str:
-    """Worst grade of the kernels whose names begin with these; assumed where there is none."""
+    """Worst grade of the kernels whose names begin with ``names``; assumed if there is none."""
     graded = [
         step.provenance
         for step in program.steps
-        if step.provenance and _plain(step.name).startswith(names)
+        if step.provenance and _without_prefix(step.name).startswith(names)
     ]
     return worst(*graded) if graded else "assumed"
 
 
-def _plain(name: str) -> str:
+def _without_prefix(name: str) -> str:
     for prefix in AGAIN:
         name = name.removeprefix(prefix)
     return name

@@ -1,8 +1,9 @@
 """Memory bandwidth that ops of a rank use, and the ops that may contend for it.
 
-A kernel and a collective that run beside each other are flows on their rank's part of the chip's
-memory, each at the mean rate at which it reads and writes when alone, if these together may exceed
-what the memory gives: all are then slowed, max-min fair. Every other op keeps its time.
+Each op reads and writes memory at a mean rate when it is alone. Where the rates of a kernel and of
+the collectives beside it may together exceed the rate of their rank's share of the memory, these
+ops are simulated as flows on that memory, which slow each other max-min fairly. Every other op
+keeps its time.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from workloads.training.layers.steps import CC, CC_DP, ENGINE
 from workloads.training.plan.plan import ParallelPlan
 
 LEAST_BYTES_PER_S = 10**9
-"""Mean rate below which an op is taken to draw nothing [B/s]: a thousandth of any memory's, and
-whole bytes a second would round its time by more than a part in 10⁹."""
+"""Mean rate below which an op's memory traffic is ignored [B/s]. It is a thousandth of any memory's
+rate, and at lower rates the rounding to whole bytes a second would change an op's time by more than
+one part in 10⁹."""
 
 
 class Draws(NamedTuple):
-    """Rates at which ops use memory, arrays of one shape; 0 for none.
+    """Memory traffic of ops, as arrays of one shape; 0 for an op whose traffic is ignored.
 
     Attributes
     ----------
     size_bytes : int64 array
-        Read and written in all [B].
+        Bytes that an op reads and writes in all [B].
     rate_bytes_per_s : int64 array
-        Mean rate when alone [B/s].
+        Mean rate of the op when it is alone [B/s].
     """
 
     size_bytes: IntArray
@@ -40,15 +42,15 @@ class Draws(NamedTuple):
 
 
 def overlaps(plan: ParallelPlan) -> bool:
-    """Return whether a plan runs communication beside compute; without, memory is not shared."""
+    """Return whether a plan runs communication beside compute, so that they share memory."""
     return plan.overlap != "none" or plan.cp > 1
 
 
 def memory_bytes_per_s(shapes: RankShapes) -> int:
-    """Rate that kernels and collectives can use of one rank's part of a memory [B/s].
+    """Rate that one rank's share of a chip's memory gives kernels and collectives together [B/s].
 
-    The share of the stated bandwidth that the better of them reaches alone; 0 where nobody knows
-    what collectives draw.
+    It is the share of the stated bandwidth that kernels or collectives reach alone, whichever is
+    more. It is 0 for a chip whose catalogue does not say what collectives reach.
     """
     chip, parts = shapes.chip, shapes.catalogue
     if not parts.has(chip, "hbm_in_collectives"):
@@ -61,7 +63,16 @@ def memory_bytes_per_s(shapes: RankShapes) -> int:
 def draws(
     size_bytes: IntArray, duration_ps: IntArray, most_bytes_per_s: int
 ) -> tuple[Draws, IntArray]:
-    """Draws of ops of these bytes and times, and their times as whole bytes a second make them.
+    """Return the memory traffic of ops, and their times with rates in whole bytes a second.
+
+    Parameters
+    ----------
+    size_bytes : int array
+        Bytes that each op reads and writes [B].
+    duration_ps : int array
+        Time of each op alone [ps].
+    most_bytes_per_s : int
+        Rate of the memory, which no op exceeds [B/s].
 
     Examples
     --------
@@ -79,6 +90,7 @@ def draws(
 
 
 def _draw(size: int, lasts: int, most: int) -> tuple[int, int, int]:
+    """Size [B], rate [B/s] and time [ps] of an op that lasts so long, at most at rate ``most``."""
     size = min(size, lasts * most // PS_PER_S)
     rate = -(-size * PS_PER_S // lasts)
     if rate < LEAST_BYTES_PER_S:
@@ -93,10 +105,11 @@ def contending(
     rate_bytes_per_s: IntArray,
     most_bytes_per_s: int,
 ) -> BoolArray:
-    """Return which ops of a rank may, with those beside them, ask for more than the memory gives.
+    """Return which ops of a rank may exceed the memory's rate together with ops beside them.
 
-    A communication may run from the last kernel before it to the first that waits for it; of each
-    stream one op at a time. What passes between pipeline stages is left out: it is little.
+    A communication may run at any time after the last kernel before it and before the first kernel
+    that waits for it. A stream runs one op at a time. Transfers between pipeline stages are left
+    out, as they are small.
 
     Parameters
     ----------
@@ -104,48 +117,58 @@ def contending(
     src, dst : int array (edges,)
         Op ``dst`` waits for op ``src``, in order of ``dst``.
     rate_bytes_per_s : int array (ops,)
-        Rate that each draws alone [B/s].
+        Rate of each op alone [B/s].
     most_bytes_per_s : int
         Rate that the memory gives [B/s].
 
     Returns
     -------
     bool array (ops,)
-        The others are never slowed, nor do they slow any.
+        False for ops that are never slowed and never slow another.
     """
     contends = np.zeros(len(stream), np.bool_)
-    talks, low, high = _windows(stream, src, dst)
+    communications, low, high = _windows(stream, src, dst)
     kernels = np.where(stream == ENGINE, rate_bytes_per_s, 0)
+    # For every op, the highest rate of a collective of each stream that may run beside it.
     covers = {}
     for kind in (CC, CC_DP):
-        of = stream[talks] == kind
-        covers[kind] = cover(len(stream), low[of], high[of], rate_bytes_per_s[talks[of]])
+        on_stream = stream[communications] == kind
+        rates = rate_bytes_per_s[communications[on_stream]]
+        covers[kind] = cover(len(stream), low[on_stream], high[on_stream], rates)
     demand = kernels + covers[CC] + covers[CC_DP]
     contends |= (kernels > 0) & (demand > kernels) & (demand > most_bytes_per_s)
+    # A collective contends if the highest rates of a kernel and of the other stream's collectives
+    # in its window, which need not coincide, exceed the memory's rate together with its own.
     for kind, other in ((CC, CC_DP), (CC_DP, CC)):
-        of = stream[talks] == kind
-        greatest = (most_of(rates, low[of], high[of]) for rates in (kernels, covers[other]))
-        contends[talks[of]] = sum(greatest, rate_bytes_per_s[talks[of]]) > most_bytes_per_s
+        on_stream = stream[communications] == kind
+        ops, first, end = communications[on_stream], low[on_stream], high[on_stream]
+        greatest = (most_of(rates, first, end) for rates in (kernels, covers[other]))
+        contends[ops] = sum(greatest, rate_bytes_per_s[ops]) > most_bytes_per_s
     return contends & (rate_bytes_per_s > 0)
 
 
 def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Communications with kernels beside them, and the first and last but one op of these."""
+    """Communications with kernels in their window, and the window's first op and the op after it.
+
+    The window has the ops that may run beside the communication.
+    """
     count, kernel = len(stream), stream == ENGINE
     before, after = np.full(count, -1, np.int64), np.full(count, count, np.int64)
     by_src = np.argsort(src, kind="stable")[::-1]
     _nearest(src.astype(np.int64), dst.astype(np.int64), kernel, before, 1)
     _nearest(dst[by_src].astype(np.int64), src[by_src].astype(np.int64), kernel, after, -1)
-    talks = np.flatnonzero((stream == CC) | (stream == CC_DP))
-    kernels = np.concatenate([[0], np.cumsum(kernel)])
-    among = kernels[after[talks]] > kernels[before[talks] + 1]
-    return talks[among], before[talks][among] + 1, after[talks][among]
+    communications = np.flatnonzero((stream == CC) | (stream == CC_DP))
+    first, end = before[communications] + 1, after[communications]
+    counted = np.concatenate([[0], np.cumsum(kernel)])
+    has_kernels = counted[end] > counted[first]
+    return communications[has_kernels], first[has_kernels], end[has_kernels]
 
 
 def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
-    """Greatest value of the stretches ``low:high`` that each place lies in, 0 for none.
+    """Return the greatest value among the stretches ``low:high`` that each place lies in, or 0.
 
-    Stretches are two powers of two, which are halved until they are single places.
+    Every stretch is the union of two that overlap and have a power of two as their length. From the
+    longest on, each is halved and its value handed to both halves, until they are single places.
     """
     covered = np.zeros(count, np.int64)
     level = np.frexp(high - low)[1] - 1
@@ -160,7 +183,7 @@ def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArra
 
 
 def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
-    """Greatest of the values in each stretch ``low:high``."""
+    """Return the greatest of the values in each stretch ``low:high``, by a sparse table."""
     most = np.zeros(len(low), np.int64)
     level = np.frexp(high - low)[1] - 1
     table = values.astype(np.int64)
@@ -173,7 +196,10 @@ def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
 
 @compiled
 def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray, sign: int) -> None:
-    """Latest kernel that each op comes after; with sign -1 the earliest after it."""
+    """Find the latest kernel that each op waits for, directly or not, in ``nearest``.
+
+    With sign -1, and edges reversed, find the earliest kernel that waits for each op.
+    """
     for k in range(len(src)):
         end = src[k] if kernel[src[k]] else nearest[src[k]]
         if sign * end > sign * nearest[dst[k]]:

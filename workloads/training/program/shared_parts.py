@@ -1,4 +1,4 @@
-"""Parts that the programs of several steps have in common: costs of groups, and passes."""
+"""Parts that the programs of several training steps share: costs of groups, and ops of passes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.stage import BuiltPasses, LaidOut
 
 NO_PART = ("global_batch", "order")
-"""Fields of a plan that say how many passes there are and where ranks are, not what a pass is."""
+"""Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
 ALIKE = tuple(field.name for field in fields(ParallelPlan) if field.name not in NO_PART)
-"""Fields that plans with the same passes have in common."""
+"""Fields in which plans with the same passes agree."""
 
 
 class SharedParts:
-    """Parts of the programs of one plan or of several on one cluster, each worked out once.
+    """Cache of parts that programs on one cluster share.
 
-    Whoever builds several programs one after the other, as a search and the two runs of a long
-    step do, hands the same parts to all of them and drops them at the end; results do not depend
-    on it.
+    Code that builds several programs, such as a search or the two runs of a long step, passes the
+    same cache to all of them and drops it at the end. Results do not depend on it.
 
     Attributes
     ----------
@@ -35,9 +34,9 @@ class SharedParts:
         self._laid_out: dict[Hashable, dict[Hashable, LaidOut]] = {}
 
     def passes(self, shapes: RankShapes) -> BuiltPasses:
-        """Return the passes of plans that differ in batch and order of the axes alone."""
+        """Return the passes that plans share if they differ only in batch and order of the axes."""
         plan = shapes.plan
-        # Gradients are added to those of microbatches before, where there are any.
+        # With several microbatches a pass also adds its gradients to those of earlier ones.
         several = plan.microbatches > 1
         alike = tuple(getattr(plan, name) for name in ALIKE)
         key = shapes.model, shapes.chip, shapes.catalogue, several, alike

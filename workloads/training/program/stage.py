@@ -1,4 +1,4 @@
-"""Everything that one rank of a pipeline stage does in an iteration, in program order."""
+"""Ops of one rank of a pipeline stage in an iteration, in program order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from workloads.training.program.pass_layout import PassLayout, gathered_ops
 from workloads.training.program.pass_steps import StagePasses
 
 LaidOut = tuple[int, Ops, tuple[LayerOp, ...]]
-"""The first layer that a pass was built for, its ops, and the steps that they have numbers of."""
+"""First layer that a pass was built for, ops of the pass, and the steps that their numbers mean."""
 
 
 class BuiltPasses:
@@ -34,7 +34,7 @@ class BuiltPasses:
     Attributes
     ----------
     laid_out : dict
-        Passes by what they consist of; several programs may share them.
+        Passes by :meth:`StagePasses.likeness`; several programs may share them.
     """
 
     def __init__(self, laid_out: dict[Hashable, LaidOut]):
@@ -56,14 +56,23 @@ def stage_ops(
     iterations: int = 1,
     built: BuiltPasses | None = None,
 ) -> Ops:
-    """Return the ops of a rank of a stage, gradients and optimizer included.
+    """Return the ops of a rank of a stage in one or several iterations.
 
-    Microbatches number on from one iteration to the next. ``built`` keeps passes for stages that
-    have the same chunks.
+    Parameters
+    ----------
+    shapes : RankShapes
+    stage : int
+    catalog : Catalog
+        Numbers of the steps; new steps are added.
+    iterations : int
+        Optimizer steps in a row. Microbatches are numbered on from one to the next.
+    built : BuiltPasses, optional
+        Passes that stages with the same chunks share.
     """
     plan = shapes.plan
     builder = Builder(shapes, stage, catalog, built=built)
     order = passes(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
+    # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
     kind = 2 * (order.phase * plan.vpp + order.chunk)
     kind += _last_of_each(kind)
     kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
@@ -72,10 +81,10 @@ def stage_ops(
         key: builder.pass_ops(key // 2 // plan.vpp, key // 2 % plan.vpp, last=key % 2 == 1)
         for key in kinds[np.argsort(first)].tolist()
     }
-    worked = sequence([blocks[key] for key in kinds.tolist()], which, order.microbatch)
+    all_passes = sequence([blocks[key] for key in kinds.tolist()], which, order.microbatch)
     finish = builder.finish()
-    later = [number * plan.microbatches for number in range(iterations)]
-    ops = join([part for more in later for part in (start, worked.later(more), finish)])
+    earlier = [number * plan.microbatches for number in range(iterations)]
+    ops = join([part for more in earlier for part in (start, all_passes.later(more), finish)])
     stream = catalog.column("stream")[ops.step]
     asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
     asynchronous[list(_beside(plan))] = True
@@ -90,13 +99,13 @@ def stage_ops(
 
 
 def _beside(plan: ParallelPlan) -> tuple[int, ...]:
-    """Streams that later ops do not wait for."""
+    """Streams that run beside compute under the plan, as later ops do not wait for theirs."""
     beside = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
     return (*beside, SEND) if plan.pipeline.pairs_passes else beside
 
 
 def _last_of_each(kind: IntArray) -> IntArray:
-    """1 for each pass that no later one of its kind follows, else 0."""
+    """1 for the last pass of each kind, else 0, int64 (passes,)."""
     last = np.zeros(len(kind), np.int64)
     _, from_end = np.unique(kind[::-1], return_index=True)
     last[len(kind) - 1 - from_end] = 1
@@ -104,14 +113,14 @@ def _last_of_each(kind: IntArray) -> IntArray:
 
 
 class Builder:
-    """Lays out the passes of one stage as tables of ops.
+    """Builder of the ops of one stage.
 
     Attributes
     ----------
     passes : StagePasses
-        Describes the steps of each pass.
+        Steps of each pass.
     catalog : Catalog
-        Numbers the steps.
+        Numbers of the steps.
     built : BuiltPasses
         Passes that stages with the same chunks share.
     """
@@ -129,19 +138,24 @@ class Builder:
         self.built = BuiltPasses({}) if built is None else built
 
     def pass_ops(self, phase: int, chunk: int, *, last: bool) -> Ops:
-        """Build one microbatch through a chunk in a phase; ``last`` is the last microbatch."""
+        """Return the ops of a pass; the parameters are those of :meth:`StagePasses.steps`."""
         layers = self.passes.parameters.chunks[chunk]
         begin = int(layers[0]) if len(layers) else 0
         key = self.passes.likeness(phase, chunk, last=last)
         if key not in self.built.laid_out:
-            alone = Catalog()
-            ops = PassLayout(self.passes, alone).ops(self.passes.steps(phase, chunk, last=last))
-            self.built.laid_out[key] = begin, ops, tuple(alone.steps)
+            # With numbers of its own, so that programs with other catalogs can use the pass.
+            pass_catalog = Catalog()
+            layout = PassLayout(self.passes, pass_catalog)
+            ops = layout.ops(self.passes.steps(phase, chunk, last=last))
+            self.built.laid_out[key] = begin, ops, tuple(pass_catalog.steps)
         first, ops = self.built.numbered(key, self.catalog)
         return ops if first == begin else ops.of_layers(begin - first)
 
     def start(self) -> Ops:
-        """Gather, by buckets, what the step before updated (overlap with ZeRO-1 or 2)."""
+        """Return the ops that gather parameters which the step before updated, in buckets.
+
+        There are some under ZeRO-1 and 2 with overlap.
+        """
         exchange = self.passes.exchange
         if not exchange.gathers_ahead():
             return self.catalog.ops([])
@@ -150,5 +164,5 @@ class Builder:
         return join([edges, *gathered_ops(self.catalog, updated)])
 
     def finish(self) -> Ops:
-        """Reduce gradients, update parameters, and gather these where the update was sharded."""
+        """Return the ops after the last pass: reduce gradients, update and gather parameters."""
         return self.catalog.ops(self.passes.exchange.finish())

@@ -1,4 +1,4 @@
-"""Streams: the ops that every rank of a pipeline stage runs, and what they wait for."""
+"""Streams: the ops that every rank of a pipeline stage runs, and their dependencies."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Stream:
     ----------
     ops : Ops
     src, dst : int64 array (edges,)
-        Op ``dst`` waits for op ``src``; in order of ``dst``.
+        Dependencies: op ``dst`` waits for op ``src``. They are sorted by ``dst``.
     contends : bool array (ops,)
-        Ops that may ask for more than the rank's memory gives.
+        Ops that may contend for the rank's memory.
     """
 
     ops: Ops
@@ -32,7 +32,17 @@ class Stream:
 
 
 class Marks(NamedTuple):
-    """Properties of all different steps, arrays (steps,): stream, updates, gathered parameters."""
+    """Properties of all different steps.
+
+    Attributes
+    ----------
+    stream : int64 array (steps,)
+        Stream of each step.
+    updates : bool array (steps,)
+        Steps that update parameters.
+    gathers : bool array (steps,)
+        Steps that gather parameters.
+    """
 
     stream: IntArray
     updates: BoolArray
@@ -40,47 +50,49 @@ class Marks(NamedTuple):
 
 
 def marks_of(catalog: Catalog) -> Marks:
-    """Read the properties of all steps of a catalog."""
+    """Return the properties of all steps of a catalog."""
     updates = [step.what == "optimizer" for step in catalog.steps]
     gathers = [step.name.startswith("parameters.") for step in catalog.steps]
     return Marks(catalog.column("stream"), np.array(updates, np.bool_), np.array(gathers, np.bool_))
 
 
 def stream_of(ops: Ops, marks: Marks) -> Stream:
-    """Find what each op of a rank waits for."""
+    """Return the ops of a rank with their dependencies."""
     stream = marks.stream[ops.step]
     pairs = edges(ops, stream), _gradients(ops, stream, marks), _parameters(ops, stream, marks)
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    # By op that waits, each edge once.
+    # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
     return Stream(ops, src, dst, np.zeros(len(ops), np.bool_))
 
 
 def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
-    """Return the reductions of gradients in the background, and the updates that wait for them.
+    """Edges from reductions of gradients in the background to the updates that wait for them.
 
-    An update waits for the last reduction before it, as the stream is in order.
+    An update waits for the last reduction before it, as their stream runs in order.
     """
-    replicas = np.flatnonzero(stream == CC_DP)
+    reductions = np.flatnonzero(stream == CC_DP)
     updates = np.flatnonzero(marks.updates[ops.step])
-    before = np.searchsorted(replicas, updates)
-    late = before > 0
-    return replicas[before[late] - 1], updates[late]
+    before = np.searchsorted(reductions, updates)
+    waits = before > 0
+    return reductions[before[waits] - 1], updates[waits]
 
 
 def _parameters(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
-    """Return the parameters gathered in the background, and the kernels that wait for them.
+    """Edges from gathers of parameters in the background to the kernels that wait for them.
 
-    They are needed by the next kernel of their layer, those outside of layers by the next of none.
+    The next kernel of their layer needs them; parameters outside of layers are needed by the next
+    kernel that belongs to no layer.
     """
     gathered = np.flatnonzero(marks.gathers[ops.step])
     if not len(gathered):
         return gathered, gathered
     kernels = np.flatnonzero(stream == ENGINE)
+    # Kernels sorted by layer, then by row, each as one number.
     span = np.int64(len(ops))
     layer = ops.layer.astype(np.int64) + 1
     users = np.sort(layer[kernels] * span + kernels)
-    at = np.searchsorted(users, layer[gathered] * span + gathered)
-    user = users[np.minimum(at, len(users) - 1)]
-    used = (at < len(users)) & (user // span == layer[gathered])
+    place = np.searchsorted(users, layer[gathered] * span + gathered)
+    user = users[np.minimum(place, len(users) - 1)]
+    used = (place < len(users)) & (user // span == layer[gathered])
     return gathered[used], user[used] % span

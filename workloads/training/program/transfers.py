@@ -16,36 +16,48 @@ from workloads.training.layers.steps import (
 from workloads.training.plan.plan import ParallelPlan
 
 RETURNING = ".return"
-"""Ending of the axis of transfers where the model is on its way back to the first stage."""
+"""Ending of the names of axes on which the model is on its way back to the first stage."""
 STREAMS = {
     "forward": RECEIVE,
     "backward": RECEIVE_BACK,
     "forward" + RETURNING: RETURN,
     "backward" + RETURNING: RETURN_BACK,
 }
-"""Stream that takes what comes on each axis."""
+"""Stream that receives the transfers of each axis."""
 
 
 def sent(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
-    """Steps that send the result of a chunk of this number to the chunk that continues it."""
+    """Return the step that sends the result of a chunk to the next chunk, if it is elsewhere.
+
+    Parameters
+    ----------
+    shapes : RankShapes
+    number : int
+        Number of the chunk in order of the model.
+    way : {"forward", "backward"}
+    """
     axis = _axis(shapes.plan, number, way, leaves=True)
     return [LayerOp(f"{way}.send", "pp", SEND, 0.0, _carried(shapes), axis, "send")] if axis else []
 
 
 def received(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
-    """Steps that take the data of another stage, gathered where the sequence is whole."""
+    """Return the steps that receive a chunk's input, and gather it where ranks need all of it.
+
+    The parameters are those of :func:`sent`.
+    """
     plan, size = shapes.plan, _carried(shapes)
     axis = _axis(plan, number, way, leaves=False)
     if not axis:
         return []
-    taken = LayerOp(f"{way}.receive", "pp", STREAMS[axis], 0.0, size, axis, "send", after=NOTHING)
+    receive = LayerOp(f"{way}.receive", "pp", STREAMS[axis], 0.0, size, axis, "send", after=NOTHING)
     if plan.sp == plan.tp:
-        return [taken]
-    return [taken, collective(f"{way}.gather", "tp", "all-gather", shapes.wide_bytes)]
+        return [receive]
+    return [receive, collective(f"{way}.gather", "tp", "all-gather", shapes.wide_bytes)]
 
 
 def _axis(plan: ParallelPlan, number: int, way: str, *, leaves: bool) -> str:
-    """Axis of the exchange of a transfer; none at an end, or between chunks of one stage."""
+    """Axis of a chunk's transfer; empty at an end of the model and between chunks of a stage."""
+    # Chunk whose result is sent forward, or whose gradient comes back.
     before = number - ((way == "forward") != leaves)
     if not 0 <= before < plan.pp * plan.vpp - 1:
         return ""
@@ -56,9 +68,10 @@ def _axis(plan: ParallelPlan, number: int, way: str, *, leaves: bool) -> str:
 
 
 def _carried(shapes: RankShapes) -> int:
-    """Activations between stages: each rank of a tensor-parallel group sends its part.
+    """Size of a transfer between stages: each rank of a tensor-parallel group sends a part [B].
 
-    With sequence parallelism it has no more; without, all have the whole, of which each sends
-    a part that is gathered behind (arXiv 2104.04473, section 4.1; Megatron-LM's default).
+    With sequence parallelism a rank has only this part. Without it every rank has the whole, sends
+    a part, and the next stage gathers the parts (arXiv 2104.04473, section 4.1; Megatron-LM's
+    default).
     """
     return shapes.wide_bytes // shapes.plan.tp
