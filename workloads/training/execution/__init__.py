@@ -1,1 +1,1 @@
-"""Execution of a training program: lowered to a schedule or evaluated for all ranks at once."""
+"""Execution of a training program: lowered to a schedule, or evaluated for all ranks at once."""

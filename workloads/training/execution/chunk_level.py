@@ -1,8 +1,8 @@
 """The chunk level: an iteration with every collective written out as the chunks that it sends.
 
-The ops of a rank that take part in a communication become joins, and between the two joins of each
-call stands the schedule of its collective, on links and CC-Cores that all collectives share. What
-contends there is thereby seen; where nothing does, times are those of the collective level.
+The ops of ranks that communicate become joins, and between the two joins of each call stands the
+schedule of its collective, on links and CC-Cores that all collectives share. So contention between
+collectives is simulated; without contention, times are those of the collective level.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ from cluster_sim.collectives import CollectiveCall, build
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.engine.times import Times
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.merge import common
 from cluster_sim.schedule.routines import Routines
-from cluster_sim.schedule.table import JOIN, NO_RESOURCE, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import Edges, Flows, Schedule
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.training.execution.flow_level import as_flow
-from workloads.training.execution.lower import OWN, Layout, lay_out
+from workloads.training.execution.layout import OWN, Layout, lay_out
+from workloads.training.execution.routine_schedule import Called, with_routines
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.group_times import group_of
 from workloads.training.program.program import Program
 
 MOST_OPS = 10_000_000
-"""Ops that stand in a schedule; more would not fit in a few gigabytes."""
+"""Largest number of ops of a schedule; more would not fit in a few gigabytes."""
 MOST_OPS_RUN = 2 * 10**9
-"""Ops that a run goes through: some minutes."""
+"""Largest number of ops of a run, with repeated calls; they take some minutes."""
 SENDER, RECEIVER = 0, 1
+"""Ranks of a send within its group."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """An iteration in chunks.
+    """An iteration whose collectives are written out.
 
     Attributes
     ----------
     schedule : Schedule
-        The ops of ``collectives`` first, then each collective of each group, once.
+        The ops of ``collectives``, followed by each collective of each group, once.
     routines : Routines
-        Where these stand, and which joins call them.
+        Places of these collectives in the schedule, and the joins that call them.
     collectives : Schedule
-        The same iteration at the collective level, whose ops the results show.
+        The same iteration at the collective level; results are reported for its ops.
     op, end : int64 array (communications,)
-        Ops of ranks that communicate, and the joins that end their calls.
+        Op of each rank in each communication that is written out, and the join that ends the call.
     """
 
     schedule: Schedule
@@ -61,26 +62,8 @@ class Expanded:
 
     @property
     def ops(self) -> int:
-        """Ops that a run goes through, without the joins that only end a call."""
+        """Ops of a run with repeated calls, without the joins that only end a call."""
         return self.routines.ops - len(self.routines.caller)
-
-
-@dataclass(frozen=True, eq=False)
-class _Called:
-    """One collective of one group, and who calls it.
-
-    Attributes
-    ----------
-    pattern : Schedule
-    join : int64 array (calls,)
-        First of the two joins of each call.
-    """
-
-    pattern: Schedule
-    join: IntArray
-
-    def __len__(self) -> int:
-        return len(self.pattern) + 1
 
 
 def expand(
@@ -96,20 +79,20 @@ def expand(
     Parameters
     ----------
     program : Program
-        Not folded: collectives of all groups share the fabric.
+        Program that is not folded, as the collectives of all groups share the fabric.
     collectives : Schedule
         The program at the collective level, without flows on memory.
     cluster : Cluster
     as_flows : bool
         Write each collective as one flow on the links that it uses, instead of its chunks.
     in_place : bool
-        Whether an engine will run routines in place; one that needs them written out has room for
-        fewer calls.
+        Whether the engine runs routines in place. Another engine needs every call written out, so
+        there may be fewer of them.
 
     Raises
     ------
     InputError
-        On machines whose collectives are known by measured times alone, and for an iteration of
+        For a machine whose collectives are known only by measured times, and for an iteration of
         too many ops.
     """
     if covers(cluster):
@@ -135,7 +118,7 @@ def expand(
             f"most {MOST_OPS:,} fit. Use fewer chips or layers, or --level collective."
         )
     op, end = _ends(program, layout)
-    return Expanded(*_joined(collectives, called, op), collectives, op, end)
+    return Expanded(*with_routines(collectives, called, op), collectives, op, end)
 
 
 def with_durations(expanded: Expanded, collectives: Schedule) -> Expanded:
@@ -149,7 +132,7 @@ def with_durations(expanded: Expanded, collectives: Schedule) -> Expanded:
 
 
 def project(times: Times, expanded: Expanded) -> Trace:
-    """Carry the times of ops outside of routines over to the ops of the collective level."""
+    """Return the trace of the collective level, with times from a run of the expanded schedule."""
     end_ps, status = times.end_ps.copy(), times.status.copy()
     end_ps[expanded.op] = times.end_ps[expanded.end]
     status[expanded.op] = times.status[expanded.end]
@@ -158,8 +141,8 @@ def project(times: Times, expanded: Expanded) -> Trace:
 
 def _collectives(
     program: Program, layout: Layout, cluster: Cluster, *, as_flows: bool
-) -> Iterator[_Called]:
-    """Calls of each group, once for each kind of call; not those that stay on one chip."""
+) -> Iterator[Called]:
+    """Yield each collective of each group with its calls, apart from those within one chip."""
     schedules: dict[tuple[bytes, str, int, int], Schedule] = {}
     for number, exchange in enumerate(program.exchanges, start=1):
         for members, kind in zip(exchange.members, exchange.kind.tolist(), strict=True):
@@ -172,7 +155,7 @@ def _collectives(
                 if key not in schedules:
                     chunks = _schedule(cluster, chips, step)
                     schedules[key] = as_flow(chunks, alone_ps) if as_flows else chunks
-                yield _Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
+                yield Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
 
 
 def _on_one_chip(chips: IntArray) -> bool:
@@ -188,6 +171,7 @@ def _calls(program: Program, exchange: Exchange) -> Iterator[tuple[LayerOp, IntA
 
 
 def _schedule(cluster: Cluster, chips: IntArray, step: LayerOp) -> Schedule:
+    """Schedule of a step's collective on these chips."""
     group = group_of(cluster, chips)
     if step.collective != "send":
         return build(CollectiveCall(step.collective, group, step.size_bytes))
@@ -195,7 +179,7 @@ def _schedule(cluster: Cluster, chips: IntArray, step: LayerOp) -> Schedule:
 
 
 def _one_way(both: Schedule) -> Schedule:
-    """Messages of the first of two ranks that send to each other."""
+    """Half of a schedule in which two ranks send to each other: the messages of the first."""
     rank = np.asarray(both.labels["rank"])
     last = np.diff(both.edges.ptr) == 0
     kept = np.flatnonzero(np.where(last, rank == RECEIVER, rank == SENDER))
@@ -230,7 +214,7 @@ def _one_way(both: Schedule) -> Schedule:
 
 
 def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
-    """Ops of ranks in communications that are written out, and the joins that end these."""
+    """Op of each rank in each communication that is written out, and the join that ends it."""
     ops, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, exchange in enumerate(program.exchanges, start=1):
         for members in exchange.members:
@@ -241,102 +225,3 @@ def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
                 ops.append(layout.offset[members[place], OWN] + exchange.ops[role])
                 ends.append(first + 2 * np.arange(exchange.calls) + 1)
     return np.concatenate(ops), np.concatenate(ends)
-
-
-def _joined(
-    collectives: Schedule, called: list[_Called], talks: IntArray
-) -> tuple[Schedule, Routines]:
-    """All ops in one schedule: those of ranks, then each collective and the join that ends it."""
-    kind, duration, resource = (
-        column.copy()
-        for column in (collectives.kind, collectives.duration_ps, collectives.resource)
-    )
-    kind[talks], duration[talks], resource[talks] = JOIN, 0, NO_RESOURCE
-    patterns = [call.pattern for call in called]
-    first = np.cumsum([len(collectives), *map(len, called)])
-    tables, places = _fabric(collectives.resources, patterns)
-    held = [
-        np.append(place, NO_RESOURCE)[pattern.resource]
-        for pattern, place in zip(patterns, places, strict=True)
-    ]
-    columns = OpColumns(
-        kind=_behind(kind, [pattern.kind for pattern in patterns], JOIN),
-        resource=_behind(resource, held, NO_RESOURCE),
-        duration_ps=_behind(duration, [pattern.duration_ps for pattern in patterns], 0),
-        size_bytes=_behind(collectives.size_bytes, [pattern.size_bytes for pattern in patterns], 0),
-        priority=_behind(collectives.priority, [pattern.priority for pattern in patterns], 0),
-    )
-    routines = Routines(
-        first,
-        np.concatenate([np.empty(0, np.int64), *(call.join for call in called)]),
-        np.repeat(np.arange(len(called)), [len(call.join) for call in called]),
-    )
-    return schedule(
-        columns,
-        edges=_edges(collectives.edges, patterns, first),
-        resources=tables,
-        flows=_flows(collectives.flows, patterns, first, places),
-    ), routines
-
-
-def _behind(outside: IntArray, parts: list[IntArray], end: int) -> IntArray:
-    """A column of the ops outside of routines, then of each routine and of its last join."""
-    last = np.full(1, end, outside.dtype)
-    both = (column for part in parts for column in (part.astype(outside.dtype, copy=False), last))
-    return np.concatenate([outside, *both])
-
-
-def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, list[IntArray]]:
-    """Return streams and then all resources of collectives, each once, and their new numbers."""
-    tables = {
-        id(pattern.resources): pattern.resources for pattern in patterns
-    }  # most share their table
-    if not tables:
-        return streams, []
-    held, numbers = common(list(tables.values()))
-    number = dict(zip(tables, numbers, strict=True))
-    whole = Resources.concat([streams, held])
-    return whole, [len(streams) + number[id(pattern.resources)] for pattern in patterns]
-
-
-def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
-    """Edges of the ops outside, then of each routine, whose last ops lead to its join."""
-    ptr, dst = [outside.ptr], [outside.dst]
-    lag_ps, starts = [outside.lag_ps], [outside.start_mask()]
-    at = len(outside)
-    for pattern, begin in zip(patterns, first.tolist(), strict=False):
-        edges, end = pattern.edges, len(pattern)
-        leaving = np.diff(edges.ptr)
-        last = np.flatnonzero(leaving == 0)
-        leaving[last] = 1
-        behind = at + np.cumsum(np.append(leaving, 0))
-        place = edges.ptr[last]
-        ptr.append(behind)
-        dst.append((np.insert(edges.dst, place, end) + begin).astype(np.int32))
-        lag_ps.append(np.insert(edges.lag_ps, place, 0))
-        starts.append(np.insert(edges.start_mask(), place, False))
-        at = int(behind[-1])
-    from_start = np.concatenate(starts)
-    return Edges(
-        np.concatenate(ptr),
-        np.concatenate(dst),
-        np.concatenate(lag_ps),
-        from_start if from_start.any() else None,
-    )
-
-
-def _flows(
-    outside: Flows, patterns: list[Schedule], first: IntArray, places: list[IntArray]
-) -> Flows:
-    """Flows of the ops outside, then of each routine."""
-    tables = [pattern.flows for pattern in patterns]
-    widths = [np.diff(table.ptr) for table in (outside, *tables)]
-    ops = [table.op + begin for table, begin in zip(tables, first.tolist(), strict=False)]
-    held = [place[table.resource] for table, place in zip(tables, places, strict=True)]
-    return Flows(
-        np.concatenate([outside.op, *ops]).astype(np.int32),
-        np.concatenate([table.cap_bytes_per_s for table in (outside, *tables)]),
-        np.concatenate([[0], np.cumsum(np.concatenate(widths))]).astype(np.int64),
-        np.concatenate([outside.resource, *held]).astype(np.int32),
-        np.concatenate([table.weight for table in (outside, *tables)]),
-    )

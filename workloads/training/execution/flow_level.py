@@ -1,11 +1,11 @@
 """The flow level: a collective as one flow on all the links and adapters that it uses.
 
 At the collective level every collective runs as if it were alone; at the chunk level every message
-is an op. Between the two, a collective is one flow: its work is the time that it takes alone, and
-on each link it draws the share of that time for which the link was busy in a chunk-level run.
-Alone, its time is that of the collective level to the picosecond; collectives that together ask
-more of a link than it has slow each other by max-min fairness, and a fault of a link or adapter
-reaches all that cross it.
+is an op. The flow level lies between the two: a collective is one flow whose work is the time that
+it takes alone. On each link it uses the share of capacity that equals the share of this time for
+which the link is busy in a chunk-level run. A flow that is alone takes the time of the collective
+level to the picosecond. Collectives that exceed a link's capacity together slow each other by
+max-min fairness, and a fault of a link or adapter affects all collectives that cross it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ from topologies.errors import InputError
 PACE = 10**12
 """Rate of an undisturbed flow [B/s], so that a byte of its work is a picosecond of its time."""
 PARTS = 1000
-"""Steps in which the share of a link is counted."""
+"""Parts into which the capacity of a link is divided; shares are whole numbers of them."""
 LEAST = 10
-"""Smallest share that is kept, in those steps: 1 % of a link slows nobody by more than that."""
+"""Smallest share that is kept, in such parts. A use of 1 % of a link slows other flows by no more
+than that."""
 
 
 def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
-    """Return a collective as a single op that loads what its chunks load.
+    """Return a collective as a single op that uses the links and adapters that its chunks use.
 
     Parameters
     ----------
     chunks : Schedule
         The collective at the chunk level.
     duration_ps : int
-        Time that it takes alone [ps], as the collective level knows it.
+        Time of the collective alone, from the collective level [ps].
 
     Raises
     ------
     InputError
-        For a collective of over nine seconds, whose work does not fit a flow.
+        For a collective of over nine seconds, whose work exceeds the largest flow.
     """
     if duration_ps > LARGEST_FLOW_BYTES:
         raise InputError(
@@ -82,7 +83,7 @@ def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
 
 
 def busy_ps(chunks: Schedule) -> IntArray:
-    """Time for which each resource of a schedule is busy [ps], counted at its full rate."""
+    """Return the time for which each resource of a schedule is busy at its full rate [ps]."""
     busy = np.zeros(len(chunks.resources), np.int64)
     held = chunks.resource != NO_RESOURCE
     times = run(chunks).times
@@ -91,8 +92,8 @@ def busy_ps(chunks: Schedule) -> IntArray:
     busy //= np.maximum(1, chunks.resources.slots)
     flows = chunks.flows
     if len(flows.op):
-        whose = np.repeat(np.arange(len(flows.op)), np.diff(flows.ptr))
-        drawn = chunks.size_bytes[flows.op[whose]].astype(float) * flows.weight
+        flow = np.repeat(np.arange(len(flows.op)), np.diff(flows.ptr))
+        drawn = chunks.size_bytes[flows.op[flow]].astype(float) * flows.weight
         capacity = chunks.resources.capacity[flows.resource]
         spent_ps = np.ceil(drawn / capacity * PS_PER_S).astype(np.int64)
         np.add.at(busy, flows.resource, spent_ps)
@@ -100,7 +101,7 @@ def busy_ps(chunks: Schedule) -> IntArray:
 
 
 def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:
-    """Return some of the resources as shared ones, divided among the flows on them."""
+    """Return some of the resources as shared ones, whose capacity is divided among flows."""
     rows = np.asarray(kept, np.int64)
     columns = {name: getattr(resources, name)[rows] for name in ("kind", "owner", "peer", "lane")}
     return replace(

@@ -1,8 +1,8 @@
 """Disturbances: kernels that take a little longer or shorter each time, and chips that are slow.
 
-A jittered duration is d + ((d · k) >> 20) (rule 6), with k from a table of quantiles of the normal
-distribution by a hash of (seed, rank, op). The same integers come out one by one, compiled, and
-by array arithmetic, so every level of detail sees the same durations.
+A jittered duration is d + ((d · k) >> 20) (rule 6), where k is a quantile of the normal
+distribution, taken from a table by a hash of (seed, rank, op). Compiled code for single ops and
+array arithmetic give the same integers, so every level of detail has the same durations.
 """
 
 from __future__ import annotations
@@ -22,31 +22,36 @@ from topologies.errors import InputError
 from workloads.training.program.program import Program
 
 UNIT = 20
-"""Durations are scaled by parts of 2^20."""
+"""Bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20."""
 TABLE_BITS = 10
-"""The table has 2^10 quantiles; the outermost are 3.3 standard deviations away."""
+"""Bits of the number of quantiles in the table; the outermost of 2^10 are 3.3 standard deviations
+away."""
 LARGEST_JITTER = 0.25
-"""Spread up to which the shortest kernel keeps a sixth of its time."""
+"""Largest standard deviation over the mean; with it the shortest kernel keeps a sixth of its
+time."""
 LARGEST_FACTOR = 1000.0
 """Largest factor by which a rank may be slower than its peers."""
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of SplitMix64 (Steele, Lea and Flood 2014): 2^64 over the golden ratio."""
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
+"""Multipliers of SplitMix64's finaliser."""
 
 KeyArray = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Deviations of kernels from their undisturbed times; communication follows from them.
+    """Jitter and stragglers: deviations of kernels from their undisturbed times.
 
     Attributes
     ----------
     jitter : float
         Standard deviation of a kernel's time over its mean.
     seed : int
+        Seed of the jitter; the same seed gives the same times.
     stragglers : tuple of (rank, factor)
-        Ranks all of whose kernels take ``factor`` times as long, to a millionth.
+        Slow ranks, each with the factor by which all its kernels take longer, exact to a millionth.
     """
 
     jitter: float = 0.0
@@ -75,31 +80,39 @@ class Disturbance:
         return _scaled(round(self.jitter * 2**UNIT))
 
     def keys(self, ranks: IntArray) -> KeyArray:
-        """Seed of the hash of each rank's ops, uint64 (ranks,)."""
+        """Return the seed of the hash of each rank's ops, uint64 (ranks,)."""
         mixed = mix_array(np.array([self.seed % 2**64], np.uint64) + GOLDEN)
         return mix_array(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
     def slowness(self, ranks: IntArray) -> IntArray:
-        """Excess of each rank's kernel times in parts of 2^20, int64 (ranks,).
+        """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,).
 
         Raises
         ------
         InputError
             For a straggler that is none of the ranks.
         """
-        classes = np.zeros(len(ranks), np.int64)
+        excess = np.zeros(len(ranks), np.int64)
         for rank, factor in self.stragglers:
             here = ranks == rank
             if not here.any():
                 raise InputError(
                     f"straggler {rank} is no rank of the plan: ranks are 0 to {ranks.max()}."
                 )
-            classes[here] = round((factor - 1) * 2**UNIT)
-        return classes
+            excess[here] = round((factor - 1) * 2**UNIT)
+        return excess
 
 
 def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
-    """Read what the command line says.
+    """Return the disturbance that options of the command line state.
+
+    Parameters
+    ----------
+    jitter : float
+        Standard deviation of a kernel's time over its mean.
+    seed : int
+    stragglers : sequence of str
+        Slow ranks, each as ``RANK:FACTOR``.
 
     Examples
     --------
@@ -119,7 +132,7 @@ def _straggler(text: str) -> tuple[int, float]:
 
 @cache
 def normal_quantiles() -> tuple[int, ...]:
-    """Quantiles of the standard normal distribution in parts of 2^20, symmetric about 0."""
+    """Return quantiles of the standard normal distribution in parts of 2^20, symmetric about 0."""
     size = 2**TABLE_BITS
     upper = [NormalDist().inv_cdf((i + 0.5) / size) for i in range(size // 2, size)]
     positive = [round(end * 2**UNIT) for end in upper]
@@ -127,13 +140,14 @@ def normal_quantiles() -> tuple[int, ...]:
 
 
 def _scaled(sigma: int) -> IntArray:
+    """Quantiles of a normal distribution with this standard deviation, both in parts of 2^20."""
     quantiles = np.array(normal_quantiles(), np.int64)
     scaled: IntArray = np.sign(quantiles) * ((np.abs(quantiles) * sigma + 2 ** (UNIT - 1)) >> UNIT)
     return scaled
 
 
 def mix_array(values: KeyArray) -> KeyArray:
-    """Finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Return the values mixed by the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     x = values ^ (values >> np.uint64(30))
     x = x * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
@@ -144,7 +158,20 @@ def mix_array(values: KeyArray) -> KeyArray:
 def disturbed_array(
     duration_ps: IntArray, key: KeyArray, op: IntArray, slow: IntArray, table: IntArray
 ) -> IntArray:
-    """Durations [ps] of ops of ranks, all broadcast against each other.
+    """Return the disturbed durations of ops [ps]; all arguments are broadcast against each other.
+
+    Parameters
+    ----------
+    duration_ps : int64 array
+        Undisturbed durations [ps].
+    key : uint64 array
+        Seeds of the ops' ranks, from ``Disturbance.keys``.
+    op : int64 array
+        Numbers of the ops within their ranks.
+    slow : int64 array
+        Excess of the ranks' times, from ``Disturbance.slowness``.
+    table : int64 array (1024,)
+        Quantiles of the jitter, from ``Disturbance.table``.
 
     Examples
     --------
@@ -177,7 +204,8 @@ def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
 
 
 def _scale_array(duration_ps: IntArray, k: IntArray) -> IntArray:
-    """d + ((d · k) >> 20), the product in two parts so that it fits."""
+    """Durations scaled by 1 + k / 2^20, rounded down."""
+    # d + ((d · k) >> 20), with the product in two parts so that it fits in 64 bits.
     high, low = duration_ps >> UNIT, duration_ps & (2**UNIT - 1)
     scaled: IntArray = duration_ps + high * k + ((low * k) >> UNIT)
     return scaled
@@ -185,14 +213,15 @@ def _scale_array(duration_ps: IntArray, k: IntArray) -> IntArray:
 
 @inlined
 def scale(duration_ps: int, k: int) -> int:
-    """One duration as :func:`disturbed_array` scales it."""
+    """Return one duration scaled as :func:`disturbed_array` scales it [ps]."""
     low = duration_ps & 0xFFFFF
     return duration_ps + (duration_ps >> 20) * k + ((low * k) >> 20)
 
 
 @inlined
 def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
-    """Place in the table by the hash of rank and op."""
+    """Return the place in the table of jitter by the hash of rank and op."""
+    # The same as mix_array, with its constants written out.
     x = key + op_key
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -200,12 +229,14 @@ def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
 
 
 def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
-    """Return the schedule of a program with disturbed kernels; flows are so much slower or faster.
+    """Return the schedule of a program with disturbed kernels.
+
+    A kernel that is a flow on memory has its rate changed instead of its duration.
 
     Parameters
     ----------
     schedule : Schedule
-        As :func:`workloads.training.execution.lower.lower` makes it: ops rank by rank, then joins.
+        Schedule from :func:`workloads.training.execution.lower.lower`: ops, then joins.
     program : Program
     how : Disturbance
     """

@@ -1,4 +1,4 @@
-"""Levels of detail: a program prepared for one of them, and run there."""
+"""Levels of detail: a program prepared for one of them, and its run."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from workloads.training.execution.rank_vector import Progress, RankVector, evalu
 from workloads.training.program.program import Program
 
 WRITTEN_OUT = ("chunk", "flow")
-"""Levels at which collectives stand on links, so that no rank may be folded away."""
+"""Levels that write collectives out on links, for which every rank must be simulated."""
 LARGEST_ENGINE_RANKS = 1024
-"""Ranks up to which the engine follows every op; beyond, the rank vector sums them up."""
+"""Largest number of ranks that level ``auto`` hands to an engine; more go to the rank vector."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A run that is ready to be started.
+    """A run that is prepared for one level and can be started.
 
     Attributes
     ----------
     program : Program
     disturbed : Disturbance or None
     schedule : Schedule or Expanded or None
-        For the engine; None at the level of the rank vector.
+        Schedule for an engine; None at the level of the rank vector.
     faults : Faults or None
     undisturbed : Schedule or Expanded or None
-        The same undisturbed and without faults, to compare with.
+        The same schedule undisturbed and without faults, to compare with; None if nothing disturbs
+        the run.
     """
 
     program: Program
@@ -50,14 +51,20 @@ class Ready:
     def run(
         self, engine: str, progress: Progress | None = None
     ) -> tuple[Trace | RankVector, Trace | None]:
-        """The run, and the undisturbed one where that differs."""
+        """Run the program, and without its disturbances as well if it has some.
+
+        Returns
+        -------
+        trace : Trace or RankVector
+        undisturbed : Trace or None
+        """
         if self.schedule is None:
             return evaluate(self.program, self.disturbed, progress=progress), None
         undisturbed = None if self.undisturbed is None else _run(self.undisturbed, engine)
         return _run(self.schedule, engine, self.faults), undisturbed
 
     def ops(self, trace: Trace | RankVector) -> int:
-        """Ops that were run; a trace of chunks is told on fewer."""
+        """Return the number of ops that were run; the trace of a written-out run has fewer."""
         return self.schedule.ops if isinstance(self.schedule, Expanded) else len(trace)
 
 
@@ -70,12 +77,22 @@ def ready(
     *,
     engine: str = "fast",
 ) -> Ready:
-    """Make a program ready for a level; see :func:`workloads.training.iteration.iteration`.
+    """Prepare the run of a program at a level of detail.
+
+    Parameters
+    ----------
+    program : Program
+    cluster : Cluster
+    level : {"chunk", "flow", "collective", "rank-vector"}
+    faults : sequence of Fault
+    disturbed : Disturbance, optional
+    engine : {"fast", "reference"}
+        Engine that will run it.
 
     Raises
     ------
     InputError
-        For faults at a level that follows none, or of a resource that it does not have.
+        For faults at a level that simulates none, or of a resource that it does not have.
     """
     if level == "rank-vector" and faults:
         raise InputError(
@@ -86,19 +103,19 @@ def ready(
         return Ready(program, disturbed)
     undisturbed = lower(program, memory=level == "collective")
     schedule = disturb(undisturbed, program, disturbed) if disturbed else undisturbed
-    beside = undisturbed if disturbed or faults else None
+    compared = bool(disturbed or faults)
     if level == "collective":
-        strikes = fault_table(schedule, faults) if faults else None
-        return Ready(program, disturbed, schedule, strikes, beside)
+        table = fault_table(schedule, faults) if faults else None
+        return Ready(program, disturbed, schedule, table, undisturbed if compared else None)
     in_place = engine == "fast" and not faults
     expanded = expand(program, schedule, cluster, as_flows=level == "flow", in_place=in_place)
-    strikes = fault_table(expanded.schedule, faults) if faults else None
-    calm = with_durations(expanded, undisturbed) if disturbed else expanded
-    return Ready(program, disturbed, expanded, strikes, calm if beside else None)
+    table = fault_table(expanded.schedule, faults) if faults else None
+    usual = with_durations(expanded, undisturbed) if disturbed else expanded
+    return Ready(program, disturbed, expanded, table, usual if compared else None)
 
 
 def automatic(program: Program, faults: Sequence[Fault]) -> str:
-    """Level chosen by ``auto``."""
+    """Return the level that ``auto`` chooses for a program, which may be folded."""
     many = len(program) > LARGEST_ENGINE_RANKS and not faults
     return "rank-vector" if many else "collective"
 

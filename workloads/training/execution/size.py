@@ -1,8 +1,8 @@
 """Size of a run in ops and memory, estimated before anything is built.
 
 The ops of a rank follow from the steps of a layer, the layers of its stage and the microbatches;
-the memory from what each level was measured to hold. Work that would not fit is refused with the
-level that would do.
+the memory follows from measured peaks for each level. A run that would not fit is refused, and the
+message names a level that would.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
 
 BASE_BYTES = 300 * 10**6
-"""Python with all that is imported and the engine's machine code."""
+"""Memory of Python with all imports and the engine's machine code [B]."""
 BYTES_OF_OP = {"fast": 170, "reference": 1000}
-"""Peak of an op that an engine follows, its trace and its breakdown: 111 to 155 B measured on the
-compiled engine from 6.5 to 9 M ops, 530 B on SimPy, whose queues grow with the ranks."""
+"""Peak memory for each op that an engine simulates, with its trace and breakdown [B]: 111 to 155 B
+measured on the compiled engine from 6.5 to 9 M ops, 530 B on SimPy, whose queues grow with the
+ranks."""
 BYTES_OF_STAGE_OP = 320
-"""Peak of an op that all ranks of a stage share while the program is built: 253 B with one rank."""
+"""Peak memory for each op that all ranks of a stage share, while the program is built [B]: 253 B
+measured with one rank."""
 BYTES_OF_VECTOR_OP = 700
-"""The same where the rank vector follows: its nodes and its tape, 500 to 645 B measured."""
+"""Peak memory for each such op where the rank vector evaluates it, with its nodes and its tape [B]:
+500 to 645 B measured."""
 BYTES_OF_RANK = 2500
-"""Groups, exchanges and clocks of a rank, 1.0 to 2.1 kB measured on 131,072 and 499,968 chips."""
+"""Memory of a rank's groups, exchanges and clocks [B]: 1.0 to 2.1 kB measured on 131,072 and
+499,968 chips."""
 ENDS_OF_PASS = 24
 """Steps of a pass over a chunk besides its layers: embedding, logits and loss, sends, waits."""
 MOST_ENGINE_OPS = 2**31 - 1
-"""Ops that a schedule can number."""
+"""Largest number of ops of a schedule, whose numbers have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,11 @@ class Size:
     Attributes
     ----------
     stage_ops : int
-        Ops of one rank of every stage, together.
+        Ops of one rank of each stage, summed over the stages.
     ops : int
-        Ops of all ranks that are followed one by one.
+        Ops of all ranks that are simulated.
     rows : int
-        Number of those ranks.
+        Number of ranks that are simulated.
     """
 
     stage_ops: int
@@ -54,7 +58,7 @@ class Size:
     rows: int
 
     def memory_bytes(self, level: str, engine: str, ranks: int) -> int:
-        """Peak memory of a level [B]."""
+        """Return the peak memory of a run at a level on an engine [B]."""
         fixed = BASE_BYTES + BYTES_OF_RANK * ranks
         if level == "rank-vector":
             return fixed + BYTES_OF_VECTOR_OP * self.stage_ops
@@ -62,14 +66,15 @@ class Size:
 
 
 def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> Size:
-    """Estimate the ops of a run, at most a tenth too few.
+    """Estimate the ops of a run; the estimate is at most a tenth too low.
 
     Parameters
     ----------
     shapes : RankShapes
     iterations : int
     every_rank : bool
-        Whether every rank is followed; else two of each stage stand for those that are folded.
+        Whether every rank is simulated. Otherwise two ranks of each stage are counted, as folding
+        leaves about that many.
     """
     plan = shapes.plan
     rows = plan.ranks // plan.pp if every_rank else min(2, plan.ranks // plan.pp)
@@ -78,10 +83,10 @@ def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> 
 
 
 def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
-    """Ops of one rank of each stage over all iterations, about."""
+    """Estimate the ops of one rank of each stage over all iterations."""
     plan, model = shapes.plan, shapes.model
     gathers = 2 if plan.sharding == 3 else 0
-    of_kind = np.array(
+    layer_ops = np.array(
         [
             len(forward(shapes.of_kind(kind), moe=kind.experts))
             + len(backward(shapes.of_kind(kind), moe=kind.experts))
@@ -92,9 +97,9 @@ def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
     counts = []
     for stage in range(plan.pp):
         layers = np.concatenate(chunk_layers(model, plan, stage))
-        each = int(of_kind[layer_kinds(model, layers)].sum()) + ENDS_OF_PASS * plan.vpp
-        once = 2 * len(layers) + ENDS_OF_PASS  # buckets, clipping, the update
-        counts.append(iterations * (plan.microbatches * each + once))
+        of_microbatch = int(layer_ops[layer_kinds(model, layers)].sum()) + ENDS_OF_PASS * plan.vpp
+        of_step = 2 * len(layers) + ENDS_OF_PASS  # buckets, clipping, the update
+        counts.append(iterations * (plan.microbatches * of_microbatch + of_step))
     return counts
 
 
@@ -104,7 +109,7 @@ def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
     Raises
     ------
     InputError
-        With ops, bytes, the limit, and what would do instead.
+        The message has ops, bytes, the limit, and a remedy.
     """
     limit = machine_bytes()
     needed = size.memory_bytes(level, engine, ranks)
@@ -122,14 +127,15 @@ def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
 
 
 def _remedy(size: Size, level: str, engine: str, ranks: int, limit: int) -> str:
+    """Advice that would make the run fit: another engine, level, folding, or a smaller step."""
     numbered = size.ops <= MOST_ENGINE_OPS
     if engine != "fast" and numbered and size.memory_bytes(level, "fast", ranks) <= limit:
         return "Use --engine fast."
-    few = Size(size.stage_ops, 2 * size.stage_ops, size.rows)
+    folded = Size(size.stage_ops, 2 * size.stage_ops, size.rows)
     if level != "rank-vector" and size.memory_bytes("rank-vector", "fast", ranks) <= limit:
-        if few.memory_bytes("collective", "fast", ranks) <= limit and size.ops > few.ops:
+        if folded.memory_bytes("collective", "fast", ranks) <= limit and size.ops > folded.ops:
             return "Use --level rank-vector, or --level collective without --unfolded."
         return "Use --level rank-vector."
-    if size.ops and few.memory_bytes("collective", "fast", ranks) <= limit < few.ops:
+    if size.ops and folded.memory_bytes("collective", "fast", ranks) <= limit < folded.ops:
         return "Use --level collective without --unfolded."
     return "Use a smaller --global-batch, larger --microbatch or fewer --iterations."

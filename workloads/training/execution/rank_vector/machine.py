@@ -25,7 +25,8 @@ from workloads.training.execution.rank_vector.cover import (
 from workloads.training.execution.rank_vector.layout import Layout, layout
 from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
 from workloads.training.execution.rank_vector.over_blocks import Progress, over_blocks
-from workloads.training.execution.rank_vector.run import Clocks, Kernels, Notes, Work, carry_out
+from workloads.training.execution.rank_vector.run import carry_out
+from workloads.training.execution.rank_vector.state import Clocks, Kernels, Notes, Work
 from workloads.training.execution.rank_vector.tape import (
     Tape,
     phases_tape,

@@ -1,0 +1,109 @@
+"""Layout of a schedule: where the ops of each rank and the joins of each group stand.
+
+Ops are numbered rank by rank. Behind them stand the joins, two for each call of each group: the
+first when all members are ready for the call, the second when it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from topologies.arrays import IntArray
+from workloads.training.program.program import Program
+
+OWN = 0
+"""Column of ``Layout.offset`` that holds a rank's first op; exchange e has column e + 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Places of the ops of each row of a program, and of the joins of each group.
+
+    Attributes
+    ----------
+    ops : int
+        Ops of all ranks.
+    total : int
+        Ops and joins.
+    offset : int64 array (rows, 1 + exchanges)
+        First op of a rank, and first join of its group in each exchange.
+    """
+
+    ops: int
+    total: int
+    offset: IntArray
+
+    def joins(self, program: Program, number: int, column: IntArray) -> IntArray:
+        """Return the part of a column that belongs to the joins of an exchange, (groups, joins)."""
+        exchange = program.exchanges[number]
+        shape = len(exchange.members), 2 * exchange.calls
+        first = int(self.offset[exchange.members[0, 0], number + 1])
+        return column[first : first + shape[0] * shape[1]].reshape(shape)
+
+
+def lay_out(program: Program) -> Layout:
+    """Return the places of the ops of all rows and of the joins of all groups."""
+    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
+    base = np.cumsum(length) - length
+    offset = np.full((len(program), 1 + len(program.exchanges)), -1, np.int64)
+    offset[:, OWN] = base
+    ops = at = int(length.sum())
+    for number, exchange in enumerate(program.exchanges, start=1):
+        groups = len(exchange.members)
+        joins = at + 2 * exchange.calls * np.arange(groups)
+        offset[exchange.members, number] = joins[:, None]
+        at += 2 * exchange.calls * groups
+    return Layout(ops, at, offset)
+
+
+def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
+    """Return the exchange and the call of each op of each stage; -1 for an op without exchange."""
+    lengths = [len(stream.ops) for stream in program.streams]
+    calls: list[tuple[IntArray, IntArray]] = [
+        (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
+    ]
+    for number, shared in enumerate(program.exchanges):
+        for role in program.roles(shared):
+            exchange, call = calls[role.stage]
+            exchange[role.ops] = number
+            call[role.ops] = np.arange(shared.calls)
+    return calls
+
+
+def by_step(program: Program, column: IntArray) -> list[IntArray]:
+    """Return a column of the program's steps for the ops of each stage."""
+    return [column[stream.ops.step] for stream in program.streams]
+
+
+def tile(
+    program: Program,
+    layout: Layout,
+    column: IntArray,
+    of_stage: list[IntArray],
+    more: IntArray | None = None,
+) -> None:
+    """Write into a column, for every row, the values that all ranks of its stage share.
+
+    Parameters
+    ----------
+    program : Program
+    layout : Layout
+    column : int array (ops and joins,)
+        Column that is written.
+    of_stage : list of int array (ops of the stage,)
+        Values for each stage.
+    more : int array (rows,), optional
+        Number that is added to the values of each row.
+    """
+    # Consecutive rows of one stage are written at once, as indices of all ops would take longer to
+    # compute, and more memory, than the column itself.
+    bounds = np.flatnonzero(np.diff(program.stage, prepend=-1, append=-1))
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        values = of_stage[program.stage[low]]
+        begin = int(layout.offset[low, OWN])
+        part = column[begin : begin + (high - low) * len(values)].reshape(high - low, len(values))
+        part[:] = values
+        if more is not None:
+            part += more[low:high, None].astype(column.dtype)

@@ -1,0 +1,142 @@
+"""One schedule of the ops of all ranks and of the collectives that they call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.merge import common
+from cluster_sim.schedule.routines import Routines
+from cluster_sim.schedule.table import JOIN, NO_RESOURCE, Edges, Flows, Resources, Schedule
+from topologies.arrays import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Called:
+    """One collective of one group, and its calls.
+
+    Attributes
+    ----------
+    pattern : Schedule
+        Schedule of the collective.
+    join : int64 array (calls,)
+        First of the two joins of each call, at which the collective starts.
+    """
+
+    pattern: Schedule
+    join: IntArray
+
+    def __len__(self) -> int:
+        return len(self.pattern) + 1
+
+
+def with_routines(
+    collectives: Schedule, called: list[Called], communications: IntArray
+) -> tuple[Schedule, Routines]:
+    """Return a schedule of the ops of ranks, then of each collective and the join that ends it.
+
+    Parameters
+    ----------
+    collectives : Schedule
+        Ops of ranks, with every collective as one op.
+    called : list of Called
+        Collectives that stand behind them.
+    communications : int64 array
+        Ops of ``collectives`` that become joins, as a called collective takes their time.
+    """
+    kind, duration, resource = (
+        column.copy()
+        for column in (collectives.kind, collectives.duration_ps, collectives.resource)
+    )
+    kind[communications] = JOIN
+    duration[communications], resource[communications] = 0, NO_RESOURCE
+    patterns = [call.pattern for call in called]
+    first = np.cumsum([len(collectives), *map(len, called)])
+    tables, places = _fabric(collectives.resources, patterns)
+    held = [
+        np.append(place, NO_RESOURCE)[pattern.resource]
+        for pattern, place in zip(patterns, places, strict=True)
+    ]
+    columns = OpColumns(
+        kind=_behind(kind, [pattern.kind for pattern in patterns], JOIN),
+        resource=_behind(resource, held, NO_RESOURCE),
+        duration_ps=_behind(duration, [pattern.duration_ps for pattern in patterns], 0),
+        size_bytes=_behind(collectives.size_bytes, [pattern.size_bytes for pattern in patterns], 0),
+        priority=_behind(collectives.priority, [pattern.priority for pattern in patterns], 0),
+    )
+    routines = Routines(
+        first,
+        np.concatenate([np.empty(0, np.int64), *(call.join for call in called)]),
+        np.repeat(np.arange(len(called)), [len(call.join) for call in called]),
+    )
+    return schedule(
+        columns,
+        edges=_edges(collectives.edges, patterns, first),
+        resources=tables,
+        flows=_flows(collectives.flows, patterns, first, places),
+    ), routines
+
+
+def _behind(outside: IntArray, parts: list[IntArray], end: int) -> IntArray:
+    """Column of the ops outside of routines, then of each routine and of its last join."""
+    last = np.full(1, end, outside.dtype)
+    both = (column for part in parts for column in (part.astype(outside.dtype, copy=False), last))
+    return np.concatenate([outside, *both])
+
+
+def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, list[IntArray]]:
+    """Resources of ranks, then those of collectives, each once, and the latter's new numbers."""
+    # Most patterns share one table of resources, which is compared by identity.
+    tables = {id(pattern.resources): pattern.resources for pattern in patterns}
+    if not tables:
+        return streams, []
+    held, numbers = common(list(tables.values()))
+    number = dict(zip(tables, numbers, strict=True))
+    whole = Resources.concat([streams, held])
+    return whole, [len(streams) + number[id(pattern.resources)] for pattern in patterns]
+
+
+def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
+    """Edges of the ops outside, then of each routine, whose last ops lead to its join."""
+    ptr, dst = [outside.ptr], [outside.dst]
+    lag_ps, starts = [outside.lag_ps], [outside.start_mask()]
+    at = len(outside)
+    for pattern, begin in zip(patterns, first.tolist(), strict=False):
+        edges, end = pattern.edges, len(pattern)
+        leaving = np.diff(edges.ptr)
+        # An op that nothing of the routine waits for gets an edge to the join that ends it.
+        last = np.flatnonzero(leaving == 0)
+        leaving[last] = 1
+        behind = at + np.cumsum(np.append(leaving, 0))
+        place = edges.ptr[last]
+        ptr.append(behind)
+        dst.append((np.insert(edges.dst, place, end) + begin).astype(np.int32))
+        lag_ps.append(np.insert(edges.lag_ps, place, 0))
+        starts.append(np.insert(edges.start_mask(), place, False))
+        at = int(behind[-1])
+    from_start = np.concatenate(starts)
+    return Edges(
+        np.concatenate(ptr),
+        np.concatenate(dst),
+        np.concatenate(lag_ps),
+        from_start if from_start.any() else None,
+    )
+
+
+def _flows(
+    outside: Flows, patterns: list[Schedule], first: IntArray, places: list[IntArray]
+) -> Flows:
+    """Flows of the ops outside, then of each routine."""
+    tables = [pattern.flows for pattern in patterns]
+    widths = [np.diff(table.ptr) for table in (outside, *tables)]
+    ops = [table.op + begin for table, begin in zip(tables, first.tolist(), strict=False)]
+    held = [place[table.resource] for table, place in zip(tables, places, strict=True)]
+    return Flows(
+        np.concatenate([outside.op, *ops]).astype(np.int32),
+        np.concatenate([table.cap_bytes_per_s for table in (outside, *tables)]),
+        np.concatenate([[0], np.cumsum(np.concatenate(widths))]).astype(np.int64),
+        np.concatenate([outside.resource, *held]).astype(np.int32),
+        np.concatenate([table.weight for table in (outside, *tables)]),
+    )
