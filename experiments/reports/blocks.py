@@ -15,7 +15,6 @@ from experiments.figures.training import NAMES
 from experiments.reports.formatting import (
     STATISTICS,
     constants,
-    format_interval,
     heading,
     table_text,
     text_columns,
@@ -24,15 +23,11 @@ from experiments.reports.formatting import (
     with_index,
 )
 from topologies.errors import InputError
-from topologies.units import format_seconds
-from workloads.confidence.interval import Interval
 
 Block = dict[str, Any]
 MOST_ROWS = 500
 ADDITIVE = ("_s", "_ps", "_hours")
 """Units of objects whose parts are shares of a whole."""
-EDGE = 0.12
-"""Room on either side of an interval that is drawn."""
 
 
 def table(
@@ -138,9 +133,11 @@ def parts_table(key: str, value: Mapping[str, Any]) -> Block:
 
 
 def plain_text(name: str, value: Any) -> str:
-    """An input or a result in one line: a file by path and digest, a list as JSON."""
+    """An input or a result in one line: a file by path and digest, words in a row, else JSON."""
     if isinstance(value, dict) and value.keys() == {"path", "sha256"}:
         return f"{value['path']} (sha256 {str(value['sha256'])[:12]}…)"
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
     return json.dumps(value) if isinstance(value, dict | list) else value_text(name, value)
 
 
@@ -178,24 +175,3 @@ def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str =
     ]
     shares = ", ".join(f"{line['name']} {line['text']} ({line['percent']})" for line in lines)
     return {"kind": "stack", "parts": lines, "alt": f"A bar of {heading(name)}: {shares}."}
-
-
-def interval_block(interval: Mapping[str, Any], middle_s: float) -> Block:
-    """Interval of a predicted time as a band, with the time marked in it."""
-    ends = Interval(float(interval["low"]), float(interval["high"]), float(interval["level"]))
-    if not ends.high > ends.low:
-        raise InputError("the interval has no width")
-    span = (ends.high - ends.low) / (1 - 2 * EDGE)
-    first = ends.low - EDGE * span
-    ends_text = format_interval(ends).strip("()")
-    return {
-        "kind": "interval",
-        "alt": f"Predicted {format_seconds(middle_s)}, {ends_text}.",
-        "left": f"{100 * EDGE:.2f}",
-        "width": f"{100 * (1 - 2 * EDGE):.2f}",
-        "right": f"{100 * (1 - EDGE):.2f}",
-        "at": f"{min(100.0, max(0.0, 100 * (middle_s - first) / span)):.2f}",
-        "low": format_seconds(ends.low),
-        "middle": format_seconds(middle_s),
-        "high": format_seconds(ends.high),
-    }

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.figures.training import NAMES
+from experiments.reports.certainty import ends_text, interval_at, value_at
 from experiments.reports.formatting import heading, number, value_text
 from topologies.units import format_bytes, format_rate, format_seconds
 
@@ -24,6 +25,8 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
              "simulated", "usd_per_million_tokens"),
     "serve": ("ttft_s.p50", "ttft_s.p99", "tpot_s.p50", "tpot_s.p99", "tokens_per_s",
               "slo_attainment"),
+    "run-job": ("goodput", "failures", "iteration_s", "tokens", "checkpoint_interval_s",
+                "usd_per_million_tokens"),
     "fleet": ("slo_attainment", "training_chip_hours", "inference_chip_hours", "moving_chip_hours",
               "cost_usd", "energy_joules"),
     "lend": ("confidence", "lent_unit_hours", "reclaim_latency_s", "training_tokens", "usd"),
@@ -37,11 +40,6 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 OF_A_COLLECTIVE = (
     "time_s", "busbw_bytes_per_s", "lower_bound_s", "algorithm", "ranks", "semantics"
 )  # fmt: skip
-INTERVALS = {
-    "iteration_s": "interval", "rows.0.iteration_s": "interval",
-    "ttft_s.p50": "interval", "tpot_s.p50": "tpot_interval",
-}  # fmt: skip
-"""Places of predicted times, and the key of the results that holds the interval of each."""
 
 
 class Answer(NamedTuple):
@@ -91,10 +89,10 @@ def answers(command: str, results: Document, table: pd.DataFrame | None) -> list
             return []
     first = []
     for place in ANSWERS.get(command, ()):
-        value = _at(results, place)
+        value = value_at(results, place)
         if value is not None and not isinstance(value, Mapping | list):
             name = place.removeprefix("rows.0.")
-            interval = _ends_text(name, _interval_at(results, place))
+            interval = ends_text(name, interval_at(command, results, place))
             first.append(Answer(heading(name), value_text(name, value), interval))
     return first
 
@@ -102,39 +100,8 @@ def answers(command: str, results: Document, table: pd.DataFrame | None) -> list
 def _collective_answers(row: Any) -> list[Answer]:
     """Numbers of one size of a collective; only its time has an interval."""
     first = [Answer(heading(name), value_text(name, row[name])) for name in OF_A_COLLECTIVE]
-    time = first[0]._replace(interval=_ends_text("time_s", row))
+    time = first[0]._replace(interval=ends_text("time_s", row))
     return [time, *first[1:]]
-
-
-def _at(results: Document, place: str) -> Any:
-    """Value at a place such as ``rows.0.mfu``; None where there is nothing."""
-    value: Any = results
-    for step in place.split("."):
-        if isinstance(value, list) and value and step == "0":
-            value = value[0]
-        else:
-            value = value.get(step) if isinstance(value, Mapping) else None
-    return value
-
-
-def _interval_at(results: Document, place: str) -> Any:
-    """Interval of the number at a place: one of its own, or an entry of the predicted time's."""
-    name = place.removeprefix("rows.0.")
-    key = INTERVALS.get(place, f"{name}_interval")
-    return results[key] if key in results else _at(results, f"interval.{name}")
-
-
-def _ends_text(name: str, ends: Any) -> str:
-    """Interval of a number as it stands below the number; empty where there is none."""
-    try:
-        low, high = float(ends["low"]), float(ends["high"])
-    except FAULTS:
-        return ""
-    if not low < high:
-        return ""
-    # An end is not known to more than three digits.
-    lowest, highest = (value_text(name, float(f"{end:.3g}")) for end in (low, high))
-    return f"80 %: {lowest} – {highest}" if lowest != highest else ""
 
 
 def _train(results: Document) -> str:
@@ -167,6 +134,13 @@ def _serve(results: Document) -> str:
         f"{results['model']} on {_chips(results)}: half of the requests see their first token "
         f"within {format_seconds(first['p50'])}, then one every {format_seconds(later['p50'])}; "
         f"{results['slo_attainment']:.1%} keep the limits"
+    )
+
+
+def _run_job(results: Document) -> str:
+    return (
+        f"{results['model']} on {_chips(results)} computes for {results['goodput']:.1%} of "
+        f"{results['days']:g} days, with {results['failures']:.1f} failures"
     )
 
 
@@ -262,6 +236,7 @@ SENTENCES: Mapping[str, Callable[[Document], str]] = {
     "train": _train,
     "plan": _plan,
     "serve": _serve,
+    "run-job": _run_job,
     "fleet": _fleet,
     "lend": _lend,
     "replay": _replay,

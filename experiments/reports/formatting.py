@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -115,6 +116,8 @@ def value_text(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, bool) or not isinstance(value, Real):
         return str(value)
+    if value in (math.inf, -math.inf):
+        return "∞" if value == math.inf else "−∞"
     if not -LARGEST <= value <= LARGEST:  # type: ignore[operator]
         return "beyond 1e300"
     unit = unit_of(f"_{name}")

@@ -23,12 +23,12 @@ from experiments.reports.blocks import (
     Block,
     document_blocks,
     frame_blocks,
-    interval_block,
     parts_table,
     plain_text,
     stack,
     table,
 )
+from experiments.reports.certainty import basis, interval_band
 from experiments.reports.findings import FAULTS, answers, finding
 from experiments.reports.formatting import value_text
 from experiments.reports.reproduce import changed_inputs, command_line
@@ -162,7 +162,8 @@ def _sections(
         if item.get("kind") == "figure" and not drawn:
             yield _shown(item, lambda item: _figure(folder, item))
     yield _section("Memory of a rank", _memory(results))
-    yield _section("How sure it is", _interval(results), _basis(results))
+    command = str(record.get("command"))
+    yield _section("How sure it is", _band(command, results), basis(command, results))
     sources = []
     for item in contents:
         if item.get("kind") == "table":
@@ -230,29 +231,12 @@ def _memory(results: Mapping[str, Any]) -> list[Block]:
         return []
 
 
-def _interval(results: Mapping[str, Any]) -> list[Block]:
-    """The interval of the time that stands first."""
+def _band(command: str, results: Mapping[str, Any]) -> list[Block]:
+    """The interval of the number that stands first."""
     try:
-        if "iteration_s" in results:
-            middle = results["iteration_s"]
-        elif "ttft_s" in results:
-            middle = results["ttft_s"]["p50"]
-        else:
-            middle = results["rows"][0]["iteration_s"]
-        return [interval_block(results["interval"], float(middle))]
+        return [interval_band(command, results)]
     except SHOWN_FAULTS:
         return []
-
-
-def _basis(results: Mapping[str, Any]) -> str:
-    interval = results.get("interval")
-    if not isinstance(interval, dict):
-        return ""
-    try:
-        share = f"{float(interval['level']):.0%}"
-    except SHOWN_FAULTS:
-        return ""
-    return f"{share} of measurements would lie in this band. Basis: {interval.get('basis', '')}."
 
 
 def _provenance(results: Mapping[str, Any]) -> list[Block]:

@@ -14,10 +14,12 @@ from matplotlib.figure import Figure
 
 from experiments.cli.main import app, run
 from experiments.figures.layout import settle
+from experiments.reports.certainty import basis, interval_band
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
 from experiments.reports.hover import description, headline, hover
 from experiments.reports.reproduce import command_line
 from experiments.reports.run_record import read_record
+from topologies.errors import InputError
 
 RESULTS: dict[str, dict[str, Any]] = {
     "train": {
@@ -33,6 +35,9 @@ RESULTS: dict[str, dict[str, Any]] = {
     "serve": {
         "model": "m", "cluster": "c", "chips": 1, "ttft_s": {"p50": 0.06}, "tpot_s": {"p50": 0.007},
         "slo_attainment": 0.999,
+    },
+    "run-job": {
+        "model": "m", "cluster": "c", "chips": 8, "goodput": 0.988, "days": 30.0, "failures": 11.25
     },
     "fleet": {
         "cluster": "c", "policy": "clock", "training_chip_hours": 1.0, "chip_hours": 4.0,
@@ -54,6 +59,7 @@ SAID = {
     "next 1 are as good within the error",
     "serve": "m on c: half of the requests see their first token within 60 ms, then one every "
     "7 ms; 99.9% keep the limits",
+    "run-job": "m on c (8 chips) computes for 98.8% of 30 days, with 11.2 failures",
     "fleet": "c under the clock policy trains 25% of its chip-hours and serves 99.94% of the "
     "requests in time",
     "lend": "10 unit-hours can be lent tonight at 0.95 confidence, in 1 windows",
@@ -63,7 +69,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("command", sorted(SENTENCES))
-def test_results_are_told_in_a_sentence(command: str) -> None:
+def test_results_become_a_sentence(command: str) -> None:
     assert finding(command, RESULTS[command], None) == SAID[command]
     assert finding(command, {}, None) == ""
     assert all(answer.value for answer in answers(command, RESULTS[command], None))
@@ -94,7 +100,28 @@ def test_numbers_stand_with_the_intervals_that_the_results_give() -> None:
     assert answers("plan", plan, None) == answers("train", train, None)[:2]
 
 
-def test_tables_are_told_in_a_sentence() -> None:
+def test_the_interval_of_a_job_is_drawn_about_its_goodput_and_not_about_its_step() -> None:
+    results = {
+        "goodput": 0.988, "iteration_s": 10.95,
+        "interval": {
+            "level": 0.8, "low": 0.98, "high": 0.99, "basis": "16 runs",
+            "tokens": {"low": 1e9, "high": 3e9},
+        },
+        "tokens": 2e9,
+    }  # fmt: skip
+    band = interval_band("run-job", results)
+    assert (band["low"], band["middle"], band["high"]) == ("98 %", "goodput 98.8 %", "99 %")
+    assert 12 < float(band["at"]) < 88
+    assert basis("run-job", results) == "80% of runs would lie in this band. Basis: 16 runs."
+    assert [answer for answer in answers("run-job", results, None) if answer.interval] == [
+        ("goodput", "98.8 %", "80 %: 98 % – 99 %"),
+        ("tokens", "2,000,000,000", "80 %: 1,000,000,000 – 3,000,000,000"),
+    ]
+    with pytest.raises(InputError, match="no interval"):
+        interval_band("topology", results)
+
+
+def test_tables_become_a_sentence() -> None:
     collective = pd.DataFrame({
         "collective": "all-reduce", "cluster": "ring:8", "algorithm": ["ring", "rdh", "ring"],
         "size_bytes": [1024, 2**20, 2**20], "time_s": [1e-6, 2e-6, 1e-6],

@@ -271,7 +271,7 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
         ("reclaim_latency_s.n", 24_658, "24,658"),
         ("x", float("nan"), "-"),
         ("x", None, "-"),
-        ("x", float("inf"), "beyond 1e300"),
+        ("x", float("inf"), "∞"),
         ("x", -(10**400), "beyond 1e300"),
         ("x", True, "True"),
         ("s", 2.0, "2 s"),

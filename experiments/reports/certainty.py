@@ -1,0 +1,114 @@
+"""How sure a run's answer is: the intervals in its results, as texts and as a band."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.reports.blocks import Block
+from experiments.reports.formatting import heading, value_text
+from topologies.errors import InputError
+
+Document = Mapping[str, Any]
+
+INTERVAL_OF: Mapping[str, str] = {
+    "train": "iteration_s",
+    "plan": "rows.0.iteration_s",
+    "replay": "iteration_s",
+    "serve": "ttft_s.p50",
+    "run-job": "goodput",
+    "fleet": "unit_capacity_requests_per_s",
+}
+"""Place of the number that the key ``interval`` of a command's results is about."""
+INTERVAL_KEYS = {"tpot_s.p50": "tpot_interval"}
+"""Keys of other intervals whose name does not follow from the name of their number."""
+SIMULATED = ("run-job",)
+"""Commands whose interval holds simulated runs and not measurements."""
+EDGE = 0.12
+"""Share of the drawing that is left free on either side of the band."""
+
+
+def value_at(results: Document, place: str) -> Any:
+    """Value at a place such as ``rows.0.mfu``; None where there is nothing."""
+    value: Any = results
+    for step in place.split("."):
+        if isinstance(value, list) and value and step == "0":
+            value = value[0]
+        else:
+            value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def interval_at(command: str, results: Document, place: str) -> Any:
+    """Interval of the number at a place, None where the results give none.
+
+    It is the results' ``interval`` for the number which that is about. Others have a key of their
+    own, such as ``tokens_per_s_interval``, or an entry in ``interval``.
+    """
+    if INTERVAL_OF.get(command) == place:
+        return results.get("interval")
+    name = place.removeprefix("rows.0.")
+    separate = results.get(INTERVAL_KEYS.get(place, f"{name}_interval"))
+    return value_at(results, f"interval.{name}") if separate is None else separate
+
+
+def ends_text(name: str, interval: Any) -> str:
+    """Interval of a number as it stands below the number; empty where it has none, or is a point.
+
+    Examples
+    --------
+    >>> ends_text("time_s", {"low": 0.01888, "high": 0.0251})
+    '80 %: 18.9 ms – 25.1 ms'
+    """
+    try:
+        ends = float(interval["low"]), float(interval["high"])
+        level = float(interval["level"]) if "level" in interval else 0.8
+    except (KeyError, TypeError, ValueError, IndexError):
+        return ""
+    # An end is not known to more than three digits.
+    low, high = (value_text(name, float(f"{end:.3g}")) for end in ends)
+    return f"{100 * level:.0f} %: {low} – {high}" if low != high else ""
+
+
+def interval_band(command: str, results: Document) -> Block:
+    """The interval of a command's first number as a band, with the number marked in it.
+
+    Raises
+    ------
+    InputError
+        When the results have no interval of that number, or it has no width.
+    """
+    place = INTERVAL_OF.get(command, "")
+    interval, middle = results.get("interval"), value_at(results, place)
+    if not isinstance(interval, Mapping) or middle is None:
+        raise InputError(f"results of {command} have no interval")
+    name, low, high = place.removeprefix("rows.0."), float(interval["low"]), float(interval["high"])
+    if not high > low:
+        raise InputError("the interval has no width")
+    span = (high - low) / (1 - 2 * EDGE)
+    first = low - EDGE * span
+    shown = f"{heading(name)} {value_text(name, middle)}"
+    return {
+        "kind": "interval",
+        "alt": f"Predicted {shown}, {ends_text(name, interval)}.",
+        "left": f"{100 * EDGE:.2f}",
+        "width": f"{100 * (1 - 2 * EDGE):.2f}",
+        "right": f"{100 * (1 - EDGE):.2f}",
+        "at": f"{min(100.0, max(0.0, 100 * (middle - first) / span)):.2f}",
+        "low": value_text(name, low),
+        "middle": shown,
+        "high": value_text(name, high),
+    }
+
+
+def basis(command: str, results: Document) -> str:
+    """One sentence on what the interval holds, and where its width comes from; empty for none."""
+    interval = results.get("interval")
+    if not isinstance(interval, Mapping):
+        return ""
+    try:
+        share = f"{float(interval['level']):.0%}"
+    except (KeyError, TypeError, ValueError):
+        return ""
+    held = "runs" if command in SIMULATED else "measurements"
+    return f"{share} of {held} would lie in this band. Basis: {interval.get('basis', '')}."
