@@ -68,6 +68,7 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
 def curve_figure(result: JobResult) -> Figure:
     """Draw goodput against the time between checkpoints, with the best, Daly's and the chosen."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
@@ -85,6 +86,9 @@ def curve_figure(result: JobResult) -> Figure:
         label = f"{name}: {format_seconds(round(seconds, 1))}"
         axes.axvline(seconds / 60, color="black", ls=style, lw=1, label=label)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("computing time between checkpoints [min]")
     axes.set_ylabel("goodput [% of the time]")
     axes.set_title("Goodput against the time between checkpoints, simulated", loc="left")

@@ -1,4 +1,4 @@
-"""How sure a run's answer is: the intervals in its results, as texts and as a band."""
+"""Intervals in the results of a run, as texts and as a band: how sure its answer is."""
 
 from __future__ import annotations
 
