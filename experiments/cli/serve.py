@@ -258,7 +258,7 @@ def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
         ]
         for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
     ]
-    title = f"{document['model']} on {document['chips']} chips of {document['cluster']}"
+    title = f"{document['model']} on {_chips(document)}"
     print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
     facts = [
         ["requests", f"{document['requests']:,}"],
@@ -342,7 +342,7 @@ def _write(
         }
     )
     title = (
-        f"{document['model']} on {document['chips']} chips of {document['cluster']}: "
+        f"{document['model']} on {_chips(document)}: "
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
@@ -350,3 +350,8 @@ def _write(
     run.table("metrics", frame, title="Requests", parquet=True)
     if ranking:
         ranking.write(run, "the median time to the first token")
+
+
+def _chips(document: Mapping[str, Any]) -> str:
+    count = document["chips"]
+    return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}"

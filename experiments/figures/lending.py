@@ -43,7 +43,7 @@ def loan_figure(loan: Loan) -> Figure:
             where="post",
             color="#2f855a" if chosen else str(shade),
             lw=2.8 if chosen else 1.2,
-            label=f"{level:.4g}{remark}" + ("" if units.any() else ": no chips"),
+            label=f"{100 * level:.4g} %{remark}" + ("" if units.any() else ": no chips"),
         )
     whole = loan.terms.units * thousands
     top.axhline(whole, color="black", lw=0.8, ls=":", label="the whole fleet")
@@ -54,8 +54,8 @@ def loan_figure(loan: Loan) -> Figure:
     top.set_xlabel(f"time from {loan.begin:%A %d %B %Y}, UTC")
     top.legend(title="confidence", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     top.set_title(
-        f"Tonight {loan.unit_hours * loan.terms.chips_per_unit:,.0f} chip-hours can be lent at "
-        f"confidence {loan.question.confidence:.4g}",
+        f"Tonight {loan.unit_hours * loan.terms.chips_per_unit:,.0f} chip-hours can be lent with "
+        f"{100 * loan.question.confidence:.4g} % confidence",
         loc="left",
     )
     frame = loan.frame()
@@ -97,7 +97,7 @@ def lead_figure(leads: pd.DataFrame) -> Figure:
         colour = (0.18, 0.52, 0.35, float(shade))
         chips = line["chips"] / 1000.0
         axes.plot(place, chips, color=colour, marker="o", lw=2)
-        axes.lines[-1].set_label(f"{level:.4g}" + ("" if chips.any() else ": no chips"))
+        axes.lines[-1].set_label(f"{100 * level:.4g} %" + ("" if chips.any() else ": no chips"))
     hours = leads["lead_hours"].unique()
     axes.set_xticks(np.arange(len(hours)), [f"{hour} h" for hour in hours])
     axes.set_ylim(0, None)

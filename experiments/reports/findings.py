@@ -155,8 +155,8 @@ def _fleet(results: Document) -> str:
 def _lend(results: Document) -> str:
     lent = sum(_unit_hours(window) for window in results["windows"])
     return (
-        f"{number(lent)} unit-hours can be lent tonight at {results['confidence']:.4g} confidence, "
-        f"in {len(results['windows'])} windows"
+        f"{number(lent)} unit-hours can be lent tonight with {100 * results['confidence']:.4g} % "
+        "confidence"
     )
 
 

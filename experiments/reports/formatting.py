@@ -63,7 +63,8 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
 
 
 RATIOS = {
-    "mfu", "hfu", "share", "efficiency", "attainment", "utilisation", "error", "regret", "goodput",
+    "attainment", "confidence", "efficiency", "error", "goodput", "hfu", "mfu", "regret", "share",
+    "utilisation",
 }  # fmt: skip
 """Words in the name of a number without a unit that is told in per cent."""
 

@@ -62,7 +62,7 @@ SAID = {
     "run-job": "m on c (8 chips) computes for 98.8% of 30 days, with 11.2 failures",
     "fleet": "c under the clock policy trains 25% of its chip-hours and serves 99.94% of the "
     "requests in time",
-    "lend": "10 unit-hours can be lent tonight at 0.95 confidence, in 1 windows",
+    "lend": "10 unit-hours can be lent tonight with 95 % confidence",
     "replay": "A chakra trace of 8 ranks takes 20 us on ring:8, 2.00 times as long as recorded",
     "topology": "c: 64 chips, 1 TB/s a chip within a domain",
 }

@@ -171,5 +171,5 @@ def test_the_command_answers(tmp_path: Path) -> None:
 def test_the_figure_names_the_confidence() -> None:
     loan = lend(_units(TRACES["calm"]), "2024-01-01T00:00", Night("06:00"), Terms(1000))
     top, bottom = loan_figure(loan).axes
-    assert "0.95 (asked)" in top.get_legend_handles_labels()[1]
+    assert "95 % (asked)" in top.get_legend_handles_labels()[1]
     assert "could have been lent" in bottom.get_legend_handles_labels()[1]
