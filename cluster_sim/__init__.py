@@ -84,9 +84,10 @@ _PLACES = {
     "train": "workloads.training.front:train",
     "validate": "experiments.validation.front:validate",
 }
-"""Module of each name, and what it is called there; nothing after the colon for a module."""
+"""Where each public name is defined, as ``module:attribute``; a module has no attribute."""
 
 
+# Before anything is loaded: a foreign package called "workloads" would fail far from the cause.
 check_neighbours(__file__)
 
 
@@ -96,7 +97,7 @@ def __getattr__(name: str) -> Any:
     module, _, attribute = _PLACES[name].partition(":")
     loaded = importlib.import_module(module)
     value = getattr(loaded, attribute) if attribute else loaded
-    globals()[name] = value
+    globals()[name] = value  # Python comes here only for names that the module does not have yet
     return value
 
 

@@ -1,8 +1,8 @@
 """Files and directories that appear whole or not at all.
 
-What is being written stands beside its target under a hidden name with the host and the process
-that writes it. A process that is killed leaves that behind; whoever writes to the same target
-next takes it away.
+A writer works on a hidden sibling of its target, whose name holds the host and the process, and
+renames it when it is complete. A process that is killed leaves the sibling behind; the next writer
+of the same target on that host removes it.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from pathlib import Path
 from topologies.errors import InputError
 
 PART = ".part"
+"""Suffix of a file or directory that is being written."""
 OLD = ".old"
-"""Ending of an earlier directory while a new one takes its place."""
+"""Suffix of an earlier directory while a new one takes its place."""
 GZIP_LEVEL = 2
-"""A timeline takes two thirds of the time of level 3, for three hundredths more bytes."""
+"""Compression level; on a timeline it takes two thirds of the time of level 3 for 3% more bytes."""
 GZIP_WINDOW = 31
-"""Bits by which zlib is asked for the largest window, and for the head and end of a gzip file."""
+"""zlib's ``wbits``: 15 for the largest window, and 16 for the header and trailer of a gzip file."""
 
 
 def unfinished(path: Path) -> Path:
-    """Return the name under which this process writes what becomes ``path``."""
+    """Return the hidden path that this process writes to before it becomes ``path``."""
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}{PART}")
 
 
 def remove_orphans(path: Path) -> None:
     """Remove unfinished copies of ``path`` that dead processes of this host left behind."""
-    begin = f".{path.name}.{_host()}-"
+    prefix = f".{path.name}.{_host()}-"
     try:
         names = os.listdir(path.parent)
     except OSError:
         return
     for name in names:
-        number, ending = os.path.splitext(name.removeprefix(begin))
-        if not name.startswith(begin) or ending not in (PART, OLD) or not number.isdecimal():
+        process, suffix = os.path.splitext(name.removeprefix(prefix))
+        if not name.startswith(prefix) or suffix not in (PART, OLD) or not process.isdecimal():
             continue
-        left = path.with_name(name)
-        if _lives(int(number)):
+        orphan = path.with_name(name)
+        if _is_alive(int(process)):
             continue
-        if ending == OLD and not path.exists():  # killed between two renames: nothing is lost
-            left.rename(path)
+        if suffix == OLD and not path.exists():  # killed between two renames: nothing is lost
+            orphan.rename(path)
         else:
-            _remove(left)
+            _remove(orphan)
 
 
 @contextmanager
@@ -119,35 +120,35 @@ def whole_files(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_in_faults(path: Path) -> Iterator[None]:
-    """Name a target, not its hidden name, in the system's fault about it.
-
-    A disk that is full gives no name by itself.
+    """Name the target, and not its hidden sibling, in errors of the operating system.
 
     Raises
     ------
     OSError
-        With ``path``, or a file below it, as its file name.
+        With ``path``, or a file below it, as its file name. A full disk names no file by itself.
+    InputError
+        For an error without a number, as pyarrow raises it.
     """
     try:
         yield
     except OSError as fault:
-        if fault.errno is None:  # as of Arrow
+        if fault.errno is None:
             raise InputError(f"{path} cannot be written: {fault}. Choose another place.") from None
-        named = str(path) if fault.filename is None else str(fault.filename)
-        reason = named.replace(str(unfinished(path)), str(path))
-        raise OSError(fault.errno, fault.strerror, reason) from None
+        hidden = str(path) if fault.filename is None else str(fault.filename)
+        target = hidden.replace(str(unfinished(path)), str(path))
+        raise OSError(fault.errno, fault.strerror, target) from None
 
 
 def _host() -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())[:40]
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 only asks whether the process exists
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # another user's
+    except OSError:  # it exists, but belongs to another user
         return True
     return True
 

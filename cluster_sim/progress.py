@@ -1,4 +1,4 @@
-"""Progress of what takes longer than two seconds: bars on a terminal, one line in a notebook."""
+"""Progress of tasks of more than two seconds: bars on a terminal, one line in a notebook."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-Tell = Callable[[str, int, int], None]
-"""Function that takes the name of some work, how much of it is done, and how much there is."""
+Report = Callable[[str, int, int], None]
+"""Function that takes the name of a task, the units of work done, and those there are in all."""
 PATIENCE_S = 2.0
+"""Time before the first bar appears: a quick command prints nothing but its answer [s]."""
 
 
 @contextmanager
-def telling(*, quiet: bool) -> Iterator[Tell]:
-    """Give a function that is told how far things are and draws a bar for each of them.
+def progress_bars(*, quiet: bool) -> Iterator[Report]:
+    """Give a function that reports the progress of tasks and draws a bar for each.
 
-    Nothing is drawn in the first two seconds, when ``quiet``, or where nobody watches: neither a
-    terminal behind stderr nor a notebook.
+    Nothing is drawn in the first two seconds, when ``quiet``, or where nobody watches: when stderr
+    is no terminal and this is no notebook.
     """
     if quiet or not (sys.stderr.isatty() or in_notebook()):
         yield lambda _what, _done, _whole: None
         return
-    bars = _cell() if in_notebook() else _bars()
-    begun, started = time.monotonic(), False
+    bars = _notebook_line() if in_notebook() else _terminal_bars()
+    begun, is_drawn = time.monotonic(), False
 
-    def tell(what: str, done: int, whole: int) -> None:
-        nonlocal started
-        bars.update(what, done, whole)
-        if not started and time.monotonic() - begun > PATIENCE_S:
+    def report(task: str, done: int, total: int) -> None:
+        nonlocal is_drawn
+        bars.update(task, done, total)
+        if not is_drawn and time.monotonic() - begun > PATIENCE_S:
             bars.start()
-            started = True
+            is_drawn = True
 
     try:
-        yield tell
+        yield report
     finally:
         bars.stop()
 
 
-def progress(items: Sequence[Any], what: str, *, quiet: bool) -> Iterator[Any]:
-    """Yield the items, and show how many are done."""
-    with telling(quiet=quiet) as tell:
+def progress(items: Sequence[Any], task: str, *, quiet: bool) -> Iterator[Any]:
+    """Yield the items, and draw a bar of how many are done."""
+    with progress_bars(quiet=quiet) as report:
         for done, item in enumerate(items):
-            tell(what, done, len(items))
+            report(task, done, len(items))
             yield item
-        tell(what, len(items), len(items))
+        report(task, len(items), len(items))
 
 
 def in_notebook() -> bool:
@@ -59,61 +60,62 @@ def in_notebook() -> bool:
 
 
 class _Terminal:
-    """Bars on stderr."""
+    """Progress bars on stderr, one for each task."""
 
     def __init__(self, bars: Progress):
         self.bars = bars
         self.tasks = dict[str, "TaskID"]()
 
-    def update(self, what: str, done: int, whole: int) -> None:
-        """Move the bar of a thing."""
-        if what not in self.tasks:
-            self.tasks[what] = self.bars.add_task(what, total=whole)
-        self.bars.update(self.tasks[what], completed=done, total=whole)
+    def update(self, task: str, done: int, total: int) -> None:
+        """Advance the progress bar of a task, which is added with its first report."""
+        if task not in self.tasks:
+            self.tasks[task] = self.bars.add_task(task, total=total)
+        self.bars.update(self.tasks[task], completed=done, total=total)
 
     def start(self) -> None:
-        """Begin to draw."""
+        """Begin to draw the bars."""
         self.bars.start()
 
     def stop(self) -> None:
-        """Take the bars away."""
+        """Remove the bars from the terminal."""
         self.bars.stop()
 
 
-class _Cell:
-    """One line of HTML below a notebook's cell."""
+class _Notebook:
+    """One line of HTML below a notebook's cell, for the task that reported last."""
 
     def __init__(self, display: Any, html: Any):
         self.display, self.html = display, html
         self.handle: Any = None
-        self.shown = 0.0
+        self.updated = 0.0
 
-    def update(self, what: str, done: int, whole: int) -> None:
-        """Move the bar, at most five times a second."""
-        if self.handle is not None and time.monotonic() - self.shown > 0.2:
+    def update(self, task: str, done: int, total: int) -> None:
+        """Advance the progress bar, at most five times a second."""
+        # Each update is a message to the browser; a loop would flood it.
+        if self.handle is not None and time.monotonic() - self.updated > 0.2:
             from html import escape
 
-            bar = f'<progress value="{done}" max="{whole}"></progress>'
-            self.handle.update(self.html(f"{bar} {escape(what)} {done:,}/{whole:,}"))
-            self.shown = time.monotonic()
+            bar = f'<progress value="{done}" max="{total}"></progress>'
+            self.handle.update(self.html(f"{bar} {escape(task)} {done:,}/{total:,}"))
+            self.updated = time.monotonic()
 
     def start(self) -> None:
-        """Begin to draw."""
+        """Begin to draw the line."""
         self.handle = self.display(self.html(""), display_id=True)
 
     def stop(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self.handle is not None:
             self.handle.update(self.html(""))
 
 
-def _cell() -> _Cell:
+def _notebook_line() -> _Notebook:
     from IPython.display import HTML, display
 
-    return _Cell(display, HTML)
+    return _Notebook(display, HTML)
 
 
-def _bars() -> _Terminal:
+def _terminal_bars() -> _Terminal:
     from rich.console import Console
     from rich.progress import (
         BarColumn,

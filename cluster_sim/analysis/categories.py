@@ -1,4 +1,4 @@
-"""The time of each rank by category: every picosecond goes to the first active category."""
+"""Tables of each rank's time by category; every picosecond counts for one category alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster_sim.analysis.category_times import (
     by_group,
     categories_of,
     category_times,
-    waiting,
+    idle_gaps,
 )
 from cluster_sim.analysis.intervals import attribute_ps
 from cluster_sim.analysis.stretches import end_of_run_ps
@@ -20,18 +20,18 @@ from cluster_sim.trace.trace import Trace
 def time_by_category(
     trace: Trace, order: Order, *, by: str = "rank", what: str = "what", rest: str = "idle"
 ) -> pd.DataFrame:
-    """Give every picosecond of every rank to the first category of a list that is active.
+    """Divide each rank's time among categories, to the first of a list that is active.
 
     Parameters
     ----------
     trace : Trace
     order : list of str, or mapping of str to list of str
-        Names of the label ``what``, first things first; or categories, each with its names.
-        Ops under other names are passed over.
+        Names of the label ``what``, those that take precedence first; or categories, each with
+        its names. Ops with other names are left out.
     by, what : str
-        Labels: whose time is counted, and what is going on.
+        Labels of the schedule: that whose values have rows, and that which gives the category.
     rest : str
-        Name of the time with nothing of the list on.
+        Name of the time in which no category of the list is active.
 
     Returns
     -------
@@ -54,13 +54,19 @@ def time_by_category(
 
 
 def overlap(trace: Trace, order: Order, *, by: str = "rank", what: str = "what") -> pd.DataFrame:
-    """Time of each category that is hidden behind those before it in the list, rank by rank.
+    """Divide the time of each category into exposed time and time hidden behind earlier ones.
+
+    Parameters
+    ----------
+    trace, order, by, what
+        As in :func:`time_by_category`.
 
     Returns
     -------
     DataFrame
-        Index (``by``, ``category``). ``active_ps``: the category was on; ``exposed_ps``: and
-        nothing before it in the list; ``overlapped_ps``: and something before it too [ps].
+        Index (``by``, ``category``). ``active_ps``: time in which the category was active;
+        ``exposed_ps``: the part of it in which no category before it in the list was;
+        ``overlapped_ps``: the rest [ps].
     """
     times = category_times(trace, order, by=by, what=what)
     index = pd.MultiIndex.from_product([times.groups, times.names], names=[by, "category"])
@@ -70,15 +76,16 @@ def overlap(trace: Trace, order: Order, *, by: str = "rank", what: str = "what")
 
 
 def waits(trace: Trace, *, by: str = "rank") -> pd.DataFrame:
-    """Times at which each rank had nothing running, and the op whose start ended each of them.
+    """List the gaps in which a rank had no op running, and the op whose start ended each gap.
 
     Returns
     -------
     DataFrame
-        One row a gap, in order of ``by`` and time. ``by``; ``op``: the first to start after the
-        gap, -1 at the end of the run; ``start_ps``, ``end_ps``, ``wait_ps`` [ps].
+        One row for each gap, in order of ``by`` and time: the column ``by``; ``op``, the first to
+        start after the gap, -1 at the end of the run; ``start_ps``, ``end_ps`` and their
+        difference ``wait_ps`` [ps].
     """
-    idle, op, values = waiting(trace, by=by)
+    idle, op, values = idle_gaps(trace, by=by)
     columns = {
         by: np.asarray(values)[idle.group],
         "op": op,

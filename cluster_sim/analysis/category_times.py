@@ -1,4 +1,4 @@
-"""Times of categories and of waiting, group by group, as arrays: what the tables are made of."""
+"""Times of categories and gaps of each group of ops, as arrays from which tables are made."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 Order = Sequence[str] | Mapping[str, Sequence[str]]
-"""Categories, first things first: names of a label, or category → names that belong to it."""
+"""Categories, those that take precedence first: names of a label, or category → its names."""
 
 
 @dataclass(frozen=True, eq=False)
 class CategoryTimes:
-    """Time of each category in each group, such as a rank.
+    """Time of each category in each group of ops, such as the ops of a rank.
 
     Attributes
     ----------
     groups : array or list (groups,)
-        Value of the label of each group.
+        Value of the label by which ops are grouped, for each group.
     names : list of str
-        Names of the categories, first things first.
+        Names of the categories, those that take precedence first.
     active_ps, exposed_ps : int64 array (groups, categories)
-        Time in which the category was on, and nothing before it in the list was [ps].
+        Time in which a category was active, and in which it was the first of the list to be [ps].
     """
 
     groups: Any
@@ -48,23 +48,23 @@ class CategoryTimes:
 def category_times(
     trace: Trace, order: Order, *, by: str = "rank", what: str = "what"
 ) -> CategoryTimes:
-    """Time that each group had each category active, first or hidden behind those before it."""
+    """Measure how long each category was active in each group, and how long it was the first."""
     names, running, code = categories_of(trace, order, what)
     groups, values = by_group(trace, by, running)
     first, active = shares_ps(groups, code, len(names), end_of_run_ps(trace))
     return CategoryTimes(values, names, active, first[:, : len(names)])
 
 
-def waiting(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any]:
-    """Times at which each group had nothing running.
+def idle_gaps(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any]:
+    """Find the gaps in which no op of a group was running.
 
     Returns
     -------
-    Intervals
-        In order of group and time.
-    int array (gaps,)
-        The op that is the first to start after the gap, -1 at the end of the run.
-    array or list (groups,)
+    gaps : Intervals
+        The gaps, in order of group and time.
+    op : int array (gaps,)
+        First op of the group to start after each gap, -1 at the end of the run.
+    values : array or list (groups,)
         Value of the label of each group.
     """
     ran = stretches(trace)
@@ -74,16 +74,19 @@ def waiting(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any
 
 
 def categories_of(trace: Trace, order: Order, what: str) -> tuple[list[str], Stretches, IntArray]:
-    """Return the categories, all stretches and the category of each; one more number means none."""
+    """Return the categories, all stretches of ops, and the number of each stretch's category.
+
+    A stretch of no category has the number after the last.
+    """
     label = label_of(trace, what)
     if not isinstance(label, Codes):
         raise InputError(f"label {what} holds numbers; give a label of names.")
     members = order if isinstance(order, Mapping) else {name: [name] for name in order}
-    place: dict[str, int] = {}
+    number: dict[str, int] = {}
     for k, names in enumerate(members.values()):
         for name in names:
-            place.setdefault(name, k)
-    code_of = np.array([place.get(name, len(members)) for name in label.names], np.uint16)
+            number.setdefault(name, k)  # a name in two categories counts for the first
+    code_of = np.array([number.get(name, len(members)) for name in label.names], np.uint16)
     ran = stretches(trace)
     return list(members), ran, code_of[label.code[ran.op]]
 

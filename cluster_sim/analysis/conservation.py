@@ -1,4 +1,4 @@
-"""Laws that every trace keeps, whatever the engine: the checks that tests run after each run."""
+"""Conservation laws that every trace keeps, whatever the engine; tests check them after runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cluster_sim.trace.trace import Trace
 from topologies.arrays import BoolArray, IntArray
 
 ROUNDING = 1 + 1e-9
-"""Slack of what is reckoned in floating point."""
+"""Relative slack for quantities that are computed in floating point."""
 
 
 def violations(trace: Trace, *, faults: bool = False) -> list[str]:
-    """Broken conservation laws, one line each; an empty list when all hold.
+    """List the conservation laws that a trace breaks, one line each; empty when all hold.
 
     Checked are: ready is the latest of the edges (rule 2); nothing starts before it is ready;
     joins end when ready and fixed ops last their duration (rule 5); no slot is used twice and none
@@ -30,8 +30,8 @@ def violations(trace: Trace, *, faults: bool = False) -> list[str]:
     ----------
     trace : Trace
     faults : bool
-        The run had faults: durations, free slots, the order of starts, rates and edges from starts
-        are not held against it.
+        Whether the run had faults, under which durations, free slots, the order of starts, rates
+        and edges from starts need not keep the laws and are not checked.
 
     Examples
     --------
@@ -45,10 +45,11 @@ def violations(trace: Trace, *, faults: bool = False) -> list[str]:
     broken = [*_readiness(trace, faults), *_order(trace), *_slots(trace)]
     if faults:
         return broken
-    return [*broken, *_durations(trace), *_idle_slots(trace), *_turns(trace), *_rates(trace)]
+    return [*broken, *_durations(trace), *_idle_slots(trace), *_start_order(trace), *_rates(trace)]
 
 
 def _first(bad: BoolArray, text: str) -> Iterator[str]:
+    """Yield a line with the number of bad ops and the first of them, if there are any."""
     if bad.any():
         yield f"{np.count_nonzero(bad):,} ops, first op {int(np.argmax(bad))}: {text}"
 
@@ -89,36 +90,39 @@ def _durations(trace: Trace) -> Iterator[str]:
 
 
 def _slots(trace: Trace) -> Iterator[str]:
-    resource, instant, held = _occupancy(trace, _holding(trace))
-    over = held > trace.schedule.resources.slots[resource]
+    resource, instant, holders = _occupancy(trace, _holding(trace))
+    over = holders > trace.schedule.resources.slots[resource]
     if over.any():
         k = int(np.argmax(over))
         name = trace.schedule.resources.names(resource[k : k + 1])[0]
-        yield f"{name}: {held[k]} ops hold it at {instant[k]} ps, more than its slots"
+        yield f"{name}: {holders[k]} ops hold it at {instant[k]} ps, more than its slots"
 
 
 def _idle_slots(trace: Trace) -> Iterator[str]:
-    """Rule 3: the time with a free slot must not grow between an op's readiness and its start."""
+    """Check rule 3: no slot of a resource is free between an op's readiness and its start.
+
+    The time with a free slot, summed from the start of the run, must be the same at both.
+    """
     schedule, times = trace.schedule, trace.times
     ops = np.flatnonzero((schedule.resource >= 0) & (times.start_ps > times.ready_ps))
     if not len(ops):
         return
-    resource, instant, held = _occupancy(trace, _holding(trace))
+    resource, instant, holders = _occupancy(trace, _holding(trace))
     length = np.diff(instant, append=instant[-1:])
     length[np.flatnonzero(resource[1:] != resource[:-1])] = 0
-    free = np.where(held < schedule.resources.slots[resource], length, 0)
+    free = np.where(holders < schedule.resources.slots[resource], length, 0)
     free_before = np.concatenate([[0], np.cumsum(free)])
-    waited = [
+    free_until = [
         _free_until(resource, instant, free, free_before, schedule.resource[ops], at[ops])
         for at in (times.ready_ps, times.start_ps)
     ]
     idle = np.zeros(len(schedule), np.bool_)
-    idle[ops] = waited[1] > waited[0]
+    idle[ops] = free_until[1] > free_until[0]
     yield from _first(idle, "waits although a slot of its resource is free")
 
 
-def _turns(trace: Trace) -> Iterator[str]:
-    """Rule 4: among ops of one resource and priority those ready first have started first."""
+def _start_order(trace: Trace) -> Iterator[str]:
+    """Check rule 4: among ops of one resource and priority those ready first start first."""
     schedule, times = trace.schedule, trace.times
     ops = np.flatnonzero((schedule.resource >= 0) & (times.ready_ps >= 0))
     order = np.lexsort((ops, times.ready_ps[ops], schedule.priority[ops], schedule.resource[ops]))
@@ -133,7 +137,7 @@ def _turns(trace: Trace) -> Iterator[str]:
 
 
 def _rates(trace: Trace) -> Iterator[str]:
-    """Rule 7, as far as starts and ends show it: work done, compared with caps and capacities."""
+    """Check rule 7 as far as starts and ends show it: bytes moved against caps and capacities."""
     schedule, times, flows = trace.schedule, trace.times, trace.schedule.flows
     row = np.flatnonzero(times.end_ps[flows.op] >= 0)
     if not len(row):
@@ -145,9 +149,9 @@ def _rates(trace: Trace) -> Iterator[str]:
     np.minimum.at(most, flow, schedule.resources.capacity[resource] / weight)
     op = flows.op[row]
     lasted = (times.end_ps - times.start_ps)[op]
-    hasty = np.zeros(len(schedule), np.bool_)
-    hasty[op] = schedule.size_bytes[op] * (PS_PER_S / most[row]) > lasted * ROUNDING
-    yield from _first(hasty, "is faster than its cap or its path")
+    too_fast = np.zeros(len(schedule), np.bool_)
+    too_fast[op] = schedule.size_bytes[op] * (PS_PER_S / most[row]) > lasted * ROUNDING
+    yield from _first(too_fast, "is faster than its cap or its path")
     moved = schedule.size_bytes[flows.op[flow]] * weight
     carried = np.bincount(resource, moved, len(schedule.resources))
     span = (times.end_ps[op].max() - times.start_ps[op].min()) / PS_PER_S
@@ -157,18 +161,25 @@ def _rates(trace: Trace) -> Iterator[str]:
 
 
 def _holding(trace: Trace) -> Stretches:
+    """Return the stretches of time for which ops held a slot."""
     ran = stretches(trace)
     holds = (trace.schedule.resource[ran.op] >= 0) & (ran.end_ps > ran.start_ps)
     return Stretches(ran.op[holds], ran.start_ps[holds], ran.end_ps[holds])
 
 
 def _occupancy(trace: Trace, ran: Stretches) -> tuple[IntArray, IntArray, IntArray]:
-    """Resources, instants, and the ops held from then on; ends go before starts (rule 5)."""
+    """Return each change of the number of ops on a resource, by resource and time.
+
+    Returns
+    -------
+    resource, instant, holders : int array (changes,)
+        Resource, instant of the change [ps], and number of ops that hold a slot from then on.
+    """
     held = trace.schedule.resource[ran.op]
     resource = np.concatenate([held, held])
     instant = np.concatenate([ran.end_ps, ran.start_ps])
     change = np.repeat(np.array([-1, 1]), len(held))
-    order = np.lexsort((change, instant, resource))
+    order = np.lexsort((change, instant, resource))  # ends go before starts (rule 5)
     return resource[order], instant[order], np.cumsum(change[order])
 
 
@@ -177,20 +188,34 @@ def _free_until(
     instant: IntArray,
     free: IntArray,
     free_before: IntArray,
-    of: IntArray,
-    at: IntArray,
+    queried: IntArray,
+    until: IntArray,
 ) -> IntArray:
-    """Time with a free slot on each resource ``of`` up to ``at``, from its first event on [ps]."""
-    first = np.searchsorted(resource, of)
-    # Events of a resource are in order of time, so a rank of (resource, time) finds the last one.
-    keys = np.concatenate([instant, at])
+    """Sum the time with a free slot on each of some resources up to an instant [ps].
+
+    Parameters
+    ----------
+    resource, instant : int array (changes,)
+        Changes of the occupancy, from :func:`_occupancy`.
+    free : int array (changes,)
+        Time from each change to the next in which a slot is free [ps].
+    free_before : int array (changes + 1,)
+        Sum of ``free`` over the changes before each.
+    queried, until : int array (rows,)
+        Resource, and instant up to which its free time is summed [ps].
+    """
+    first = np.searchsorted(resource, queried)
+    # Changes are in order of resource and time, so (resource, rank of the time) finds the last.
+    keys = np.concatenate([instant, until])
     _, rank = np.unique(keys, return_inverse=True)
     span = int(rank.max()) + 1
-    events = resource.astype(np.int64) * span + rank[: len(instant)]
-    k = np.searchsorted(events, of.astype(np.int64) * span + rank[len(instant) :], side="right") - 1
+    changes = resource.astype(np.int64) * span + rank[: len(instant)]
+    wanted = queried.astype(np.int64) * span + rank[len(instant) :]
+    k = np.searchsorted(changes, wanted, side="right") - 1
     before_any = k < first
     k = np.maximum(k, first)
-    part = np.where(free[k] > 0, at - instant[k], 0)
-    # Before its first event a resource is free: count that as time of its own, from instant 0.
-    early = np.where(before_any, at - instant[first], 0)
-    return np.asarray(free_before[k] + np.where(before_any, early, part))
+    since_change = np.where(free[k] > 0, until - instant[k], 0)
+    # Before its first change a resource is free: a difference of two results still counts that
+    # time, which is negative here because sums begin at the first change.
+    early = np.where(before_any, until - instant[first], 0)
+    return np.asarray(free_before[k] + np.where(before_any, early, since_change))

@@ -1,4 +1,4 @@
-"""The critical path: the chain of ops, each of which could not start before the last one let it."""
+"""The critical path: the chain of ops and waits that gave a run its length."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from cluster_sim.trace.trace import Trace
 from topologies.arrays import BoolArray, IntArray
 
 BLOCK_OPS = 2**20
-"""Ops whose edges are looked at together."""
+"""Ops whose edges are examined at once, to bound the memory of the arrays in between."""
 
 BEGIN, EDGE, START_EDGE, RESOURCE, REVIVAL = "begin", "edge", "start-edge", "resource", "revival"
 
 
 def critical_path(trace: Trace) -> pd.DataFrame:
-    """Walk back from the op that ended last, by edge or by resource, to the beginning.
+    """Walk back from the op that ended last, from cause to cause, to the beginning of the run.
 
-    An op that started when it was ready waited for the edge that made it ready; one that started
-    later waited for the op that left its resource at that instant. Of several the smallest op
-    number is taken.
+    An op that started when it was ready waited for the edge that made it ready; an op that started
+    later waited for the op that left its resource at that instant. Of several such ops the walk
+    takes the one with the smallest number.
 
     Returns
     -------
     DataFrame
-        In order of time, index ``op``; the columns of :meth:`Trace.frame`, and ``after``: the op
-        waited for (-1 for none); ``because``: ``begin``, ``edge``, ``start-edge``, ``resource``,
-        or ``revival`` of a dead resource; ``lag_ps``: from that op's end (start, for a start-edge)
-        to this start [ps]; ``on_path_ps``: from this start until what the next op waited for [ps];
-        ``share`` of the run. All of ``lag_ps`` and ``on_path_ps`` sum to the run exactly.
+        One row for each op of the path in order of time, index ``op``. The columns of
+        :meth:`Trace.frame`, and ``after``: the op that this one waited for, -1 for none;
+        ``because``: ``begin``, ``edge``, ``start-edge``, ``resource``, or ``revival`` of a dead
+        resource; ``lag_ps``: from the end of that op (its start, for a start-edge) to the start of
+        this one [ps]; ``on_path_ps``: from the start of this op to the event that the next op
+        waited for [ps], and the same in seconds as ``on_path_s``; ``share`` of the run. The sum of
+        ``lag_ps`` and ``on_path_ps`` over all rows is the length of the run exactly.
     """
     if not trace.total_ps:
         return _table(trace, [], [], [])
@@ -55,30 +57,32 @@ def critical_path(trace: Trace) -> pd.DataFrame:
 def _cause(
     trace: Trace, op: int, enabler: IntArray, by_start: BoolArray, holders: _Holders
 ) -> tuple[str, int]:
+    """Return the reason why an op started when it did, and the op that it waited for or -1."""
     times = trace.times
     if times.start_ps[op] > times.ready_ps[op]:
-        before = holders.left_at(int(trace.schedule.resource[op]), int(times.start_ps[op]), op)
-        return (RESOURCE, before) if before >= 0 else (REVIVAL, -1)
+        resource, start_ps = int(trace.schedule.resource[op]), int(times.start_ps[op])
+        previous = holders.ended_at(resource, start_ps, op)
+        return (RESOURCE, previous) if previous >= 0 else (REVIVAL, -1)
     if enabler[op] < 0:
         return BEGIN, -1
     return (START_EDGE if by_start[op] else EDGE), int(enabler[op])
 
 
 def _enabling_edges(trace: Trace) -> tuple[IntArray, BoolArray]:
-    """The smallest op whose edge made each op ready (-1: none), and whether by its start."""
+    """Return the smallest op whose edge made each op ready, -1 for none, and whether by its start."""
     schedule, times = trace.schedule, trace.times
     edges = schedule.edges
     enabler = np.full(len(schedule), -1, np.int64)
     by_start = np.zeros(len(schedule), np.bool_)
     for low, high in _blocks_backwards(schedule):
-        picked = slice(int(edges.ptr[low]), int(edges.ptr[high]))
+        block = slice(int(edges.ptr[low]), int(edges.ptr[high]))
         source = np.repeat(np.arange(low, high), np.diff(edges.ptr[low : high + 1]))
-        starts = None if edges.from_start is None else edges.from_start[picked]
+        starts = None if edges.from_start is None else edges.from_start[block]
         since = times.end_ps[source]
         if starts is not None:
             since = np.where(starts, times.start_ps[source], since)
-        target = edges.dst[picked]
-        tight = (since >= 0) & (since + edges.lag_ps[picked] == times.ready_ps[target])
+        target = edges.dst[block]
+        tight = (since >= 0) & (since + edges.lag_ps[block] == times.ready_ps[target])
         # Later assignments win, so going backwards leaves the smallest source.
         rows = np.flatnonzero(tight)[::-1]
         enabler[target[rows]] = source[rows]
@@ -92,7 +96,7 @@ def _blocks_backwards(schedule: Schedule) -> Iterator[tuple[int, int]]:
 
 
 class _Holders:
-    """Ops that left a resource at an instant; a resource is sorted by end at its first use."""
+    """Ops by the resource that they held and by their end; sorted for a resource when needed."""
 
     def __init__(self, trace: Trace):
         self._trace = trace
@@ -104,15 +108,15 @@ class _Holders:
         )
         self._by_end: dict[int, IntArray] = {}
 
-    def left_at(self, resource: int, instant_ps: int, other_than: int) -> int:
-        """Smallest op that ended on the resource at the instant, -1 for none."""
+    def ended_at(self, resource: int, instant_ps: int, other_than: int) -> int:
+        """Return the smallest other op that ended on a resource at an instant, -1 for none."""
         end = self._trace.times.end_ps
         if resource not in self._by_end:
             ops = self._ops[self._bounds[resource] : self._bounds[resource + 1]]
             self._by_end[resource] = ops[np.argsort(end[ops], kind="stable")]
-        held = self._by_end[resource]
-        first, last = np.searchsorted(end[held], [instant_ps, instant_ps + 1])
-        others = held[first:last]
+        by_end = self._by_end[resource]
+        first, last = np.searchsorted(end[by_end], [instant_ps, instant_ps + 1])
+        others = by_end[first:last]
         others = others[others != other_than]
         return int(others[0]) if len(others) else -1
 
@@ -122,6 +126,7 @@ def _table(trace: Trace, ops: list[int], because: list[str], after: list[int]) -
     reason = np.array(because, "U10")
     start, end = times.start_ps[path], times.end_ps[path]
     by_start = reason == START_EDGE
+    # The path leaves an op at its end, or at its start where a start-edge leads on.
     leave = end.copy()
     leave[:-1][by_start[1:]] = start[:-1][by_start[1:]]
     lag = start.copy()

@@ -1,4 +1,4 @@
-"""Algebra of half-open time intervals by group, exact in integers, by arrays and compiled passes.
+"""Unions, gaps and shares of half-open time intervals by group, exact in integers.
 
 A group is whatever time is counted for, usually a rank; intervals of one group may overlap. The
 rows of a group are sorted by start once; the length of a union is then one running maximum, and
@@ -17,19 +17,21 @@ from cluster_sim.engine.jit import compiled
 from topologies.arrays import BoolArray, IntArray
 
 BLOCK_ROWS = 2**20
-"""Rows worked on at once: enough for numpy, few enough for the processor's cache."""
+"""Rows processed at once: enough for numpy, few enough for the processor's cache."""
 TYPES = (np.int32, np.int64, np.int64)
-"""Types of groups, starts and ends for which the passes over rows are compiled."""
+"""Types of groups, starts and ends for which the loops over rows are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones count for nothing.
+    """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones have no effect.
 
     Attributes
     ----------
     group, start_ps, end_ps : int array (rows,)
+        Group, start and end of each interval [ps].
     groups : int
+        Number of groups, some of which may have no interval.
     """
 
     group: IntArray
@@ -42,7 +44,7 @@ class Intervals:
 
 
 def union_ps(intervals: Intervals) -> IntArray:
-    """Time in which at least one interval of a group is active [ps], int64 (groups,).
+    """Return the time in which at least one interval of a group is active [ps], int64 (groups,).
 
     Examples
     --------
@@ -56,22 +58,23 @@ def union_ps(intervals: Intervals) -> IntArray:
 def attribute_ps(
     intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
 ) -> IntArray:
-    """Give every instant of every group to the first category that is active.
+    """Attribute each group's time to categories, every instant to the first that is active.
 
     Parameters
     ----------
     intervals : Intervals
     category : int array (rows,)
-        0 … categories − 1; the smaller goes first.
+        Category of each interval, 0 … categories − 1; the smaller takes precedence.
     categories : int
     total_ps : int, optional
-        Length of each group's time [ps], from 0; by default the latest end. Nothing after it
-        counts.
+        Length of each group's time from 0 [ps], by default the latest end; what comes after is
+        not counted.
 
     Returns
     -------
     int64 array (groups, categories + 1)
-        [ps]; the last column is the time with nothing on. Each row sums to ``total_ps`` exactly.
+        Time of each category [ps]; the last column is the time in which none is active. Each row
+        sums to ``total_ps`` exactly.
 
     Examples
     --------
@@ -85,20 +88,19 @@ def attribute_ps(
 def shares_ps(
     intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
 ) -> tuple[IntArray, IntArray]:
-    """Give every instant to the first active category, and say how long each is active in all.
+    """Attribute time to the first active category, and measure how long each is active in all.
 
     Parameters
     ----------
     intervals, category, categories, total_ps
-        As in :func:`attribute_ps`. Rows of other categories, from ``categories`` on, are passed
-        over.
+        As in :func:`attribute_ps`. Rows whose category is ``categories`` or more are left out.
 
     Returns
     -------
     first : int64 array (groups, categories + 1)
-        As from :func:`attribute_ps` [ps].
+        Time in which a category is the first that is active, as from :func:`attribute_ps` [ps].
     active : int64 array (groups, categories)
-        Time in which a category is on, first or not [ps].
+        Time in which a category is active at all [ps].
 
     Examples
     --------
@@ -126,7 +128,7 @@ def shares_ps(
 
 
 class _Spans(NamedTuple):
-    """Columns of intervals with the category of each, in the types that passes are compiled for."""
+    """Columns of intervals with the category of each, in the types that loops are compiled for."""
 
     group: IntArray
     start_ps: IntArray
@@ -135,7 +137,7 @@ class _Spans(NamedTuple):
 
 
 class _Unions(NamedTuple):
-    """Lengths of unions while rows are passed over in order of group and start.
+    """Lengths of unions while a loop goes through rows in order of group and start.
 
     Attributes
     ----------
@@ -153,7 +155,7 @@ class _Unions(NamedTuple):
 
 
 def merged(intervals: Intervals) -> Intervals:
-    """Join intervals of a group that touch or overlap; the result is in order of group and start.
+    """Merge intervals of a group that touch or overlap; the result is in order of group and start.
 
     Examples
     --------
@@ -166,14 +168,14 @@ def merged(intervals: Intervals) -> Intervals:
 
 
 def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
-    """Times of each group from 0 to ``total_ps`` in which none of its intervals is active.
+    """Find the gaps of each group from 0 to ``total_ps`` in which none of its intervals is active.
 
     Returns
     -------
-    Intervals
-        In order of group and time.
-    int array (gaps,)
-        The row that starts where the gap ends, the smallest of several; -1 at ``total_ps``.
+    gaps : Intervals
+        The gaps, in order of group and time.
+    row : int array (gaps,)
+        The interval that starts where each gap ends, the smallest of several; -1 at ``total_ps``.
 
     Examples
     --------
@@ -189,16 +191,18 @@ def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
     row = np.insert(first_row, after, -1)
     start = np.zeros(len(end), np.int64)
     start[1:] = np.insert(busy.end_ps, after, 0)[:-1]
-    real = end > start
-    return Intervals(group[real], start[real], end[real], intervals.groups), row[real]
+    is_gap = end > start
+    return Intervals(group[is_gap], start[is_gap], end[is_gap], intervals.groups), row[is_gap]
 
 
 def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
-    """Merged intervals, and for each the smallest row that starts where it starts."""
+    """Return merged intervals, and for each the smallest row that starts where it starts."""
     total = int(intervals.end_ps.max(initial=0))
     pieces: list[tuple[IntArray, ...]] = [(np.empty(0, np.int64),) * 4]
     for rows in _blocks(intervals, intervals.end_ps > intervals.start_ps, total):
         group = intervals.group[rows]
+        # Groups are laid one behind the other on one axis of time, so that a single running
+        # maximum serves them all.
         base = (group.astype(np.int64) - int(group[0])) * (total + 1)
         begin = base + intervals.start_ps[rows]
         reach = np.maximum.accumulate(base + intervals.end_ps[rows])
@@ -215,9 +219,9 @@ def _pieces(intervals: Intervals) -> tuple[Intervals, IntArray]:
 
 
 def _blocks(intervals: Intervals, counted: BoolArray, total: int) -> Iterator[IntArray]:
-    """Yield the rows that count, by group and start, in blocks of whole groups."""
+    """Yield the rows that are counted, by group and start, in blocks of whole groups."""
     order, bounds = _by_group(intervals, counted)
-    most_groups = max(1, 2**62 // (total + 1))
+    most_groups = max(1, 2**62 // (total + 1))  # keys of group and start must fit in 64 bits
     low = 0
     while low < len(bounds) - 1:
         high = int(np.searchsorted(bounds, bounds[low] + BLOCK_ROWS, side="right")) - 1
@@ -226,13 +230,14 @@ def _blocks(intervals: Intervals, counted: BoolArray, total: int) -> Iterator[In
         if len(rows):
             key = (intervals.group[rows].astype(np.int64) - low) * (total + 1)
             key += np.minimum(intervals.start_ps[rows], total)
-            # Ops are numbered nearly in the order of their starts: runs that need but be merged.
+            # Ops are numbered nearly in the order of their starts; a stable sort (timsort) only
+            # merges such runs.
             yield rows[np.argsort(key, kind="stable")]
         low = high
 
 
 def _by_group(intervals: Intervals, counted: BoolArray) -> tuple[IntArray, IntArray]:
-    """Return the rows that count in order of group, and the first row of each group."""
+    """Return the rows that are counted in order of group, and where each group begins."""
     group = np.ascontiguousarray(intervals.group, TYPES[0])
     bounds = np.zeros(intervals.groups + 1, np.int64)
     _count(group, counted, bounds[1:])
@@ -280,7 +285,10 @@ def _cover(rows: IntArray, spans: _Spans, total: int, unions: _Unions) -> None:
 
 
 def stable_order(codes: IntArray) -> IntArray:
-    """Rows ordered by a small non-negative code, equals in place: 16 bits at a time (radix)."""
+    """Return the order of rows by small non-negative codes, equal ones in place.
+
+    Sorts 16 bits at a time, for which numpy has a radix sort.
+    """
     if np.all(codes[1:] >= codes[:-1]):
         return np.arange(len(codes))
     if codes.dtype.itemsize <= 2:

@@ -52,11 +52,12 @@ def resource_use(trace: Trace) -> pd.DataFrame:
     table, run_ps = trace.schedule.resources, end_of_run_ps(trace)
     busy, ops = _busy_ps(trace)
     moved = _resource_bytes(trace)
-    # Of what a resource could have done in the run: time in its slots, or work if only shared.
+    # Utilisation compares time in slots, or the work of a resource that is only shared, with the
+    # most that was possible in the run.
     shared_only = (table.slots == 0) & (table.capacity > 0)
     done = np.where(shared_only, moved * float(PS_PER_S), busy)
-    could = np.where(shared_only, table.capacity, table.slots) * float(run_ps)
-    use = np.divide(done, could, out=np.zeros(len(table)), where=could > 0)
+    possible = np.where(shared_only, table.capacity, table.slots) * float(run_ps)
+    use = np.divide(done, possible, out=np.zeros(len(table)), where=possible > 0)
     return pd.DataFrame(
         {
             "kind": categorical(table.kind, table.kinds),
@@ -86,7 +87,7 @@ def kind_use(trace: Trace) -> pd.DataFrame:
     DataFrame
         One row for each ``kind`` (the index): the number of ``resources``; ``ops``, ``busy_s`` [s]
         and ``bytes`` [B], summed over them; ``mean_utilisation`` and ``max_utilisation`` (0 to 1)
-        over all of them; and ``busiest``, the name of the resource with the latter.
+        over all of them; and ``busiest``, the name of the resource with the highest utilisation.
 
     Examples
     --------
@@ -114,7 +115,8 @@ def kind_use(trace: Trace) -> pd.DataFrame:
 def node_bytes(trace: Trace) -> pd.DataFrame:
     """Bytes that left and reached each node over links, from the ops that ended.
 
-    What a switch receives it must send on; a chip of a symmetric collective sends what it receives.
+    A switch sends on all that it receives; a chip of a symmetric collective sends as much as it
+    receives.
 
     Parameters
     ----------
@@ -200,7 +202,7 @@ def label_use(trace: Trace, by: str) -> pd.DataFrame:
 
 
 def summary(trace: Trace) -> pd.DataFrame:
-    """The run in a few numbers.
+    """Summarise the run in a few numbers.
 
     Parameters
     ----------
@@ -238,7 +240,7 @@ def summary(trace: Trace) -> pd.DataFrame:
 
 
 def _busy_ps(trace: Trace) -> tuple[IntArray, IntArray]:
-    """Busy time [ps] and number of ops that held each resource."""
+    """Return the busy time [ps] and the number of ops that held each resource."""
     schedule, ran = trace.schedule, stretches(trace)
     held = schedule.resource[ran.op]
     holds = held != NO_RESOURCE
@@ -249,7 +251,7 @@ def _busy_ps(trace: Trace) -> tuple[IntArray, IntArray]:
 
 
 def _resource_bytes(trace: Trace) -> IntArray:
-    """Bytes of the ops that ended, by the slot that they held and the shares that they crossed."""
+    """Sum the bytes of ops that ended on the resources that they held or crossed, (resources,)."""
     schedule = trace.schedule
     ended = trace.times.status == DONE
     moved = np.zeros(len(schedule.resources), np.int64)
@@ -272,5 +274,5 @@ def _node_name(node: int, switches_from: int) -> str:
 
 
 def __dir__() -> list[str]:
-    """Names of the tables, for completion."""
+    """List the tables alone, for completion in notebooks."""
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""Stretches of time for which ops ran, and labels as groups of ops: what measures are made of."""
+"""Stretches of time in which ops ran, and labels as groups of ops, from which measures are made."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from topologies.errors import InputError, suggestion
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """Each stretch of time for which an op ran: ops that ended, still run, or were lost.
+    """Stretches of time in which ops ran, also those that were lost or still ran at the end.
 
     Attributes
     ----------
     op : int array (stretches,)
     start_ps, end_ps : int64 array (stretches,)
-        Ops that still ran when the run was cut short end at that instant [ps].
+        Start and end [ps]; ops that still ran when the run was cut short end at that instant.
     """
 
     op: IntArray
@@ -32,7 +32,7 @@ class Stretches:
 
 
 def stretches(trace: Trace) -> Stretches:
-    """Stretches of all ops and lost attempts; busy time is the sum of their lengths (rule 8)."""
+    """Return the stretches of all ops and lost attempts, whose sum is busy time (rule 8)."""
     times, lost = trace.times, trace.times.attempts
     if not len(lost) and bool((times.status == DONE).all()):
         return Stretches(np.arange(len(trace), dtype=np.int32), times.start_ps, times.end_ps)
@@ -47,14 +47,14 @@ def stretches(trace: Trace) -> Stretches:
 
 
 def end_of_run_ps(trace: Trace) -> int:
-    """Instant up to which the run was followed [ps]: its latest end, or where it was stopped."""
+    """Return when the run was over [ps]: its latest end, or the instant at which it was stopped."""
     stopped = trace.times.stopped_ps
     latest = int(max(trace.total_ps, trace.times.attempts.end_ps.max(initial=0)))
     return latest if stopped is None else max(stopped, latest)
 
 
 def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntArray]:
-    """A label as codes 0 … n − 1 of its n values, and the values, in order.
+    """Return a label as codes 0 … n − 1 of its n values, and the values, in order.
 
     Raises
     ------
@@ -65,6 +65,7 @@ def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntAr
     if isinstance(column, Codes):
         return column.code, column.names
     low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    # np.unique sorts; where values are small, to count them takes a fraction of the time.
     if low < 0 or high > 4 * len(column):
         values, code = np.unique(column, return_inverse=True)
         return code, values
@@ -76,12 +77,12 @@ def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntAr
 
 
 def label_of(trace: Trace, name: str) -> Label:
-    """A label of the schedule.
+    """Return a label of the schedule.
 
     Raises
     ------
     InputError
-        When there is none of that name.
+        When the schedule has no label of that name.
     """
     labels = trace.schedule.labels
     if name not in labels:

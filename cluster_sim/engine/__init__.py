@@ -1,4 +1,4 @@
-"""Engines: they find when each op of a schedule starts and ends, by the rules of time.
+"""Engines, which find when each op of a schedule starts and ends, by the rules of time.
 
 The reference engine defines the rules in SimPy; the fast engine is compiled and gives the same
 integers.
@@ -51,28 +51,28 @@ def simulate(
     until_ps: int | None = None,
     until_ops: Iterable[int] | None = None,
 ) -> Times:
-    """Run a schedule and say when each op was ready, started and ended.
+    """Run a schedule and return when each op was ready, started and ended.
 
     Parameters
     ----------
     schedule : Schedule
     engine : {"fast", "reference"}
-        Compiled, or SimPy: the same integers.
+        The compiled engine, or that in SimPy; both give the same integers.
     faults : Faults, optional
-        Changes of speed in flight (rule 8).
+        Resources that change their speed during the run (rule 8).
     until_ps : int, optional
         Stop when everything that happens at this instant, starts included, has happened [ps].
-    until_ops : op numbers, optional
-        Stop after the instant at which the first of them ends.
+    until_ops : iterable of int, optional
+        Numbers of ops; stop after the instant at which the first of them ends.
 
     Raises
     ------
     HorizonError
         When the run would pass 2⁶² ps (rule 6).
     FaultError
-        When a fault is of a resource that the schedule has not.
+        When a fault names a resource that the schedule does not have.
     ValueError
-        For an unknown engine, or a time or op to stop at that cannot be.
+        For an unknown engine, a negative ``until_ps``, or an op that the schedule does not have.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def simulate(
     if until_ps is not None and until_ps < 0:
         raise ValueError(f"until_ps is {until_ps}; a run begins at 0")
     watched = sorted({int(op) for op in until_ops or ()})
-    for op in watched[:1] + watched[-1:]:
+    for op in watched[:1] + watched[-1:]:  # sorted: the smallest and the largest bound the rest
         if not 0 <= op < len(schedule):
             raise ValueError(f"until_ops names op {op}; the schedule has {len(schedule)} ops")
     rows = Faults.none() if faults is None else faults

@@ -1,4 +1,4 @@
-"""Flows that are equal in everything a rate can depend on, so that one rate is solved for all."""
+"""Classes of flows that are equal in all that rates depend on: one rate is solved for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 ODD = 0x1E3779B97F4A7C15
 """An odd number of scattered bits: multiplying by it scatters small integers (Knuth, volume 3)."""
 FEW = 2**12
-"""A quarter of the classes that there is room for at first."""
+"""A quarter of the classes that the first table has room for; each later one has four times as
+many."""
 
 
 def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
@@ -24,7 +25,7 @@ def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
     ----------
     flows : Flows
     slot : int array (flows,)
-        Whatever else sets flows apart.
+        A further number in which flows of one class agree.
 
     Returns
     -------
@@ -51,7 +52,7 @@ def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
 
 
 class Columns(NamedTuple):
-    """Columns that may set flows apart, see :class:`cluster_sim.schedule.table.Flows`."""
+    """Columns in which flows may differ, see :class:`cluster_sim.schedule.table.Flows`."""
 
     ptr: IntArray
     resource: IntArray
@@ -62,7 +63,13 @@ class Columns(NamedTuple):
 
 @compiled
 def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArray) -> int:
-    """Number the flows by a table of classes with open addressing; -1 if there is no room."""
+    """Number the classes of the flows with a hash table of classes, by open addressing.
+
+    Returns
+    -------
+    int
+        Number of classes, or -1 if ``example`` has no room for all of them.
+    """
     classes, mask = 0, len(table) - 1
     for flow in range(len(number)):
         place = _scattered(flows, flow) & mask
@@ -80,7 +87,7 @@ def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArr
 
 @inlined
 def _scattered(flows: Columns, flow: int) -> int:
-    """Hash of a flow: a number that equal flows share and others hardly ever."""
+    """Return a hash of a flow."""
     mark = flows.cap[flow] * ODD ^ flows.slot[flow]
     for share in range(flows.ptr[flow], flows.ptr[flow + 1]):
         mark = (mark ^ (mark >> 31)) * ODD + (wide(flows.resource[share]) << 20)
@@ -92,7 +99,7 @@ def _scattered(flows: Columns, flow: int) -> int:
 
 @inlined
 def _equal(flows: Columns, one: int, other: int) -> bool:
-    """Return whether two flows are of one class."""
+    """Return whether two flows belong to the same class."""
     first, second = flows.ptr[one], flows.ptr[other]
     length = flows.ptr[one + 1] - first
     if flows.cap[one] != flows.cap[other] or flows.slot[one] != flows.slot[other]:
@@ -124,12 +131,13 @@ def share_tables(
         Class of each flow.
     slot : int32 array (classes,)
         The faulty resource of which the flows of the class hold a slot, -1 for none.
-    paths, seats, filling
-        Of the classes, none of which has a flow yet; all empty for a schedule without flows.
+    paths, seats, filling : Paths, Seats, Filling
+        Tables of the classes, before any flow starts; all empty for a schedule without flows.
     """
     flows = schedule.flows
     resources = len(schedule.resources) if len(flows) else 0
     held = schedule.resource[flows.op]
+    # A slot matters to a rate only where a fault may scale the caps of those that hold it.
     held = np.where(np.isin(held, faulty), held, NO_RESOURCE)
     number, example = classify(flows, held)
     length = np.diff(flows.ptr)[example]

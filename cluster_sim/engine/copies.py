@@ -1,4 +1,4 @@
-"""Schedules that are many copies of a small one, each on links of its own."""
+"""Many independent copies of a small schedule, each on links of its own, run in little memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import FIXED, IntArray, Schedule
 
 PIECES = 4
-"""Parts that each thread's share of the copies comes in, so that none waits long for another."""
+"""Ranges of copies for each thread: spread over all copies, they take threads about as long."""
 
 _Ranges = list[tuple[int, int]]
-"""First copy and the one after the last, range by range."""
+"""Ranges of copies, each as the first copy and the one after the last."""
 
 OPS_FOR_A_THREAD = 1_000_000
-"""Ops from which a second thread is faster than none: it takes some milliseconds to load."""
+"""Ops from which several threads are faster: to import a pool takes some milliseconds."""
 
 
 def simulate_copies(
@@ -33,7 +33,7 @@ def simulate_copies(
     *,
     threads: int | None = None,
 ) -> IntArray:
-    """Run copies of a schedule side by side and say when the last op of each ends.
+    """Run copies of a schedule side by side and return when the last op of each ends.
 
     The copies share nothing, so each is written, run and dropped by itself: a hundred million ops
     take the memory of one copy.
@@ -41,15 +41,15 @@ def simulate_copies(
     Parameters
     ----------
     pattern : Schedule
-        Fixed ops and joins. Resources are the links of a copy; a fixed op on a link takes the time
-        of its ``size_bytes`` there, and the edges from it lag by the link's latency. What is on no
-        link is as it stands.
+        Fixed ops and joins. Its resources are the links of a copy: a fixed op on a link takes the
+        time that its ``size_bytes`` need there, and the edges from it lag by the link's latency.
+        Ops on no link keep their durations, and the edges from them their lags.
     kind : int array (copies, links)
-        Which kind each link of each copy is of.
+        Kind of each link of each copy, a row of the next two parameters.
     rate_bytes_per_s, latency_ps : sequence of int
         Rate and latency of each kind of link [B/s, ps].
     threads : int, optional
-        By default as many as there are processors.
+        Threads to use, by default one for each processor if there are many ops.
 
     Returns
     -------
@@ -59,8 +59,8 @@ def simulate_copies(
     Raises
     ------
     ValueError
-        For a pattern with flows or edges from starts, whose numbers do not fit the links, or that
-        leaves ops over.
+        For a pattern with flows or edges from starts, a ``kind`` that does not fit the links, or
+        ops that never run.
 
     Examples
     --------
@@ -76,11 +76,11 @@ def simulate_copies(
     [1000000005, 2000000007]
     """
     _check(pattern, kind, len(rate_bytes_per_s))
-    common, links = _prepared(pattern, kind, rate_bytes_per_s, latency_ps)
+    common, links = _common_and_links(pattern, kind, rate_bytes_per_s, latency_ps)
     end_ps = np.zeros(len(kind), np.int64)
 
     def play(ranges: _Ranges) -> int:
-        run = new_run(_own(pattern), Faults.none(), ())
+        run = new_run(_writable(pattern), Faults.none(), ())  # buffers of this thread
         return max(play_copies(run, common, links, *part, end_ps) for part in ranges)
 
     _play_all(play, len(kind), threads or _threads(len(kind) * len(pattern)))
@@ -88,12 +88,12 @@ def simulate_copies(
 
 
 def _threads(ops: int) -> int:
-    """Return how many threads run this many ops fastest."""
+    """Return the number of threads with which this many ops run fastest."""
     return len(os.sched_getaffinity(0)) if ops >= OPS_FOR_A_THREAD else 1
 
 
 def _play_all(play: Callable[[_Ranges], int], copies: int, threads: int) -> None:
-    """Play all copies, each thread a share of them in pieces; refuse ops that are left over."""
+    """Run all copies, a share of the ranges on each thread; refuse copies with ops left over."""
     pieces = min(copies, PIECES * threads) if threads > 1 else 1
     cuts = np.linspace(0, copies, pieces + 1).astype(int).tolist()
     ranges = list(pairwise(cuts))
@@ -102,11 +102,11 @@ def _play_all(play: Callable[[_Ranges], int], copies: int, threads: int) -> None
         from concurrent.futures import ThreadPoolExecutor  # takes its time to load
 
         with ThreadPoolExecutor(len(shares)) as pool:
-            lost = max(pool.map(play, shares))
+            unfinished = max(pool.map(play, shares))
     else:
-        lost = max(map(play, shares), default=-1)
-    if lost >= 0:
-        raise ValueError(f"copy {lost} leaves ops over")
+        unfinished = max(map(play, shares), default=-1)
+    if unfinished >= 0:
+        raise ValueError(f"copy {unfinished} leaves ops over")
 
 
 def _check(pattern: Schedule, kind: IntArray, kinds: int) -> None:
@@ -118,10 +118,12 @@ def _check(pattern: Schedule, kind: IntArray, kinds: int) -> None:
         raise ValueError(f"kind reaches from {kind.min()} to {kind.max()}, outside {kinds} kinds")
 
 
-def _prepared(
+def _common_and_links(
     pattern: Schedule, kind: IntArray, rate: Sequence[int], latency_ps: Sequence[int]
 ) -> tuple[Pattern, Links]:
+    """Return the part of the schedule that all copies have in common, and what their links do."""
     on_link = (pattern.kind == FIXED) & (pattern.resource >= 0)
+    # Few sizes and few kinds occur, so each pair's duration is computed once, not once an op.
     sizes, code = np.unique(pattern.size_bytes[on_link], return_inverse=True)
     size = np.full(len(pattern), -1, np.int32)
     size[on_link] = code
@@ -135,7 +137,7 @@ def _prepared(
     return common, Links(np.ascontiguousarray(kind, np.int32), duration_ps, latencies)
 
 
-def _own(pattern: Schedule) -> Schedule:
-    """Return the pattern with its own columns where a copy is written."""
+def _writable(pattern: Schedule) -> Schedule:
+    """Return the pattern with new columns of those values that differ between copies."""
     edges = replace(pattern.edges, lag_ps=pattern.edges.lag_ps.copy())
     return replace(pattern, duration_ps=pattern.duration_ps.copy(), edges=edges)

@@ -1,4 +1,4 @@
-"""Faults in flight (rule 8): at an instant a resource goes on at P/Q of its speed, or dies."""
+"""Faults (rule 8): from an instant on, a resource runs at P/Q of its nominal speed, or is dead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FaultError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Faults:
-    """Changes of speed, one row each, in order of time and then of resource.
+    """Changes of the speed of resources, one row each, in order of time and then of resource.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Faults:
     numerator, denominator : int64 array (faults,)
         Speed from then on as a fraction P/Q of nominal, in lowest terms; 0/1 is dead, 1/1 healthy.
     fails : bool array (faults,)
-        Whether ops in flight on a resource that dies fail, and all that they lead to never runs;
+        Whether ops in flight on a resource that dies fail, so that no op after them runs;
         otherwise they restart when the resource revives.
     """
 
@@ -58,7 +58,7 @@ class Faults:
         *,
         fails: npt.ArrayLike = False,
     ) -> Faults:
-        """Order and check rows given as columns, scalars spread over the length of ``time_ps``.
+        """Make a checked, ordered table; one value in place of a column holds for all rows.
 
         Raises
         ------
@@ -90,12 +90,12 @@ class Faults:
         )
 
     def check(self, schedule: Schedule) -> None:
-        """Refuse faults that a schedule cannot have.
+        """Refuse faults of resources that a schedule does not have.
 
         Raises
         ------
         FaultError
-            For a resource that it has not.
+            Naming the first such row.
         """
         resources = len(schedule.resources)
         for row in np.flatnonzero((self.resource < 0) | (self.resource >= resources))[:1]:

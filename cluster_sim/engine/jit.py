@@ -1,8 +1,8 @@
-"""Decorators that make functions machine code, and three instructions that Python lacks.
+"""Decorators that compile functions to machine code, and three instructions that Python lacks.
 
-A function marked :func:`compiled` is called from Python. Numba makes its machine code once; the
-code is kept on disk by what it was made of (:mod:`cluster_sim.engine.machine_code`), and every
-later process loads it with LLVM alone: importing numba would cost half a second each time.
+A function marked :func:`compiled` is called from Python. Numba compiles it once; the code is kept
+on disk under a digest of all that it depends on (:mod:`cluster_sim.engine.machine_code`), and every
+later process loads it without numba, whose import would cost half a second each time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cluster_sim.schedule.table import IntArray
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, bool | str] = {
-    # Arrays are given, none is made, so none needs its references counted: counting them, at
-    # every passing of an array, would cost more than all the rest.
+    # Compiled code receives its arrays and makes none, so it need not count references. To count
+    # them at each call that passes an array would cost more than all the rest.
     "_nrt": False,
     "nogil": True,
     "error_model": "numpy",
@@ -34,36 +34,36 @@ _OPTIONS: dict[str, bool | str] = {
 
 
 def compiled(function: Function) -> Function:
-    """Make a function machine code that Python calls with numbers, arrays and tuples of them.
+    """Compile a function that Python calls with numbers, arrays and tuples of them.
 
-    Arrays are in C order and aligned. The code is made at the first use ever with arguments of
-    these types, and kept on disk for the next process. Where no folder can be written, every
-    process makes it anew.
+    Arrays are in C order and aligned. The function is compiled at its first call ever with
+    arguments of these types, and kept on disk for the next process. Where no folder can be written,
+    every process compiles it anew.
     """
     return cast(Function, Entry(function, _OPTIONS))
 
 
 def lean(function: Function) -> Function:
-    """Make a function machine code as :func:`compiled` does, with every index taken as it is.
+    """Compile a function as :func:`compiled` does, for code that has no negative index.
 
     Python counts a negative index from the end, so numba tests every index and reads the length of
-    its array, which took a tenth to a sixth of the time of a run. For code that has no such index.
+    its array, which took a tenth to a sixth of the time of a run. Here it takes each as it is.
     """
     return cast(Function, Entry(function, _OPTIONS, plain_indices=True))
 
 
 def internal(function: Function) -> Function:
-    """Make a function machine code for calls from compiled code alone."""
+    """Compile a function for calls from compiled code alone."""
     return cast(Function, Part(function, _OPTIONS))
 
 
 def inlined(function: Function) -> Function:
-    """Put a function into each compiled caller: for what runs once an op and takes many arrays."""
+    """Inline a function into its compiled callers, if it runs once an op and takes many arrays."""
     return cast(Function, Part(function, _OPTIONS | {"forceinline": True}))
 
 
 class Part(Source):
-    """A function that compiled code may call. Numba looks at it only if it compiles a caller."""
+    """A function that compiled code may call; numba is loaded for it only to compile a caller."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, bool | str]):
         self.function = function
@@ -100,23 +100,25 @@ class Entry(Part):
         self.loading = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the machine code for arguments of these types."""
+        """Run the machine code for arguments of these types, which the first call loads."""
         marks: list[str] = []
         words: list[Any] = []
         _flatten(arguments, marks, words)
         types = "".join(marks)
         call = self.by_types.get(types)
         if call is None:
-            with self.loading:  # only the first of several threads
+            with self.loading:  # other threads wait, and find what the first has loaded
                 call = self.by_types.get(types) or self._load(types, arguments, words)
                 self.by_types[types] = call
-        result, unused = call.result(), ctypes.c_void_p()
-        call.code(ctypes.byref(result), ctypes.byref(unused), *words)
+        # By numba's calling convention the places of the result and of an exception come first.
+        # The compiled functions raise none, so the second is not looked at.
+        result, exception = call.result(), ctypes.c_void_p()
+        call.code(ctypes.byref(result), ctypes.byref(exception), *words)
         return result.value if call.gives_value else None
 
     def _load(self, types: str, arguments: tuple[Any, ...], words: list[Any]) -> _Call:
-        """Find the machine code on disk, or make it."""
-        code = machine_code.load(self, types, lambda: self._made(arguments, len(words)))
+        """Load the machine code from disk, or compile it where there is none."""
+        code = machine_code.load(self, types, lambda: self._compile(arguments, len(words)))
         address = machine_code.address(code)
         passed = [_PASSED.get(type(word), ctypes.c_int64) for word in words]
         head = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -125,8 +127,8 @@ class Entry(Part):
             ctypes.CFUNCTYPE(*head, *passed)(address), result or ctypes.c_int64, result is not None
         )
 
-    def _made(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
-        """Name, result type and object file of the machine code for these arguments."""
+    def _compile(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
+        """Return symbol, result type and object file of the machine code for these arguments."""
         signature = tuple(_numba_type(argument) for argument in arguments)
         with _plain_indices() if self.plain_indices else nullcontext():
             self.dispatcher.compile(signature)
@@ -141,7 +143,10 @@ class Entry(Part):
 
 @contextmanager
 def _plain_indices() -> Iterator[None]:
-    """Let the code that is compiled meanwhile take every index as it is; see :func:`lean`."""
+    """Make numba compile code that takes every index as it is; see :func:`lean`.
+
+    Numba has no option for this, so the function in which it wraps an index is replaced meanwhile.
+    """
     from numba import types
     from numba.np import arrayobj
 
@@ -165,9 +170,9 @@ class _Call(NamedTuple):
 
 
 _PASSED: dict[type, Any] = {bool: ctypes.c_bool, float: ctypes.c_double}
-"""Types of words other than whole numbers and addresses."""
+"""Types in which words are passed; others are integers or addresses, of 64 bits."""
 
-_RESULTS: dict[str, Any] = {
+_RESULTS: dict[str, Any] = {  # by numba's name of the type
     "none": None,
     "int64": ctypes.c_int64,
     "bool": ctypes.c_bool,
@@ -176,10 +181,10 @@ _RESULTS: dict[str, Any] = {
 
 
 def _flatten(value: Any, marks: list[str], words: list[Any]) -> None:
-    """Add the name of a value's type, and the words in which numba passes it.
+    """Append the mark of a value's type to ``marks``, and the words that pass it to ``words``.
 
-    An array is two pointers that only Python's own arrays need, its length and size of an item,
-    its address, its shape and its strides.
+    Numba passes an array as two pointers that only arrays made by Python need, its number of items
+    and their size, its address, its shape and its strides; a tuple as its items one by one.
     """
     if isinstance(value, np.ndarray):
         marks.append(f"{value.dtype.str}{value.ndim}{_layout(value)}")
@@ -197,7 +202,7 @@ def _flatten(value: Any, marks: list[str], words: list[Any]) -> None:
         words.append(float(value))
     elif isinstance(value, np.uint64):
         marks.append("u")
-        words.append(int(value) - (int(value) >> 63 << 64))
+        words.append(int(value) - (int(value) >> 63 << 64))  # the same 64 bits, signed
     else:
         marks.append("i")
         words.append(int(value))
@@ -208,7 +213,7 @@ def _layout(array: np.ndarray[Any, Any]) -> str:
 
 
 def _numba_type(value: Any) -> Any:
-    """The type that compiled code is made for."""
+    """Return numba's type of an argument."""
     import numba
 
     types: Any = numba.types
@@ -228,12 +233,12 @@ def _numba_type(value: Any) -> Any:
 
 @inlined
 def wide(number: int) -> int:
-    """An int64 of an int32; numba would compile a version of a function for each."""
+    """Convert to int64; numba would compile a version of a function for int32 and one for int64."""
     return np.int64(number)  # type: ignore[return-value]
 
 
 class Instruction(Source):
-    """An instruction of the processor on an int64, as LLVM names it."""
+    """An instruction of the processor that takes an int64, by the name that LLVM gives it."""
 
     def __init__(self, name: str):
         self.name = name
@@ -268,9 +273,9 @@ trailing_zeros = Instruction("cttz")
 
 
 class Prefetch(Source):
-    """The instruction that has an entry of an array fetched from memory, without waiting for it.
+    """The instruction that fetches an entry of an array into the cache without waiting for it.
 
-    It reads nothing and never fails, so the index may be one behind the last.
+    It gives no value and never fails, so the index may be one past the last.
     """
 
     name = "prefetch"

@@ -1,10 +1,10 @@
-"""Machine code on disk: found by its ingredients, checked, and loaded without numba.
+"""Machine code on disk: found by a digest of its ingredients, checked, and loaded without numba.
 
-The name of a file has a digest of the byte code of the function and of all that it calls, of the
-values that these name, of the types of the arguments, of Python, LLVM and the processor. So an
-edit makes anew what it touches and nothing else, a comment touches nothing, and a file never has
-to be asked whether it is still right. One that was cut short or damaged is made again. LLVM loads
-what :mod:`cluster_sim.engine.object_file` cannot.
+The name of a file holds a digest of the byte code of the function and of all that it calls, of the
+values that these refer to, of the types of the arguments, of Python, LLVM and the processor. So an
+edit recompiles only the functions that it changes and their callers, a comment recompiles nothing,
+and a file that is found is never out of date. A file that was cut short or damaged is made again.
+LLVM loads what :mod:`cluster_sim.engine.object_file` cannot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ KINDS = ("vendor_id", "cpu family", "model", "flags", "CPU", "Features")
 
 
 class Source:
-    """Base of objects that compiled code may name besides numbers: each knows its ingredients."""
+    """Base of objects other than numbers that compiled code may refer to.
+
+    Attributes
+    ----------
+    function : callable
+        A Python function to be compiled.
+    name : str
+        Name of an instruction of the processor, which has no function.
+    """
 
     function: Callable[..., Any]
     name: str
@@ -43,7 +51,7 @@ class Code(NamedTuple):
     symbol : str
         Name of the function in the object file.
     result : str
-        Type of what it gives.
+        Numba's name of the type that the function returns.
     binary : bytes
         The object file.
     """
@@ -54,27 +62,28 @@ class Code(NamedTuple):
 
 
 def load(source: Source, types: str, make: Callable[[], tuple[str, str, bytes]]) -> Code:
-    """Read the machine code of a function from disk; make and keep it where there is none.
+    """Read the machine code of a function from disk; compile and keep it where there is none.
 
     Parameters
     ----------
     source : Source
     types : str
-        Names of the types of the arguments.
+        Marks of the types of the arguments.
     make : function
-        Gives symbol, type of the result, and object file.
+        Compiles the function; returns symbol, type of the result, and object file.
     """
     title = f"{source.function.__module__}.{source.function.__qualname__}"
-    group = f"{title}-{digest(types, *_surroundings())}"
+    group = f"{title}-{digest(types, *_environment())}"
     name = f"{group}-{digest(*ingredients(source))}.o"
     kept = kept_files.read(name)
     if kept is not None:
         return _parsed(kept)
     begun = time.perf_counter()
-    _tell("compiling %s, once for this version of it …", title)
+    _log("compiling %s, once for this version of it …", title)
     code = Code(*make())
-    _tell("compiled %s in %.1f s", title, time.perf_counter() - begun)
+    _log("compiled %s in %.1f s", title, time.perf_counter() - begun)
     content = f"{code.symbol} {code.result}\n".encode() + code.binary
+    # Earlier versions of the function, for the same types and machine, are of no more use.
     kept_files.keep(name, content, replaces=f"{group}-*.o")
     return code
 
@@ -85,24 +94,24 @@ def address(code: Code) -> int:
         placed = place(code.binary, code.symbol)
     except Unsuited:
         return address_by_llvm(code)
-    _in_use().append(placed)
+    _loaded().append(placed)
     return placed.address
 
 
 def address_by_llvm(code: Code) -> int:
     """Load machine code into this process with LLVM; returns the address of the function."""
     llvm = _llvm()
-    # An engine of its own for each: symbols of others cannot get in its way.
+    # Each function gets an LLVM engine of its own, so that symbols of two cannot clash.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code.binary))
     engine.finalize_object()
-    _in_use().append(engine)
+    _loaded().append(engine)
     return int(engine.get_function_address(code.symbol))
 
 
 def ingredients(source: Source) -> Iterator[str]:
-    """Everything on which the machine code of a function depends, besides types and machine."""
-    todo, seen = [source], {id(source)}
+    """Yield all that the machine code of a function depends on, besides types and machine."""
+    todo, seen = [source], {id(source)}  # the function, and those that it calls
     while todo:
         item = todo.pop()
         if not hasattr(item, "function"):
@@ -111,27 +120,27 @@ def ingredients(source: Source) -> Iterator[str]:
         yield f"{item.function.__qualname__} {sorted(getattr(item, 'options', {}).items())}"
         if getattr(item, "plain_indices", False):
             yield "plain indices"
-        for code in _codes(item.function.__code__):
-            yield from _own(code, item.function)
-            for value in _named(code, item.function.__globals__):
+        for code in _nested_codes(item.function.__code__):
+            yield from _significant_parts(code, item.function)
+            for value in _referenced_values(code, item.function.__globals__):
                 if isinstance(value, Source):
                     if id(value) not in seen:
                         seen.add(id(value))
                         todo.append(value)
                 else:
-                    yield _described(value)
+                    yield _text_of(value)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object and those inside it."""
+def _nested_codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those of the functions and comprehensions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from _nested_codes(constant)
 
 
-def _own(code: CodeType, function: Callable[..., Any]) -> Iterator[str]:
-    """Yield the parts of a code object that count: not its docstring nor its line numbers."""
+def _significant_parts(code: CodeType, function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the parts of a code object that matter: neither its docstring nor its line numbers."""
     yield code.co_code.hex()
     yield repr((code.co_varnames, code.co_names, code.co_freevars))
     skipped = (function.__doc__,) if code is function.__code__ else ()
@@ -139,8 +148,8 @@ def _own(code: CodeType, function: Callable[..., Any]) -> Iterator[str]:
     yield repr([constant for constant in constants if constant is None or constant not in skipped])
 
 
-def _named(code: CodeType, scope: dict[str, Any]) -> Iterator[Any]:
-    """Values of the module that a code object names, also by way of another module."""
+def _referenced_values(code: CodeType, scope: dict[str, Any]) -> Iterator[Any]:
+    """Yield the global values that a code object refers to, also as attributes of a module."""
     for name in code.co_names:
         value = scope.get(name)
         if isinstance(value, ModuleType):
@@ -150,7 +159,8 @@ def _named(code: CodeType, scope: dict[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def _described(value: Any) -> str:
+def _text_of(value: Any) -> str:
+    """Return a text that differs for values for which different code would be compiled."""
     if isinstance(value, int | float | str | tuple | np.generic):
         return repr(value)
     fields = getattr(value, "_fields", "")
@@ -158,8 +168,8 @@ def _described(value: Any) -> str:
 
 
 @cache
-def _surroundings() -> tuple[str, ...]:
-    """Versions of Python and LLVM, and the processor that machine code is made for."""
+def _environment() -> tuple[str, ...]:
+    """Return the versions of Python and LLVM, the system, and the processor."""
     from llvmlite import __version__
 
     python = ".".join(map(str, sys.version_info[:2]))
@@ -167,11 +177,11 @@ def _surroundings() -> tuple[str, ...]:
 
 
 def _processor() -> str:
-    """Model and abilities of the processor, from the system where it says so at once."""
+    """Return model and features of the processor, from the system or, which is slower, LLVM."""
     facts: list[str] = []
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
-            if not line.strip():
+            if not line.strip():  # the end of the first processor; the others are alike
                 break
             if line.startswith(KINDS):
                 facts.append(line)
@@ -187,10 +197,10 @@ def _parsed(content: bytes) -> Code:
     return Code(symbol, result, binary)
 
 
-def _tell(text: str, *values: object) -> None:
+def _log(text: str, *values: object) -> None:
     if os.environ.get("CLUSTER_SIM_QUIET"):
         return
-    import logging  # only the first run ever has something to tell
+    import logging  # only the first run ever compiles
 
     logging.getLogger("cluster_sim").warning("cluster-sim: " + text, *values)
 
@@ -212,6 +222,6 @@ def _machine() -> Any:
 
 
 @cache
-def _in_use() -> list[Any]:
-    """Owners of the code that is in use: it goes with them."""
+def _loaded() -> list[Any]:
+    """Return the owners of the code in memory, which would be freed with them."""
     return []

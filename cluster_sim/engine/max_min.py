@@ -1,4 +1,4 @@
-"""Rates of flows that all run at once, without a schedule: the solver on its own."""
+"""Max-min fair rates of flows that all run at once, without a schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster_sim.engine.rates import UNLIMITED, Filling, Paths, Seats, fill_all,
 from cluster_sim.schedule.table import LARGEST_CAPACITY, IntArray
 
 MOST_UNITS = 2**62
-"""Sum of weights that still fits in 64 bits."""
+"""Largest sum of weights, which must fit in 64 bits."""
 
 
 def max_min_rates(
@@ -24,7 +24,7 @@ def max_min_rates(
     cap_bytes_per_s: npt.ArrayLike = UNLIMITED,
     count: npt.ArrayLike = 1,
 ) -> IntArray:
-    """Max-min fair rates of flows that all run at the same time, exactly as the engines share.
+    """Return the max-min fair rates of flows that run at once, as the engines compute them.
 
     Parameters
     ----------
@@ -34,16 +34,16 @@ def max_min_rates(
         Flow f crosses ``resource[ptr[f]:ptr[f + 1]]``, each once.
     resource : int array (shares,)
     weight : int array (shares,), default 1
-        Units of the resource's rate that one unit of the flow's rate takes.
+        How many B/s of the resource 1 B/s of the flow takes.
     cap_bytes_per_s : int array (flows,), default none
-        Own rate cap of each flow [B/s].
+        Highest rate of each flow, whatever the resources have to give [B/s].
     count : int array (flows,), default 1
-        A row stands for so many equal flows.
+        Number of equal flows that a row stands for.
 
     Returns
     -------
     int64 array (flows,)
-        Rate of each flow, of each of its ``count`` [B/s]. Rounded down, so up to
+        Rate of each flow, or of each of the equal flows of a row [B/s]. Rounded down, so up to
         (weight on the resource - 1) B/s of a full resource stay unused.
 
     Raises
@@ -76,12 +76,12 @@ def max_min_rates(
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike, length: int) -> Any:
-    """Values, or one value for all, in the one layout that the solver is compiled for."""
+    """Return a column, from values or one value for all, in the layout that the solver takes."""
     return np.require(np.broadcast_to(np.asarray(values, dtype), length), dtype, ["C", "A", "W"])
 
 
 def _check(paths: Paths) -> None:
-    """Refuse input that compiled code does not check."""
+    """Refuse columns that the compiled solver, which checks nothing, cannot take."""
     flows, shares = len(paths.cap), len(paths.resource)
     if paths.ptr[0] != 0 or paths.ptr[-1] != shares or (np.diff(paths.ptr) < 0).any():
         raise ValueError(f"ptr does not cut {shares} shares into {flows} flows")
@@ -101,7 +101,7 @@ def _check_range(name: str, column: IntArray, least: int, most: int) -> None:
 
 
 def _all_rising(flows: int, resources: int) -> Filling:
-    """Working space in which no flow has a rate yet."""
+    """Return working space that lists all resources and flows, none of which has a rate yet."""
     filling = working_space(flows, resources)
     filling.resources[:] = np.arange(resources)
     filling.classes[:] = np.arange(flows)
@@ -111,6 +111,7 @@ def _all_rising(flows: int, resources: int) -> Filling:
 
 
 def _all_seated(resource: IntArray, resources: int) -> Seats:
+    """Return seats in which every share is in use."""
     taken = np.bincount(resource, minlength=resources)
     ptr = np.concatenate([[0], np.cumsum(taken)]).astype(np.int64)
     by_resource = np.empty(len(resource), np.int32)

@@ -1,11 +1,11 @@
-"""Shared rates (rule 7): max-min fair in whole bytes a second, the one solver of both engines.
+"""Shared rates (rule 7): max-min fair in whole bytes a second, in compiled code.
 
 The level of all flows rises together. A resource is full at the level that its spare capacity
 divided by the weight of its flows allows, rounded down; a flow is full at its own cap. The lowest
 such level is taken, everything that is full at exactly this level is settled at once, and the rest
-goes on rising. Levels only rise, and each is reached by one set of resources whatever the order
-in which they are looked at; so neither counting equal flows together, nor leaving out
-components in which nothing changed, can change a bit.
+goes on rising. Levels only rise, and each is reached by the same resources in whatever order they
+are examined. So the rates are the same to the bit if equal flows are counted as one class, and if
+only those components are solved in which something changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cluster_sim.engine.jit import compiled, inlined, wide
 from cluster_sim.schedule.table import IntArray
 
 UNLIMITED = np.iinfo(np.int64).max
-"""A cap that bounds nothing [B/s]."""
+"""Rate cap of a flow without one [B/s]."""
 
 
 class Paths(NamedTuple):
@@ -29,13 +29,14 @@ class Paths(NamedTuple):
     ptr : int64 array (classes + 1,)
         Shares of class c are ``ptr[c]:ptr[c + 1]``.
     resource, weight, owner : int32 array (shares,)
-        For each share its resource, how much one unit of rate takes, and the class it belongs to.
+        For each share its resource, how many B/s of the resource 1 B/s of a flow takes, and the
+        class that the share belongs to.
     cap : int64 array (classes,)
-        Rate cap of each flow [B/s].
+        Rate cap of each flow of the class [B/s].
     capacity : int64 array (resources,)
-        Rate to be divided [B/s].
+        Rate that each resource divides among its flows [B/s].
     members, rate : int64 array (classes,)
-        Flows now in the class, and the rate of each [B/s].
+        Number of flows in the class now, and the rate of each [B/s].
     """
 
     ptr: IntArray
@@ -49,7 +50,19 @@ class Paths(NamedTuple):
 
 
 class Seats(NamedTuple):
-    """The shares in use at each resource: ``share[ptr[r]:ptr[r] + taken[r]]``."""
+    """The shares of classes that have flows now, in one list for each resource.
+
+    Attributes
+    ----------
+    ptr : int64 array (resources + 1,)
+        Where the room for the list of each resource begins.
+    share : int32 array (shares,)
+        The shares in use at resource r are ``share[ptr[r]:ptr[r] + taken[r]]``.
+    taken : int32 array (resources,)
+        Lengths of the lists.
+    place : int32 array (shares,)
+        Index in ``share`` of each share in use, by which it is removed without a search.
+    """
 
     ptr: IntArray
     share: IntArray
@@ -60,22 +73,22 @@ class Seats(NamedTuple):
 class Filling(NamedTuple):
     """Working space of the solver, and its results."""
 
-    resources: IntArray  # those touched, then the rest of their components
-    classes: IntArray  # of these components
-    changed: IntArray  # classes whose rate is not what it was
+    resources: IntArray  # list of the touched resources, then of the rest of their components
+    classes: IntArray  # list of the classes in these components
+    changed: IntArray  # list of the classes whose rate has changed
     sizes: IntArray  # lengths of these three lists
-    listed: IntArray  # 1 for the resources in the list
-    rising: IntArray  # 1 for the classes that are not settled
-    spare: IntArray  # capacity not yet given away, by resource
-    weight: IntArray  # of the flows not yet settled, by resource
+    listed: IntArray  # 1 for each resource in the list
+    rising: IntArray  # 1 for each class whose rate is not final
+    spare: IntArray  # capacity not yet given to settled flows, by resource
+    weight: IntArray  # sum of the weights of flows not yet settled, by resource
     full: IntArray  # items that are full at one level
     key: IntArray  # heap of levels …
-    item: IntArray  # … and of what is full there: a resource, or a class numbered after them
+    item: IntArray  # … and of the items full there: a resource, or a class numbered after them
 
 
 @inlined
 def touch(filling: Filling, resource: int) -> None:
-    """Note that the flows on a resource changed."""
+    """Note that the flows on a resource, or its capacity, changed."""
     if not filling.listed[resource]:
         filling.listed[resource] = 1
         filling.resources[filling.sizes[0]] = resource
@@ -84,7 +97,7 @@ def touch(filling: Filling, resource: int) -> None:
 
 @inlined
 def join(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
-    """Let one more flow of a class take part."""
+    """Add a flow to a class; the first makes the class take part at its resources."""
     paths.members[number] += 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource = wide(paths.resource[share])
@@ -98,12 +111,12 @@ def join(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
 
 @inlined
 def leave(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
-    """Let one flow of a class take part no longer."""
+    """Remove a flow from a class; with the last the class leaves its resources."""
     paths.members[number] -= 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource = wide(paths.resource[share])
         touch(filling, resource)
-        if paths.members[number] == 0:
+        if paths.members[number] == 0:  # the last share of the list takes the free place
             seats.taken[resource] -= 1
             last = seats.share[seats.ptr[resource] + seats.taken[resource]]
             place = seats.place[share]
@@ -118,7 +131,7 @@ def solve(paths: Paths, seats: Seats, filling: Filling) -> int:
     Returns
     -------
     int
-        Length of ``filling.changed``, the classes whose rate is another one now.
+        Length of ``filling.changed``, the classes whose rate has changed.
     """
     spread(paths, seats, filling)
     fill(paths, seats, filling)
@@ -130,7 +143,7 @@ def solve(paths: Paths, seats: Seats, filling: Filling) -> int:
 
 @inlined
 def spread(paths: Paths, seats: Seats, filling: Filling) -> None:
-    """List the components that the touched resources belong to."""
+    """List all resources and classes of the components that hold touched resources."""
     index, classes = 0, 0
     while index < filling.sizes[0]:
         resource = filling.resources[index]
@@ -149,13 +162,13 @@ def spread(paths: Paths, seats: Seats, filling: Filling) -> None:
 
 @compiled
 def fill_all(paths: Paths, seats: Seats, filling: Filling) -> None:
-    """Let the level rise until every listed class is settled; for calls from Python."""
+    """Raise the level until every listed class is settled; for calls from Python."""
     fill(paths, seats, filling)
 
 
 @inlined
 def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
-    """Let the level rise until every listed class is settled."""
+    """Raise the level until every listed class is settled."""
     heap = _begin(paths, seats, filling)
     rising = filling.sizes[1]
     resources = len(paths.capacity)
@@ -175,9 +188,10 @@ def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
 
 @inlined
 def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
-    """Sum the weights, and put the first level of whatever may become full on the heap.
+    """Sum the weights, and put each item on the heap at the first level where it may be full.
 
-    A resource that one class has to itself only bounds that class, as its cap does.
+    A resource that one class has to itself bounds that class as a cap does, and is not on the heap
+    itself. A class is left out if a resource that it shares is sure to be full no later.
     """
     for index in range(filling.sizes[0]):
         resource = filling.resources[index]
@@ -207,7 +221,11 @@ def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
 
 @inlined
 def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, int]:
-    """Take everything off the heap that is full at the lowest level; keys are lower bounds."""
+    """Take all items off the heap that are full at the lowest level.
+
+    Keys are lower bounds: the level at which a resource is full rises when other flows on it
+    settle at lower rates. Such a resource goes back onto the heap with its level of now.
+    """
     full, level = 0, UNLIMITED
     while heap and filling.key[0] <= level:
         item = wide(filling.item[0])
@@ -232,7 +250,7 @@ def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, 
 
 @inlined
 def _settle(paths: Paths, filling: Filling, number: int, level: int) -> int:
-    """Give a class its final rate; 0 if it had it already."""
+    """Give a class its final rate; returns 1, or 0 if it was settled before."""
     if not filling.rising[number]:
         return 0
     filling.rising[number] = 0
@@ -250,7 +268,7 @@ def _settle(paths: Paths, filling: Filling, number: int, level: int) -> int:
 
 @inlined
 def _push(filling: Filling, heap: int, key: int, item: int) -> int:
-    """Add to a heap of this length; returns the new length."""
+    """Add an item to a heap of length ``heap``; returns the new length."""
     place = heap
     while place:
         parent = (place - 1) >> 1
@@ -264,7 +282,7 @@ def _push(filling: Filling, heap: int, key: int, item: int) -> int:
 
 @inlined
 def _sink(filling: Filling, heap: int, key: int, item: int) -> None:
-    """Put this in place of the first of a heap of this length."""
+    """Replace the top of a heap of length ``heap`` by an item, which sinks to where it belongs."""
     place = 0
     while True:
         child = 2 * place + 1
@@ -280,7 +298,7 @@ def _sink(filling: Filling, heap: int, key: int, item: int) -> None:
 
 
 def working_space(classes: int, resources: int) -> Filling:
-    """Space for a solve over at most so many classes and resources."""
+    """Return empty working space for up to these numbers of classes and resources."""
     return Filling(
         resources=np.empty(resources, np.int32),
         classes=np.empty(classes, np.int32),

@@ -1,4 +1,4 @@
-"""Runs of schedules with routines, which take the memory of routines and not of their calls."""
+"""Runs of schedules with routines, in memory that grows with the routines and not their calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def simulate_calls(
     engine: str = "fast",
     faults: Faults | None = None,
 ) -> Times:
-    """Run a schedule with routines and say when each op outside of them was ready and ended.
+    """Run a schedule with routines; return when each op outside of them was ready and ended.
 
     Parameters
     ----------
@@ -26,14 +26,15 @@ def simulate_calls(
     routines : Routines
     engine : {"fast", "reference"}
         The compiled engine runs a routine in place, call after call. SimPy runs the schedule
-        written out, and so does the compiled engine where faults strike. The times are the same.
+        written out, and so does the compiled engine with faults. The times are the same.
     faults : Faults, optional
+        Resources that change their speed during the run (rule 8).
 
     Returns
     -------
     Times
-        Of the ops outside of routines. Attempts that faults cost, and what is dead, are of the
-        schedule written out.
+        Times of the ops outside of routines. With faults, ``attempts`` and ``dead`` are those of
+        the schedule written out.
 
     Raises
     ------

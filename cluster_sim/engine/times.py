@@ -9,19 +9,19 @@ import numpy as np
 from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
 
 NEVER = -1
-"""Stands in a column of times where the thing did not happen."""
+"""Entry of a column of times for an event that never happened."""
 
 WAITING, READY, RUNNING, DONE, FAILED, DOOMED = range(6)
 STATUSES = ("waiting", "ready", "running", "done", "failed", "doomed")
 """Status of an op when the run was over.
 
-``WAITING`` for its edges, ``READY`` but never started, ``RUNNING`` when the run stopped or its
-rate was zero, ``DONE``, ``FAILED`` with its resource, ``DOOMED`` because an op before it failed.
+``WAITING`` for its edges; ``READY`` but never started; ``RUNNING`` when the run stopped, or at a
+rate of zero; ``DONE``; ``FAILED`` with its resource; ``DOOMED`` because an op before it failed.
 """
 
 
 UNKNOWN_PS = HORIZON_PS + 1
-"""Stands for the end of a flow in flight, inside the engines."""
+"""Entry, inside the engines, for the end of a flow in flight, which depends on later rates."""
 
 
 class HorizonError(ValueError):
@@ -38,13 +38,13 @@ class HorizonError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Attempts:
-    """Runs of ops that were lost with their resource (rule 8), in order of their end.
+    """Runs of ops that were lost because a resource died (rule 8), in the order of their ends.
 
     Attributes
     ----------
     op : int32 array (attempts,)
     start_ps, end_ps : int64 array (attempts,)
-        From its start to the instant at which it was lost [ps].
+        Start of the op, and the instant at which its run was lost [ps].
     """
 
     op: IntArray
@@ -67,12 +67,12 @@ class Times:
     Attributes
     ----------
     ready_ps, start_ps, end_ps : int64 array (ops,)
-        -1 where it never happened [ps]. An op that was lost and restarted keeps its first ready
-        time and has the start of its last attempt.
+        When each op was ready, started and ended [ps]; -1 for what never happened. An op that was
+        lost and restarted keeps its first ready time and has the start of its last attempt.
     status : uint8 array (ops,)
         ``WAITING``, ``READY``, ``RUNNING``, ``DONE``, ``FAILED`` or ``DOOMED``.
     attempts : Attempts
-        Runs that were lost.
+        Runs of ops that were lost to faults.
     dead : int32 array
         Numbers of the resources that were dead when the run was over.
     stopped_ps : int or None
@@ -97,7 +97,7 @@ class Times:
 
     @property
     def blocked(self) -> BoolArray:
-        """Ops left over although nothing stopped the run and no fault failed them, (ops,)."""
+        """Mask (ops,) of the ops left over though no stop and no failure kept them from running."""
         if self.stopped_ps is not None:
             return np.zeros(len(self), np.bool_)
         left: BoolArray = self.status < DONE
@@ -105,28 +105,30 @@ class Times:
 
 
 def settle(times: Times, pending: IntArray, *, now: int, on_its_way: bool) -> Times:
-    """Turn the columns of an engine, as they were when it stopped, into the outcome.
+    """Turn the columns of an engine, as they were when it stopped, into the outcome of the run.
 
     Parameters
     ----------
     times : Times
-        ``ready_ps`` as far as known, ``start_ps``, and ``end_ps`` of ops that may be in flight:
-        one after ``now`` is still to come; ``status`` only where it is ``FAILED`` or ``DOOMED``,
-        else 0; ``stopped_ps`` as asked for.
+        Columns of the engine. ``ready_ps`` is the latest edge counted so far; an ``end_ps`` after
+        ``now`` is still to come; ``status`` is ``FAILED``, ``DOOMED`` or, for all other ops, 0;
+        ``stopped_ps`` is the instant at which the run was to stop.
     pending : int array (ops,)
-        Edges of each op that were not counted.
+        Edges into each op that were not counted.
     now : int
         Last instant that was simulated [ps].
     on_its_way : bool
-        A flow still moves, or a fault is still to come.
+        Whether a flow still moves, or a fault is still to come.
     """
-    ready, start, end, lost = times.ready_ps, times.start_ps, times.end_ps, times.status
+    ready, start, end, failure = times.ready_ps, times.start_ps, times.end_ps, times.status
     started = start >= 0
     in_flight = started & (end > now)
-    coming = ~started & (pending == 0) & (ready > now) & (lost == 0)
-    on_its_way = on_its_way or bool((in_flight & (end < UNKNOWN_PS)).any() or coming.any())
+    arriving = ~started & (pending == 0) & (ready > now) & (failure == 0)
+    # A run that had nothing left to do was not cut short, whatever it was told to stop at.
+    on_its_way = on_its_way or bool((in_flight & (end < UNKNOWN_PS)).any() or arriving.any())
     was_ready = started | ((pending == 0) & (ready <= now))
-    status = lost.copy()
+    status = failure.copy()
+    # The first that fits counts: an op in flight has started, one that has started was ready.
     for number, holds in ((RUNNING, in_flight), (DONE, started), (READY, was_ready)):
         status[(status == 0) & holds] = number
     return replace(

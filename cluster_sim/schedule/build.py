@@ -49,18 +49,20 @@ def schedule(
     labels: Mapping[str, Label] | None = None,
     facts: Mapping[str, str | int | float | bool] | None = None,
 ) -> Schedule:
-    """Make a checked schedule; scalars are spread over all ops.
+    """Make a checked schedule; one value in place of a column holds for all ops.
 
     Parameters
     ----------
     columns : OpColumns
     edges : Edges
-        Their ``ptr`` says how many ops there are.
+        Dependencies; the length of their ``ptr`` is the number of ops, plus 1.
     resources : Resources
     flows : Flows, optional
-        Caps and shares of the ops that are flows.
+        Rate caps and shared resources of the ops that are flows.
     labels : mapping of str to int array or Codes, each (ops,)
+        Columns to group ops by, such as ``rank``.
     facts : mapping of str to plain values
+        Description of the schedule, such as its algorithm.
 
     Returns
     -------
@@ -100,8 +102,9 @@ def schedule(
 
 
 def _spread(values: npt.ArrayLike, dtype: npt.DTypeLike, ops: int) -> IntArray:
-    """Column of all ops from an array of them or one value."""
+    """Return a column (ops,) from an array of that shape, or from one value for all ops."""
     array = np.asarray(values, dtype)
     if array.shape == (ops,):
         return np.ascontiguousarray(array)
-    return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)  # no page of it
+    # Pages of np.zeros take no memory until they are written; np.full writes them all.
+    return np.full(ops, array, dtype) if array.any() else np.zeros(ops, dtype)

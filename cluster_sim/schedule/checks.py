@@ -42,6 +42,8 @@ RESOURCE_COLUMNS = {
 def check(schedule: Schedule) -> None:
     """Refuse a schedule whose columns do not fit together, or that breaks rules 1, 2, 5 or 6.
 
+    Compiled code trusts its arrays: a bad index that passed here would crash the process.
+
     Raises
     ------
     ScheduleError
@@ -66,7 +68,7 @@ def check(schedule: Schedule) -> None:
 
 
 def _check_column(name: str, column: IntArray, dtype: npt.DTypeLike, length: int) -> None:
-    """Refuse a column of another length, or of values that do not fit the engines' integers."""
+    """Refuse a column of the wrong length, or whose values do not fit the engines' integers."""
     if column.ndim != 1:
         raise ScheduleError(f"{name} has {column.ndim} dimensions, expected one")
     if len(column) != length:
@@ -83,7 +85,7 @@ def _check_column(name: str, column: IntArray, dtype: npt.DTypeLike, length: int
 
 
 def _check_pointers(name: str, ptr: IntArray, parts: int, entries: int) -> None:
-    """Refuse pointers that do not cut a grouped table into its parts."""
+    """Refuse pointers that do not cut a table of ``entries`` rows into consecutive parts."""
     _check_column(name, ptr, np.int64, parts + 1)
     if ptr[0] != 0 or ptr[-1] != entries or (ptr[1:] < ptr[:-1]).any():
         raise ScheduleError(f"{name} does not cut {entries} entries into {parts} parts")
@@ -119,51 +121,54 @@ def _check_edges(edges: Edges, ops: int) -> None:
 
 def _check_ops(schedule: Schedule) -> None:
     resources, fixed, holds = schedule.resources, schedule.kind == FIXED, schedule.resource >= 0
-    _refuse(schedule.kind > JOIN, schedule.kind, "kind", "is not FIXED, FLOW or JOIN")
-    _refuse(fixed & (schedule.duration_ps < 1), schedule.duration_ps, "duration_ps", "is below 1")
-    _refuse(
-        schedule.duration_ps > HORIZON_PS, schedule.duration_ps, "duration_ps", "is above 2**62"
-    )
-    _refuse(
-        ~fixed & (schedule.duration_ps != 0),
-        schedule.duration_ps,
-        "duration_ps",
-        "of a flow or join",
-    )
+    duration_ps = schedule.duration_ps
+    _refuse_any(schedule.kind > JOIN, schedule.kind, "kind", "is not FIXED, FLOW or JOIN")
+    _refuse_any(fixed & (duration_ps < 1), duration_ps, "duration_ps", "is below 1")
+    _refuse_any(duration_ps > HORIZON_PS, duration_ps, "duration_ps", "is above 2**62")
+    _refuse_any(~fixed & (duration_ps != 0), duration_ps, "duration_ps", "of a flow or join")
     unknown = (schedule.resource < NO_RESOURCE) | (schedule.resource >= len(resources))
-    _refuse(unknown, schedule.resource, "resource", f"is not one of {len(resources)}")
-    _refuse((schedule.kind == JOIN) & holds, schedule.resource, "resource", "held by a join")
+    _refuse_any(unknown, schedule.resource, "resource", f"is not one of {len(resources)}")
+    _refuse_any((schedule.kind == JOIN) & holds, schedule.resource, "resource", "held by a join")
     if resources.slots.min(initial=1) < 1 and holds.any():
-        shared_only = np.append(resources.slots < 1, False)[schedule.resource]  # -1: none is held
-        _refuse(shared_only, schedule.resource, "resource", "has no slots, it can only be shared")
+        # NO_RESOURCE is -1, which picks the False that is appended.
+        shared_only = np.append(resources.slots < 1, False)[schedule.resource]
+        _refuse_any(
+            shared_only, schedule.resource, "resource", "has no slots, it can only be shared"
+        )
 
 
-def _refuse(bad: BoolArray, values: IntArray, column: str, why: str) -> None:
+def _refuse_any(bad: BoolArray, values: IntArray, column: str, why: str) -> None:
+    """Refuse the schedule if any op is bad, naming the first and its value in a column."""
     if bad.any():
         op = int(np.argmax(bad))
         raise ScheduleError(f"op {op}: {column} {values[op]} {why}")
 
 
 def _check_start_edges(schedule: Schedule) -> None:
+    """Refuse edges from a start whose second op could end before the first one does.
+
+    Such an edge models cut-through: a link forwards the first bytes of a message while the rest
+    still arrives. The lag must keep the last byte from leaving before it has come.
+    """
     edges = schedule.edges
     if edges.from_start is None:
         return
-    picked = np.flatnonzero(edges.from_start)
-    src, dst = edges.sources()[picked], edges.dst[picked]
+    rows = np.flatnonzero(edges.from_start)
+    src, dst = edges.sources()[rows], edges.dst[rows]
     least = np.maximum(1, schedule.duration_ps[src] - _shortest_ps(schedule, dst))
-    fixed = (schedule.kind[src] == FIXED) & (schedule.kind[dst] != JOIN)
-    bad = ~fixed | (edges.lag_ps[picked] < least)
+    allowed = (schedule.kind[src] == FIXED) & (schedule.kind[dst] != JOIN)
+    bad = ~allowed | (edges.lag_ps[rows] < least)
     if bad.any():
         k = int(np.argmax(bad))
         raise ScheduleError(
-            f"start-edge {src[k]} → {dst[k]}: lag {edges.lag_ps[picked][k]} ps; it leads from a "
+            f"start-edge {src[k]} → {dst[k]}: lag {edges.lag_ps[rows][k]} ps; it leads from a "
             f"fixed op to one that is no join, and needs at least {least[k]} ps, or something "
             "would leave before it arrived (rule 2)"
         )
 
 
 def _shortest_ps(schedule: Schedule, op: IntArray) -> IntArray:
-    """Duration of fixed ops, and of flows at their rate cap [ps]."""
+    """Shortest time that ops can take [ps]: a flow's at its rate cap, a fixed op's duration."""
     flows, shortest = schedule.flows, schedule.duration_ps[op]
     at = np.flatnonzero(schedule.kind[op] == FLOW)
     row = np.searchsorted(flows.op, op[at])

@@ -1,4 +1,4 @@
-"""Schedules on disk, and whether two are the same."""
+"""Files of schedules, and a comparison of two schedules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FAULTS = (
     ScheduleError, zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError,
     ValueError, IndexError, AttributeError, RuntimeError, MemoryError,
 )  # fmt: skip
-"""Errors that reading a file that is no schedule may run into."""
+"""Errors that numpy, zipfile and this module raise for a file that is no schedule."""
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
@@ -85,20 +85,22 @@ def load(path: str | Path) -> Schedule:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Arrays of an ``.npz``, after a look at how large they say they are."""
+    """Read the arrays of an ``.npz``, all of one dimension, if they are within the limit."""
     if path.exists():
         check_regular(path)
+    # Sizes stand in the directory of the archive: a small file may unpack to any number of bytes.
     with zipfile.ZipFile(path) as packed:
-        unpacked = sum(member.file_size for member in packed.infolist())
-    if unpacked > LARGEST_BYTES:
+        unpacked_bytes = sum(member.file_size for member in packed.infolist())
+    if unpacked_bytes > LARGEST_BYTES:
         raise InputError(
-            f"{path} unpacks to {unpacked:,} bytes; the limit is {LARGEST_BYTES:,}. Save fewer ops."
+            f"{path} unpacks to {unpacked_bytes:,} bytes; the limit is {LARGEST_BYTES:,}. "
+            "Save fewer ops."
         )
     with np.load(path, allow_pickle=False) as stored:
         arrays = {key: stored[key] for key in stored.files}
-    bent = next((key for key, value in arrays.items() if value.ndim != 1), None)
-    if bent is not None:
-        raise ValueError(f"{bent} has {arrays[bent].ndim} dimensions, a column has one")
+    for key, value in arrays.items():
+        if value.ndim != 1:
+            raise ValueError(f"{key} has {value.ndim} dimensions, a column has one")
     return arrays
 
 
@@ -126,24 +128,25 @@ def _schedule(arrays: Mapping[str, Any], header: Mapping[str, Any]) -> Schedule:
     )
 
 
-def equal(one: Schedule, other: Schedule) -> bool:
+def equal(first: Schedule, second: Schedule) -> bool:
     """Return whether two schedules hold the same ops, edges, resources, labels and facts."""
-    left, right = _parts(one), _parts(other)
-    for part, owner in left.items():
+    second_parts = _parts(second)
+    for part, owner in _parts(first).items():
         for item in fields(owner):
-            a, b = getattr(owner, item.name), getattr(right[part], item.name)
+            a, b = getattr(owner, item.name), getattr(second_parts[part], item.name)
             if isinstance(a, np.ndarray) and not (
                 isinstance(b, np.ndarray) and np.array_equal(a, b)
             ):
                 return False
-    if one.labels.keys() != other.labels.keys() or one.facts != other.facts:
+    if first.labels.keys() != second.labels.keys() or first.facts != second.facts:
         return False
-    if one.resources.names() != other.resources.names():
+    if first.resources.names() != second.resources.names():
         return False
-    return all(_same(one.labels[key], other.labels[key]) for key in one.labels)
+    return all(_equal_labels(first.labels[key], second.labels[key]) for key in first.labels)
 
 
-def _same(a: Label, b: Label) -> bool:
+def _equal_labels(a: Label, b: Label) -> bool:
+    """Compare labels by their names: the same names may stand in another order of codes."""
     if isinstance(a, Codes) or isinstance(b, Codes):
         return list(a) == list(b)
     return bool(np.array_equal(a, b))

@@ -1,4 +1,4 @@
-"""Several schedules at once, on the resources that they have in common."""
+"""Merge schedules into one that runs them at once, on the resources that they have in common."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from topologies.errors import InputError
 
 
 def merge(*parts: Schedule) -> Schedule:
-    """Run schedules side by side: they start together, and resources of one name are one.
+    """Merge schedules that start together; resources of the same name become one resource.
 
     Parameters
     ----------
     *parts : Schedule
-        Such as collectives of different streams, or a collective and a kernel.
+        Schedules to run side by side, such as collectives of different streams, or a collective
+        and a kernel.
 
     Returns
     -------
     Schedule
         The ops of all, one schedule after the other. Label ``stream`` is the number of the schedule
-        that an op is from; of the other labels those that all have.
+        that an op is from; other labels are kept if all schedules have them.
 
     Raises
     ------
@@ -41,8 +42,9 @@ def merge(*parts: Schedule) -> Schedule:
     >>> [round(run(both).total_s * 1e3, 3) for both in (one, merge(one, one))]
     [3.003, 6.001]
     """
-    resources, numbers = common([part.resources for part in parts])
-    before = np.cumsum([0, *(len(part) for part in parts)])
+    resources, new_numbers = unite_resources([part.resources for part in parts])
+    first_op = np.cumsum([0, *(len(part) for part in parts)])
+    # By type too: a column of numbers and a column of names do not go into one.
     kinds = [{(name, type(value)) for name, value in part.labels.items()} for part in parts]
     shared = {name for name, _ in set.intersection(*kinds)}
     labels = {name: _label([part.labels[name] for part in parts]) for name in sorted(shared)}
@@ -54,96 +56,115 @@ def merge(*parts: Schedule) -> Schedule:
                 for name in ("kind", "duration_ps", "size_bytes", "priority")
             },
             resource=np.concatenate(
-                [_renumbered(part.resource, new) for part, new in zip(parts, numbers, strict=True)]
+                [
+                    _renumbered(part.resource, numbers)
+                    for part, numbers in zip(parts, new_numbers, strict=True)
+                ]
             ),
         ),
-        edges=_edges(parts, before),
-        flows=_flows(parts, numbers, before),
+        edges=_edges(parts, first_op),
+        flows=_flows(parts, new_numbers, first_op),
         resources=resources,
         labels={**labels, "stream": stream},
         facts={"streams": len(parts)},
     )
 
 
-def common(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
-    """Each resource once, in the order in which they come, and the new numbers of each table's.
+def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
+    """Unite tables of resources: those of the same name become one row.
+
+    Returns
+    -------
+    united : Resources
+        Each resource once, in the order of its first occurrence.
+    new_numbers : list of int array (resources of the table,)
+        For each table, the rows of its resources in ``united``.
 
     Raises
     ------
     InputError
         When a resource has more slots, or another capacity, in one table than in another.
     """
-    every = Resources.concat(tables)
-    first, where = _same(every)
+    stacked = Resources.concat(tables)
+    first, distinct = _distinct_rows(stacked)
     for column in ("slots", "capacity"):
-        values = getattr(every, column)
-        differs = values != values[first][where]
+        values = getattr(stacked, column)
+        expected = values[first][distinct]
+        differs = values != expected
         if differs.any():
             k = int(np.argmax(differs))
             raise InputError(
-                f"{every.names(np.array([k]))[0]} has {column} {values[first][where][k]} in one "
+                f"{stacked.names(np.array([k]))[0]} has {column} {expected[k]} in one "
                 f"schedule and {values[k]} in another; build both for the same cluster"
             )
+    # _distinct_rows numbers resources in sorted order; bring them back into order of occurrence.
     order = np.argsort(first)
-    place = np.empty(len(first), np.int64)
-    place[order] = np.arange(len(first))
+    number = np.empty(len(first), np.int64)
+    number[order] = np.arange(len(first))
     ends = np.cumsum([len(table) for table in tables])[:-1]
-    return every.picked(first[order]), np.split(place[where], ends)
+    return stacked.picked(first[order]), np.split(number[distinct], ends)
 
 
-def _same(every: Resources) -> tuple[IntArray, IntArray]:
-    """First row of each distinct resource, and the distinct resource of each row."""
-    columns = (every.lane, every.peer, every.owner, every.kind)
+def _distinct_rows(table: Resources) -> tuple[IntArray, IntArray]:
+    """Return the first row of each distinct resource, and which of these each row is."""
+    columns = (table.lane, table.peer, table.owner, table.kind)
     order = np.lexsort(columns)  # stable, so that the first of equal rows stays first
-    new = np.zeros(len(every), np.bool_)
-    new[:1] = True
+    is_new = np.zeros(len(table), np.bool_)
+    is_new[:1] = True
     for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
-    where = np.empty(len(every), np.int64)
-    where[order] = np.cumsum(new) - 1
-    return order[new], where
+        is_new[1:] |= np.diff(column[order]) != 0
+    distinct = np.empty(len(table), np.int64)
+    distinct[order] = np.cumsum(is_new) - 1
+    return order[is_new], distinct
 
 
-def _renumbered(resource: IntArray, new: IntArray) -> IntArray:
-    return np.append(new, -1)[resource].astype(np.int32)
+def _renumbered(resource: IntArray, new_numbers: IntArray) -> IntArray:
+    """Replace resource numbers by new ones; -1, for none, picks the -1 that is appended."""
+    return np.append(new_numbers, -1)[resource].astype(np.int32)
 
 
-def _edges(parts: Sequence[Schedule], before: IntArray) -> Edges:
-    tables, counts = [part.edges for part in parts], np.cumsum([len(part.edges) for part in parts])
-    shifts = np.concatenate([[0], counts])
-    ptr = [table.ptr[:-1] + by for table, by in zip(tables, shifts, strict=False)]
+def _edges(parts: Sequence[Schedule], first_op: IntArray) -> Edges:
+    tables = [part.edges for part in parts]
+    # Offsets have one entry more than there are parts: the last is the total.
+    first_edge = np.cumsum([0, *(len(table) for table in tables)])
+    ptr = [table.ptr[:-1] + offset for table, offset in zip(tables, first_edge, strict=False)]
     starts = None
     if any(table.from_start is not None for table in tables):
         starts = np.concatenate([table.start_mask() for table in tables])
     return Edges(
-        np.concatenate([*ptr, shifts[-1:]]).astype(np.int64),
+        np.concatenate([*ptr, first_edge[-1:]]).astype(np.int64),
         np.concatenate(
-            [table.dst + by for table, by in zip(tables, before, strict=False)], dtype=np.int32
+            [table.dst + offset for table, offset in zip(tables, first_op, strict=False)],
+            dtype=np.int32,
         ),
         np.concatenate([table.lag_ps for table in tables]),
         starts,
     )
 
 
-def _flows(parts: Sequence[Schedule], numbers: Sequence[IntArray], before: IntArray) -> Flows:
+def _flows(parts: Sequence[Schedule], new_numbers: Sequence[IntArray], first_op: IntArray) -> Flows:
     tables = [part.flows for part in parts]
-    shifts = np.cumsum([0, *(len(table.resource) for table in tables)])
-    ptr = [table.ptr[:-1] + by for table, by in zip(tables, shifts, strict=False)]
+    first_share = np.cumsum([0, *(len(table.resource) for table in tables)])
+    ptr = [table.ptr[:-1] + offset for table, offset in zip(tables, first_share, strict=False)]
     return Flows(
         np.concatenate(
-            [table.op + by for table, by in zip(tables, before, strict=False)], dtype=np.int32
+            [table.op + offset for table, offset in zip(tables, first_op, strict=False)],
+            dtype=np.int32,
         ),
         np.concatenate([table.cap_bytes_per_s for table in tables]),
-        np.concatenate([*ptr, shifts[-1:]]).astype(np.int64),
+        np.concatenate([*ptr, first_share[-1:]]).astype(np.int64),
         np.concatenate(
-            [_renumbered(t.resource, new) for t, new in zip(tables, numbers, strict=True)]
+            [
+                _renumbered(table.resource, numbers)
+                for table, numbers in zip(tables, new_numbers, strict=True)
+            ]
         ),
         np.concatenate([table.weight for table in tables]),
     )
 
 
 def _label(columns: Sequence[Label]) -> Label:
-    """Put columns one after the other; a column of names holds the names of all."""
+    """Concatenate the columns of a label; names get one list that holds those of all columns."""
     coded = [column for column in columns if isinstance(column, Codes)]
     if not coded:
         return np.concatenate([np.asarray(column) for column in columns])

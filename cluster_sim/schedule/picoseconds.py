@@ -11,7 +11,9 @@ from topologies.units import PS_PER_S as PS_PER_S
 
 _MILLION = 10**6
 _WIDEST_RATE = 2**63 // _MILLION
+"""Rate from which a remainder times a million may not fit in 64 bits [B/s]."""
 _LONGEST_S = HORIZON_PS // PS_PER_S - 1
+"""Longest transfer whose picoseconds stay within the horizon [s]."""
 
 
 def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> IntArray:
@@ -42,8 +44,8 @@ def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> I
 
 
 def _transfer_ps_wide(size: IntArray, rate: IntArray) -> IntArray:
-    """Transfer time for rates whose millionfold passes 64 bits, in Python's own integers."""
+    """Transfer time [ps] for rates whose millionfold passes 64 bits, in Python's own integers."""
     sizes, rates = np.broadcast_arrays(size, rate)
     pairs = zip(sizes.ravel().tolist(), rates.ravel().tolist(), strict=True)
-    exact = [max(1, -(-number * PS_PER_S // other)) for number, other in pairs]
+    exact = [max(1, -(-amount * PS_PER_S // per_s)) for amount, per_s in pairs]
     return np.array(exact, np.int64).reshape(sizes.shape)

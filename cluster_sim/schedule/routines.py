@@ -1,8 +1,8 @@
-"""Routines: ops that stand in a schedule once and run whenever a join calls for them.
+"""Routines: ops that stand in a schedule once and run each time that a join calls them.
 
 A training step calls the same collective of the same ranks hundreds of times, one call after the
-other. As a routine it is written once, so that a step takes the memory of its groups and not of
-their calls; :func:`written_out` says what that means in plain ops.
+other. As a routine it is written once, so that the memory of a step grows with its groups of ranks
+and not with their calls; :func:`written_out` gives the equivalent schedule of plain ops.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from cluster_sim.schedule.table import JOIN, Edges, Flows, IntArray, Schedule, S
 
 @dataclass(frozen=True, eq=False)
 class Routines:
-    """Routines of a schedule, and which joins call them.
+    """Routines of a schedule, and the joins that call them.
 
-    The ops of all routines stand behind the others. The last op of a routine is a join that waits
-    for the rest of it. A call begins when its join ends; the op behind that join waits, besides
-    for its edges, for the end of the call. Calls of one routine never overlap.
+    The ops of all routines come after the other ops of the schedule. The last op of a routine is a
+    join that waits for the rest of the routine. A call begins when the calling join ends; the op
+    after that join waits for its own edges and for the end of the call. Calls of one routine never
+    overlap.
 
     Attributes
     ----------
     first : int64 array (routines + 1,)
         Ops of routine k are ``first[k]:first[k + 1]``; the last value is the number of all ops.
     caller : int64 array (calls,)
-        Joins outside of routines, each once.
+        Op number of the join that makes each call; a join makes one call at most, and belongs to
+        no routine.
     routine : int64 array (calls,)
-        Which routine each of them calls.
+        Number of the routine that is called.
     """
 
     first: IntArray
@@ -41,12 +43,12 @@ class Routines:
 
     @property
     def outside(self) -> int:
-        """Ops that are in no routine."""
+        """Number of ops that belong to no routine."""
         return int(self.first[0])
 
     @property
     def ops(self) -> int:
-        """Ops that a run goes through: those outside, and those of every call."""
+        """Number of ops that a run executes: those outside routines, and those of every call."""
         return self.outside + int(np.diff(self.first)[self.routine].sum())
 
 
@@ -69,15 +71,17 @@ def check_routines(whole: Schedule, routines: Routines) -> None:
     inside = (caller >= 0) & (caller + 1 < outside)
     if not inside.all() or not (kind[caller] == JOIN).all() or len(np.unique(caller)) < len(caller):
         raise ScheduleError("a call is of no join outside of routines, or two are of one")
-    whose = np.searchsorted(first, np.arange(len(whole)), side="right")
-    if (whose[whole.edges.sources()] != whose[whole.edges.dst]).any():
+    # 0 for ops outside, k + 1 for ops of routine k.
+    routine_of = np.searchsorted(first, np.arange(len(whole)), side="right")
+    if (routine_of[whole.edges.sources()] != routine_of[whole.edges.dst]).any():
         raise ScheduleError("an edge leads into a routine, or out of one")
 
 
 def written_out(whole: Schedule, routines: Routines) -> Schedule:
-    """Return a schedule without routines: their ops stand in it once a call.
+    """Return the equivalent schedule without routines, where each call has ops of its own.
 
-    Ops keep their order: those outside, then routine after routine call after call.
+    The ops outside routines come first, then the calls of the first routine in their order, those
+    of the second, and so on.
 
     Examples
     --------
@@ -94,13 +98,14 @@ def written_out(whole: Schedule, routines: Routines) -> Schedule:
     order = np.argsort(routines.routine, kind="stable")
     caller, routine = routines.caller[order], routines.routine[order]
     length = np.diff(routines.first)[routine]
-    at = routines.outside + np.cumsum(length) - length
+    begin = routines.outside + np.cumsum(length) - length
+    # shift[i] = number of op i minus that of the op it is a copy of, its origin.
     shift = np.concatenate([np.zeros(routines.outside, np.int64), np.repeat(
-        at - routines.first[routine], length)])  # fmt: skip
+        begin - routines.first[routine], length)])  # fmt: skip
     origin = np.arange(len(shift)) - shift
     columns = ("kind", "resource", "duration_ps", "size_bytes", "priority")
     picked = {name: getattr(whole, name)[origin] for name in columns}
-    calls = caller, at, at + length - 1
+    calls = caller, begin, begin + length - 1
     return Schedule(
         **picked,
         edges=_edges(whole, origin, shift, calls),
@@ -112,27 +117,33 @@ def written_out(whole: Schedule, routines: Routines) -> Schedule:
 def _edges(
     whole: Schedule, origin: IntArray, shift: IntArray, calls: tuple[IntArray, IntArray, IntArray]
 ) -> Edges:
-    """Edges of all ops, from each caller to the first ops of its call, and from its last op."""
+    """Edges of the written-out ops, which ``origin`` and ``shift`` map to the ops of ``whole``.
+
+    The edges of each op are copied. A caller also leads to those ops of its call that wait for
+    nothing else, and the last op of the call leads to the op after the caller.
+    """
     edges = whole.edges
-    taken = _rows(edges.ptr, origin)
+    copied = _rows(edges.ptr, origin)
     src = np.repeat(np.arange(len(origin)), np.diff(edges.ptr)[origin])
     waits = np.zeros(len(whole), np.bool_)
     waits[edges.dst] = True
     caller, begin, end = calls
-    copy = np.repeat(np.arange(len(begin)), end - begin + 1)
-    head = np.flatnonzero(~waits[origin[len(origin) - len(copy) :]])
+    # Ops of calls come last; ``head`` counts from the first of them.
+    call = np.repeat(np.arange(len(begin)), end - begin + 1)
+    outside = len(origin) - len(call)
+    head = np.flatnonzero(~waits[origin[outside:]])
     lag_ps = np.zeros(len(head) + len(caller), np.int64)
     return Edges.from_pairs(
         len(origin),
-        np.concatenate([src, caller[copy[head]], end]),
-        np.concatenate([edges.dst[taken] + shift[src], head + len(origin) - len(copy), caller + 1]),
-        np.concatenate([edges.lag_ps[taken], lag_ps]),
-        np.concatenate([edges.start_mask()[taken], lag_ps > 0]),
+        np.concatenate([src, caller[call[head]], end]),
+        np.concatenate([edges.dst[copied] + shift[src], head + outside, caller + 1]),
+        np.concatenate([edges.lag_ps[copied], lag_ps]),
+        np.concatenate([edges.start_mask()[copied], lag_ps > 0]),
     )
 
 
 def _flows(whole: Schedule, origin: IntArray) -> Flows:
-    """The flows among these ops."""
+    """Rate caps and shares of the flows among the ops that ``origin`` copies."""
     flows = whole.flows
     row = np.full(len(whole), -1)
     row[flows.op] = np.arange(len(flows))
@@ -149,7 +160,7 @@ def _flows(whole: Schedule, origin: IntArray) -> Flows:
 
 
 def _rows(ptr: IntArray, picked: IntArray) -> IntArray:
-    """Rows ``ptr[k]:ptr[k + 1]`` of each k that is picked, one after the other."""
+    """Return the rows ``ptr[k]:ptr[k + 1]`` of each k in ``picked``, one k after the other."""
     length = np.diff(ptr)[picked]
     begin = ptr[picked] - (np.cumsum(length) - length)
     return np.repeat(begin, length) + np.arange(int(length.sum()))

@@ -1,4 +1,4 @@
-"""The Schedule: a table of ops on resources, as arrays. The noun in the middle of the simulator.
+"""The Schedule: a table of ops on resources, as arrays, which all parts of the simulator share.
 
 What a schedule *means*, that is, when each op starts and ends, is written down as the eight rules
 of time in ``docs/design.md``; tests cite them by number.
@@ -20,15 +20,16 @@ from topologies.arrays import IntArray as IntArray
 FIXED, FLOW, JOIN = 0, 1, 2
 """Kinds of op (rule 1)."""
 KINDS = ("fixed", "flow", "join")
-"""Names of these kinds."""
+"""Names of the kinds of op, in the order of their numbers."""
 
 NO_RESOURCE = -1
+"""Number that stands for no resource in a column of resources."""
 HORIZON_PS = 2**62
 """Latest instant that a run may reach [ps] (rule 6)."""
 LARGEST_FLOW_BYTES = (2**63 - 1) // 10**6
-"""Most work of a flow [B]: what is left of it is kept in microbytes (rule 7)."""
+"""Most work of a flow [B]: the engines keep what is left of it in microbytes (rule 7)."""
 LARGEST_CAPACITY = 2**53 - 1
-"""Highest rate that a resource may divide [B/s], so that times stay exact in 64 bits."""
+"""Highest rate that a resource may divide among flows [B/s], so that times are exact in 64 bits."""
 
 
 class ScheduleError(ValueError):
@@ -46,13 +47,13 @@ class Resources:
     kind : uint8 array (resources,)
         Index into ``kinds``.
     owner, peer : int32 array (resources,)
-        Chip or switch that owns it; far end of a link, -1 where there is none.
+        Chip or switch that has the resource; far end of a link, -1 for other resources.
     lane : int16 array (resources,)
-        Which of several alike between the same owner and peer.
+        Number among equal resources of the same owner and peer, from 0.
     slots : int32 array (resources,)
-        Ops that may hold it at once (rule 3); 0 for a resource that is only shared.
+        Ops that may hold the resource at once (rule 3); 0 for one that is only shared.
     capacity : int64 array (resources,)
-        Rate divided among the flows on it [B/s] (rule 7); 0 where it is not shared.
+        Rate divided among the flows on the resource [B/s] (rule 7); 0 for one that is not shared.
     switches_from : int
         Owners and peers from this number on are switches, printed ``s0, s1, …``.
     """
@@ -81,7 +82,7 @@ class Resources:
         capacity: npt.ArrayLike = 0,
         switches_from: int = np.iinfo(np.int32).max,
     ) -> Resources:
-        """Resources of one kind, scalars spread over the length of ``owner``.
+        """Make resources of one kind; one value in place of a column holds for all of them.
 
         Examples
         --------
@@ -106,7 +107,7 @@ class Resources:
 
     @classmethod
     def concat(cls, tables: Sequence[Resources]) -> Resources:
-        """Join tables one after the other; numbers of later ones move up by the lengths before."""
+        """Concatenate tables; a resource's number grows by the lengths of the tables before."""
         kinds = tuple(dict.fromkeys(name for table in tables for name in table.kinds))
         code = [
             np.array([kinds.index(name) for name in table.kinds], np.uint8)[table.kind]
@@ -183,7 +184,7 @@ class Edges:
         lag_ps: npt.ArrayLike = 0,
         from_start: npt.ArrayLike | None = None,
     ) -> Edges:
-        """Group pairs ``src[k] → dst[k]`` by source; pairs already in that order are not sorted.
+        """Group the edges ``src[k] → dst[k]`` by source, in their order for equal sources.
 
         Examples
         --------
@@ -192,12 +193,13 @@ class Edges:
         """
         sources = np.atleast_1d(np.asarray(src))
         if not len(sources):
-            sources = sources.astype(np.int64)
+            sources = sources.astype(np.int64)  # an empty list gives floats, which bincount refuses
         targets = np.atleast_1d(np.asarray(dst, np.int32))
         lags = np.asarray(np.broadcast_to(np.asarray(lag_ps, np.int64), targets.shape))
         starts = None
         if from_start is not None:
             starts = np.asarray(np.broadcast_to(np.asarray(from_start, bool), targets.shape))
+        # Most builders write edges in order, and a comparison takes far less time than a sort.
         if len(sources) and not np.all(sources[1:] >= sources[:-1]):
             order = np.argsort(sources, kind="stable")
             sources, targets, lags = sources[order], targets[order], lags[order]
@@ -209,7 +211,7 @@ class Edges:
         return cls(ptr, targets, np.ascontiguousarray(lags), starts)
 
     def sources(self) -> IntArray:
-        """Op that each edge leaves from, int32 (edges,)."""
+        """Return the op that each edge leaves from, int32 (edges,)."""
         ops = len(self.ptr) - 1
         return np.repeat(np.arange(ops, dtype=np.int32), np.diff(self.ptr))
 
@@ -227,11 +229,11 @@ class Flows:
     op : int32 array (flows,)
         Op number, ascending. The work of a flow is its op's ``size_bytes``.
     cap_bytes_per_s : int64 array (flows,)
-        Own rate cap [B/s].
+        Rate that the flow never exceeds, whatever the resources have to give [B/s].
     ptr : int64 array (flows + 1,)
         Shares of flow f are ``ptr[f]:ptr[f + 1]``.
     resource, weight : int32 array (shares,)
-        Shared resource, and how many units of its rate one unit of the flow's rate takes.
+        Shared resource, and how many B/s of it 1 B/s of the flow takes.
     """
 
     op: IntArray
@@ -283,7 +285,7 @@ class Schedule:
     duration_ps : int64 array (ops,)
         Time of fixed ops, at least 1 [ps]; 0 for flows and joins.
     size_bytes : int64 array (ops,)
-        Bytes moved or reduced, 0 where that means nothing; of a flow its work [B].
+        Bytes moved or reduced, 0 for an op that does neither; the work of a flow [B].
     priority : int32 array (ops,)
         Smallest first among ready ops (rule 4).
     edges : Edges
@@ -336,7 +338,7 @@ class Schedule:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all columns [B], resources not counted."""
+        """Memory of all columns of ops, edges, flows and labels, without those of resources [B]."""
         labels = sum(
             int((label.code if isinstance(label, Codes) else label).nbytes)
             for label in self.labels.values()

@@ -1,4 +1,4 @@
-"""A trace as an Arrow table and a Parquet file: one row an op, edges as list columns."""
+"""Files of traces: Parquet with one row for each op, whose edges are list columns."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ from topologies.files import check_regular
 from topologies.missing_files import no_such_file
 
 FORMAT = 1
+"""Version of the layout; a reader refuses any other."""
 RAW = b"\xff"
-"""First byte of metadata as earlier versions wrote it, before it was encoded as text."""
+"""First byte of metadata of earlier versions, which did not encode it as text."""
 HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"
+"""Keys of the file's metadata."""
 TIMES = ("ready_ps", "start_ps", "end_ps")
 DIFFERENCES = (*TIMES, "leads_to.list.element")
-"""Columns of numbers that mostly grow from row to row: differences take a fifth of the room."""
+"""Columns that mostly grow from row to row: differences of rows take a fifth of the bytes."""
 COLUMNS = ("duration_ps", "size_bytes", "priority")
 KEYS = ("kind", "resource", "resource_number")
 EDGE_COLUMNS = ("leads_to", "lags_ps", "from_start")
@@ -51,13 +53,13 @@ _FAULTS = (
     pa.ArrowException, ScheduleError, OSError, KeyError, ValueError, TypeError, IndexError,
     AttributeError, MemoryError,
 )  # fmt: skip
-"""Errors that reading a file that is no trace may run into."""
+"""Errors that Arrow and this module raise for a file that is no trace."""
 LARGEST_BYTES = 64 * 2**30
 """Largest stored trace that is read, unpacked [B]."""
 
 
 def write(schedule: Schedule, times: Times, path: Path) -> None:
-    """Write schedule and times as one Parquet file, atomically."""
+    """Write schedule and times as one Parquet file, which appears whole or not at all."""
     table = to_table(schedule, times)
     columns = [_leaf(field) for field in table.schema]
     with whole_file(path) as part:
@@ -72,7 +74,7 @@ def write(schedule: Schedule, times: Times, path: Path) -> None:
 
 
 def _leaf(field: pa.Field) -> str:
-    """Name by which Parquet knows the values of a column."""
+    """Return the name by which Parquet knows the values of a column."""
     return f"{field.name}.list.element" if pa.types.is_large_list(field.type) else field.name
 
 
@@ -106,7 +108,7 @@ def read(path: Path) -> tuple[Schedule, Times]:
 
 
 def to_table(schedule: Schedule, times: Times) -> pa.Table:
-    """Columns of an op: kind, resource, times, bytes, labels, and the edges that leave it."""
+    """Return a table of the ops: kind, resource, times, bytes, labels, and edges to other ops."""
     columns: dict[str, Any] = {
         "kind": _dictionary(schedule.kind, KINDS),
         "resource": _dictionary(*_resource_names(schedule)),
@@ -149,13 +151,13 @@ def _names(label: Label) -> list[str] | None:
 
 
 def _stored(label: str) -> str:
-    """Name of the column of a label: its own, unless that means something else here."""
+    """Return the name of a label's column: that of the label, unless another column has it."""
     taken = {*COLUMNS, *TIMES, *EDGE_COLUMNS, *FLOW_COLUMNS, "status", *KEYS}
     return f"label.{label}" if label in taken or label.startswith("label.") else label
 
 
 def from_table(table: pa.Table) -> tuple[Schedule, Times]:
-    """Undo :func:`to_table` and check the schedule."""
+    """Return the checked schedule and the times of a table that :func:`to_table` made."""
     stored = table.schema.metadata or {}
     header = json.loads(stored[HEADER])
     if header["format"] != FORMAT:
@@ -239,6 +241,7 @@ def _flows(table: pa.Table, kind: IntArray) -> Flows:
 
 
 def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
+    """Return a small table as compressed text, for the metadata of the file."""
     table = pa.table({name: getattr(rows, name) for name in columns})
     sink = io.BytesIO()
     options = ipc.IpcWriteOptions(compression="zstd")
@@ -258,6 +261,7 @@ def _array(column: pa.ChunkedArray) -> Any:
 
 
 def _csr(column: pa.ChunkedArray) -> tuple[IntArray, Any]:
+    """Return the values of a list column, and the pointers that cut them into rows."""
     lengths = [np.diff(chunk.offsets.to_numpy()) for chunk in column.chunks]
     values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
     ptr = np.concatenate([[0], *lengths]).cumsum()
@@ -266,6 +270,7 @@ def _csr(column: pa.ChunkedArray) -> tuple[IntArray, Any]:
 
 def _codes(column: pa.ChunkedArray, names: Sequence[str]) -> Codes:
     whole = column.unify_dictionaries().combine_chunks()
+    # Backwards, so that the first of equal names gives the code.
     code_of = {name: code for code, name in reversed(list(enumerate(names)))}
     codes = np.array([code_of[name] for name in whole.dictionary.to_pylist()], np.int32)
     return Codes(codes[whole.indices.to_numpy()], tuple(names))

@@ -41,7 +41,7 @@ class Trace:
     ----------
     schedule : Schedule
     times : Times
-        ``ready_ps``, ``start_ps``, ``end_ps``: int64 (ops,), -1 for what never came.
+        ``ready_ps``, ``start_ps``, ``end_ps``: int64 (ops,) [ps], -1 for what never happened.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Trace:
         resources: Picks | None = None,
         ops: npt.ArrayLike | None = None,
     ) -> IntArray:
-        """Op numbers, ascending, of these ranks on these resources among these ops.
+        """Return the numbers of ops, ascending, that fit all filters; see :meth:`frame`.
 
         Raises
         ------
@@ -103,22 +103,23 @@ class Trace:
         resources: Picks | None = None,
         ops: npt.ArrayLike | None = None,
     ) -> pd.DataFrame:
-        """Return ops as a table with one row each; only the chosen rows are built.
+        """Return a table with one row for each op; of a large trace, only for those of interest.
 
         Parameters
         ----------
         ranks : int or list of int, optional
-            Values of the ``rank`` label.
+            Only ops of these ranks, by their ``rank`` label.
         resources : number, name, pattern or kind, or a list of them, optional
-            ``5``, ``"link:0-1"``, ``"link:0-*"`` or ``"link"``.
-        ops : op numbers, slice of them as an array, or mask (ops,), optional
+            Only ops on these resources: ``5``, ``"link:0-1"``, ``"link:0-*"`` or ``"link"``.
+        ops : int array of op numbers, or bool array (ops,), optional
+            Only these ops.
 
         Returns
         -------
         DataFrame
             Index ``op``. Columns ``kind``, ``resource``, ``status``; ``ready_s``, ``start_s``,
-            ``end_s`` [s], NaN for what never came; the same in exact integers as ``ready_ps``,
-            ``start_ps``, ``end_ps`` [ps], -1 for what never came; ``size_bytes`` [B]; the
+            ``end_s`` [s], NaN for what never happened; the same in exact integers as ``ready_ps``,
+            ``start_ps``, ``end_ps`` [ps], -1 for what never happened; ``size_bytes`` [B]; the
             schedule's labels.
 
         Examples
@@ -149,7 +150,7 @@ class Trace:
         return pd.DataFrame(columns, index=pd.Index(rows, name="op"), copy=False)
 
     def save(self, path: str | Path) -> None:
-        """Write all of it, schedule included, as Parquet; the file appears whole or not at all."""
+        """Write times and schedule as a Parquet file, which appears whole or not at all."""
         from cluster_sim.trace import file  # pyarrow takes its time to load
 
         file.write(self.schedule, self.times, Path(path))
@@ -177,22 +178,22 @@ def run(
     until_ops: Iterable[int] | None = None,
     on_blocked: Literal["raise", "report"] = "raise",
 ) -> Trace:
-    """Simulate a schedule to its end, or to an instant, or to the end of one of some ops.
+    """Simulate a schedule to its end, to an instant, or until the first of some ops has ended.
 
     Parameters
     ----------
     schedule : Schedule
     engine : {"fast", "reference"}, default "fast"
-        Compiled, or SimPy: the same integers.
+        The compiled engine, or that in SimPy; both give the same integers.
     faults : Faults, optional
-        Changes of speed in flight (rule 8).
+        Resources that change their speed during the run (rule 8).
     until_ps : int, optional
         Stop at this instant [ps].
-    until_ops : op numbers, optional
-        Stop as soon as one of them has ended.
+    until_ops : iterable of int, optional
+        Numbers of ops; stop as soon as one of them has ended.
     on_blocked : {"raise", "report"}, default "raise"
-        Answer to ops that can never run: raise, or leave it to the reader of the trace
-        (their times are -1, and :func:`cluster_sim.trace.blocked.explain` says why).
+        Whether ops that can never run are an error, or stay in the trace with times of -1, for
+        which :func:`cluster_sim.trace.blocked.explain` gives the reason.
 
     Returns
     -------
@@ -202,7 +203,7 @@ def run(
     Raises
     ------
     BlockedWork
-        When ops are left that can never run; names the first and what it waits for.
+        When some ops can never run; the message names the first and what it waits for.
     InputError
         For an unknown engine, a fault of an unknown resource, or a run past 2⁶² ps (rule 6).
 
@@ -231,19 +232,19 @@ def run(
 
 
 def seconds(ps: IntArray) -> npt.NDArray[np.float64]:
-    """Picoseconds as seconds, NaN for -1."""
+    """Convert picoseconds to seconds; -1, for what never happened, becomes NaN."""
     return np.where(ps < 0, np.nan, ps / PS_PER_S)
 
 
 def label_column(label: Label, rows: IntArray) -> Any:
-    """A label of these rows: integers as they are, names as a pandas categorical."""
+    """Return a label of these ops: integers as they are, names as a pandas categorical."""
     if not isinstance(label, Codes):
         return label[rows]
     return categorical(label.code[rows], label.names)
 
 
 def categorical(code: IntArray, names: Sequence[str]) -> Any:
-    """``names[code]`` as a categorical; equal names are one category."""
+    """Return ``names[code]`` as a pandas categorical; equal names are one category."""
     import pandas as pd
 
     unique = pd.Index(dict.fromkeys(names))
@@ -253,7 +254,8 @@ def categorical(code: IntArray, names: Sequence[str]) -> Any:
 
 
 def resource_names(schedule: Schedule, rows: IntArray) -> Any:
-    """Printed resource of each of these ops, ``-`` for none; only names that occur are made."""
+    """Return the printed resource of each of these ops as a categorical, ``-`` for none."""
+    # Formatting a name is slow, so only those that occur are made, each once.
     numbers, code = np.unique(schedule.resource[rows], return_inverse=True)
     held = numbers[numbers >= 0]
     names = schedule.resources.names(held)
@@ -261,12 +263,12 @@ def resource_names(schedule: Schedule, rows: IntArray) -> Any:
 
 
 def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
-    """Numbers of the resources meant by numbers, names, patterns or kinds.
+    """Return the numbers, ascending, of the resources that any of the picks selects.
 
     Raises
     ------
     InputError
-        When one of them means no resource.
+        When a pick selects no resource.
     """
     resources = schedule.resources
     wanted = [picks] if isinstance(picks, int | str) else list(picks)
@@ -278,15 +280,15 @@ def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
     names = resources.names() if any(text not in resources.kinds for text in texts) else []
     for text in texts:
         if text in resources.kinds:
-            meant = np.flatnonzero(resources.kind == resources.kinds.index(text))
+            selected = np.flatnonzero(resources.kind == resources.kinds.index(text))
         else:
             matches = compiled(translate(text)).match
-            meant = np.array([k for k, name in enumerate(names) if matches(name)], np.int64)
-        if not len(meant):
+            selected = np.array([k for k, name in enumerate(names) if matches(name)], np.int64)
+        if not len(selected):
             close = suggestion(text, [*resources.kinds, *names])
             kinds = f" Give one of the kinds {', '.join(resources.kinds)}."
             raise InputError(f"no resource is called {text}.{close or kinds}")
-        numbers.append(meant)
+        numbers.append(selected)
     return distinct(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
 
 

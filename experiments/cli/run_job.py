@@ -152,7 +152,7 @@ def _step(
     call: Invocation,
 ) -> Iteration:
     """Simulate one optimizer step of the job."""
-    from cluster_sim.progress import telling
+    from cluster_sim.progress import progress_bars
     from experiments.cli.remedies import remedied
     from workloads.job.choice import job_plan
     from workloads.training.iteration import iteration
@@ -161,9 +161,9 @@ def _step(
     model = inputs.read_model()
     fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
     hints = remedied(fields, model, cluster, lnc=plan.lnc)
-    with hints, telling(quiet=call.quiet) as tell:
+    with hints, progress_bars(quiet=call.quiet) as report:
         chosen = job_plan(fields, model, cluster, lnc=plan.lnc)
-        return iteration(model, cluster, chosen, engine=call.engine, progress=tell)
+        return iteration(model, cluster, chosen, engine=call.engine, progress=report)
 
 
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:

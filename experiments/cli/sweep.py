@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster_sim.progress import telling
+from cluster_sim.progress import progress_bars
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_json, print_table
 from experiments.reports.result_checks import check_results
@@ -55,14 +55,14 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     study = read_study(inputs.study)
     if not inputs.trust:
         study.check_harmless(PROGRAM)
-    with telling(quiet=call.quiet) as tell:
+    with progress_bars(quiet=call.quiet) as report:
         frame = run_sweep(
             study,
             PROGRAM,
             out=call.out,
             workers=inputs.workers,
             dask=inputs.dask,
-            progress=partial(tell, "runs"),
+            progress=partial(report, "runs"),
         )
     failed = frame[frame["status"] != "ok"]
     if call.json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from cluster_sim.progress import telling
+from cluster_sim.progress import progress_bars
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
 from experiments.cli.options import Stated
@@ -232,7 +232,7 @@ def _run(
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
     hints = remedied(fields, model, cluster, lnc=plan.lnc)
-    with hints, telling(quiet=call.quiet) as tell:
+    with hints, progress_bars(quiet=call.quiet) as report:
         return iteration(
             model,
             cluster,
@@ -244,7 +244,7 @@ def _run(
             faults=faults,
             disturbed=disturbed,
             level=how.level,
-            progress=tell,
+            progress=report,
         )
 
 

@@ -8,7 +8,7 @@ from contextlib import redirect_stderr
 import pytest
 
 from cluster_sim import progress as shown
-from cluster_sim.progress import progress, telling
+from cluster_sim.progress import progress, progress_bars
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -36,9 +36,9 @@ def test_a_bar_tells_what_is_done_and_of_how_much(terminal: Terminal) -> None:
 
 
 def test_each_thing_has_its_bar(terminal: Terminal) -> None:
-    with redirect_stderr(terminal), telling(quiet=False) as tell:
-        tell("clocks", 1, 4)
-        tell("breakdown", 2, 9)
+    with redirect_stderr(terminal), progress_bars(quiet=False) as report:
+        report("clocks", 1, 4)
+        report("breakdown", 2, 9)
     assert "1/4" in terminal.getvalue()
     assert "2/9" in terminal.getvalue()
 
@@ -60,15 +60,15 @@ def test_no_terminal_gets_no_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shown, "PATIENCE_S", -1.0)
-    with telling(quiet=False) as tell:
-        tell("numbers", 1, 2)
+    with progress_bars(quiet=False) as report:
+        report("numbers", 1, 2)
     assert capsys.readouterr().err == ""
 
 
 def test_a_fault_takes_the_bars_away(terminal: Terminal) -> None:
     def fail(items: int) -> None:
-        with redirect_stderr(terminal), telling(quiet=False) as tell:
-            tell("numbers", 1, items)
+        with redirect_stderr(terminal), progress_bars(quiet=False) as report:
+            report("numbers", 1, items)
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):

@@ -31,8 +31,9 @@ def simulate(
 
 
 def _outcome(run: Run, disturbance: Disturbance) -> Times:
+    """Collect the times of the ops from the objects of a run that is over."""
     moving = run.sharing.moving
-    if moving and run.stopped_ps is None:
+    if moving and run.stopped_ps is None:  # an end past the horizon is never planned
         raise HorizonError.of(min(moving))
     lost = np.zeros(len(run.kind), np.uint8)
     lost[list(disturbance.lost)] = list(disturbance.lost.values())
@@ -53,5 +54,5 @@ def _outcome(run: Run, disturbance: Disturbance) -> Times:
         ),
         np.array(run.pending, np.int64),
         now=HORIZON_PS if run.stopped_ps is None else run.stopped_ps,
-        on_its_way=bool(moving or disturbance.to_come),
+        on_its_way=bool(moving or disturbance.remaining),
     )

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Demand:
-    """The demand of a flow.
+    """The rate cap of a flow, and the resources that it crosses.
 
     Attributes
     ----------
     cap : int
-        The highest rate it can take [B/s].
+        Highest rate that the flow can have [B/s].
     weights : tuple of (resource, weight)
-        Each resource that it crosses, and how much of it one unit of the flow's rate takes.
+        Each resource on the flow's path, and how many B/s of it 1 B/s of the flow takes.
     """
 
     cap: int
@@ -29,7 +29,7 @@ class Demand:
 
 
 def max_min_rates(demands: Mapping[int, Demand], capacity: Mapping[int, int]) -> dict[int, int]:
-    """Share the capacities among flows.
+    """Share the capacities of resources among flows, max-min fair.
 
     Parameters
     ----------
@@ -58,12 +58,18 @@ def max_min_rates(demands: Mapping[int, Demand], capacity: Mapping[int, int]) ->
             weight[resource] += taken
             flows_on[resource].append(flow)
     while len(rates) < len(demands):
+        # The lowest level at which a resource or a flow is full.
         rising = [flow for flow in demands if flow not in rates]
-        levels = {on: spare[on] // weight[on] for on in flows_on if weight[on]}
-        level = min([*levels.values(), *(demands[flow].cap for flow in rising)])
+        full_at = {
+            resource: spare[resource] // weight[resource]
+            for resource in flows_on
+            if weight[resource]
+        }
+        level = min([*full_at.values(), *(demands[flow].cap for flow in rising)])
+        # All flows that are full there, by their caps or on a full resource, keep this rate.
         full = {flow for flow in rising if demands[flow].cap == level}
-        for resource, reached in levels.items():
-            if reached == level:
+        for resource, resource_level in full_at.items():
+            if resource_level == level:
                 full.update(flow for flow in flows_on[resource] if flow not in rates)
         for flow in full:
             rates[flow] = level

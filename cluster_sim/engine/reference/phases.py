@@ -1,4 +1,4 @@
-"""The order of what happens at one instant (rule 5), as SimPy's priorities of equal-time events."""
+"""Phases of an instant (rule 5), as priorities by which SimPy orders events of equal time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 import simpy
 
 ENDS, FAULTS, READINESS, STARTS = 1, 2, 3, 4
-"""Phases of one instant; ``env.timeout`` is in the first.
+"""Phases of one instant, in their order; events of ``env.timeout`` are in the first.
 
-The starts of resource r are in phase ``STARTS + r``, so resources come in number order; with R
-resources, ops that hold none start in ``STARTS + R``, and the rates are solved in the one after.
+The starts on resource r are in phase ``STARTS + r``, so resources come in number order. With R
+resources, ops that hold none start in ``STARTS + R``, rates are solved in ``STARTS + R + 1``, and
+a run that is to stop at the instant does so in ``STARTS + R + 2``.
 """
 
 
 class Picoseconds(simpy.Environment):
-    """SimPy's environment, its clock in whole picoseconds."""
+    """SimPy's environment with a clock in whole picoseconds."""
 
     @property
     def now(self) -> int:
@@ -29,7 +30,7 @@ class Phase(simpy.Event):
     """An event in a chosen phase of a chosen instant."""
 
     def plan(self, phase: int, delay: int, callback: Callable[[Any], None] | None = None) -> None:
-        """Plan the event ``delay`` from now [ps]."""
+        """Schedule the event in a phase of the instant ``delay`` from now [ps]."""
         self._ok, self._value = True, None
         if callback is not None:
             self.callbacks.append(callback)
@@ -37,5 +38,5 @@ class Phase(simpy.Event):
 
 
 def scaled(duration_ps: int, factor: Fraction) -> int:
-    """A duration times a fraction, rounded up [ps] (rule 8)."""
+    """Multiply a duration by a fraction, rounded up [ps] (rule 8)."""
     return -(-duration_ps * factor.numerator // factor.denominator)

@@ -38,14 +38,14 @@ class Run:
             self.from_start = edges.from_start.tolist()
         self.pending = np.bincount(edges.dst, minlength=ops).tolist()
         self.ready, self.start, self.end = [0] * ops, [NEVER] * ops, [NEVER] * ops
-        on_it = np.bincount(schedule.resource[schedule.resource >= 0], minlength=len(resources))
-        used = np.minimum(resources.slots, np.maximum(1, on_it))  # no process would do the rest
-        rows = zip(resources.names(), used.tolist(), strict=True)
+        users = np.bincount(schedule.resource[schedule.resource >= 0], minlength=len(resources))
+        slots = np.minimum(resources.slots, np.maximum(1, users))  # the rest would never be held
+        rows = zip(resources.names(), slots.tolist(), strict=True)
         self.servers = [Server(self, number, *row) for number, row in enumerate(rows)]
         self.sharing = Sharing(self.env, schedule, faulty, STARTS + len(self.servers) + 1)
-        self.parked: dict[int, list[int]] = defaultdict(list)  # flows, by the dead resource
-        self.arrivals: dict[int, Phase] = {}  # of ops that hold no slot
-        self.counted: dict[int, int] = {}  # edges from starts, and when they have elapsed
+        self.parked: dict[int, list[int]] = defaultdict(list)  # flows that wait, by dead resource
+        self.arrivals: dict[int, Phase] = {}  # events at which ops that hold no slot begin, by op
+        self.counted: dict[int, int] = {}  # instant at which an edge from a start elapses, by edge
         self.until_ops = frozenset(until_ops)
         self.stopped_ps: int | None = None
         for op in [op for op, count in enumerate(self.pending) if not count]:
@@ -53,11 +53,11 @@ class Run:
 
     @property
     def processes(self) -> list[simpy.Process]:
-        """A process for each slot, as far as ops can use them, named as its resource is printed."""
+        """The processes of all slots, each with the printed name of its resource."""
         return [slot.process for server in self.servers for slot in server.slots]
 
     def arrive(self, op: int) -> None:
-        """Plan for an op that waits for nothing but the lags of edges."""
+        """Queue an op, once all its edges are counted, for the instant at which it is ready."""
         number = self.resource[op]
         if number >= 0:
             self.servers[number].expect(op, self.ready[op])
@@ -65,11 +65,11 @@ class Run:
             phase = READINESS if self.kind[op] == JOIN else STARTS + len(self.servers)
             self.arrivals[op] = arrival = Phase(self.env)
             delay = max(0, self.ready[op] - self.env.now)
-            arrival.plan(phase, delay, lambda event: self.pass_by(op, event))
+            arrival.plan(phase, delay, lambda event: self.run_without_slot(op, event))
 
-    def pass_by(self, op: int, arrival: simpy.Event) -> None:
-        """Run an op that holds no slot."""
-        if self.arrivals.get(op) is not arrival:
+    def run_without_slot(self, op: int, arrival: simpy.Event) -> None:
+        """Run a join, or another op that holds no slot."""
+        if self.arrivals.get(op) is not arrival:  # cancelled by a fault; SimPy keeps the event
             return
         del self.arrivals[op]
         if self.kind[op] == JOIN:
@@ -79,7 +79,7 @@ class Run:
             self.begin(op).callbacks.append(lambda _: self.finish_unless_lost(op))
 
     def can_start(self, op: int) -> bool:
-        """Return whether no resource that an op would share is dead; else park the op."""
+        """Return whether all resources that a flow crosses are alive; else park the flow."""
         for number in self.sharing.path(op):
             if not self.servers[number].speed:
                 self.parked[number].append(op)
@@ -87,7 +87,7 @@ class Run:
         return True
 
     def begin(self, op: int) -> simpy.Event:
-        """Start an op that is not a join; returns its end."""
+        """Start an op that is not a join; returns the event of its end."""
         now = self.env.now
         self.start[op] = now
         if self.kind[op] == FLOW:
@@ -101,11 +101,11 @@ class Run:
         if end > HORIZON_PS:
             raise HorizonError.of(op)
         if self.from_start:
-            self.count_start_edges(op, late=duration - self.duration[op])
+            self.count_start_edges(op, extra_ps=duration - self.duration[op])
         return self.env.timeout(duration)
 
     def finish(self, op: int) -> None:
-        """End an op: the edges from its end begin to elapse."""
+        """End an op and count the edges from its end."""
         now = self.env.now
         self.end[op] = now
         if op in self.until_ops:
@@ -116,22 +116,28 @@ class Run:
                 self.count(self.dst[edge], now + self.lag[edge])
 
     def finish_unless_lost(self, op: int) -> None:
-        """End an op that holds no slot, and so had no process to interrupt."""
+        """End an op that holds no slot, unless a fault took its start back.
+
+        It has no process that the fault could interrupt, so its event of the end comes anyway.
+        """
         if self.start[op] >= 0:
             self.finish(op)
 
-    def count_start_edges(self, op: int, late: int) -> None:
-        """Let the edges from a start elapse, each later by what the op takes longer."""
+    def count_start_edges(self, op: int, extra_ps: int) -> None:
+        """Count the edges from the start of an op, whose lags grow as much as its duration did.
+
+        An op that was lost and restarts does not count an edge again that had elapsed before.
+        """
         for edge in range(self.ptr[op], self.ptr[op + 1]):
             if self.from_start[edge] and edge not in self.counted:
-                self.counted[edge] = elapsed = self.env.now + self.lag[edge] + late
-                self.count(self.dst[edge], elapsed)
+                self.counted[edge] = elapses_ps = self.env.now + self.lag[edge] + extra_ps
+                self.count(self.dst[edge], elapses_ps)
 
-    def count(self, op: int, elapsed: int) -> None:
-        """Count one edge of an op, which will have elapsed at this instant."""
-        if elapsed > self.ready[op]:
-            self.ready[op] = elapsed
-            if elapsed > HORIZON_PS:
+    def count(self, op: int, elapses_ps: int) -> None:
+        """Count an edge into an op that elapses at an instant; the last makes the op arrive."""
+        if elapses_ps > self.ready[op]:
+            self.ready[op] = elapses_ps
+            if elapses_ps > HORIZON_PS:
                 raise HorizonError.of(op)
         self.pending[op] -= 1
         if not self.pending[op]:

@@ -14,56 +14,59 @@ from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 NO_OP = -1
 NO_TURN = HORIZON_PS + 1
-"""Time of the next turn while nothing is on its way."""
+"""Time of the next turn of a slot for which no op is queued [ps]."""
 LOST = "lost"
-"""Cause of an interrupt: the op in flight is lost. Any other cause is its new end [ps]."""
+"""Cause of an interrupt when the op in flight is lost; any other cause is its new end [ps]."""
 
 NOMINAL = Fraction(1)
 """Speed of a resource without faults."""
 
 
 class Ops(Protocol):
-    """The part of a run that a server needs: columns that order ops, and the steps of an op."""
+    """The part of a run that a server needs: columns that order ops, and their start and end."""
 
     env: Picoseconds
     kind: list[int]
     priority: list[int]
 
     def can_start(self, op: int) -> bool:
-        """Return whether no resource that the op would share is dead."""
+        """Return whether all resources that a flow crosses are alive."""
 
     def begin(self, op: int) -> simpy.Event:
-        """Start an op; returns its end."""
+        """Start an op; returns the event of its end."""
 
     def finish(self, op: int) -> None:
         """End an op."""
 
 
 class Slot:
-    """Room for one op, with its process."""
+    """One slot of a resource: a process that takes ops from the queue and holds each to its end.
+
+    An idle slot waits for its *turn*, the event at which it takes the next op.
+    """
 
     def __init__(self, server: Server, name: str):
         self.server = server
         self.op = NO_OP
-        self.when = NO_TURN  # next turn while idle
+        self.when = NO_TURN  # instant of the next turn, while idle [ps]
         self.turn = Phase(server.run.env)
         generator = self.serve()
         generator.__name__ = name  # type: ignore[attr-defined]
         self.process = server.run.env.process(generator)
 
     def serve(self) -> Generator[simpy.Event, Any, None]:
-        """Wait, pick, hold, release the successors: the life of a slot."""
+        """Wait for a turn, take an op, hold it to its end, and begin again."""
         server, run = self.server, self.server.run
         while True:
             server.wait(self)
             try:
                 yield self.turn
-            except simpy.Interrupt:  # an op comes earlier, or the resource is alive again
+            except simpy.Interrupt:  # an op comes earlier, or the speed has changed: plan anew
                 server.idle.remove(self)
                 continue
             server.idle.remove(self)
             self.op = op = server.take()
-            if op == NO_OP:
+            if op == NO_OP:  # another slot was faster, or what was queued cannot start
                 continue
             try:
                 yield run.begin(op)
@@ -74,7 +77,7 @@ class Slot:
                 run.finish(op)
 
     def go_on(self, cause: Any) -> Generator[simpy.Event, Any, None]:
-        """Hold the op to its new end, unless it is lost."""
+        """Hold the op to its new end, which may change again, unless it is lost."""
         env = self.server.run.env
         while cause is not LOST:
             try:
@@ -86,23 +89,24 @@ class Slot:
 
 
 class Server:
-    """A resource: the speed and the queue that its slots have in common."""
+    """A resource: its speed, and the queue from which its slots take ops."""
 
     def __init__(self, run: Ops, number: int, name: str, slots: int):
         self.run = run
         self.phase = STARTS + number
         self.speed = NOMINAL
-        self.coming: list[tuple[int, int, int]] = []  # (ready, priority, op): perhaps not yet
-        self.waiting: list[tuple[int, int, int]] = []  # (priority, ready, op): rule 4
+        self.coming: list[tuple[int, int, int]] = []  # heap of (ready, priority, op), ready later
+        self.waiting: list[tuple[int, int, int]] = []  # heap of (priority, ready, op), by rule 4
         self.idle: list[Slot] = []
         self.slots = [Slot(self, name) for _ in range(slots)]
 
     def expect(self, op: int, ready: int) -> None:
-        """Queue an op that is ready at ``ready``, now or later."""
+        """Queue an op that is ready at ``ready`` [ps], now or later, and wake a slot in time."""
         heappush(self.coming, (ready, self.run.priority[op], op))
         if not self.idle:
             return
-        slot = max(self.idle, key=_turn) if len(self.idle) > 1 else self.idle[0]
+        # The slot whose turn is latest: the others have their turns for ops that come before.
+        slot = max(self.idle, key=_turn_ps) if len(self.idle) > 1 else self.idle[0]
         if slot.when == NO_TURN:
             slot.when = ready
             slot.turn.plan(self.phase, max(0, ready - self.run.env.now))
@@ -111,7 +115,7 @@ class Server:
             slot.process.interrupt()
 
     def wait(self, slot: Slot) -> None:
-        """Plan the next turn of an idle slot: the next starts with an op for this resource."""
+        """Make a slot idle, with its next turn when the next queued op is ready."""
         slot.turn = turn = Phase(self.run.env)
         slot.when = NO_TURN
         if (self.waiting or self.coming) and self.speed:
@@ -121,7 +125,7 @@ class Server:
         self.idle.append(slot)
 
     def take(self) -> int:
-        """Pick the smallest (priority, ready time, op) of the ops that are ready and can start."""
+        """Take the op with the smallest (priority, ready time, number) that can start (rule 4)."""
         run, coming, waiting = self.run, self.coming, self.waiting
         now = run.env.now
         while coming and coming[0][0] <= now:
@@ -134,11 +138,11 @@ class Server:
         return NO_OP
 
     def set_speed(self, speed: Fraction) -> None:
-        """Change the speed; idle slots look again."""
+        """Change the speed; idle slots plan their turns anew, for a dead resource none."""
         self.speed = speed
         for slot in self.idle:
             slot.process.interrupt()
 
 
-def _turn(slot: Slot) -> int:
+def _turn_ps(slot: Slot) -> int:
     return slot.when

@@ -1,4 +1,4 @@
-"""Flows in SimPy: what is left of each, and when it ends at its present rate (rule 7)."""
+"""Flows in SimPy: the work that is left of each, and its end at the present rate (rule 7)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cluster_sim.engine.reference.phases import ENDS, Phase, Picoseconds
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
 
 MICROBYTES = 10**6
-"""Microbytes in a byte."""
+"""Microbytes in a byte; the work that is left of a flow is an integer of microbytes."""
 PER_MICROBYTE = 10**6
 """Rate [B/s] times duration [ps] that moves one microbyte."""
 
 
 class Flow:
-    """A flow in flight."""
+    """A flow in flight: its work left, its rate, and the event of its end."""
 
     def __init__(self, op: int, size_bytes: int, now: int, ended: simpy.Event):
         self.op = op
-        self.left = size_bytes * MICROBYTES
-        self.since = now  # when ``left`` was brought up to date
-        self.rate: int | None = None  # not solved yet
+        self.left = size_bytes * MICROBYTES  # as of the instant ``since``
+        self.since = now
+        self.rate: int | None = None  # [B/s], None until it is solved for the first time
         self.ended = ended
         self.timer: Phase | None = None
 
@@ -57,15 +57,15 @@ class Sharing:
         self.touched: set[int] = set()  # resources on which something changed at this instant
 
     def path(self, op: int) -> list[int]:
-        """Shared resources that a flow crosses; none for any other op."""
+        """Return the shared resources that a flow crosses; none for any other op."""
         return [resource for resource, _ in self.demand[op].weights] if op in self.demand else []
 
-    def on(self, resource: int) -> set[int]:
-        """Flows in flight that cross a resource."""
+    def flows_across(self, resource: int) -> set[int]:
+        """Return the flows in flight that cross a resource."""
         return set(self.flows_on[resource])
 
     def enter(self, op: int) -> simpy.Event:
-        """Start a flow; the event comes with its end."""
+        """Start a flow; returns the event of its end."""
         flow = Flow(op, self.size[op], self.env.now, simpy.Event(self.env))
         self.in_flight[op] = flow
         for resource in self.path(op):
@@ -74,14 +74,14 @@ class Sharing:
         return flow.ended
 
     def remove(self, op: int) -> None:
-        """Take a flow out, done or lost."""
-        self.in_flight.pop(op).timer = None
+        """Remove a flow that is done or lost."""
+        self.in_flight.pop(op).timer = None  # its planned event, if any, finds it has no timer
         for resource in self.path(op):
             self.flows_on[resource].discard(op)
         self._touch(self.path(op))
 
     def set_speed(self, resource: int, speed: Fraction) -> None:
-        """Scale what a resource divides, and the caps of the flows that hold a slot of it."""
+        """Scale the capacity of a resource, and the caps of the flows that hold a slot of it."""
         if not self.demand:
             return
         self.speed[resource] = speed
@@ -89,12 +89,13 @@ class Sharing:
         self._touch([resource, *(crossed for op in holders for crossed in self.path(op))])
 
     def _touch(self, resources: Iterable[int]) -> None:
-        """Solve the rates of these at the end of the instant."""
+        """Note that flows on these resources changed; rates are solved once, after all starts."""
         if not self.touched:
             Phase(self.env).plan(self.solve_phase, 0, lambda _: self._solve())
         self.touched.update(resources)
 
     def _solve(self) -> None:
+        """Solve the rates in the components where something changed."""
         flows, resources = self._component()
         self.touched.clear()
         capacity = {number: self._scaled(self.capacity[number], number) for number in resources}
@@ -104,7 +105,7 @@ class Sharing:
                 self._change_rate(self.in_flight[op], rate)
 
     def _component(self) -> tuple[list[int], set[int]]:
-        """Flows, and the resources they cross, to which a change at the touched ones may spread."""
+        """Return the flows and resources connected with the touched resources through flows."""
         flows: set[int] = set()
         resources, todo = set(self.touched), list(self.touched)
         while todo:
@@ -116,7 +117,7 @@ class Sharing:
         return sorted(flows), resources
 
     def _demand(self, op: int) -> Demand:
-        """Scale the demand of a flow by the speed of the resource whose slot it holds."""
+        """Return the demand of a flow, its cap scaled by the speed of the slot that it holds."""
         nominal = self.demand[op]
         if op not in self.slot:
             return nominal
@@ -127,6 +128,7 @@ class Sharing:
         return rate if speed is None else rate * speed.numerator // speed.denominator
 
     def _change_rate(self, flow: Flow, rate: int) -> None:
+        """Take the work moved so far off a flow, and plan its end at the new rate."""
         now = self.env.now
         flow.left -= (flow.rate or 0) * (now - flow.since) // PER_MICROBYTE
         flow.rate, flow.since, flow.timer = rate, now, None

@@ -83,7 +83,7 @@ def test_prefetch_changes_nothing_and_may_name_what_lies_behind_the_last_entry()
 
 
 def test_prefetch_is_one_instruction_in_the_machine_code() -> None:
-    code = machine_code.load(fetched, "<i81Ci", lambda: fetched._made((np.arange(3), 1), 8))
+    code = machine_code.load(fetched, "<i81Ci", lambda: fetched._compile((np.arange(3), 1), 8))
     assert b"llvm.prefetch" not in code.binary  # no call of a function of that name
     assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 
@@ -102,7 +102,7 @@ def made(function: Callable[..., Any], *arguments: Any) -> Code:
     assert isinstance(function, Entry)
     words: list[Any] = []
     _flatten(arguments, [], words)
-    return Code(*function._made(arguments, len(words)))
+    return Code(*function._compile(arguments, len(words)))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="LLVM loads")

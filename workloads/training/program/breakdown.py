@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cluster_sim.analysis.category_times import CategoryTimes, category_times, waiting
+from cluster_sim.analysis.category_times import CategoryTimes, category_times, idle_gaps
 from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
@@ -106,7 +106,7 @@ def breakdown(
 
 def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray) -> IntArray:
     """Waiting of each rank beyond what the undisturbed run waits before the same op [ps]."""
-    (gaps, op, _), (usual_gaps, usual_op, _) = waiting(trace), waiting(undisturbed)
+    (gaps, op, _), (usual_gaps, usual_op, _) = idle_gaps(trace), idle_gaps(undisturbed)
     ops = len(trace) + 1  # with -1 for the end of the run
     key, usual_key = gaps.group * ops + op, usual_gaps.group * ops + usual_op
     # Look up how long the undisturbed run waits before the same op of the same rank, or 0.
